@@ -1,0 +1,48 @@
+"""What the engine makes of the flags: every default filled in, for one version on one accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from kvcore.errors import Notice
+from kvcore.scenario import Engine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """The flags as the engine would print them, and the internal switches that follow from them."""
+
+    engine: Engine
+    engine_version: str
+    """The known version whose behaviour is used."""
+    version: Version
+    is_v0: bool
+    dtype: str
+    """bfloat16, float16 or float32."""
+    kv_cache_dtype: str
+    """A concrete storage dtype: bfloat16, fp8_e4m3, fp8_ds_mla, int8_per_token_head, ..."""
+    max_model_len: int
+    derived_max_model_len: int
+    max_model_len_auto: bool
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    gpu_memory_utilization: float
+    enforce_eager: bool
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    async_scheduling: bool
+    max_concurrent_batches: int
+    use_v2_model_runner: bool
+    hybrid_kv_cache_manager: bool
+    mamba_cache_mode: str
+    """none, align or all."""
+    attention_backend: str
+    """The engine's spelling, FLASH_ATTN, FLASHINFER, TRITON_ATTN, FLASHMLA, ..."""
+    cudagraph_capture_sizes: tuple[int, ...]
+    cudagraph_modes: tuple[str, ...]
+    """Which graph sets are captured: PIECEWISE, FULL."""
+    num_speculative_tokens: int = 0
+    notices: tuple[Notice, ...] = ()

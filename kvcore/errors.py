@@ -1,0 +1,131 @@
+"""Every coded error and notice, with its English words.
+
+    KvPlannerError(ValueError)      code, field, value, params; message and next step from MESSAGES
+    ├── ScenarioError               a field of the request, the link or the page is unusable
+    ├── ModelError                  a config.json that cannot be read exactly
+    ├── EngineRefusalError          what the engine itself refuses before it looks at memory
+    ├── CatalogueError              an entry of the bundled catalogue is wrong, or is not there
+    ├── HubError                    the Hugging Face Hub did not give what was asked for
+    └── LogError                    a start-up log that cannot be read
+
+A `Notice` is the same thing that does not stop a plan: a warning with a code. The page translates both by code:
+`MESSAGES[code]` is the msgid, `params` are filled in afterwards, so that untrusted text is never part of a msgid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+
+class Message(NamedTuple):
+    text: str
+    """What is wrong, lower case, with `{params}`."""
+    next_step: str
+    """What the person can do."""
+
+
+MESSAGES: Final[Mapping[str, Message]] = {
+    # -- request, link, page
+    "invalid-json": Message("the input is not JSON: {reason}", "check the text for a missing bracket or comma"),
+    "input-too-large": Message(
+        "the input is larger than {limit}", "send the config.json itself, not the whole checkpoint"
+    ),
+    "input-too-deep": Message("the JSON is nested deeper than {limit} levels", "send the plain config.json"),
+    "unknown-field": Message("the request has no field {field}", "remove it, or check its spelling"),
+    "invalid-value": Message("{field} cannot be {value}: {reason}", "enter a value of the kind that is named"),
+    "missing-field": Message("{field} is missing", "add it"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notice:
+    """A coded warning beside a plan.
+
+    Example:
+        >>> Notice(code="missing-field", field="model").message
+        'model is missing'
+    """
+
+    code: str
+    field: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        """The English words."""
+        return render(MESSAGES[self.code].text, self.field, self.params)
+
+    @property
+    def next_step(self) -> str:
+        """The English advice."""
+        return render(MESSAGES[self.code].next_step, self.field, self.params)
+
+
+class KvPlannerError(ValueError):
+    """An input that cannot be planned, with a code, the field it is about, and a next step.
+
+    Example:
+        >>> error = ScenarioError("missing-field", field="model")
+        >>> error.code, error.field, str(error), error.next_step
+        ('missing-field', 'model', 'model is missing', 'add it')
+    """
+
+    def __init__(self, code: str, *, field: str = "", value: object = None, **params: object) -> None:
+        self.code = code
+        self.field = field
+        self.value = value
+        self.params: dict[str, str] = {key: shorten(text) for key, text in params.items()}
+        if value is not None:
+            self.params.setdefault("value", shorten(value))
+        super().__init__(render(MESSAGES[code].text, field, self.params))
+
+    @property
+    def next_step(self) -> str:
+        """The English advice."""
+        return render(MESSAGES[self.code].next_step, self.field, self.params)
+
+
+class ScenarioError(KvPlannerError):
+    """A field of the request, the link or the page is unusable."""
+
+
+class ModelError(KvPlannerError):
+    """A config.json that cannot be read exactly."""
+
+
+class EngineRefusalError(KvPlannerError):
+    """What the engine itself refuses before it looks at memory; the message is in the engine's words."""
+
+
+class CatalogueError(KvPlannerError):
+    """An entry of the bundled catalogue is wrong, or is not there."""
+
+
+class HubError(KvPlannerError):
+    """The Hugging Face Hub did not give what was asked for."""
+
+
+class LogError(KvPlannerError):
+    """A start-up log that cannot be read."""
+
+
+def render(template: str, field: str, params: Mapping[str, str]) -> str:
+    """`template` with `{field}` and `{params}` filled in; unknown names stay as they are."""
+    text = template
+    for name, value in {"field": field, **params}.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def shorten(value: object, limit: int = 120) -> str:
+    """`value` as one printable line of at most `limit` characters, safe to show as text.
+
+    Example:
+        >>> shorten("a" * 200)[-3:], len(shorten("a" * 200))
+        ('...', 120)
+    """
+    text = value if isinstance(value, str) else str(value)[: limit * 4]
+    text = "".join(c if c.isprintable() else " " for c in text[: limit * 4])
+    return text if len(text) <= limit else text[: limit - 3] + "..."

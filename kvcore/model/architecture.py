@@ -1,0 +1,193 @@
+"""What a model is: layers, each a list of parameter modules and the cache states it keeps.
+
+Weight bytes per rank, bytes per page and blocks per request are folds over this one list. A family reader in
+`kvcore.model.families` turns a config.json into an `Architecture`; nothing else knows about config keys.
+
+Names of modules are those of the checkpoint with the layer's prefix, because that is what quantization ignore
+lists are written in. A module that the engine fuses from several checkpoint tensors (qkv_proj, gate_up_proj)
+names them in `parts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from kvcore.model.cache_state import CacheState
+
+
+class Split(StrEnum):
+    """How tensor parallelism cuts a module."""
+
+    REPLICATED = "replicated"
+    COLUMN = "column"
+    """Output features are divided."""
+    ROW = "row"
+    """Input features are divided."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """Rows of a linear layer's weight: `units` groups (heads, or single features) of `width` rows.
+
+    `replicable`: with more ranks than units each rank keeps one whole unit (KV heads); otherwise `units` must be
+    divisible by the tensor parallel size.
+    """
+
+    units: int
+    width: int = 1
+    replicable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Linear:
+    """A linear layer. `outputs` are the fused parts, in order."""
+
+    name: str
+    in_features: int
+    outputs: tuple[Output, ...]
+    split: Split = Split.REPLICATED
+    bias: bool = False
+    parts: tuple[str, ...] = ()
+    quantizable: bool = True
+    dtype: str = ""
+    """A torch dtype name, or "" for the model's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parameter:
+    """A plain tensor that no quantizer touches: norms, convolutions, A_log, routing bias.
+
+    `sharded` is the product of the dimensions that tensor parallelism divides (1: replicated whole),
+    `replicated` the product of the others.
+    """
+
+    name: str
+    replicated: int = 1
+    sharded: int = 1
+    dtype: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experts:
+    """The routed experts of one layer, as the engine's fused MoE holds them.
+
+    Without expert parallelism every rank holds all experts, each 1/tp wide; with it whole experts are dealt out
+    over tp × dp ranks.
+    """
+
+    name: str
+    num_experts: int
+    hidden_size: int
+    intermediate_size: int
+    gated: bool = True
+    bias: bool = False
+    quantizable: bool = True
+    top_k: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VocabEmbedding:
+    """A vocabulary-parallel table (embedding or lm_head), padded to a multiple of `padding` rows."""
+
+    name: str
+    num_embeddings: int
+    embedding_dim: int
+    padding: int = 64
+    bias: bool = False
+    quantizable: bool = False
+    dtype: str = ""
+
+
+Module: TypeAlias = Linear | Parameter | Experts | VocabEmbedding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """One decoder layer. Equal layers should be the same object: folds count them once.
+
+    `name` is the checkpoint prefix without the index, `model.layers`; module names inside are relative.
+    """
+
+    modules: tuple[Module, ...]
+    caches: tuple[CacheState, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RotaryTable:
+    """A cos/sin cache: a buffer that counts as loaded weights, not as a parameter."""
+
+    max_positions: int
+    rotary_dim: int
+    dtype: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixtureOfExperts:
+    """What activations and graphs need to know of the expert layers."""
+
+    num_experts: int
+    top_k: int
+    moe_intermediate_size: int
+    shared_intermediate_size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VisionEncoder:
+    """What the multimodal profile run needs to know of the encoder."""
+
+    hidden_size: int
+    intermediate_size: int
+    max_tokens_per_item: int
+    patches_per_token: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Architecture:
+    """A model before any deployment decision."""
+
+    model_type: str
+    family: str
+    """The reader's name: the file in `kvcore.model.families`."""
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    num_attention_heads: int
+    num_kv_heads: int
+    """Of the whole model; 1 for MLA."""
+    head_dim: int
+    max_model_len: int
+    """The engine's `derived max_model_len`."""
+    dtype: str
+    """What `dtype=auto` resolves to, before the card's limits: bfloat16, float16 or float32."""
+    layers: tuple[Layer, ...]
+    layer_prefix: str = "model.layers"
+    first: tuple[Module, ...] = ()
+    """On the first pipeline stage: embeddings, vision tower, projector."""
+    last: tuple[Module, ...] = ()
+    """On the last pipeline stage: final norm, lm_head."""
+    tied_embeddings: bool = False
+    """lm_head is the embedding: the last pipeline stage holds its own copy."""
+    rotary_tables: tuple[RotaryTable, ...] = ()
+    moe: MixtureOfExperts | None = None
+    vision: VisionEncoder | None = None
+    is_multimodal: bool = False
+    is_mla: bool = False
+    draft_layers: tuple[Layer, ...] = ()
+    """Multi-token-prediction layers in the checkpoint, loaded only by speculative decoding."""
+    uncounted: tuple[str, ...] = ()
+    """Parts of the checkpoint that this reader does not count yet, named in a warning."""
+
+    @property
+    def num_layers(self) -> int:
+        """How many decoder layers the model has, draft layers apart."""
+        return len(self.layers)
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether some layer keeps a recurrent state beside attention caches."""
+        from kvcore.model.cache_state import RecurrentState
+
+        kinds = {isinstance(cache, RecurrentState) for layer in self.layers for cache in layer.caches}
+        return kinds == {True, False}

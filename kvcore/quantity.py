@@ -1,0 +1,127 @@
+"""A number that carries its reason.
+
+A `Quantity` is what every figure of a plan is made of. The page's help, the "All numbers" table, the ticket
+text, the derivation and the JSON all render this one tree, so an explanation cannot disagree with the number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvcore.units import GIB, KIB, MIB
+
+
+class Grade(StrEnum):
+    """How well a number is known, best first."""
+
+    EXACT = "exact"
+    """Equal to what the engine's own code computes."""
+    DERIVED = "derived"
+    """Arithmetic on exact values."""
+    MEASURED = "measured"
+    """Given by the person, from a log or as an assumption of his own."""
+    FITTED = "fitted"
+    """A mechanism with constants fitted to published logs; carries an interval."""
+    ASSUMED = "assumed"
+    """No evidence; carries a wide interval."""
+
+
+class Unit(StrEnum):
+    BYTES = "bytes"
+    TOKENS = "tokens"
+    BLOCKS = "blocks"
+    REQUESTS = "requests"
+    LAYERS = "layers"
+    HEADS = "heads"
+    NONE = ""
+
+
+class Scope(StrEnum):
+    PER_RANK = "per rank"
+    """One GPU or NPU."""
+    PER_REPLICA = "per replica"
+    """All ranks of one engine."""
+    TOTAL = "total"
+    """All replicas."""
+
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity:
+    """One number with unit, scope, formula, inputs, grade, source and 80 % interval.
+
+    `formula` names its inputs in braces, `"{total} × {gpu_memory_utilization}"`; `substituted` puts today's
+    numbers there.
+
+    Example:
+        >>> total = Quantity(name="total", value=24 * 2**30, unit=Unit.BYTES, grade=Grade.MEASURED)
+        >>> share = Quantity(name="share", value=0.75, grade=Grade.MEASURED)
+        >>> budget = Quantity(name="budget", value=18 * 2**30, unit=Unit.BYTES,
+        ...                   formula="{total} × {share}", inputs=(total, share))
+        >>> budget.substituted
+        '24.00 GiB × 0.75'
+    """
+
+    name: str
+    value: float
+    unit: Unit = Unit.NONE
+    scope: Scope = Scope.PER_RANK
+    formula: str = ""
+    inputs: tuple[Quantity, ...] = ()
+    grade: Grade = Grade.DERIVED
+    source: str = ""
+    interval: tuple[float, float] | None = None
+
+    @property
+    def substituted(self) -> str:
+        """The formula with the inputs' values in place of their names."""
+        values = {q.name: q.text for q in self.inputs}
+        return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[1]), self.formula)
+
+    @property
+    def symbolic(self) -> str:
+        """The formula with the inputs' names."""
+        return _PLACEHOLDER.sub(lambda match: match[1], self.formula)
+
+    @property
+    def text(self) -> str:
+        """The value as a person reads it, with its unit.
+
+        Example:
+            >>> Quantity(name="page", value=32768, unit=Unit.BYTES).text
+            '32.00 KiB'
+        """
+        if self.unit is Unit.BYTES:
+            return format_bytes(self.value)
+        number = f"{self.value:,.0f}" if float(self.value).is_integer() else f"{self.value:,.4g}"
+        return f"{number} {self.unit}".strip()
+
+    def walk(self) -> Iterator[Quantity]:
+        """This quantity and all it was made of, each once, in the order of first use."""
+        seen: set[int] = set()
+        stack = [self]
+        while stack:
+            quantity = stack.pop()
+            if id(quantity) in seen:
+                continue
+            seen.add(id(quantity))
+            yield quantity
+            stack.extend(reversed(quantity.inputs))
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Bytes in the largest binary unit that keeps the number at or above one.
+
+    Example:
+        >>> format_bytes(131_072), format_bytes(-5 * 2**30), format_bytes(12)
+        ('128.00 KiB', '-5.00 GiB', '12 bytes')
+    """
+    for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(size_bytes) >= unit_bytes:
+            return f"{size_bytes / unit_bytes:,.2f} {unit}"
+    return f"{size_bytes:,.0f} bytes"

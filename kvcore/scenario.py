@@ -1,0 +1,102 @@
+"""The inputs of a plan: what is served, on what, with which flags. Field names are the engine's own flag names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.model.config import ModelConfig
+
+
+class Engine(StrEnum):
+    VLLM = "vllm"
+    VLLM_ASCEND = "vllm-ascend"
+    VLLM_MINDSPORE = "vllm-mindspore"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parallel:
+    """How one replica is cut over ranks, and how many replicas there are."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+
+    @property
+    def ranks_per_replica(self) -> int:
+        """GPUs of one engine replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """Facts about the stored weights, where known."""
+
+    total_size: int | None = None
+    """Bytes of all safetensors files' tensors."""
+    total_parameters: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """Parts of one rank that the person gives himself, in GiB; each replaces the predicted part."""
+
+    weights_gib: float | None = None
+    peak_activation_gib: float | None = None
+    non_torch_gib: float | None = None
+    cuda_graph_gib: float | None = None
+    system_gib: float | None = None
+    available_kv_gib: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeculativeConfig:
+    """`--speculative-config`."""
+
+    method: str
+    num_speculative_tokens: int | None = None
+    model: str | None = None
+    draft_tensor_parallel_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """One deployment to plan. None takes the default of that engine version on that accelerator.
+
+    `model` is a label; `config` is what is planned. `accelerator` is None for a log that does not name its card.
+    `max_model_len=-1` is the engine's `auto`.
+    """
+
+    model: str
+    config: ModelConfig
+    checkpoint: Checkpoint = Checkpoint()
+    accelerator: Accelerator | None = None
+    engine: Engine = Engine.VLLM
+    engine_version: str | None = None
+    parallel: Parallel = Parallel()
+    dtype: str = "auto"
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    enforce_eager: bool = False
+    enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool | None = None
+    disable_hybrid_kv_cache_manager: bool = False
+    speculative_config: SpeculativeConfig | None = None
+    enable_lora: bool = False
+    max_loras: int = 1
+    max_lora_rank: int = 16
+    limit_mm_per_prompt: Mapping[str, int] | None = None
+    cpu_offload_gb: float = 0.0
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    measured: Measured = Measured()

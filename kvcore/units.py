@@ -1,0 +1,38 @@
+"""Bytes, GiB and the integer arithmetic of blocks. GiB is 2**30 bytes everywhere, as in the engine's log."""
+
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+GB: Final = 10**9
+
+
+def gib(size_bytes: float) -> float:
+    """`size_bytes` in GiB.
+
+    Example:
+        >>> gib(3 * 2**30)
+        3.0
+    """
+    return size_bytes / GIB
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """The smallest integer not below `numerator / denominator`.
+
+    Example:
+        >>> ceil_div(33, 16)
+        3
+    """
+    return -(-numerator // denominator)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `value`.
+
+    Example:
+        >>> round_up(151_937, 64)
+        152000
+    """
+    return ceil_div(value, multiple) * multiple
