@@ -14,8 +14,8 @@ A `Notice` is the same thing that does not stop a plan: a warning with a code. T
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 
@@ -39,7 +39,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
     """A coded warning beside a plan.
 
@@ -50,7 +50,7 @@ class Notice:
 
     code: str
     field: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def message(self) -> str:

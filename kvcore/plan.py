@@ -9,8 +9,8 @@ from kvcore.cache.capacity import CachePlan
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
+from kvcore.memory.budget import RankMemory
 from kvcore.model.architecture import Architecture
-from kvcore.quantity import Quantity
 from kvcore.scenario import Scenario
 
 
@@ -22,24 +22,6 @@ class Verdict(StrEnum):
     CONTEXT_TOO_LONG = "context-too-long"
     TIGHT = "tight"
     FITS = "fits"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankMemory:
-    """Where every byte of the worst rank goes; the parts sum to `total`. All in bytes."""
-
-    total: Quantity
-    system: Quantity
-    framework: Quantity
-    weights: Quantity
-    activations: Quantity
-    cuda_graphs: Quantity
-    kv_cache: Quantity
-    unused: Quantity
-    budget: Quantity
-    """utilization × total: what the engine may spend."""
-    available_kv: Quantity
-    """What is left for the KV cache, before it is cut into blocks; negative when short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
