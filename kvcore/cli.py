@@ -1,0 +1,151 @@
+"""python -m kvcore: the JSON contract on standard input and output, and readable tables for people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from kvcore import catalogue
+from kvcore.advice.curve import tensor_parallel_curves
+from kvcore.advice.fixes import fixes
+from kvcore.contract import error_of, needs_fixes, result_of
+from kvcore.errors import KvPlannerError
+from kvcore.hub import fetch_model
+from kvcore.plan import plan
+from kvcore.request import Json, parse_request, scenario_from_request
+
+UNREADABLE_INPUT = 2
+CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 0 when every request got a result, 2 when the input could not be read at all."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except OSError as error:
+        print(f"kvcore: {error}", file=sys.stderr)
+        return UNREADABLE_INPUT
+    except KvPlannerError as error:
+        print(f"kvcore: {error}; {error.next_step}", file=sys.stderr)
+        return UNREADABLE_INPUT
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m kvcore", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    planning = commands.add_parser("plan", help="requests in, memory plans out, as JSON")
+    planning.add_argument("file", nargs="?", default="-", help="a request as JSON; - is standard input")
+    planning.add_argument("--jsonl", action="store_true", help="one request a line, one result a line")
+    planning.set_defaults(run=_plan)
+
+    curve = commands.add_parser("curve", help="concurrency at each of a list of context lengths")
+    curve.add_argument("file", nargs="?", default="-", help="a request as JSON; - is standard input")
+    curve.add_argument("--lengths", type=_lengths, default=CURVE_LENGTHS, help="context lengths, 2048,8192,...")
+    curve.add_argument("--json", action="store_true", help="JSON instead of a table")
+    curve.set_defaults(run=_curve)
+
+    listing = commands.add_parser("catalogue", help="the bundled models and accelerators, and the known engine versions")
+    listing.add_argument("kind", choices=("models", "accelerators", "engines"), nargs="?", help="only these")
+    listing.add_argument("--json", action="store_true", help="JSON instead of a table")
+    listing.set_defaults(run=_catalogue)
+    return parser
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    lengths = tuple(int(part) for part in text.split(",") if part.strip())
+    if not lengths or min(lengths) < 1:
+        raise argparse.ArgumentTypeError("lengths are positive whole numbers separated by commas")
+    return lengths
+
+
+def _open(path: str) -> TextIO:
+    return sys.stdin if path == "-" else Path(path).open(encoding="utf-8", errors="replace")
+
+
+def answer(text: str) -> dict[str, Any]:
+    """The contract's result for one request as text; a bad request is a result too."""
+    request_id: object = None
+    try:
+        request = parse_request(text)
+        request_id = request.get("id")
+        planned = plan(scenario_from_request(request, fetch_model))
+    except KvPlannerError as error:
+        return error_of(error, request_id)
+    return result_of(planned, request_id, fixes(planned) if needs_fixes(planned) else ())
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    with _open(arguments.file) as source:
+        requests: Iterator[str] = (line for line in source if line.strip()) if arguments.jsonl else iter([source.read()])
+        for text in requests:
+            sys.stdout.write(json.dumps(answer(text), ensure_ascii=False) + "\n")
+    return 0
+
+
+def _curve(arguments: argparse.Namespace) -> int:
+    with _open(arguments.file) as source:
+        request: Json = parse_request(source.read())
+    base = plan(scenario_from_request(request, fetch_model))
+    curves = tensor_parallel_curves(base, arguments.lengths)
+    if arguments.json:
+        rows = [
+            {
+                "tensor_parallel_size": curve.tensor_parallel_size,
+                "points": [
+                    {"max_model_len": length, "max_concurrency": now, "interval": [low, high]}
+                    for length, now, low, high in zip(curve.lengths, curve.concurrency, curve.low, curve.high, strict=True)
+                ],
+            }
+            for curve in curves
+        ]
+        print(json.dumps({"id": request.get("id"), "status": "ok", "curves": rows}))
+        return 0
+    print("tokens".rjust(12) + "".join(f"TP {curve.tensor_parallel_size}".rjust(12) for curve in curves))
+    for index, length in enumerate(arguments.lengths):
+        print(f"{length:>12,}" + "".join(f"{curve.concurrency[index]:>12,.2f}" for curve in curves))
+    return 0
+
+
+def _catalogue(arguments: argparse.Namespace) -> int:
+    lists = catalogue_rows()
+    wanted = {kind: rows for kind, rows in lists.items() if arguments.kind in (None, kind)}
+    if arguments.json:
+        print(json.dumps(wanted, ensure_ascii=False))
+        return 0
+    for kind, rows in wanted.items():
+        print(f"{kind} ({len(rows)})")
+        for row in rows:
+            print("  " + "  ".join(f"{value}" for value in row.values() if value not in (None, "")))
+    return 0
+
+
+def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
+    """The catalogue as plain rows, by kind."""
+    from kvcore.engine.versions import known_versions
+
+    return {
+        "models": [
+            {"id": entry.id, "source": entry.source, "checked": entry.checked} for entry in catalogue.load_models()
+        ],
+        "accelerators": [
+            {
+                "id": card.id,
+                "name": card.name,
+                "vendor": card.vendor.value,
+                "memory_gib": card.memory_gib,
+                "grade": card.memory_grade.value,
+                "source": card.source,
+            }
+            for card in catalogue.load_accelerators()
+        ],
+        "engines": [
+            {"engine": engine.value, "version": str(version)} for engine, version in known_versions()
+        ],
+    }

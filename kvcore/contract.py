@@ -1,0 +1,97 @@
+"""A Plan becomes the JSON result that scripts, scorers and CI read. See docs/contract.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvcore.advice.fixes import Fix
+from kvcore.errors import KvPlannerError, Notice
+from kvcore.plan import Plan, Verdict
+from kvcore.present.launch import launch_command
+from kvcore.units import gib
+
+
+def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
+    """The contract's result for one plan; figures that need an unknown card are null."""
+    resolved, memory, cache = plan.resolved, plan.memory, plan.cache
+    parts = interval = None
+    if memory is not None:
+        parts = {
+            name: gib(getattr(memory, name).value)
+            for name in (
+                "total", "system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused",
+            )
+        }  # fmt: skip
+        if memory.available_kv.interval is not None:
+            interval = {"kv_cache": [gib(bound) for bound in memory.available_kv.interval]}
+    kv: dict[str, Any] = {"available_bytes": None if plan.available_kv_bytes is None else plan.available_kv_bytes}
+    if cache is not None:
+        kv |= {
+            "bytes_per_token": cache.bytes_per_token,
+            "num_blocks": cache.num_blocks,
+            "tokens": cache.tokens,
+            "max_concurrency": cache.max_concurrency,
+            "groups": [
+                {
+                    "kind": group.kind.value,
+                    "layers": group.layers,
+                    "block_size": group.block_size,
+                    "page_size_bytes": group.page_size_bytes,
+                    "blocks_per_request": group.blocks_per_request,
+                }
+                for group in cache.groups
+            ],
+            "request_fixed_bytes": cache.request_fixed_bytes,
+            "longest_request_tokens": cache.longest_request_tokens,
+        }
+    return {
+        "id": request_id,
+        "status": "ok",
+        "verdict": plan.verdict.value,
+        "resolved": {
+            "max_model_len": resolved.max_model_len,
+            "max_num_seqs": resolved.max_num_seqs,
+            "max_num_batched_tokens": resolved.max_num_batched_tokens,
+            "block_size": resolved.block_size,
+            "dtype": resolved.dtype,
+            "kv_cache_dtype": resolved.kv_cache_dtype,
+            "gpu_memory_utilization": resolved.gpu_memory_utilization,
+            "engine_version": resolved.engine_version,
+        },
+        "per_rank_gib": parts,
+        "interval_gib": interval,
+        "kv": kv,
+        "weights_bytes_per_rank": plan.parameter_bytes_per_rank,
+        "warnings": [notice_json(notice) for notice in plan.notices],
+        "fixes": [{"field": fix.field, "value": fix.value, "verdict": fix.verdict.value} for fix in fixes],
+        "launch": launch_command(plan),
+    }
+
+
+def needs_fixes(plan: Plan) -> bool:
+    """Whether a result should carry fixes."""
+    return plan.verdict not in (Verdict.FITS, Verdict.TIGHT)
+
+
+def notice_json(notice: Notice) -> dict[str, str]:
+    """A warning as the contract writes it."""
+    return {
+        "code": notice.code,
+        "field": notice.field,
+        "message": notice.message,
+        "next_step": notice.next_step,
+    }
+
+
+def error_of(error: KvPlannerError, request_id: object = None) -> dict[str, Any]:
+    """The contract's result for a request that cannot be planned."""
+    return {
+        "id": request_id,
+        "status": "error",
+        "error": {
+            "code": error.code,
+            "field": error.field,
+            "message": str(error),
+            "next_step": error.next_step,
+        },
+    }

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kvcore.cache.capacity import CachePlan
+from kvcore import catalogue
+from kvcore.cache.capacity import CachePlan, plan_cache
+from kvcore.cache.states import LayerSpec, aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.defaults import resolve
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
-from kvcore.memory.budget import RankMemory
+from kvcore.memory.budget import RankMemory, rank_memory
+from kvcore.memory.weights import WeightBytes, weight_bytes
 from kvcore.model.architecture import Architecture
+from kvcore.model.families import read_architecture
+from kvcore.model.quantization import Quantization, read_quantization
 from kvcore.scenario import Scenario
+from kvcore.units import GIB
+
+ASSUMED_ACCELERATOR = "H100-80GB"
 
 
 class Verdict(StrEnum):
@@ -34,9 +43,115 @@ class Plan:
     scenario: Scenario
     accelerator: Accelerator
     architecture: Architecture
+    quantization: Quantization
     resolved: Resolved
     verdict: Verdict
     memory: RankMemory | None
+    """Of the worst rank."""
     cache: CachePlan | None
-    parameter_bytes_per_rank: int
+    available_kv_bytes: int | None
+    """What the KV cache is planned in, on the worst rank; negative when short."""
+    weights: WeightBytes
+    """Of the worst rank."""
+    stage: int
+    """The pipeline stage that the worst rank belongs to."""
+    specs: tuple[tuple[LayerSpec, ...], ...]
+    """The cache specs of a rank of each pipeline stage."""
     notices: tuple[Notice, ...]
+
+    @property
+    def parameter_bytes_per_rank(self) -> int:
+        """Bytes of parameters, each once, on the worst rank."""
+        return self.weights.parameters
+
+
+def plan(scenario: Scenario) -> Plan:
+    """The memory plan of one deployment.
+
+    Raises ModelError for a config that cannot be read exactly, EngineRefusalError for what the engine refuses
+    before it looks at memory. A deployment that does not fit is a result, with its verdict.
+    """
+    architecture = read_architecture(scenario.config)
+    quantization = read_quantization(scenario.config, scenario.quantization)
+    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    parallel = scenario.parallel
+    resolved = resolve(scenario, architecture, accelerator)
+    block_size = aligned_block_size(architecture, parallel, resolved)
+    if block_size != resolved.block_size:
+        resolved = replace(resolved, block_size=block_size)
+    stages = range(parallel.pipeline_parallel_size)
+    specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage) for stage in stages)
+    weights = tuple(
+        weight_bytes(
+            architecture=architecture,
+            quantization=quantization,
+            parallel=parallel,
+            resolved=resolved,
+            stage=stage,
+        )
+        for stage in stages
+    )
+    memories = tuple(
+        rank_memory(
+            scenario=scenario,
+            architecture=architecture,
+            resolved=resolved,
+            accelerator=accelerator,
+            weights=weights[stage],
+            stage=stage,
+        )
+        for stage in stages
+    )
+    given = scenario.measured.available_kv_gib
+    if given is not None:
+        available = tuple(int(given * GIB) for _ in stages)
+    else:
+        available = tuple(int(memory.available_kv.value) for memory in memories)
+    worst = min(stages, key=lambda stage: available[stage])
+    cards_known = scenario.accelerator is not None
+    cache = None
+    if (cards_known or given is not None) and min(available) > 0:
+        cache = plan_cache(specs, available, resolved, parallel)
+        if cache.max_model_len != resolved.max_model_len:
+            resolved = replace(resolved, max_model_len=cache.max_model_len)
+    memory = memories[worst].with_cache(cache, available[worst])
+    return Plan(
+        scenario=scenario,
+        accelerator=accelerator,
+        architecture=architecture,
+        quantization=quantization,
+        resolved=resolved,
+        verdict=_verdict(memory, cache, specs, resolved, scenario),
+        memory=memory if cards_known else None,
+        cache=cache,
+        available_kv_bytes=available[worst] if cards_known or given is not None else None,
+        weights=weights[worst],
+        stage=worst,
+        specs=specs,
+        notices=resolved.notices + memory.notices,
+    )
+
+
+def _verdict(
+    memory: RankMemory,
+    cache: CachePlan | None,
+    specs: tuple[tuple[LayerSpec, ...], ...],
+    resolved: Resolved,
+    scenario: Scenario,
+) -> Verdict:
+    only_cache = scenario.measured.available_kv_gib is not None
+    if not only_cache and memory.weights.value > memory.budget.value:
+        return Verdict.WEIGHTS_DO_NOT_FIT
+    if cache is None or cache.num_blocks <= 0:
+        return Verdict.NO_KV_MEMORY
+    if not cache.fits:
+        return Verdict.CONTEXT_TOO_LONG
+    interval = memory.available_kv.interval
+    if only_cache or interval is None:
+        return Verdict.FITS
+    low = int(interval[0])
+    if low <= cache.needed_bytes + cache.bytes_per_block:
+        reaches = low <= 0 or not plan_cache(specs, (low,) * len(specs), resolved, scenario.parallel).fits
+        if reaches:
+            return Verdict.TIGHT
+    return Verdict.FITS

@@ -1,0 +1,41 @@
+# make run    a fresh machine to the app in the browser      make test   everything, a real browser included
+# make check  style, types, layers                            make bench  timings as ratios against a baseline
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 8501
+
+.PHONY: run test check bench accuracy clean
+
+run: $(VENV)/.run
+	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
+
+test: $(VENV)/.test
+	$(BIN)/python tools/browser.py --install
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test
+	$(BIN)/python tools/browser.py --install
+	$(BIN)/python -m benchmarks
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -e '.[app,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+-include tools/parity/parity.mk

@@ -1,0 +1,7 @@
+"""python -m kvcore."""
+
+import sys
+
+from kvcore.cli import main
+
+sys.exit(main())

@@ -1,0 +1,147 @@
+"""The smallest change of one knob that mends a plan, in the order an expert tries them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvcore import catalogue
+from kvcore.errors import KvPlannerError
+from kvcore.plan import Plan, Verdict, plan
+from kvcore.scenario import Scenario
+
+HIGHEST_ADVISED_UTILIZATION: Final = 0.95
+"""Above it a desktop, a second process or the warm-up is enough to break the start."""
+MENDED: Final = (Verdict.FITS, Verdict.TIGHT)
+SMALLEST_USEFUL_LENGTH: Final = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """One knob, the value it needs, and the plan that comes of it. `field` is a contract field."""
+
+    field: str
+    value: int | float | str | bool
+    plan: Plan
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the start would come to with this change alone."""
+        return self.plan.verdict
+
+
+def fixes(broken: Plan) -> tuple[Fix, ...]:
+    """Every single change that mends `broken`, the cheapest in side effects first; empty when none does.
+
+    Order: a shorter context, an fp8 KV cache, more of the card, fewer sequences in the profile run, no graphs,
+    the next tensor parallel size, fp8 weights, a larger card.
+    """
+    return tuple(fix for knob in _KNOBS for fix in knob(broken))
+
+
+def _try(scenario: Scenario, **changes: object) -> Plan | None:
+    """The plan with `changes`, or None where it is refused or still does not start."""
+    try:
+        candidate = plan(replace(scenario, **changes))  # type: ignore[arg-type]
+    except KvPlannerError:
+        return None
+    return candidate if candidate.verdict in MENDED else None
+
+
+def _first(field: str, candidates: Iterator[tuple[int | float | str | bool, Plan | None]]) -> Iterator[Fix]:
+    for value, mended in candidates:
+        if mended is not None:
+            yield Fix(field=field, value=value, plan=mended)
+            return
+
+
+def _shorter_context(broken: Plan) -> Iterator[Fix]:
+    longest = broken.cache.longest_request_tokens if broken.cache else 0
+    if broken.scenario.max_model_len == -1 or longest < SMALLEST_USEFUL_LENGTH:
+        return
+    block_size = broken.resolved.block_size
+    rounded = longest // block_size * block_size or longest
+    for value in dict.fromkeys((rounded, longest)):
+        mended = _try(broken.scenario, max_model_len=value)
+        if mended is not None:
+            yield Fix(field="max_model_len", value=value, plan=mended)
+            return
+
+
+def _fp8_kv_cache(broken: Plan) -> Iterator[Fix]:
+    if not broken.resolved.kv_cache_dtype.startswith("fp8"):
+        yield from _first("kv_cache_dtype", iter([("fp8", _try(broken.scenario, kv_cache_dtype="fp8"))]))
+
+
+def _more_utilization(broken: Plan) -> Iterator[Fix]:
+    now = round(broken.resolved.gpu_memory_utilization * 100)
+    high = round(HIGHEST_ADVISED_UTILIZATION * 100)
+    best = _smallest(now + 1, high, lambda share: _try(broken.scenario, gpu_memory_utilization=share / 100))
+    if best is not None:
+        yield Fix(field="gpu_memory_utilization", value=best[0] / 100, plan=best[1])
+
+
+def _smallest(low: int, high: int, attempt: Callable[[int], Plan | None]) -> tuple[int, Plan] | None:
+    """The smallest value in `low..high` that mends, given that every larger one mends too."""
+    if low > high or (found := attempt(high)) is None:
+        return None
+    value = high
+    while low < value:
+        middle = (low + value) // 2
+        mended = attempt(middle)
+        if mended is None:
+            low = middle + 1
+        else:
+            value, found = middle, mended
+    return value, found
+
+
+def _fewer_sequences(broken: Plan) -> Iterator[Fix]:
+    now = broken.resolved.max_num_seqs
+    sizes = (n for n in (512, 256, 128, 64, 32, 16, 8) if n < now)
+    yield from _first("max_num_seqs", ((n, _try(broken.scenario, max_num_seqs=n)) for n in sizes))
+
+
+def _no_graphs(broken: Plan) -> Iterator[Fix]:
+    if not broken.resolved.enforce_eager:
+        yield from _first("enforce_eager", iter([(True, _try(broken.scenario, enforce_eager=True))]))
+
+
+def _more_tensor_parallel(broken: Plan) -> Iterator[Fix]:
+    parallel = broken.scenario.parallel
+    sizes = (parallel.tensor_parallel_size * factor for factor in (2, 4, 8, 16))
+    yield from _first(
+        "tensor_parallel_size",
+        (
+            (size, _try(broken.scenario, parallel=replace(parallel, tensor_parallel_size=size)))
+            for size in sizes
+            if size <= 64
+        ),
+    )
+
+
+def _fp8_weights(broken: Plan) -> Iterator[Fix]:
+    if broken.quantization.method == "" and broken.scenario.quantization is None:
+        yield from _first("quantization", iter([("fp8", _try(broken.scenario, quantization="fp8"))]))
+
+
+def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
+    now = broken.accelerator
+    larger = sorted(
+        (card for card in catalogue.load_accelerators() if card.vendor is now.vendor and card.memory_gib > now.memory_gib),
+        key=lambda card: (card.memory_gib, card.id),
+    )
+    yield from _first("accelerator", ((card.id, _try(broken.scenario, accelerator=card)) for card in larger))
+
+
+_KNOBS: Final = (
+    _shorter_context,
+    _fp8_kv_cache,
+    _more_utilization,
+    _fewer_sequences,
+    _no_graphs,
+    _more_tensor_parallel,
+    _fp8_weights,
+    _larger_accelerator,
+)

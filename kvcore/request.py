@@ -1,0 +1,341 @@
+"""A JSON request becomes a Scenario. See docs/contract.md.
+
+Everything that comes in is untrusted: text is bounded before it is parsed, every field is checked for type and
+range, and whatever is wrong raises a coded error that names the field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kvcore import catalogue
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.errors import KvPlannerError, ScenarioError
+from kvcore.hub import HubModel
+from kvcore.model.config import ModelConfig
+from kvcore.scenario import (
+    Checkpoint,
+    Engine,
+    Measured,
+    Parallel,
+    Scenario,
+    SpeculativeConfig,
+)
+
+MAX_REQUEST_BYTES: Final = 8 << 20
+MAX_JSON_DEPTH: Final = 64
+
+DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
+KV_CACHE_DTYPES: Final = (
+    "auto",
+    "bfloat16",
+    "float16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "fp8_inc",
+    "fp8_ds_mla",
+    "nvfp4",
+    "nvfp4_ds_mla",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "int4_per_token_head",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+)
+
+Json = Mapping[str, Any]
+FetchModel = Callable[[str], HubModel]
+
+
+def parse_request(text: str) -> Json:
+    """One request from untrusted text.
+
+    Raises ScenarioError `input-too-large`, `input-too-deep` or `invalid-json`.
+
+    Example:
+        >>> parse_request('{"model": "Qwen/Qwen3-32B"}')
+        {'model': 'Qwen/Qwen3-32B'}
+    """
+    if len(text) > MAX_REQUEST_BYTES:
+        raise ScenarioError("input-too-large", limit=f"{MAX_REQUEST_BYTES >> 20} MiB")
+    if _depth(text) > MAX_JSON_DEPTH:
+        raise ScenarioError("input-too-deep", limit=MAX_JSON_DEPTH)
+    try:
+        request = json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise ScenarioError("invalid-json", reason=str(error)) from None
+    if not isinstance(request, dict):
+        raise ScenarioError("invalid-json", reason="a request is one JSON object")
+    return request
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _depth(text: str) -> int:
+    """How deep brackets nest, strings apart: counted before parsing, because the parser recurses."""
+    depth = deepest = 0
+    in_string = escaped = False
+    if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
+        return 0
+    for character in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+class _Fields:
+    """Typed access to a request; whatever was never asked for is an unknown field."""
+
+    def __init__(self, raw: Json, known: frozenset[str], prefix: str = "") -> None:
+        self.raw = raw
+        self.prefix = prefix
+        for name in raw:
+            if name not in known:
+                raise ScenarioError("unknown-field", field=prefix + str(name)[:80])
+
+    def refuse(self, name: str, reason: str) -> ScenarioError:
+        return ScenarioError("invalid-value", field=self.prefix + name, value=self.raw.get(name), reason=reason)
+
+    def integer(self, name: str, low: int, high: int) -> int | None:
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.refuse(name, "it must be a whole number")
+        if not low <= value <= high:
+            raise self.refuse(name, f"it must lie between {low} and {high}")
+        return value
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.refuse(name, "it must be a number")
+        if not low <= value <= high:
+            raise self.refuse(name, f"it must lie between {low:g} and {high:g}")
+        return float(value)
+
+    def flag(self, name: str) -> bool | None:
+        value = self.raw.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.refuse(name, "it must be true or false")
+        return value
+
+    def text(self, name: str, limit: int = 256) -> str | None:
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+            raise self.refuse(name, f"it must be a text of at most {limit} printable characters")
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        value = self.text(name)
+        if value is not None and value not in choices:
+            raise self.refuse(name, f"it must be one of {', '.join(choices)}")
+        return value
+
+    def mapping(self, name: str) -> Json | None:
+        value = self.raw.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise self.refuse(name, "it must be an object")
+        return value
+
+
+_REQUEST_FIELDS: Final = frozenset(
+    "id model config hf_quant_config checkpoint accelerator engine engine_version tensor_parallel_size"
+    " pipeline_parallel_size data_parallel_size decode_context_parallel_size enable_expert_parallel dtype"
+    " quantization kv_cache_dtype gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens"
+    " block_size enforce_eager enable_prefix_caching enable_chunked_prefill disable_hybrid_kv_cache_manager"
+    " speculative_config enable_lora max_loras max_lora_rank limit_mm_per_prompt cpu_offload_gb"
+    " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
+)
+_MEASURED_FIELDS: Final = frozenset(
+    "weights_gib peak_activation_gib non_torch_gib cuda_graph_gib system_gib available_kv_gib".split()
+)
+_MAX_COUNT: Final = 1 << 31
+
+
+def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Scenario:
+    """The scenario that a request asks for.
+
+    `fetch` is asked for a model that the catalogue does not have; without it such a model is refused.
+    Raises a KvPlannerError that names the field.
+
+    Example:
+        >>> scenario = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB"})
+        >>> scenario.accelerator.id, scenario.parallel.tensor_parallel_size
+        ('H100-80GB', 1)
+    """
+    fields = _Fields(request, _REQUEST_FIELDS)
+    model, config, checkpoint = _model(fields, fetch)
+    max_model_len = request.get("max_model_len")
+    if max_model_len in ("auto", -1):
+        max_model_len = -1
+    else:
+        max_model_len = fields.integer("max_model_len", 1, _MAX_COUNT)
+    return Scenario(
+        model=model,
+        config=config,
+        checkpoint=checkpoint,
+        accelerator=_accelerator(fields),
+        engine=Engine(fields.choice("engine", tuple(Engine)) or Engine.VLLM),
+        engine_version=fields.text("engine_version", 80),
+        parallel=Parallel(
+            tensor_parallel_size=fields.integer("tensor_parallel_size", 1, 1024) or 1,
+            pipeline_parallel_size=fields.integer("pipeline_parallel_size", 1, 256) or 1,
+            data_parallel_size=fields.integer("data_parallel_size", 1, 65536) or 1,
+            decode_context_parallel_size=fields.integer("decode_context_parallel_size", 1, 1024) or 1,
+            enable_expert_parallel=fields.flag("enable_expert_parallel") or False,
+        ),
+        dtype=fields.choice("dtype", DTYPES) or "auto",
+        quantization=fields.text("quantization", 40),
+        kv_cache_dtype=fields.choice("kv_cache_dtype", KV_CACHE_DTYPES) or "auto",
+        gpu_memory_utilization=fields.number("gpu_memory_utilization", 0.01, 1.0),
+        max_model_len=max_model_len,
+        max_num_seqs=fields.integer("max_num_seqs", 1, 1 << 20),
+        max_num_batched_tokens=fields.integer("max_num_batched_tokens", 1, _MAX_COUNT),
+        block_size=fields.integer("block_size", 1, 1 << 20),
+        enforce_eager=fields.flag("enforce_eager") or False,
+        enable_prefix_caching=fields.flag("enable_prefix_caching"),
+        enable_chunked_prefill=fields.flag("enable_chunked_prefill"),
+        disable_hybrid_kv_cache_manager=fields.flag("disable_hybrid_kv_cache_manager") or False,
+        speculative_config=_speculative(fields),
+        enable_lora=fields.flag("enable_lora") or False,
+        max_loras=fields.integer("max_loras", 1, 4096) or 1,
+        max_lora_rank=fields.integer("max_lora_rank", 1, 4096) or 16,
+        limit_mm_per_prompt=_limits(fields),
+        cpu_offload_gb=fields.number("cpu_offload_gb", 0, 1e6) or 0.0,
+        kv_cache_memory_bytes=fields.integer("kv_cache_memory_bytes", 1, 1 << 50),
+        num_gpu_blocks_override=fields.integer("num_gpu_blocks_override", 1, _MAX_COUNT),
+        env=_environment(fields),
+        measured=_measured(fields),
+    )
+
+
+def _model(fields: _Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig, Checkpoint]:
+    label = fields.text("model", 400)
+    config = fields.mapping("config")
+    side_file = fields.mapping("hf_quant_config")
+    facts = _checkpoint(fields)
+    if config is not None:
+        return label or "config.json", ModelConfig.from_mapping(config, side_file), facts or Checkpoint()
+    if label is None:
+        raise ScenarioError("missing-field", field="model")
+    try:
+        entry = catalogue.find_model(label)
+    except KvPlannerError:
+        if fetch is None:
+            raise
+        fetched = fetch(label)
+        return label, fetched.config, facts or fetched.checkpoint
+    return entry.id, entry.config, facts or entry.checkpoint
+
+
+def _checkpoint(fields: _Fields) -> Checkpoint | None:
+    raw = fields.mapping("checkpoint")
+    if raw is None:
+        return None
+    inner = _Fields(raw, frozenset(("total_size", "total_parameters")), "checkpoint.")
+    return Checkpoint(
+        total_size=inner.integer("total_size", 1, 1 << 50),
+        total_parameters=inner.integer("total_parameters", 1, 1 << 50),
+    )
+
+
+def _accelerator(fields: _Fields) -> Accelerator | None:
+    raw = fields.raw.get("accelerator")
+    if raw is None:
+        return None
+    if isinstance(raw, str):
+        return catalogue.find_accelerator(fields.text("accelerator") or "")
+    if not isinstance(raw, dict):
+        raise fields.refuse("accelerator", "it must be a catalogue id or an object")
+    inner = _Fields(raw, frozenset(("memory_gib", "vendor", "name")), "accelerator.")
+    memory_gib, name = inner.number("memory_gib", 0.25, 10_000), inner.text("name")
+    if memory_gib is None and name is None:
+        raise ScenarioError("missing-field", field="accelerator.memory_gib")
+    return catalogue.accelerator_from_facts(memory_gib, inner.text("vendor"), name)
+
+
+def _speculative(fields: _Fields) -> SpeculativeConfig | None:
+    raw = fields.mapping("speculative_config")
+    if raw is None:
+        return None
+    known = frozenset(("method", "num_speculative_tokens", "model", "draft_tensor_parallel_size"))
+    inner = _Fields({name: raw[name] for name in raw if name in known}, known, "speculative_config.")
+    method = inner.text("method", 40) or ("draft_model" if inner.text("model", 400) else None)
+    if method is None:
+        raise ScenarioError("missing-field", field="speculative_config.method")
+    return SpeculativeConfig(
+        method=method,
+        num_speculative_tokens=inner.integer("num_speculative_tokens", 1, 1024),
+        model=inner.text("model", 400),
+        draft_tensor_parallel_size=inner.integer("draft_tensor_parallel_size", 1, 1024),
+    )
+
+
+def _limits(fields: _Fields) -> Mapping[str, int] | None:
+    raw = fields.mapping("limit_mm_per_prompt")
+    if raw is None:
+        return None
+    limits: dict[str, int] = {}
+    for name, value in raw.items():
+        count = value.get("count") if isinstance(value, dict) else value
+        if name not in ("image", "video", "audio") or isinstance(count, bool) or not isinstance(count, int):
+            raise ScenarioError(
+                "invalid-value",
+                field="limit_mm_per_prompt",
+                value=raw,
+                reason="it must give a whole number for image, video or audio",
+            )
+        limits[name] = max(0, count)
+    return limits
+
+
+def _environment(fields: _Fields) -> Mapping[str, str]:
+    raw = fields.mapping("env") or {}
+    out: dict[str, str] = {}
+    for name, value in raw.items():
+        if not isinstance(value, str | int | float) or len(name) > 80 or len(str(value)) > 400:
+            raise ScenarioError(
+                "invalid-value", field=f"env.{str(name)[:80]}", value=value, reason="it must be a text or a number"
+            )
+        out[name] = str(int(value)) if isinstance(value, bool) else str(value)
+    return out
+
+
+def _measured(fields: _Fields) -> Measured:
+    raw = fields.mapping("measured")
+    if raw is None:
+        return Measured()
+    inner = _Fields(raw, _MEASURED_FIELDS, "measured.")
+    return Measured(
+        weights_gib=inner.number("weights_gib", 0, 1e5),
+        peak_activation_gib=inner.number("peak_activation_gib", 0, 1e5),
+        non_torch_gib=inner.number("non_torch_gib", -1e3, 1e5),
+        cuda_graph_gib=inner.number("cuda_graph_gib", -1e3, 1e5),
+        system_gib=inner.number("system_gib", 0, 1e5),
+        available_kv_gib=inner.number("available_kv_gib", -1e5, 1e5),
+    )
