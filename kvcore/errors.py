@@ -36,6 +36,36 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "unknown-field": Message("the request has no field {field}", "remove it, or check its spelling"),
     "invalid-value": Message("{field} cannot be {value}: {reason}", "enter a value of the kind that is named"),
     "missing-field": Message("{field} is missing", "add it"),
+    "invalid-catalogue-entry": Message("{field}: {reason}", "correct the bundled file"),
+    # -- config.json
+    "missing-config-key": Message(
+        "the config has no {key}, which this kind of model needs", "send the complete config.json of the checkpoint"
+    ),
+    "invalid-config-value": Message(
+        "the config's {field} cannot be {value}: {reason}", "check the config.json against the original"
+    ),
+    "contradicting-config": Message(
+        "the config contradicts itself: {reason}", "check the config.json against the original"
+    ),
+    "unknown-architecture": Message(
+        "no reader knows the architecture {architecture}: {reason}",
+        "choose a model of a known family, or give the weights and the KV memory yourself",
+    ),
+    "unknown-quantization": Message(
+        "no formula is known for the quantization {method}", "choose a checkpoint in another format"
+    ),
+    "duplicate-reader": Message("{field} claims {name}, which another family reads", "remove one of the two"),
+    # -- what the engine refuses
+    "heads-not-divisible": Message(
+        "Total number of attention heads ({heads}) must be divisible by tensor parallel size ({ranks}).",
+        "choose a tensor parallel size that divides the attention heads",
+    ),
+    "size-not-divisible": Message(
+        "{size} is not divisible by {ranks}", "choose a tensor parallel size that divides the sizes of the model"
+    ),
+    "too-many-pipeline-stages": Message(
+        "{layers} layers cannot be divided over {stages} pipeline stages", "choose a smaller pipeline parallel size"
+    ),
 }
 
 

@@ -144,8 +144,35 @@ class VisionEncoder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RopeScaling:
+    """What a rope setup means for the length of a request."""
+
+    kind: str
+    """The engine's rope_type: default, linear, yarn, longrope, llama3, ..."""
+    factor: float | None = None
+    original_max_positions: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextLimits:
+    """What a config says about lengths; `kvcore.model.context` makes a max_model_len of it, by engine version."""
+
+    stated_tokens: int | None
+    """The length key that counts; None when the config has none."""
+    scalings: tuple[RopeScaling, ...] = ()
+    is_already_scaled: bool = False
+    """max_position_embeddings already contains the scaling, whatever its type (Gemma 3)."""
+    original_max_positions: int | None = None
+    """`original_max_position_embeddings` beside max_position_embeddings, not inside the rope scaling."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Architecture:
-    """A model before any deployment decision."""
+    """A model before any deployment decision.
+
+    Compared by identity, so that caches keyed by it cost nothing: `read_architecture` gives the same object for the
+    same config.
+    """
 
     model_type: str
     family: str
@@ -158,10 +185,11 @@ class Architecture:
     """Of the whole model; 1 for MLA."""
     head_dim: int
     max_model_len: int
-    """The engine's `derived max_model_len`."""
+    """The engine's `derived max_model_len` by the newest rules; by version: `derived_max_model_len(context, version)`."""
     dtype: str
     """What `dtype=auto` resolves to, before the card's limits: bfloat16, float16 or float32."""
     layers: tuple[Layer, ...]
+    context: ContextLimits = ContextLimits(stated_tokens=None)
     layer_prefix: str = "model.layers"
     first: tuple[Module, ...] = ()
     """On the first pipeline stage: embeddings, vision tower, projector."""

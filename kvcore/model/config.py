@@ -1,15 +1,213 @@
 """A model's config.json as untrusted input: checked once, read by key, compared by content.
 
-Readers never touch the raw JSON: `text` and `vision` are views that know the nested layouts, the class defaults
-and the spelling variants, and that raise a coded error naming the key when a value is missing or of a wrong type.
+Readers never touch the raw JSON. They ask a `Section` (the whole file, its language part, its vision part) for a key
+by its usual name; the section knows the spelling variants and the class defaults of that `model_type`, and raises a
+coded error that names the key when a value is missing, of a wrong type, negative or absurdly large.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvcore.errors import ModelError
+from kvcore.model.class_defaults import class_defaults
+
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "hidden_size": ("n_embd", "n_embed", "d_model"),
+        "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+        "num_attention_heads": ("n_head", "n_heads"),
+        "torch_dtype": ("dtype",),
+    }
+)
+"""Other spellings of the same thing, in the configs of real checkpoints."""
+
+LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Where a multimodal config keeps its language model."""
+
+MAX_INTEGER: Final = 2**40
+MAX_LAYERS: Final = 4096
+"""Above any model; keeps an absurd config from filling the memory."""
+
+_ABSENT: Final = object()
+
+
+class Section:
+    """One JSON object of a config, read by key. `path` is how errors name it."""
+
+    __slots__ = ("_defaults", "path", "raw")
+
+    def __init__(self, raw: Mapping[str, Any], path: str = "config", model_type: str | None = None) -> None:
+        self.raw = raw
+        self.path = path
+        self._defaults = class_defaults(
+            model_type if model_type is not None else str(raw.get("model_type", ""))
+        )
+
+    @property
+    def model_type(self) -> str:
+        """The section's own `model_type`, or ""."""
+        value = self.raw.get("model_type", "")
+        return value if isinstance(value, str) else ""
+
+    def get(self, name: str) -> Any:
+        """The value of `name` as written, else the class default, else None.
+
+        Example:
+            >>> Section({"n_embd": 768}).get("hidden_size")
+            768
+        """
+        value = self._lookup(name)
+        return None if value is _ABSENT else value
+
+    def has(self, name: str) -> bool:
+        """Whether the file itself gives `name` a value other than null."""
+        return any(self.raw.get(key) is not None for key in (name, *ALIASES.get(name, ())))
+
+    def integer(
+        self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_INTEGER
+    ) -> int:
+        """The integer `name`; null and absent give `default`, and without one an error.
+
+        Example:
+            >>> Section({"hidden_size": 4096}).integer("hidden_size")
+            4096
+        """
+        value = self.optional_integer(name, minimum=minimum, maximum=maximum)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.missing(name)
+        return default
+
+    def optional_integer(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> int | None:
+        """The integer `name`, or None when it is null or absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.invalid(name, value, "expected an integer")
+        if not minimum <= value <= maximum:
+            raise self.invalid(name, value, f"expected {minimum} to {maximum}")
+        return value
+
+    def layers(self, name: str = "num_hidden_layers") -> int:
+        """A number of layers."""
+        return self.integer(name, maximum=MAX_LAYERS)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """The finite number `name`; null and absent give `default`, and without one an error."""
+        value = self.get(name)
+        if value is None:
+            if default is None:
+                raise self.missing(name)
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.invalid(name, value, "expected a finite number")
+        return float(value)
+
+    def boolean(self, name: str, default: bool | None = None) -> bool:
+        """The flag `name`; null and absent give `default`, and without one an error."""
+        value = self.get(name)
+        if value is None:
+            if default is None:
+                raise self.missing(name)
+            return default
+        if not isinstance(value, bool) and value not in (0, 1):
+            raise self.invalid(name, value, "expected true or false")
+        return bool(value)
+
+    def string(self, name: str, default: str | None = None) -> str:
+        """The text `name`; null and absent give `default`, and without one an error."""
+        value = self.get(name)
+        if value is None:
+            if default is None:
+                raise self.missing(name)
+            return default
+        if not isinstance(value, str):
+            raise self.invalid(name, value, "expected a text")
+        return value
+
+    def sequence(self, name: str) -> Sequence[Any] | None:
+        """The list `name` of at most MAX_LAYERS values, or None when it is null or absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple):
+            raise self.invalid(name, value, "expected a list")
+        if len(value) > MAX_LAYERS:
+            raise self.invalid(name, f"{len(value)} values", f"expected at most {MAX_LAYERS}")
+        return value
+
+    def integers(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> tuple[int, ...] | None:
+        """The list of integers `name`, or None when it is null or absent."""
+        values = self.sequence(name)
+        if values is None:
+            return None
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+                raise self.invalid(name, value, f"expected integers, {minimum} to {maximum}")
+        return tuple(values)
+
+    def strings(self, name: str) -> tuple[str, ...] | None:
+        """The list of texts `name`, or None when it is null or absent."""
+        values = self.sequence(name)
+        if values is None:
+            return None
+        for value in values:
+            if not isinstance(value, str):
+                raise self.invalid(name, value, "expected texts")
+        return tuple(values)
+
+    def section(self, name: str, model_type: str | None = None) -> Section:
+        """The nested object `name`; `model_type` chooses class defaults where the object names none."""
+        nested = self.optional_section(name, model_type)
+        if nested is None:
+            raise self.missing(name)
+        return nested
+
+    def optional_section(self, name: str, model_type: str | None = None) -> Section | None:
+        """The nested object `name`, or None when it is null or absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.invalid(name, value, "expected an object")
+        return Section(value, f"{self.path}.{name}", None if "model_type" in value else model_type)
+
+    def missing(self, name: str) -> ModelError:
+        """The error that `name` is missing."""
+        return ModelError("missing-config-key", field=f"{self.path}.{name}", key=name)
+
+    def invalid(self, name: str, value: object, reason: str) -> ModelError:
+        """The error that `name` cannot be `value`."""
+        return ModelError(
+            "invalid-config-value", field=f"{self.path}.{name}", value=str(value)[:80], reason=reason
+        )
+
+    def contradicting(self, name: str, reason: str) -> ModelError:
+        """The error that `name` does not agree with the rest of the file."""
+        return ModelError("contradicting-config", field=f"{self.path}.{name}", reason=reason)
+
+    def _lookup(self, name: str) -> Any:
+        spellings = (name, *ALIASES.get(name, ()))
+        found = [(key, self.raw[key]) for key in spellings if key in self.raw]
+        given = [pair for pair in found if pair[1] is not None]
+        if len(given) > 1 and any(value != given[0][1] for _, value in given):
+            raise self.contradicting(given[0][0], f"{given[0][0]} and {given[1][0]} differ")
+        if given:
+            return given[0][1]
+        if found:
+            return None
+        return next((self._defaults[key] for key in spellings if key in self._defaults), _ABSENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +224,68 @@ class ModelConfig:
     hf_quant_config: Mapping[str, Any] | None = field(compare=False, repr=False, default=None)
 
     @classmethod
-    def from_mapping(cls, raw: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None = None) -> ModelConfig:
+    def from_mapping(
+        cls, raw: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None = None
+    ) -> ModelConfig:
         """A config from parsed JSON.
 
         Example:
-            >>> ModelConfig.from_mapping({"model_type": "llama"}).raw["model_type"]
+            >>> ModelConfig.from_mapping({"model_type": "llama"}).model_type
             'llama'
         """
+        if not isinstance(raw, Mapping):
+            raise ModelError(
+                "invalid-config-value", field="config", value=str(raw)[:80], reason="expected an object"
+            )
         return cls(
             text=json.dumps(raw, sort_keys=True, separators=(",", ":")),
             hf_quant_config_text=json.dumps(hf_quant_config, sort_keys=True) if hf_quant_config else "",
             raw=raw,
             hf_quant_config=hf_quant_config,
         )
+
+    @cached_property
+    def root(self) -> Section:
+        """The whole file."""
+        return Section(self.raw)
+
+    @cached_property
+    def language(self) -> Section:
+        """The language model's part: a nested section where the file has one, else the whole file.
+
+        Example:
+            >>> ModelConfig.from_mapping({"text_config": {"hidden_size": 64}}).language.integer("hidden_size")
+            64
+        """
+        section = self.root
+        while True:
+            nested = next((name for name in LANGUAGE_SECTIONS if section.raw.get(name) is not None), None)
+            if nested is None:
+                return section
+            section = section.section(nested)
+
+    @property
+    def model_type(self) -> str:
+        """`model_type`, or ""."""
+        return self.root.model_type
+
+    @cached_property
+    def architectures(self) -> tuple[str, ...]:
+        """`architectures`, or ()."""
+        return self.root.strings("architectures") or ()
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that the file names, as torch spells it; float32 when it names none.
+
+        Source: vllm/transformers_utils/model_arch_config_convertor.py:get_torch_dtype (0.32).
+
+        Example:
+            >>> ModelConfig.from_mapping({"torch_dtype": "bfloat16"}).dtype
+            'bfloat16'
+        """
+        for section in (self.root, self.language, self.root.optional_section("vision_config")):
+            name = section.string("torch_dtype", "") if section else ""
+            if name:
+                return name.removeprefix("torch.")
+        return "float32"

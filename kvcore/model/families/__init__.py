@@ -1,0 +1,74 @@
+"""config.json -> Architecture, one small file per family of configs.
+
+To add a family: write `kvcore/model/families/<name>.py` with a function `read(config: ModelConfig) -> Architecture`
+and the mapping `READERS`, from what a config calls itself (an entry of `architectures`, or a `model_type`) to that
+function; then add the module to `FAMILIES` below. Two modules that claim the same name are an error at import.
+A reader asks `config.root`, `config.language` and their sections for keys, and raises for what it cannot read exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import ModuleType
+from typing import Final, TypeAlias
+
+from kvcore.errors import CatalogueError, ModelError
+from kvcore.model.architecture import Architecture
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import llama
+
+Reader: TypeAlias = Callable[[ModelConfig], Architecture]
+
+FAMILIES: Final[tuple[ModuleType, ...]] = (llama,)
+
+
+def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:
+    """Every name that some family reads, with its reader."""
+    readers: dict[str, Reader] = {}
+    for family in families:
+        own: Mapping[str, Reader] = family.READERS
+        for name, reader in own.items():
+            if name in readers:
+                raise CatalogueError("duplicate-reader", field=family.__name__, name=name)
+            readers[name] = reader
+    return readers
+
+
+READERS: Final = collect_readers(FAMILIES)
+
+
+@lru_cache(maxsize=4096)
+def read_architecture(config: ModelConfig) -> Architecture:
+    """The architecture that a config describes; the same object for the same config.
+
+    The first of `architectures` that some family reads decides, then `model_type`.
+
+    Raises ModelError `unknown-architecture` when no family reads it, or what the reader raises.
+
+    Example:
+        >>> config = ModelConfig.from_mapping({
+        ...     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "vocab_size": 128,
+        ...     "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256})
+        >>> read_architecture(config).num_layers
+        2
+    """
+    reader = find_reader(config)
+    return reader(config)
+
+
+def find_reader(config: ModelConfig) -> Reader:
+    """The reader of a config."""
+    names = (*config.architectures, config.model_type)
+    for name in names:
+        if name in READERS:
+            return READERS[name]
+    named = ", ".join(filter(None, names))
+    raise ModelError(
+        "unknown-architecture",
+        field="config.architectures",
+        architecture=named or "(none named)",
+        reason="no family of this project claims it"
+        if named
+        else "the config has neither architectures nor model_type",
+    )

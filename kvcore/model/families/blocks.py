@@ -1,0 +1,251 @@
+"""The pieces that decoder models share: attention, MLP, experts, norms, embeddings, and the Architecture around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from kvcore.model.architecture import (
+    Architecture,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    Output,
+    Parameter,
+    RotaryTable,
+    Split,
+    VisionEncoder,
+    VocabEmbedding,
+)
+from kvcore.model.cache_state import CacheState, FullAttention, SlidingWindow
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.context import derived_max_model_len, read_context_limits
+from kvcore.model.rope import read_ropes
+
+NEWEST = Version("999")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heads:
+    """The attention geometry of one layer."""
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+def read_heads(section: Section, kv_key: str = "num_key_value_heads") -> Heads:
+    """Attention heads of a config; head_dim is hidden_size / heads unless written."""
+    hidden = section.integer("hidden_size")
+    heads = section.integer("num_attention_heads")
+    kv_heads = section.integer(kv_key, heads)
+    head_dim = section.optional_integer("head_dim") or 0
+    if not head_dim:
+        if hidden % heads:
+            raise section.contradicting(
+                "hidden_size", f"{hidden} is not divisible by {heads} attention heads"
+            )
+        head_dim = hidden // heads
+    if heads % kv_heads:
+        raise section.contradicting(
+            kv_key, f"{heads} attention heads are not divisible by {kv_heads} KV heads"
+        )
+    return Heads(hidden_size=hidden, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim)
+
+
+def qkv(
+    heads: Heads,
+    name: str = "self_attn.qkv_proj",
+    parts: Sequence[str] = ("q_proj", "k_proj", "v_proj"),
+    *,
+    bias: bool = False,
+) -> Linear:
+    """The fused query, key and value projection; KV heads are replicated where there are fewer than ranks."""
+    prefix = name.rpartition(".")[0]
+    return Linear(
+        name=name,
+        in_features=heads.hidden_size,
+        outputs=(
+            Output(units=heads.num_heads, width=heads.head_dim),
+            Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+            Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+        ),
+        split=Split.COLUMN,
+        bias=bias,
+        parts=tuple(f"{prefix}.{part}" for part in parts),
+    )
+
+
+def attention(
+    heads: Heads, prefix: str = "self_attn", *, qkv_bias: bool = False, out_bias: bool = False
+) -> tuple[Linear, ...]:
+    """Query, key, value and output projections under their usual names."""
+    return (
+        qkv(heads, f"{prefix}.qkv_proj", bias=qkv_bias),
+        row(f"{prefix}.o_proj", heads.num_heads * heads.head_dim, heads.hidden_size, bias=out_bias),
+    )
+
+
+def column(name: str, in_features: int, out_features: int, *, bias: bool = False) -> Linear:
+    """A linear layer whose output features are divided."""
+    return Linear(
+        name=name,
+        in_features=in_features,
+        outputs=(Output(units=out_features),),
+        split=Split.COLUMN,
+        bias=bias,
+    )
+
+
+def row(name: str, in_features: int, out_features: int, *, bias: bool = False) -> Linear:
+    """A linear layer whose input features are divided."""
+    return Linear(
+        name=name, in_features=in_features, outputs=(Output(units=out_features),), split=Split.ROW, bias=bias
+    )
+
+
+def replicated(
+    name: str,
+    in_features: int,
+    out_features: int,
+    *,
+    bias: bool = False,
+    quantizable: bool = True,
+    dtype: str = "",
+) -> Linear:
+    """A linear layer that every rank holds whole."""
+    return Linear(
+        name=name,
+        in_features=in_features,
+        outputs=(Output(units=out_features),),
+        bias=bias,
+        quantizable=quantizable,
+        dtype=dtype,
+    )
+
+
+def gated_mlp(
+    hidden_size: int, intermediate_size: int, prefix: str = "mlp", *, bias: bool = False
+) -> tuple[Linear, ...]:
+    """gate, up (fused) and down projections."""
+    return (
+        Linear(
+            name=f"{prefix}.gate_up_proj",
+            in_features=hidden_size,
+            outputs=(Output(units=intermediate_size), Output(units=intermediate_size)),
+            split=Split.COLUMN,
+            bias=bias,
+            parts=(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
+        ),
+        row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias),
+    )
+
+
+def norm(name: str, size: int, *, bias: bool = False) -> Parameter:
+    """A norm of `size` elements; with a bias it is a layer norm."""
+    return Parameter(name=name, replicated=size * (2 if bias else 1))
+
+
+def norms(size: int, *names: str, bias: bool = False) -> tuple[Parameter, ...]:
+    """Several norms of the same size."""
+    return tuple(norm(name, size, bias=bias) for name in names)
+
+
+def cache_of(heads: Heads, sliding_window: int | None = None) -> CacheState:
+    """What an attention layer keeps: everything, or a window."""
+    if sliding_window is not None:
+        return SlidingWindow(
+            num_kv_heads=heads.num_kv_heads,
+            head_size=heads.head_dim,
+            head_size_v=heads.head_dim,
+            sliding_window=sliding_window,
+        )
+    return FullAttention(
+        num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, head_size_v=heads.head_dim
+    )
+
+
+def embedding(
+    section: Section, name: str = "model.embed_tokens", vocab_size: int | None = None
+) -> VocabEmbedding:
+    """The token embedding."""
+    return VocabEmbedding(
+        name=name,
+        num_embeddings=vocab_size or section.integer("vocab_size"),
+        embedding_dim=section.integer("hidden_size"),
+    )
+
+
+def head(
+    section: Section, name: str = "lm_head", *, bias: bool = False, vocab_size: int | None = None
+) -> VocabEmbedding:
+    """The output projection to the vocabulary."""
+    return VocabEmbedding(
+        name=name,
+        num_embeddings=vocab_size or section.integer("vocab_size"),
+        embedding_dim=section.integer("hidden_size"),
+        bias=bias,
+        quantizable=True,
+    )
+
+
+def decoder(
+    config: ModelConfig,
+    section: Section,
+    *,
+    family: str,
+    heads: Heads,
+    layers: tuple[Layer, ...],
+    intermediate_size: int,
+    first: tuple[Module, ...] | None = None,
+    last: tuple[Module, ...] | None = None,
+    tied_default: bool = True,
+    tied: bool | None = None,
+    rotary_tables: tuple[RotaryTable, ...] | None = None,
+    layer_prefix: str = "model.layers",
+    moe: MixtureOfExperts | None = None,
+    vision: VisionEncoder | None = None,
+    is_multimodal: bool = False,
+    uncounted: tuple[str, ...] = (),
+    vocab_size: int | None = None,
+) -> Architecture:
+    """An Architecture around `layers`; what is not given is as in Llama: one embedding, one norm, one lm_head."""
+    limits = read_context_limits(section, config.model_type)
+    is_tied = section.boolean("tie_word_embeddings", tied_default) if tied is None else tied
+    if first is None:
+        first = (embedding(section, vocab_size=vocab_size),)
+    if last is None:
+        last = (
+            norm("model.norm", heads.hidden_size),
+            *(() if is_tied else (head(section, vocab_size=vocab_size),)),
+        )
+    if rotary_tables is None:
+        positions = section.integer("max_position_embeddings", 8192)
+        rotary_tables = tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section))
+    return Architecture(
+        model_type=config.model_type,
+        family=family,
+        hidden_size=heads.hidden_size,
+        intermediate_size=intermediate_size,
+        vocab_size=vocab_size or section.integer("vocab_size"),
+        num_attention_heads=heads.num_heads,
+        num_kv_heads=heads.num_kv_heads,
+        head_dim=heads.head_dim,
+        max_model_len=derived_max_model_len(limits, NEWEST),
+        context=limits,
+        dtype=config.dtype,
+        layers=layers,
+        layer_prefix=layer_prefix,
+        first=first,
+        last=last,
+        tied_embeddings=is_tied,
+        rotary_tables=rotary_tables,
+        moe=moe,
+        vision=vision,
+        is_multimodal=is_multimodal,
+        uncounted=uncounted,
+    )
