@@ -184,14 +184,25 @@ class Rank:
 
     def experts_bytes(self, experts: Experts, name: str) -> int:
         """All experts, each 1/tp wide, or under expert parallelism this rank's share of whole experts."""
-        ranks = expert_ranks(self.parallel)
-        if self.parallel.enable_expert_parallel:
-            whole = -(-experts.num_experts // ranks)
-            return self.quantization.experts_bytes(
-                experts, whole, experts.intermediate_size, self.dtype_bytes, name
+        count, width, sharing = self.experts_share(experts)
+        return self.quantization.experts_bytes(experts, count, width, self.dtype_bytes, name, sharing)
+
+    def experts_loading_bytes(self, modules: Iterable[Module], prefix: str) -> int:
+        """What loading adds to the routed experts among `modules` on this rank."""
+        return sum(
+            self.quantization.experts_loading_bytes(
+                experts, count, width, self.dtype_bytes, prefix + experts.name, sharing
             )
-        width = divided(experts.intermediate_size, self._ranks)
-        return self.quantization.experts_bytes(experts, experts.num_experts, width, self.dtype_bytes, name)
+            for experts in modules
+            if isinstance(experts, Experts)
+            for count, width, sharing in (self.experts_share(experts),)
+        )
+
+    def experts_share(self, experts: Experts) -> tuple[int, int, int]:
+        """Experts on this rank, features of each, and how many ranks share one expert."""
+        if self.parallel.enable_expert_parallel:
+            return ceil_div(experts.num_experts, expert_ranks(self.parallel)), experts.intermediate_size, 1
+        return experts.num_experts, divided(experts.intermediate_size, self._ranks), self._ranks
 
     def vocab_bytes(self, table: VocabEmbedding, name: str) -> int:
         """The padded vocabulary divided over the ranks.
