@@ -47,11 +47,15 @@ def _parser() -> argparse.ArgumentParser:
 
     curve = commands.add_parser("curve", help="concurrency at each of a list of context lengths")
     curve.add_argument("file", nargs="?", default="-", help="a request as JSON; - is standard input")
-    curve.add_argument("--lengths", type=_lengths, default=CURVE_LENGTHS, help="context lengths, 2048,8192,...")
+    curve.add_argument(
+        "--lengths", type=_lengths, default=CURVE_LENGTHS, help="context lengths, 2048,8192,..."
+    )
     curve.add_argument("--json", action="store_true", help="JSON instead of a table")
     curve.set_defaults(run=_curve)
 
-    listing = commands.add_parser("catalogue", help="the bundled models and accelerators, and the known engine versions")
+    listing = commands.add_parser(
+        "catalogue", help="the bundled models and accelerators, and the known engine versions"
+    )
     listing.add_argument("kind", choices=("models", "accelerators", "engines"), nargs="?", help="only these")
     listing.add_argument("--json", action="store_true", help="JSON instead of a table")
     listing.set_defaults(run=_catalogue)
@@ -83,7 +87,9 @@ def answer(text: str) -> dict[str, Any]:
 
 def _plan(arguments: argparse.Namespace) -> int:
     with _open(arguments.file) as source:
-        requests: Iterator[str] = (line for line in source if line.strip()) if arguments.jsonl else iter([source.read()])
+        requests: Iterator[str] = (
+            (line for line in source if line.strip()) if arguments.jsonl else iter([source.read()])
+        )
         for text in requests:
             sys.stdout.write(json.dumps(answer(text), ensure_ascii=False) + "\n")
     return 0
@@ -100,7 +106,9 @@ def _curve(arguments: argparse.Namespace) -> int:
                 "tensor_parallel_size": curve.tensor_parallel_size,
                 "points": [
                     {"max_model_len": length, "max_concurrency": now, "interval": [low, high]}
-                    for length, now, low, high in zip(curve.lengths, curve.concurrency, curve.low, curve.high, strict=True)
+                    for length, now, low, high in zip(
+                        curve.lengths, curve.concurrency, curve.low, curve.high, strict=True
+                    )
                 ],
             }
             for curve in curves
@@ -132,7 +140,8 @@ def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
 
     return {
         "models": [
-            {"id": entry.id, "source": entry.source, "checked": entry.checked} for entry in catalogue.load_models()
+            {"id": entry.id, "source": entry.source, "checked": entry.checked}
+            for entry in catalogue.load_models()
         ],
         "accelerators": [
             {

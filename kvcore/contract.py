@@ -24,7 +24,9 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         }  # fmt: skip
         if memory.available_kv.interval is not None:
             interval = {"kv_cache": [gib(bound) for bound in memory.available_kv.interval]}
-    kv: dict[str, Any] = {"available_bytes": None if plan.available_kv_bytes is None else plan.available_kv_bytes}
+    kv: dict[str, Any] = {
+        "available_bytes": None if plan.available_kv_bytes is None else plan.available_kv_bytes
+    }
     if cache is not None:
         kv |= {
             "bytes_per_token": cache.bytes_per_token,

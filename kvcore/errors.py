@@ -6,7 +6,8 @@
     ├── EngineRefusalError          what the engine itself refuses before it looks at memory
     ├── CatalogueError              an entry of the bundled catalogue is wrong, or is not there
     ├── HubError                    the Hugging Face Hub did not give what was asked for
-    └── LogError                    a start-up log that cannot be read
+    ├── LogError                    a start-up log that cannot be read
+    └── WorkloadError               a request log that cannot be read
 
 A `Notice` is the same thing that does not stop a plan: a warning with a code. The page translates both by code:
 `MESSAGES[code]` is the msgid, `params` are filled in afterwards, so that untrusted text is never part of a msgid.
@@ -35,6 +36,12 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "input-too-deep": Message("the JSON is nested deeper than {limit} levels", "send the plain config.json"),
     "unknown-field": Message("the request has no field {field}", "remove it, or check its spelling"),
     "invalid-value": Message("{field} cannot be {value}: {reason}", "enter a value of the kind that is named"),
+    # -- request log
+    "request-log-too-large": Message("the request log is larger than {limit}", "send a sample of the lines"),
+    "request-log-empty": Message(
+        "no line of the request log is a request: {lines} lines were read",
+        "use JSON lines with usage token counts, a prompt, or messages",
+    ),
     "missing-field": Message("{field} is missing", "add it"),
     "invalid-catalogue-entry": Message("{field}: {reason}", "correct the bundled file"),
     # -- config.json
@@ -139,6 +146,10 @@ class HubError(KvPlannerError):
 
 class LogError(KvPlannerError):
     """A start-up log that cannot be read."""
+
+
+class WorkloadError(KvPlannerError):
+    """A request log that cannot be read."""
 
 
 def render(template: str, field: str, params: Mapping[str, str]) -> str:

@@ -114,7 +114,9 @@ class _Fields:
                 raise ScenarioError("unknown-field", field=prefix + str(name)[:80])
 
     def refuse(self, name: str, reason: str) -> ScenarioError:
-        return ScenarioError("invalid-value", field=self.prefix + name, value=self.raw.get(name), reason=reason)
+        return ScenarioError(
+            "invalid-value", field=self.prefix + name, value=self.raw.get(name), reason=reason
+        )
 
     def integer(self, name: str, low: int, high: int) -> int | None:
         value = self.raw.get(name)
@@ -320,7 +322,10 @@ def _environment(fields: _Fields) -> Mapping[str, str]:
     for name, value in raw.items():
         if not isinstance(value, str | int | float) or len(name) > 80 or len(str(value)) > 400:
             raise ScenarioError(
-                "invalid-value", field=f"env.{str(name)[:80]}", value=value, reason="it must be a text or a number"
+                "invalid-value",
+                field=f"env.{str(name)[:80]}",
+                value=value,
+                reason="it must be a text or a number",
             )
         out[name] = str(int(value)) if isinstance(value, bool) else str(value)
     return out

@@ -129,7 +129,11 @@ def _fp8_weights(broken: Plan) -> Iterator[Fix]:
 def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
     now = broken.accelerator
     larger = sorted(
-        (card for card in catalogue.load_accelerators() if card.vendor is now.vendor and card.memory_gib > now.memory_gib),
+        (
+            card
+            for card in catalogue.load_accelerators()
+            if card.vendor is now.vendor and card.memory_gib > now.memory_gib
+        ),
         key=lambda card: (card.memory_gib, card.id),
     )
     yield from _first("accelerator", ((card.id, _try(broken.scenario, accelerator=card)) for card in larger))

@@ -13,8 +13,14 @@ def launch_flags(plan: Plan) -> tuple[str, ...]:
     """Arguments after `vllm serve`, the model first; only what the scenario sets, the rest are the engine's defaults."""
     scenario, parallel = plan.scenario, plan.scenario.parallel
     values: list[tuple[str, object]] = [
-        ("--tensor-parallel-size", parallel.tensor_parallel_size if parallel.tensor_parallel_size > 1 else None),
-        ("--pipeline-parallel-size", parallel.pipeline_parallel_size if parallel.pipeline_parallel_size > 1 else None),
+        (
+            "--tensor-parallel-size",
+            parallel.tensor_parallel_size if parallel.tensor_parallel_size > 1 else None,
+        ),
+        (
+            "--pipeline-parallel-size",
+            parallel.pipeline_parallel_size if parallel.pipeline_parallel_size > 1 else None,
+        ),
         ("--data-parallel-size", parallel.data_parallel_size if parallel.data_parallel_size > 1 else None),
         (
             "--decode-context-parallel-size",
