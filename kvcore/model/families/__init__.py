@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 from kvcore.errors import CatalogueError, ModelError
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import llama
+from kvcore.model.families import decoder
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 
-FAMILIES: Final[tuple[ModuleType, ...]] = (llama,)
+FAMILIES: Final[tuple[ModuleType, ...]] = (decoder,)
 
 
 def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:

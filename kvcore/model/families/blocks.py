@@ -38,12 +38,14 @@ class Heads:
     head_dim: int
 
 
-def read_heads(section: Section, kv_key: str = "num_key_value_heads") -> Heads:
-    """Attention heads of a config; head_dim is hidden_size / heads unless written."""
+def read_heads(
+    section: Section, kv_key: str = "num_key_value_heads", *, reads_head_dim: bool = True
+) -> Heads:
+    """Attention heads of a config; head_dim is hidden_size / heads unless it is read and written."""
     hidden = section.integer("hidden_size")
     heads = section.integer("num_attention_heads")
     kv_heads = section.integer(kv_key, heads)
-    head_dim = section.optional_integer("head_dim") or 0
+    head_dim = section.optional_integer("head_dim") if reads_head_dim else None
     if not head_dim:
         if hidden % heads:
             raise section.contradicting(
@@ -55,6 +57,29 @@ def read_heads(section: Section, kv_key: str = "num_key_value_heads") -> Heads:
             kv_key, f"{heads} attention heads are not divisible by {kv_heads} KV heads"
         )
     return Heads(hidden_size=hidden, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim)
+
+
+def layer_windows(section: Section) -> tuple[int | None, ...]:
+    """The sliding window of each layer in tokens, None for full attention.
+
+    One window for all layers, unless `layer_types` names sliding and full ones; `use_sliding_window` false and a
+    window of 0 switch it off; with `max_window_layers` the layers from that one on slide.
+
+    Source: vllm/engine/arg_utils.py:create_engine_config, config/model.py (0.32).
+    """
+    count = section.layers()
+    window = section.optional_integer("sliding_window")
+    if not window or not section.boolean("use_sliding_window", True):
+        return (None,) * count
+    kinds = section.strings("layer_types")
+    if kinds is not None:
+        if len(kinds) < count:
+            raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds[:count])
+    if section.has("use_sliding_window") and section.has("max_window_layers"):
+        full = section.integer("max_window_layers", minimum=0)
+        return tuple(window if index >= full else None for index in range(count))
+    return (window,) * count
 
 
 def qkv(
@@ -142,6 +167,21 @@ def gated_mlp(
             parts=(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
         ),
         row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias),
+    )
+
+
+def plain_mlp(
+    hidden_size: int,
+    intermediate_size: int,
+    up: str = "mlp.up_proj",
+    down: str = "mlp.down_proj",
+    *,
+    bias: bool = False,
+) -> tuple[Linear, ...]:
+    """An MLP without a gate."""
+    return (
+        column(up, hidden_size, intermediate_size, bias=bias),
+        row(down, intermediate_size, hidden_size, bias=bias),
     )
 
 
