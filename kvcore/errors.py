@@ -61,6 +61,11 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "unknown-quantization": Message(
         "no formula is known for the quantization {method}", "choose a checkpoint in another format"
     ),
+    "quantization-mismatch": Message(
+        "Quantization method specified in the model config ({method}) does not match the quantization method specified "
+        "in the `quantization` argument ({requested}).",
+        "leave --quantization out: the checkpoint names its own method",
+    ),
     "duplicate-reader": Message("{field} claims {name}, which another family reads", "remove one of the two"),
     # -- what the engine refuses
     "heads-not-divisible": Message(
@@ -69,6 +74,29 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "size-not-divisible": Message(
         "{size} is not divisible by {ranks}", "choose a tensor parallel size that divides the sizes of the model"
+    ),
+    "unknown-kv-cache-dtype": Message(
+        "{value} is not a kv_cache_dtype that is known here", "choose auto, fp8, or another one of the list"
+    ),
+    "context-parallel-window": Message(
+        "DCP not support sliding window.", "set decode_context_parallel_size to 1 for this model"
+    ),
+    "context-parallel-heads": Message(
+        "decode context parallel size {ranks} does not fit {heads} KV heads on {tensor_parallel} tensor parallel ranks",
+        "choose a decode context parallel size that divides tensor parallel size / KV heads",
+    ),
+    "cache-pages-not-unifiable": Message(
+        "The page size of the layer is not divisible by the maximum page size. "
+        "Cannot unify by adjusting block_size. (pages of {pages} bytes)",
+        "use a newer engine version, or another kv_cache_dtype",
+    ),
+    "cache-kinds-not-unifiable": Message(
+        "Hybrid KV cache manager is disabled but failed to convert the KV cache specs to one unified type.",
+        "do not disable the hybrid KV cache manager for this model",
+    ),
+    "state-heads-not-divisible": Message(
+        "{heads} state heads are not divisible by tensor parallel size {ranks}",
+        "choose a tensor parallel size that divides the heads of the recurrent layers",
     ),
     "too-many-pipeline-stages": Message(
         "{layers} layers cannot be divided over {stages} pipeline stages", "choose a smaller pipeline parallel size"

@@ -97,9 +97,12 @@ def _weight_bytes(
             tied = [module for module in architecture.first if isinstance(module, VocabEmbedding)]
             parameters += rank.modules_bytes(tied[:1], "")
     layers = [architecture.layers[index] for index in indices]
+    scales = sum(
+        count * quantization.scale_bytes(cache) for layer, count in by_identity(layers) for cache in layer.caches
+    )
     buffers = sum(rank.table_bytes(table) for table in architecture.rotary_tables)
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
-    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading)
+    return WeightBytes(parameters=parameters + scales, buffers=buffers, loading=loading - scales)
 
 
 def counted_layers(

@@ -1,0 +1,186 @@
+"""Storage formats of one byte an element and more: the bytes of one linear layer or one set of experts, on one rank, as the engine allocates them.
+
+A format knows nothing of names, checkpoints or deployments: the fold in `kvcore.memory.weights` hands it the shape
+that one rank holds. Sizes are those of the parameters before post-processing, which repacks them in place; what
+loading drops or adds for good is in `experts_loading_bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Protocol
+
+from kvcore.units import ceil_div
+
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinearShape:
+    """A linear layer on one rank. `outputs` are the rows of each fused part; `element_bytes` the model's dtype."""
+
+    in_features: int
+    outputs: tuple[int, ...]
+    element_bytes: int
+
+    @property
+    def out_features(self) -> int:
+        """Rows of all parts."""
+        return sum(self.outputs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertsShape:
+    """The routed experts on one rank: `num_experts` of `intermediate_size` features each.
+
+    `is_cut`: several ranks share one expert.
+    """
+
+    num_experts: int
+    hidden_size: int
+    intermediate_size: int
+    element_bytes: int
+    gated: bool = True
+    bias: bool = False
+    is_cut: bool = False
+
+    @property
+    def shards(self) -> int:
+        """Gate and up, or up alone."""
+        return 2 if self.gated else 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of all weights of all experts."""
+        return self.num_experts * (self.shards + 1) * self.hidden_size * self.intermediate_size
+
+    @property
+    def bias_bytes(self) -> int:
+        """Bytes of the biases, where the model has them."""
+        rows = self.shards * self.intermediate_size + self.hidden_size
+        return self.num_experts * rows * self.element_bytes if self.bias else 0
+
+
+class Format(Protocol):
+    """How the weights of a linear layer, or of the routed experts, are stored."""
+
+    def linear_bytes(self, shape: LinearShape) -> int:
+        """Bytes of the weight and its scales, without the bias."""
+
+    def experts_bytes(self, shape: ExpertsShape) -> int:
+        """Bytes of all weights, scales and biases."""
+
+    def experts_loading_bytes(self, shape: ExpertsShape) -> int:
+        """What post-processing adds for good (negative: drops)."""
+
+
+class FormatBase:
+    """Formats that loading leaves as they are."""
+
+    def experts_loading_bytes(self, shape: ExpertsShape) -> int:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unquantized(FormatBase):
+    """Weights in the model's dtype.
+
+    Source: vllm/model_executor/layers/linear.py:UnquantizedLinearMethod (0.32).
+
+    Example:
+        >>> Unquantized().linear_bytes(LinearShape(in_features=4096, outputs=(4096, 1024), element_bytes=2))
+        41943040
+    """
+
+    def linear_bytes(self, shape: LinearShape) -> int:
+        return shape.out_features * shape.in_features * shape.element_bytes
+
+    def experts_bytes(self, shape: ExpertsShape) -> int:
+        return shape.elements * shape.element_bytes + shape.bias_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorScaled(FormatBase):
+    """One byte a weight and one float32 scale a fused part; with `static_input` also an activation scale.
+
+    Source: vllm/model_executor/layers/quantization/fp8.py:Fp8LinearMethod, Fp8MoEMethod (0.32).
+
+    Example:
+        >>> TensorScaled(static_input=True).linear_bytes(
+        ...     LinearShape(in_features=64, outputs=(64, 64), element_bytes=2))
+        8208
+    """
+
+    static_input: bool = False
+
+    def linear_bytes(self, shape: LinearShape) -> int:
+        scales = len(shape.outputs) * (1 + self.static_input)
+        return shape.out_features * shape.in_features + FLOAT32_BYTES * scales
+
+    def experts_bytes(self, shape: ExpertsShape) -> int:
+        scales = shape.num_experts * (shape.shards + 1 + 2 * self.static_input)
+        return shape.elements + FLOAT32_BYTES * scales + shape.bias_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChannelScaled(FormatBase):
+    """One byte a weight (FP8 or INT8) and one float32 scale an output row; `input_bytes` more a layer.
+
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_fp8.py,
+    compressed_tensors_w8a8_int8.py (0.32).
+    """
+
+    input_bytes: int = 0
+    input_bytes_per_part: int = 0
+
+    def linear_bytes(self, shape: LinearShape) -> int:
+        inputs = self.input_bytes + self.input_bytes_per_part * len(shape.outputs)
+        return shape.out_features * (shape.in_features + FLOAT32_BYTES) + inputs
+
+    def experts_bytes(self, shape: ExpertsShape) -> int:
+        rows = shape.num_experts * (shape.shards * shape.intermediate_size + shape.hidden_size)
+        static = shape.num_experts * 2 * FLOAT32_BYTES if self.input_bytes_per_part else 0
+        return shape.elements + FLOAT32_BYTES * rows + static + shape.bias_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockScaled(FormatBase):
+    """One byte a weight and one scale a block of `rows` × `columns`.
+
+    Experts whose slice is no multiple of the block take a finer block, the greatest common divisor when that is at
+    least 32; without one the block stays and the last is partial.
+
+    Source: vllm/model_executor/layers/quantization/utils/fp8_utils.py:create_fp8_scale_parameter,
+    layers/fused_moe/oracle/fp8.py:refine_fp8_moe_block_shape (0.32).
+
+    Example:
+        >>> BlockScaled(rows=128, columns=128).linear_bytes(
+        ...     LinearShape(in_features=256, outputs=(192,), element_bytes=2)) - 256 * 192
+        16
+    """
+
+    rows: int
+    columns: int
+    scale_bytes: int = FLOAT32_BYTES
+
+    def linear_bytes(self, shape: LinearShape) -> int:
+        blocks = ceil_div(shape.out_features, self.rows) * ceil_div(shape.in_features, self.columns)
+        return shape.out_features * shape.in_features + self.scale_bytes * blocks
+
+    def experts_bytes(self, shape: ExpertsShape) -> int:
+        rows, columns = self._expert_block(shape)
+        hidden, intermediate = shape.hidden_size, shape.intermediate_size
+        up = shape.shards * ceil_div(intermediate, rows) * ceil_div(hidden, columns)
+        down = ceil_div(hidden, rows) * ceil_div(intermediate, columns)
+        return shape.elements + self.scale_bytes * shape.num_experts * (up + down) + shape.bias_bytes
+
+    def _expert_block(self, shape: ExpertsShape) -> tuple[int, int]:
+        size = shape.intermediate_size
+        if size % self.rows == 0 and (not shape.is_cut or size % self.columns == 0):
+            return self.rows, self.columns
+        refined = gcd(self.rows, self.columns, size, shape.hidden_size)
+        return (refined, refined) if refined >= 32 else (self.rows, self.columns)
+
+
+UNQUANTIZED = Unquantized()

@@ -1,0 +1,200 @@
+"""Checkpoints of packed integers: AWQ, GPTQ and AutoRound; and bitsandbytes, whose blocks are averages here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kvcore.model.config import Section
+from kvcore.model.quantization.byte_wide import all_but_listed, names_a_layer, unknown
+from kvcore.model.quantization.formats import UNQUANTIZED, BlockScaled, Format
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, compiled_pattern, contains_any
+from kvcore.model.quantization.packed import BitsPerWeight, Mxfp4, Mxfp8, PackedInteger
+from kvcore.model.quantization.scheme import FormatOf, Quantization
+
+NF4_BITS: Final = 4 + 32 / 64
+NF4_DOUBLE_BITS: Final = 4 + 8 / 64 + 32 / (64 * 256)
+"""bitsandbytes: a scale a block of 64 weights, float32, or one byte and a float32 a 256 of them."""
+INT8_BITS: Final = 8
+
+
+def read_awq(section: Section) -> Quantization:
+    """AWQ: 4-bit, a zero point a group.
+
+    Source: vllm/model_executor/layers/quantization/auto_awq.py:AutoAWQConfig (0.32).
+    """
+    bits = section.optional_integer("w_bit", minimum=1) or section.integer("bits", minimum=1)
+    group = section.optional_integer("q_group_size", minimum=-1) or section.integer("group_size", minimum=-1)
+    if bits != 4:
+        raise unknown("awq", f"{bits} bits")
+    weights = PackedInteger(bits=bits, group_size=group, zero_points=section.boolean("zero_point", True))
+    ignored = tuple(map(canonical, section.strings("modules_to_not_convert") or ()))
+    is_head_quantized = section.boolean("lm_head", False)
+
+    def format_of(module: ModuleName) -> Format:
+        if module.kind is Kind.VOCAB and not is_head_quantized:
+            return UNQUANTIZED
+        return UNQUANTIZED if contains_any(module, ignored) else weights
+
+    return Quantization(
+        method="awq",
+        detail=f"{bits} bits, groups of {group}",
+        format_of=format_of,
+        depends_on_layer=names_a_layer(ignored),
+    )
+
+
+def read_gptq(section: Section) -> Quantization:
+    """GPTQ: 4 or 8 bits, with GPTQModel's `dynamic` rules and the list of quantized modules.
+
+    Source: vllm/model_executor/layers/quantization/auto_gptq.py:AutoGPTQConfig, utils/gptq_utils.py (0.32).
+    """
+    bits = section.integer("bits", minimum=1)
+    group = section.integer("group_size", minimum=-1)
+    dynamic = section.optional_section("dynamic")
+    rules = tuple(
+        (key, value) for key, value in (dynamic.raw if dynamic else {}).items() if isinstance(value, Mapping)
+    )
+    listed = tuple(map(canonical, flatten(section.sequence("modules_in_block_to_quantize") or ())))
+    is_head_quantized = section.boolean("lm_head", False)
+    base = gptq_format(section, bits, group, section.boolean("desc_act", False))
+
+    def format_of(module: ModuleName) -> Format:
+        if module.kind is Kind.VOCAB and not is_head_quantized:
+            return UNQUANTIZED
+        if module.kind is not Kind.EXPERTS and listed and not contains_any(module, listed):
+            return UNQUANTIZED
+        override = dynamic_override(module.name, rules)
+        if override is None:
+            return UNQUANTIZED
+        if not override.raw:
+            return base
+        return gptq_format(
+            section,
+            override.integer("bits", bits, minimum=1),
+            override.integer("group_size", group, minimum=-1),
+            override.boolean("desc_act", section.boolean("desc_act", False)),
+        )
+
+    return Quantization(
+        method="gptq",
+        detail=f"{bits} bits, groups of {group}" if group > 0 else f"{bits} bits, one scale per row",
+        format_of=format_of,
+        depends_on_layer=names_a_layer((*listed, *(key for key, _ in rules))),
+    )
+
+
+def gptq_format(section: Section, bits: int, group: int, activation_order: bool) -> PackedInteger:
+    """The format of GPTQ weights of `bits`."""
+    if bits not in (2, 4, 8):
+        raise section.invalid("bits", bits, "expected 2, 4 or 8")
+    return PackedInteger(
+        bits=bits,
+        group_size=group,
+        zero_points=not section.boolean("sym", True),
+        expert_bias=True,
+        activation_order=activation_order and group != -1,
+    )
+
+
+def dynamic_override(name: str, rules: tuple[tuple[str, Mapping[str, Any]], ...]) -> Section | None:
+    """What GPTQModel's `dynamic` says of a module: None to leave it alone, else the values that it overrides.
+
+    Example:
+        >>> dynamic_override("model.layers.0.self_attn.qkv_proj", (("-:.*attn.*", {}),)) is None
+        True
+    """
+    for key, values in rules:
+        pattern = compiled_pattern(key.removeprefix("-:").removeprefix("+:"))
+        if pattern is not None and pattern.match(name):
+            return None if key.startswith("-:") else Section(values, "config.quantization_config.dynamic", "")
+    return Section({}, "config.quantization_config.dynamic", "")
+
+
+def read_auto_round(section: Section) -> Quantization:
+    """AutoRound (Intel Neural Compressor): GPTQ or AWQ packing, MXFP, or block fp8, with per-module exceptions.
+
+    Source: vllm/model_executor/layers/quantization/inc/inc.py, inc/config_parser.py (0.32).
+    """
+    bits = section.integer("bits", minimum=1)
+    extra = section.optional_section("extra_config")
+    exceptions = {canonical(name): values for name, values in (extra.raw if extra else {}).items()}
+    blocks = section.get("block_name_to_quantize")
+    quantized_blocks = tuple(blocks.split(",")) if isinstance(blocks, str) else tuple(flatten(blocks or ()))
+    prefixes = tuple(canonical(name) for name in quantized_blocks)
+    base = auto_round_format(section, bits)
+
+    def format_of(module: ModuleName) -> Format:
+        for name in (module.name, *module.shards, *(s for shards in module.expert_shards for s in shards)):
+            values = exceptions.get(name)
+            if isinstance(values, Mapping):
+                own_bits = Section(values, "config.quantization_config.extra_config", "").integer(
+                    "bits", bits
+                )
+                return UNQUANTIZED if own_bits >= 16 else auto_round_format(section, own_bits)
+        is_inside = not prefixes or any(module.name.startswith(prefix) for prefix in prefixes)
+        return base if is_inside and module.kind is not Kind.VOCAB else UNQUANTIZED
+
+    return Quantization(
+        method="auto-round",
+        detail=f"{bits} bits",
+        format_of=format_of,
+        depends_on_layer=names_a_layer(tuple(exceptions)),
+    )
+
+
+def auto_round_format(section: Section, bits: int) -> Format:
+    """The format of AutoRound weights of `bits`."""
+    data_type = section.string("data_type", "int")
+    if "mx_fp" in data_type:
+        return Mxfp8() if bits == 8 else Mxfp4(linears=True)
+    if data_type.startswith("fp"):
+        return BlockScaled(rows=128, columns=128)
+    if bits not in (2, 4, 8):
+        raise unknown("auto-round", f"{bits} bits")
+    return PackedInteger(
+        bits=bits, group_size=section.integer("group_size", 128, minimum=-1), expert_bias=True
+    )
+
+
+def read_bitsandbytes(section: Section) -> Quantization:
+    """bitsandbytes: 4-bit blocks with their scales, or 8-bit.
+
+    Source: vllm/model_executor/layers/quantization/bitsandbytes.py:BitsAndBytesConfig (0.19).
+    """
+    if section.boolean("load_in_8bit", section.boolean("_load_in_8bit", False)):
+        bits: float = INT8_BITS
+    else:
+        is_double = section.boolean("bnb_4bit_use_double_quant", False)
+        bits = NF4_DOUBLE_BITS if is_double else NF4_BITS
+    skipped = tuple(map(canonical, section.strings("llm_int8_skip_modules") or ()))
+    return bitsandbytes(bits, skipped)
+
+
+def bitsandbytes(bits: float = NF4_BITS, skipped: tuple[str, ...] = ()) -> Quantization:
+    """bitsandbytes at `bits` a weight, `--quantization bitsandbytes` on a 16-bit checkpoint included."""
+    weights = BitsPerWeight(bits=bits)
+
+    def format_of(module: ModuleName) -> Format:
+        if module.kind is Kind.VOCAB or any(
+            skip in shard.split(".") or shard.startswith(skip) for skip in skipped for shard in module.shards
+        ):
+            return UNQUANTIZED
+        return weights
+
+    return Quantization(method="bitsandbytes", detail=f"{bits:.4g} bits", format_of=format_of)
+
+
+def only_experts(weights: Format, method: str, detail: str) -> Quantization:
+    """Experts in one format, everything else in the model's dtype."""
+    format_of: FormatOf = all_but_listed(weights, (), kinds=(Kind.EXPERTS,))
+    return Quantization(method=method, detail=detail, format_of=format_of)
+
+
+def flatten(values: object) -> tuple[str, ...]:
+    """The texts in nested lists."""
+    if isinstance(values, str):
+        return (values,)
+    if isinstance(values, list | tuple):
+        return tuple(text for value in values for text in flatten(value))
+    return ()

@@ -1,0 +1,137 @@
+"""The quantization of a checkpoint: which format each of its modules is stored in, and its bytes on a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from kvcore.model.architecture import Experts, Linear, VocabEmbedding
+from kvcore.model.cache_state import CacheState, ChunkedLocal, FullAttention, Mla, SlidingWindow
+from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
+from kvcore.model.quantization.names import Kind, ModuleName, canonical
+
+FormatOf: TypeAlias = Callable[[ModuleName], Format]
+
+NOT_QUANTIZED: Final = "unquantized"
+
+
+def leave_alone(module: ModuleName) -> Format:
+    """Every module in the model's dtype."""
+    return UNQUANTIZED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Quantization:
+    """How the modules of a checkpoint are stored.
+
+    Compared by identity: `read_quantization` gives the same object for the same config.
+    """
+
+    method: str = NOT_QUANTIZED
+    """The engine's name of the method."""
+    detail: str = ""
+    """What a person should know of it: bits, group, block."""
+    format_of: FormatOf = leave_alone
+    depends_on_layer: bool = False
+    """Whether a module's format depends on the index of its layer; then a fold must ask for every layer."""
+    kv_cache_dtype: str = ""
+    """The KV cache dtype that the checkpoint declares, "" when it declares none."""
+    attention_scale_bytes: int = 0
+    """Scales of queries, keys and values that are parameters of an attention layer until it is loaded."""
+    mla_scale_bytes: int = 0
+    """The same of a latent attention layer."""
+    _formats: dict[tuple[str, Kind], Format] = field(default_factory=dict, repr=False)
+
+    def linear_bytes(
+        self, linear: Linear, rank_in: int, rank_out_parts: tuple[int, ...], dtype_bytes: int, name: str
+    ) -> int:
+        """Bytes of a linear layer's weight and scales on one rank, bias apart.
+
+        `rank_in` input features and `rank_out_parts` output features of each fused part are those of the rank;
+        `name` is the full checkpoint name.
+        """
+        shape = LinearShape(in_features=rank_in, outputs=rank_out_parts, element_bytes=dtype_bytes)
+        if not linear.quantizable:
+            return UNQUANTIZED.linear_bytes(shape)
+        prefix = name.removesuffix(linear.name)
+        parts = tuple(prefix + part for part in linear.parts)
+        return self._format(name, parts, Kind.LINEAR).linear_bytes(shape)
+
+    def experts_bytes(
+        self,
+        experts: Experts,
+        rank_experts: int,
+        rank_intermediate: int,
+        dtype_bytes: int,
+        name: str,
+        sharing_ranks: int = 1,
+    ) -> int:
+        """Bytes of the routed experts on one rank, biases and scales with them.
+
+        `rank_experts` experts of `rank_intermediate` features each; `sharing_ranks` ranks share one expert.
+        """
+        shape = experts_shape(experts, rank_experts, rank_intermediate, dtype_bytes, sharing_ranks)
+        return self._experts_format(experts, name).experts_bytes(shape)
+
+    def experts_loading_bytes(
+        self,
+        experts: Experts,
+        rank_experts: int,
+        rank_intermediate: int,
+        dtype_bytes: int,
+        name: str,
+        sharing_ranks: int = 1,
+    ) -> int:
+        """Bytes that loading adds to the experts of one rank for good; negative when it drops some."""
+        shape = experts_shape(experts, rank_experts, rank_intermediate, dtype_bytes, sharing_ranks)
+        return self._experts_format(experts, name).experts_loading_bytes(shape)
+
+    def vocab_bytes(self, table: VocabEmbedding, rank_rows: int, dtype_bytes: int, name: str) -> int:
+        """Bytes of an embedding or lm_head on one rank, bias apart."""
+        shape = LinearShape(in_features=table.embedding_dim, outputs=(rank_rows,), element_bytes=dtype_bytes)
+        if not table.quantizable:
+            return UNQUANTIZED.linear_bytes(shape)
+        return self._format(name, (), Kind.VOCAB).linear_bytes(shape)
+
+    def scale_bytes(self, cache: CacheState) -> int:
+        """Bytes of the scale parameters beside one attention cache; loading drops them.
+
+        Source: vllm/model_executor/layers/quantization/kv_cache.py:BaseKVCacheMethod,
+        compressed_tensors/compressed_tensors.py:CompressedTensorsKVCacheMethod (0.32).
+        """
+        match cache:
+            case FullAttention() | SlidingWindow() | ChunkedLocal():
+                return self.attention_scale_bytes
+            case Mla():
+                return self.mla_scale_bytes
+            case _:
+                return 0
+
+    def _experts_format(self, experts: Experts, name: str) -> Format:
+        return self._format(name, (), Kind.EXPERTS) if experts.quantizable else UNQUANTIZED
+
+    def _format(self, name: str, parts: tuple[str, ...], kind: Kind) -> Format:
+        key = (name, kind)
+        known = self._formats.get(key)
+        if known is None:
+            module = ModuleName(
+                name=canonical(name), parts=tuple(canonical(part) for part in parts), kind=kind
+            )
+            known = self._formats[key] = self.format_of(module)
+        return known
+
+
+def experts_shape(
+    experts: Experts, rank_experts: int, rank_intermediate: int, dtype_bytes: int, sharing_ranks: int
+) -> ExpertsShape:
+    """The experts as one rank holds them."""
+    return ExpertsShape(
+        num_experts=rank_experts,
+        hidden_size=experts.hidden_size,
+        intermediate_size=rank_intermediate,
+        element_bytes=dtype_bytes,
+        gated=experts.gated,
+        bias=experts.bias,
+        is_cut=sharing_ranks > 1,
+    )
