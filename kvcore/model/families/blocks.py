@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
@@ -44,7 +44,7 @@ def read_heads(
     """Attention heads of a config; head_dim is hidden_size / heads unless it is read and written."""
     hidden = section.integer("hidden_size")
     heads = section.integer("num_attention_heads")
-    kv_heads = section.integer(kv_key, heads)
+    kv_heads = section.integer(kv_key, heads) if kv_key else heads
     head_dim = section.optional_integer("head_dim") if reads_head_dim else None
     if not head_dim:
         if hidden % heads:
@@ -57,6 +57,25 @@ def read_heads(
             kv_key, f"{heads} attention heads are not divisible by {kv_heads} KV heads"
         )
     return Heads(hidden_size=hidden, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim)
+
+
+def with_kv_heads(section: Section, heads: Heads, kv_heads: int | None) -> Heads:
+    """`heads` with another number of KV heads, where one is given."""
+    if not kv_heads:
+        return heads
+    if heads.num_heads % kv_heads:
+        raise section.contradicting(
+            "num_attention_heads",
+            f"{heads.num_heads} attention heads are not divisible by {kv_heads} KV heads",
+        )
+    return replace(heads, num_kv_heads=kv_heads)
+
+
+def is_tied(config: ModelConfig, section: Section, default: bool) -> bool:
+    """Whether lm_head is the embedding: as the language part says, else the whole config, else the class."""
+    name = "tie_word_embeddings"
+    place = section if section.has(name) or not config.root.has(name) else config.root
+    return place.boolean(name, default)
 
 
 def layer_windows(section: Section) -> tuple[int | None, ...]:
@@ -255,13 +274,13 @@ def decoder(
 ) -> Architecture:
     """An Architecture around `layers`; what is not given is as in Llama: one embedding, one norm, one lm_head."""
     limits = read_context_limits(section, config.model_type)
-    is_tied = section.boolean("tie_word_embeddings", tied_default) if tied is None else tied
+    embeddings_tied = is_tied(config, section, tied_default) if tied is None else tied
     if first is None:
         first = (embedding(section, vocab_size=vocab_size),)
     if last is None:
         last = (
             norm("model.norm", heads.hidden_size),
-            *(() if is_tied else (head(section, vocab_size=vocab_size),)),
+            *(() if embeddings_tied else (head(section, vocab_size=vocab_size),)),
         )
     if rotary_tables is None:
         positions = section.integer("max_position_embeddings", 8192)
@@ -282,7 +301,7 @@ def decoder(
         layer_prefix=layer_prefix,
         first=first,
         last=last,
-        tied_embeddings=is_tied,
+        tied_embeddings=embeddings_tied,
         rotary_tables=rotary_tables,
         moe=moe,
         vision=vision,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
-from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter, VocabEmbedding
+from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import (
     Heads,
@@ -19,6 +19,7 @@ from kvcore.model.families.blocks import (
     decoder,
     gated_mlp,
     head,
+    is_tied,
     layer_windows,
     norm,
     norms,
@@ -74,11 +75,11 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
     )
     windows = layer_windows(section) if traits.uses_window else (None,) * section.layers()
     layers = {window: Layer(modules=modules, caches=(cache_of(heads, window),)) for window in set(windows)}
-    is_tied = section.boolean("tie_word_embeddings", config.root.boolean("tie_word_embeddings", traits.tied))
+    tied = is_tied(config, section, traits.tied)
     last: tuple[Module, ...] = ()
     if traits.norm_weight:
         last = (norm("model.norm", heads.hidden_size, bias=flag(section, traits.norm_bias)),)
-    if not is_tied:
+    if not tied:
         last = (*last, head(section, bias=flag(section, traits.head_bias)))
     return decoder(
         config,
@@ -88,7 +89,7 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
         layers=tuple(layers[window] for window in windows),
         intermediate_size=intermediate,
         last=last,
-        tied=is_tied,
+        tied=tied,
     )
 
 

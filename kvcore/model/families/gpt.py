@@ -1,0 +1,344 @@
+"""Decoders of the GPT line: layer norms with biases, plain MLPs, position tables instead of or beside rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kvcore.model.architecture import Architecture, Layer, Module, Parameter
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    decoder,
+    embedding,
+    head,
+    is_tied,
+    norm,
+    norms,
+    plain_mlp,
+    qkv,
+    read_heads,
+    row,
+    with_kv_heads,
+)
+
+Pieces = tuple[Module, ...]
+
+
+def build(
+    config: ModelConfig,
+    section: Section,
+    *,
+    heads: Heads,
+    modules: Pieces,
+    intermediate_size: int,
+    first: Pieces = (),
+    last: Pieces,
+    tied: bool,
+    head_bias: bool = False,
+    rotary: bool = False,
+    prefix: str = "transformer.h",
+) -> Architecture:
+    """An Architecture of equal layers with full attention."""
+    layer = Layer(modules=modules, caches=(cache_of(heads),))
+    return decoder(
+        config,
+        section,
+        family="gpt",
+        heads=heads,
+        layers=(layer,) * section.layers(),
+        intermediate_size=intermediate_size,
+        first=(embedding(section), *first),
+        last=last if tied else (*last, head(section, bias=head_bias)),
+        tied=tied,
+        rotary_tables=None if rotary else (),
+        layer_prefix=prefix,
+    )
+
+
+def gpt_attention(heads: Heads, prefix: str, names: tuple[str, str], *, bias: bool = True) -> Pieces:
+    """A fused qkv and an output projection under the names of that model."""
+    fused, out = names
+    return (
+        qkv(heads, f"{prefix}.{fused}", (fused,), bias=bias),
+        row(f"{prefix}.{out}", heads.num_heads * heads.head_dim, heads.hidden_size, bias=bias),
+    )
+
+
+def read_gpt2(config: ModelConfig) -> Architecture:
+    """GPT-2, and with one KV head GPT-BigCode (StarCoder 1).
+
+    Source: vllm/model_executor/models/gpt2.py (0.32), gpt_bigcode.py (0.11).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    if section.model_type == "gpt_bigcode" and section.boolean("multi_query", True):
+        heads = with_kv_heads(section, heads, 1)
+    inner = section.integer("n_inner", 4 * heads.hidden_size)
+    positions = section.integer("n_positions", section.optional_integer("max_position_embeddings") or None)
+    modules: Pieces = (
+        *gpt_attention(heads, "attn", ("c_attn", "c_proj")),
+        *plain_mlp(heads.hidden_size, inner, "mlp.c_fc", "mlp.c_proj", bias=True),
+        *norms(heads.hidden_size, "ln_1", "ln_2", bias=True),
+    )
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=inner,
+        first=(Parameter(name="transformer.wpe", replicated=positions * heads.hidden_size),),
+        last=(norm("transformer.ln_f", heads.hidden_size, bias=True),),
+        tied=is_tied(config, section, True),
+    )
+
+
+def read_bloom(config: ModelConfig) -> Architecture:
+    """BLOOM: ALiBi, a norm behind the embedding.
+
+    Source: vllm/model_executor/models/bloom.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden = heads.hidden_size
+    modules: Pieces = (
+        *gpt_attention(heads, "self_attention", ("query_key_value", "dense")),
+        *plain_mlp(hidden, 4 * hidden, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
+        *norms(hidden, "input_layernorm", "post_attention_layernorm", bias=True),
+    )
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=4 * hidden,
+        first=(norm("transformer.word_embeddings_layernorm", hidden, bias=True),),
+        last=(norm("transformer.ln_f", hidden, bias=True),),
+        tied=is_tied(config, section, True),
+    )
+
+
+def read_falcon(config: ModelConfig) -> Architecture:
+    """Falcon 7B (one KV head), 40B and 180B (new decoder), RW (ALiBi).
+
+    Source: vllm/model_executor/models/falcon.py (0.32).
+    """
+    section = config.language
+    new_decoder = section.boolean("new_decoder_architecture", section.has("n_head_kv"))
+    kv_heads = None
+    if new_decoder:
+        kv_heads = section.optional_integer("n_head_kv") or section.optional_integer("num_kv_heads")
+    elif section.boolean("multi_query", True):
+        kv_heads = 1
+    heads = with_kv_heads(section, read_heads(section, "", reads_head_dim=False), kv_heads)
+    hidden = heads.hidden_size
+    bias = section.boolean("bias", False)
+    parallel = section.boolean("parallel_attn", True)
+    norms_in_parallel = section.integer("num_ln_in_parallel_attn", 2 if new_decoder else 1)
+    names = ("ln_attn", "ln_mlp") if new_decoder and norms_in_parallel == 2 else ("input_layernorm",)
+    if not new_decoder and not parallel:
+        names = ("input_layernorm", "post_attention_layernorm")
+    modules: Pieces = (
+        *gpt_attention(heads, "self_attention", ("query_key_value", "dense"), bias=bias),
+        *plain_mlp(hidden, 4 * hidden, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
+        *norms(hidden, *names, bias=True),
+    )
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=4 * hidden,
+        last=(norm("transformer.ln_f", hidden, bias=True),),
+        tied=is_tied(config, section, True),
+        rotary=not section.boolean("alibi", False),
+    )
+
+
+def read_phi(config: ModelConfig) -> Architecture:
+    """Phi-1.5 and Phi-2: attention and MLP side by side behind one norm.
+
+    The engine's Transformers backend, which runs them now, leaves out the bias of lm_head.
+
+    Source: vllm/model_executor/models/transformers (0.32), phi.py (0.28).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden = heads.hidden_size
+    inner = section.optional_integer("intermediate_size", minimum=1) or section.integer("n_inner", 4 * hidden)
+    modules: Pieces = (
+        qkv(heads, bias=True),
+        row("self_attn.dense", hidden, hidden, bias=True),
+        *plain_mlp(hidden, inner, "mlp.fc1", "mlp.fc2", bias=True),
+        norm("input_layernorm", hidden, bias=True),
+    )
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=inner,
+        last=(norm("model.final_layernorm", hidden, bias=True),),
+        tied=is_tied(config, section, False),
+        rotary=True,
+        prefix="model.layers",
+    )
+
+
+def read_gpt_neox(config: ModelConfig) -> Architecture:
+    """GPT-NeoX, Pythia, RedPajama-INCITE.
+
+    Source: vllm/model_executor/models/gpt_neox.py (0.28).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden, inner = heads.hidden_size, section.integer("intermediate_size")
+    modules: Pieces = (
+        *gpt_attention(
+            heads, "attention", ("query_key_value", "dense"), bias=section.boolean("attention_bias", True)
+        ),
+        *plain_mlp(hidden, inner, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
+        *norms(hidden, "input_layernorm", "post_attention_layernorm", bias=True),
+    )
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=inner,
+        last=(norm("gpt_neox.final_layer_norm", hidden, bias=True),),
+        tied=is_tied(config, section, False),
+        rotary=True,
+        prefix="gpt_neox.layers",
+    )
+
+
+def read_gptj(config: ModelConfig) -> Architecture:
+    """GPT-J: no biases on attention, one norm a layer, an lm_head with a bias.
+
+    Source: vllm/model_executor/models/gpt_j.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden = heads.hidden_size
+    inner = section.integer("n_inner", 4 * hidden)
+    modules: Pieces = (
+        *attention(heads, "attn"),
+        *plain_mlp(hidden, inner, "mlp.fc_in", "mlp.fc_out", bias=True),
+        norm("ln_1", hidden, bias=True),
+    )
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=inner,
+        last=(norm("transformer.ln_f", hidden, bias=True),),
+        tied=is_tied(config, section, False),
+        head_bias=True,
+        rotary=True,
+    )
+
+
+def read_mpt(config: ModelConfig) -> Architecture:
+    """MPT: ALiBi or a position table, no biases unless the config wants them.
+
+    Source: vllm/model_executor/models/mpt.py (0.28).
+    """
+    section = config.language
+    attn = section.optional_section("attn_config") or Section({}, "config.attn_config", "mpt/attn_config")
+    heads = with_kv_heads(
+        section, read_heads(section, reads_head_dim=False), attn.optional_integer("kv_n_heads")
+    )
+    hidden = heads.hidden_size
+    bias = not section.boolean("no_bias", True)
+    inner = hidden * section.integer("expansion_ratio", 4)
+    learned = section.boolean("learned_pos_emb", True) and not attn.boolean("alibi", False)
+    qk_norms = norms(hidden, "attn.q_ln", "attn.k_ln", bias=bias) if attn.boolean("qk_ln", False) else ()
+    modules: Pieces = (
+        qkv(heads, "attn.Wqkv", ("Wqkv",), bias=bias),
+        row("attn.out_proj", hidden, hidden, bias=bias),
+        *plain_mlp(hidden, inner, "ffn.up_proj", "ffn.down_proj", bias=bias),
+        *norms(hidden, "norm_1", "norm_2", bias=bias),
+        *qk_norms,
+    )
+    positions = Parameter(name="transformer.wpe", replicated=section.integer("max_seq_len") * hidden)
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=inner,
+        first=(positions,) if learned else (),
+        last=(norm("transformer.norm_f", hidden, bias=bias),),
+        tied=True,
+        prefix="transformer.blocks",
+    )
+
+
+def read_opt(config: ModelConfig) -> Architecture:
+    """OPT: a position table with two more rows, and projections where the embedding is narrower than the model.
+
+    Source: vllm/model_executor/models/opt.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden, inner = heads.hidden_size, section.integer("ffn_dim")
+    bias = section.boolean("enable_bias", True)
+    width = section.integer("word_embed_proj_dim", hidden)
+    if width != hidden:
+        raise section.contradicting(
+            "word_embed_proj_dim", f"an embedding of {width} beside a model of {hidden}"
+        )
+    affine = section.boolean("layer_norm_elementwise_affine", True)
+    layer_norms = norms(hidden, "self_attn_layer_norm", "final_layer_norm", bias=True) if affine else ()
+    final = section.boolean("do_layer_norm_before", True) and not section.boolean(
+        "_remove_final_layer_norm", False
+    )
+    positions = section.integer("max_position_embeddings") + 2
+    modules: Pieces = (
+        qkv(heads, "self_attn.qkv_proj", bias=bias),
+        row("self_attn.out_proj", hidden, hidden, bias=bias),
+        *plain_mlp(hidden, inner, "fc1", "fc2", bias=bias),
+        *layer_norms,
+    )
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=inner,
+        first=(Parameter(name="model.decoder.embed_positions", replicated=positions * hidden),),
+        last=(norm("model.decoder.final_layer_norm", hidden, bias=True),) if final else (),
+        tied=is_tied(config, section, True),
+        prefix="model.decoder.layers",
+    )
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "GPT2LMHeadModel": read_gpt2,
+    "GPTBigCodeForCausalLM": read_gpt2,
+    "gpt2": read_gpt2,
+    "gpt_bigcode": read_gpt2,
+    "BloomForCausalLM": read_bloom,
+    "bloom": read_bloom,
+    "FalconForCausalLM": read_falcon,
+    "RWForCausalLM": read_falcon,
+    "falcon": read_falcon,
+    "RefinedWeb": read_falcon,
+    "RefinedWebModel": read_falcon,
+    "PhiForCausalLM": read_phi,
+    "phi": read_phi,
+    "phi-msft": read_phi,
+    "GPTNeoXForCausalLM": read_gpt_neox,
+    "gpt_neox": read_gpt_neox,
+    "GPTJForCausalLM": read_gptj,
+    "gptj": read_gptj,
+    "MPTForCausalLM": read_mpt,
+    "MptForCausalLM": read_mpt,
+    "mpt": read_mpt,
+    "OPTForCausalLM": read_opt,
+    "opt": read_opt,
+}
