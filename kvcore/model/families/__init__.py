@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 from kvcore.errors import CatalogueError, ModelError
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import chatglm, dbrx, decoder, gpt, mixture
+from kvcore.model.families import chatglm, dbrx, decoder, gemma, gpt, mixture, multimodal, windows
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 
-FAMILIES: Final[tuple[ModuleType, ...]] = (decoder, mixture, gpt, chatglm, dbrx)
+FAMILIES: Final[tuple[ModuleType, ...]] = (decoder, mixture, gpt, chatglm, dbrx, gemma, windows)
 
 
 def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:

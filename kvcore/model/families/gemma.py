@@ -1,0 +1,393 @@
+"""Gemma 2, 3, 3n and 4: windows beside full attention, four norms a layer, layers that share another's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    Parameter,
+    RotaryTable,
+    VisionEncoder,
+    VocabEmbedding,
+)
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    column,
+    decoder,
+    embedding,
+    gated_mlp,
+    norm,
+    norms,
+    read_heads,
+    replicated,
+    row,
+)
+from kvcore.model.families.towers import read_siglip
+from kvcore.model.rope import read_ropes
+
+SLIDING: Final = "sliding_attention"
+FULL: Final = "full_attention"
+
+FOUR_NORMS: Final = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+
+GEMMA3_PATTERN: Final = 6
+"""Every sixth layer is full. Source: transformers 5.19, Gemma3TextConfig."""
+GEMMA4_PATTERN: Final = 6
+GEMMA3N_PATTERN: Final = 5
+
+
+def layer_kinds(section: Section, pattern: int) -> tuple[str, ...]:
+    """sliding_attention or full_attention, layer by layer: `layer_types`, or every `sliding_window_pattern`th full."""
+    count = section.layers()
+    kinds = section.strings("layer_types")
+    if kinds is None:
+        every = section.optional_integer("sliding_window_pattern", minimum=1) or pattern
+        return tuple(FULL if (index + 1) % every == 0 else SLIDING for index in range(count))
+    if len(kinds) < count:
+        raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
+    return kinds[:count]
+
+
+def read_gemma2(config: ModelConfig) -> Architecture:
+    """Gemma 2: every other layer slides.
+
+    Source: vllm/model_executor/models/gemma2.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    intermediate = section.integer("intermediate_size")
+    bias = section.boolean("attention_bias", False)
+    window = section.integer("sliding_window")
+    modules = (
+        *attention(heads, qkv_bias=bias, out_bias=bias),
+        *gated_mlp(heads.hidden_size, intermediate),
+        *norms(heads.hidden_size, *FOUR_NORMS),
+    )
+    layers = {
+        kind: Layer(modules=modules, caches=(cache_of(heads, window if kind == SLIDING else None),))
+        for kind in (SLIDING, FULL)
+    }
+    return decoder(
+        config,
+        section,
+        family="gemma",
+        heads=heads,
+        layers=tuple(layers[kind] for kind in layer_kinds(section, pattern=2)),
+        intermediate_size=intermediate,
+        tied=True,
+    )
+
+
+def read_gemma3(config: ModelConfig) -> Architecture:
+    """Gemma 3, with its SigLIP tower where the checkpoint has one.
+
+    Source: vllm/model_executor/models/gemma3.py, gemma3_mm.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    intermediate = section.integer("intermediate_size")
+    bias = section.boolean("attention_bias", False)
+    window = section.integer("sliding_window")
+    modules = (
+        *attention(heads, qkv_bias=bias, out_bias=bias),
+        *gated_mlp(heads.hidden_size, intermediate),
+        *norms(heads.hidden_size, *FOUR_NORMS),
+        *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+    )
+    layers = {
+        kind: Layer(modules=modules, caches=(cache_of(heads, window if kind == SLIDING else None),))
+        for kind in (SLIDING, FULL)
+    }
+    vision = config.root.optional_section("vision_config", "siglip_vision_model")
+    first: tuple[Module, ...] = (embedding(section),)
+    if vision is not None:
+        first = (*first, *gemma3_vision(vision, heads.hidden_size))
+    return decoder(
+        config,
+        section,
+        family="gemma",
+        heads=heads,
+        layers=tuple(layers[kind] for kind in layer_kinds(section, GEMMA3_PATTERN)),
+        intermediate_size=intermediate,
+        first=first,
+        tied=True,
+        rotary_tables=gemma3_rotary(section, heads),
+        layer_prefix="model.layers" if vision is None else "language_model.model.layers",
+        is_multimodal=vision is not None,
+        vision=None if vision is None else gemma3_encoder(config.root, vision),
+    )
+
+
+def gemma3_rotary(section: Section, heads: Heads) -> tuple[RotaryTable, ...]:
+    """The table of full layers with its scaling, and the plain one of sliding layers.
+
+    Source: vllm/model_executor/models/gemma3.py:Gemma3Attention (0.32).
+    """
+    positions = section.integer("max_position_embeddings")
+    written = [rope.table(heads.head_dim, positions) for rope in read_ropes(section)]
+    local = RotaryTable(max_positions=positions, rotary_dim=heads.head_dim)
+    return tuple(written[:1]) + (local,) if len(written) == 1 else tuple(written)
+
+
+def gemma3_vision(vision: Section, hidden_size: int) -> tuple[Module, ...]:
+    """SigLIP and the projector.
+
+    Source: vllm/model_executor/models/gemma3_mm.py:Gemma3MultiModalProjector (0.32).
+    """
+    width = vision.integer("hidden_size")
+    return (
+        *read_siglip(vision, "vision_tower.vision_model."),
+        Parameter(name="multi_modal_projector.mm_input_projection_weight", replicated=width * hidden_size),
+        norm("multi_modal_projector.mm_soft_emb_norm", width),
+    )
+
+
+def gemma3_encoder(root: Section, vision: Section) -> VisionEncoder:
+    """What the profile run needs of SigLIP: one image is always `mm_tokens_per_image` tokens."""
+    tokens = root.integer("mm_tokens_per_image", 256)
+    patches = (vision.integer("image_size") // vision.integer("patch_size")) ** 2
+    return VisionEncoder(
+        hidden_size=vision.integer("hidden_size"),
+        intermediate_size=vision.integer("intermediate_size"),
+        max_tokens_per_item=tokens,
+        patches_per_token=max(1, patches // tokens),
+    )
+
+
+def read_gemma4(config: ModelConfig) -> Architecture:
+    """Gemma 4: wide heads on full layers, experts beside the MLP, per-layer inputs, shared caches.
+
+    Source: vllm/model_executor/models/gemma4.py (0.32).
+    """
+    section = config.language
+    kinds = layer_kinds(section, GEMMA4_PATTERN)
+    shared_from = len(kinds) - section.integer("num_kv_shared_layers", 0, minimum=0)
+    local = read_heads(section)
+    full = gemma4_full_heads(section, local)
+    variants: dict[tuple[str, bool], Layer] = {}
+    for index, kind in enumerate(kinds):
+        key = (kind, index >= shared_from)
+        if key not in variants:
+            variants[key] = gemma4_layer(section, local if kind == SLIDING else full, kind, is_shared=key[1])
+    inputs = section.integer("hidden_size_per_layer_input", 0, minimum=0)
+    extra = per_layer_inputs(section, local.hidden_size, inputs, len(kinds)) if inputs else ()
+    positions = section.integer("max_position_embeddings")
+    return replace(
+        decoder(
+            config,
+            section,
+            family="gemma",
+            heads=local,
+            layers=tuple(variants[kind, index >= shared_from] for index, kind in enumerate(kinds)),
+            intermediate_size=section.integer("intermediate_size"),
+            first=(embedding(section), *extra),
+            tied=True,
+            rotary_tables=tuple(
+                RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)
+            ),
+            layer_prefix="model.language_model.layers",
+            moe=gemma4_moe(section),
+            is_multimodal=config.root.optional_section("vision_config") is not None,
+        ),
+        uncounted=towers(config),
+    )
+
+
+def gemma4_full_heads(section: Section, local: Heads) -> Heads:
+    """The heads of full attention layers."""
+    return replace(
+        local,
+        head_dim=section.optional_integer("global_head_dim", minimum=1) or local.head_dim,
+        num_kv_heads=section.optional_integer("num_global_key_value_heads", minimum=1) or local.num_kv_heads,
+    )
+
+
+def gemma4_layer(section: Section, heads: Heads, kind: str, *, is_shared: bool) -> Layer:
+    """One layer; one that shares another's cache has a query projection alone, and may have a double MLP."""
+    hidden = heads.hidden_size
+    wide = 2 if is_shared and section.boolean("use_double_wide_mlp", False) else 1
+    modules: list[Module] = [
+        *query_or_qkv(section, heads, is_shared=is_shared),
+        *gated_mlp(hidden, section.integer("intermediate_size") * wide),
+        *norms(hidden, *FOUR_NORMS),
+    ]
+    moe = gemma4_moe(section)
+    if moe is not None:
+        modules += [
+            Parameter(name="router.scale", replicated=hidden + moe.num_experts),
+            replicated("router.proj", hidden, moe.num_experts, quantizable=False),
+            Experts(
+                name="experts",
+                num_experts=moe.num_experts,
+                hidden_size=hidden,
+                intermediate_size=moe.moe_intermediate_size,
+                top_k=moe.top_k,
+            ),
+            *norms(
+                hidden,
+                "post_feedforward_layernorm_1",
+                "post_feedforward_layernorm_2",
+                "pre_feedforward_layernorm_2",
+            ),
+        ]
+    inputs = section.integer("hidden_size_per_layer_input", 0, minimum=0)
+    if inputs:
+        modules += [
+            replicated("per_layer_input_gate", hidden, inputs),
+            replicated("per_layer_projection", inputs, hidden),
+            norm("post_per_layer_input_norm", hidden),
+        ]
+    window = section.integer("sliding_window") if kind == SLIDING else None
+    return Layer(modules=tuple(modules), caches=() if is_shared else (cache_of(heads, window),))
+
+
+def query_or_qkv(section: Section, heads: Heads, *, is_shared: bool) -> tuple[Module, ...]:
+    """Projections and norms of an attention layer that may share another's keys and values."""
+    bias = section.boolean("attention_bias", False)
+    if not is_shared:
+        return (
+            *attention(heads, qkv_bias=bias, out_bias=bias),
+            *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+        )
+    width = heads.num_heads * heads.head_dim
+    return (
+        column("self_attn.q_proj", heads.hidden_size, width, bias=bias),
+        row("self_attn.o_proj", width, heads.hidden_size, bias=bias),
+        norm("self_attn.q_norm", heads.head_dim),
+    )
+
+
+def gemma4_moe(section: Section) -> MixtureOfExperts | None:
+    """The experts, where the model has them."""
+    count = section.optional_integer("num_experts", minimum=1)
+    if count is None:
+        return None
+    width = section.optional_integer("moe_intermediate_size", minimum=1)
+    return MixtureOfExperts(
+        num_experts=count,
+        top_k=section.integer("top_k_experts"),
+        moe_intermediate_size=width or section.integer("expert_intermediate_size"),
+    )
+
+
+def per_layer_inputs(section: Section, hidden_size: int, width: int, layers: int) -> tuple[Module, ...]:
+    """The second embedding, a slice of it for each layer, and its projection."""
+    return (
+        VocabEmbedding(
+            name="model.embed_tokens_per_layer",
+            num_embeddings=section.integer("vocab_size_per_layer_input", section.integer("vocab_size")),
+            embedding_dim=width * layers,
+        ),
+        column("model.per_layer_model_projection", hidden_size, width * layers),
+        norm("model.per_layer_projection_norm", width),
+    )
+
+
+def read_gemma3n(config: ModelConfig) -> Architecture:
+    """Gemma 3n: four residual streams (AltUp), low-rank residuals (Laurel), per-layer inputs, shared caches.
+
+    Source: vllm/model_executor/models/gemma3n.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    kinds = layer_kinds(section, GEMMA3N_PATTERN)
+    shared_from = len(kinds) - section.integer("num_kv_shared_layers", 0, minimum=0)
+    widths = section.get("intermediate_size")
+    sizes = section.integers("intermediate_size") if isinstance(widths, list | tuple) else None
+    window = section.integer("sliding_window")
+    layers: dict[tuple[str, bool, int], Layer] = {}
+    order = []
+    for index, kind in enumerate(kinds):
+        size = sizes[index] if sizes and index < len(sizes) else section.integer("intermediate_size")
+        key = (kind, index >= shared_from, size)
+        if key not in layers:
+            caches = () if key[1] else (cache_of(heads, window if kind == SLIDING else None),)
+            layers[key] = Layer(
+                modules=gemma3n_modules(section, heads, size, is_shared=key[1]), caches=caches
+            )
+        order.append(layers[key])
+    hidden, streams = heads.hidden_size, section.integer("altup_num_inputs")
+    inputs = section.integer("hidden_size_per_layer_input")
+    merges = [
+        column(f"model.altup_{side}.{index}", hidden, hidden)
+        for side in ("projections", "unembed_projections")
+        for index in range(1, streams)
+    ]
+    return replace(
+        decoder(
+            config,
+            section,
+            family="gemma",
+            heads=heads,
+            layers=tuple(order),
+            intermediate_size=max(sizes) if sizes else section.integer("intermediate_size"),
+            first=(embedding(section), *per_layer_inputs(section, hidden, inputs, len(kinds)), *merges),
+            tied=True,
+            layer_prefix="model.language_model.layers",
+            is_multimodal=config.root.optional_section("vision_config") is not None,
+        ),
+        uncounted=towers(config),
+    )
+
+
+def gemma3n_modules(
+    section: Section, heads: Heads, intermediate_size: int, *, is_shared: bool
+) -> tuple[Module, ...]:
+    """The modules of one Gemma 3n layer."""
+    hidden, streams = heads.hidden_size, section.integer("altup_num_inputs")
+    inputs, rank = section.integer("hidden_size_per_layer_input"), section.integer("laurel_rank")
+    return (
+        *query_or_qkv(section, heads, is_shared=is_shared),
+        *gated_mlp(hidden, intermediate_size),
+        *norms(hidden, *FOUR_NORMS),
+        replicated("altup.correction_coefs", streams, streams),
+        replicated("altup.prediction_coefs", streams, streams**2),
+        replicated("altup.modality_router", hidden, streams),
+        norm("altup.router_norm", hidden),
+        Parameter(name="altup.correct_output_scale", replicated=hidden, dtype="float32"),
+        column("laurel.linear_left", hidden, rank),
+        row("laurel.linear_right", rank, hidden),
+        norm("laurel.post_laurel_norm", hidden),
+        replicated("per_layer_input_gate", hidden, inputs),
+        replicated("per_layer_projection", inputs, hidden),
+        norm("post_per_layer_input_norm", hidden),
+    )
+
+
+def towers(config: ModelConfig) -> tuple[str, ...]:
+    """The encoders of a multimodal checkpoint that this reader does not count."""
+    named = (("vision_config", "vision tower"), ("audio_config", "audio tower"))
+    return tuple(name for key, name in named if config.root.optional_section(key) is not None)
+
+
+READERS: Final[Mapping[str, object]] = {
+    "Gemma2ForCausalLM": read_gemma2,
+    "gemma2": read_gemma2,
+    "Gemma3ForCausalLM": read_gemma3,
+    "gemma3_text": read_gemma3,
+    "Gemma3ForConditionalGeneration": read_gemma3,
+    "gemma3": read_gemma3,
+    "Gemma3nForConditionalGeneration": read_gemma3n,
+    "Gemma3nForCausalLM": read_gemma3n,
+    "gemma3n": read_gemma3n,
+    "gemma3n_text": read_gemma3n,
+    "Gemma4ForConditionalGeneration": read_gemma4,
+    "Gemma4ForCausalLM": read_gemma4,
+    "gemma4": read_gemma4,
+    "gemma4_text": read_gemma4,
+}

@@ -1,0 +1,99 @@
+"""Vision transformers beside a language model, cut over ranks like a dense model: SigLIP, Llama 4."""
+
+from __future__ import annotations
+
+from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
+from kvcore.model.config import Section
+from kvcore.model.families.blocks import column, norm, norms, row
+
+
+def read_siglip(vision: Section, prefix: str) -> tuple[Module, ...]:
+    """Patch and position embeddings, the layers, and the last norm; names begin with `prefix`.
+
+    Source: vllm/model_executor/models/siglip.py:SiglipVisionTransformer (0.32).
+    """
+    hidden = vision.integer("hidden_size")
+    patch = vision.integer("patch_size")
+    positions = (vision.integer("image_size") // patch) ** 2
+    pixels = vision.integer("num_channels", 3) * patch**2
+    modules: list[Module] = [
+        Parameter(name=f"{prefix}embeddings.patch_embedding", replicated=(pixels + 1) * hidden),
+        Parameter(name=f"{prefix}embeddings.position_embedding", replicated=positions * hidden),
+    ]
+    for index in range(vision.layers()):
+        modules += siglip_layer(vision, hidden, f"{prefix}encoder.layers.{index}.")
+    modules.append(norm(f"{prefix}post_layernorm", hidden, bias=True))
+    return tuple(modules)
+
+
+def siglip_layer(vision: Section, hidden: int, prefix: str) -> tuple[Module, ...]:
+    """One layer. An MLP whose sizes are no multiples of 64 is never quantized."""
+    intermediate = vision.integer("intermediate_size")
+    heads = vision.integer("num_attention_heads")
+    can_quantize = hidden % 64 == 0 and intermediate % 64 == 0
+    up = column(f"{prefix}mlp.fc1", hidden, intermediate, bias=True)
+    down = row(f"{prefix}mlp.fc2", intermediate, hidden, bias=True)
+    return (
+        tower_qkv(f"{prefix}self_attn", hidden, heads),
+        row(f"{prefix}self_attn.out_proj", hidden, hidden, bias=True),
+        *((up, down) if can_quantize else (unquantized(up), unquantized(down))),
+        *norms(hidden, f"{prefix}layer_norm1", f"{prefix}layer_norm2", bias=True),
+    )
+
+
+def unquantized(linear: Linear) -> Linear:
+    """The same layer, left in the model's dtype."""
+    return Linear(
+        name=linear.name,
+        in_features=linear.in_features,
+        outputs=linear.outputs,
+        split=linear.split,
+        bias=linear.bias,
+        quantizable=False,
+    )
+
+
+def read_llama4_tower(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
+    """Llama 4's vision model and projector.
+
+    Source: vllm/model_executor/models/mllama4.py (0.32).
+    """
+    hidden = vision.integer("hidden_size")
+    intermediate = vision.integer("intermediate_size")
+    patch = vision.integer("patch_size")
+    patches = (vision.integer("image_size") // patch) ** 2 + 1
+    pixels = vision.integer("num_channels", 3) * patch**2
+    inner, outer = vision.integer("projector_input_dim"), vision.integer("projector_output_dim")
+    bias = vision.boolean("multi_modal_projector_bias", False)
+    modules: list[Module] = [
+        column("vision_model.patch_embedding.linear", pixels, hidden),
+        Parameter(name="vision_model.class_embedding", replicated=hidden),
+        Parameter(name="vision_model.positional_embedding_vlm", replicated=patches * hidden),
+        *norms(hidden, "vision_model.layernorm_pre", "vision_model.layernorm_post", bias=True),
+        column("vision_model.vision_adapter.mlp.fc1", intermediate, inner, bias=bias),
+        row("vision_model.vision_adapter.mlp.fc2", inner, outer, bias=bias),
+        column("multi_modal_projector.linear_1", vision.integer("vision_output_dim"), text_hidden_size),
+    ]
+    heads = vision.integer("num_attention_heads")
+    for index in range(vision.layers()):
+        prefix = f"vision_model.model.layers.{index}."
+        modules += [
+            tower_qkv(f"{prefix}self_attn", hidden, heads),
+            row(f"{prefix}self_attn.o_proj", hidden, hidden, bias=True),
+            column(f"{prefix}mlp.fc1", hidden, intermediate, bias=True),
+            row(f"{prefix}mlp.fc2", intermediate, hidden, bias=True),
+            *norms(hidden, f"{prefix}input_layernorm", f"{prefix}post_attention_layernorm", bias=True),
+        ]
+    return tuple(modules)
+
+
+def tower_qkv(prefix: str, hidden: int, heads: int) -> Linear:
+    """A fused projection with biases, as many key and value heads as queries."""
+    return Linear(
+        name=f"{prefix}.qkv_proj",
+        in_features=hidden,
+        outputs=(Output(units=heads, width=hidden // heads),) * 3,
+        split=Split.COLUMN,
+        bias=True,
+        parts=tuple(f"{prefix}.{part}_proj" for part in "qkv"),
+    )

@@ -1,0 +1,276 @@
+"""Experts beside sliding or chunked attention: gpt-oss, Llama 4, MiMo V2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    Output,
+    Parameter,
+    RotaryTable,
+    Split,
+)
+from kvcore.model.cache_state import CacheState, ChunkedLocal, FullAttention, SlidingWindow
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    decoder,
+    embedding,
+    gated_mlp,
+    norms,
+    read_heads,
+    replicated,
+    row,
+)
+from kvcore.model.families.towers import read_llama4_tower
+
+MOST_EXPERTS: Final = 65_536
+TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+
+
+def read_gpt_oss(config: ModelConfig) -> Architecture:
+    """gpt-oss: every other layer slides, attention sinks, experts with biases, float32 rotary table.
+
+    Source: vllm/model_executor/models/gpt_oss.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    hidden = heads.hidden_size
+    moe = MixtureOfExperts(
+        num_experts=section.integer("num_local_experts", maximum=MOST_EXPERTS),
+        top_k=section.integer("num_experts_per_tok"),
+        moe_intermediate_size=section.integer("intermediate_size"),
+    )
+    modules = (
+        *attention(heads, qkv_bias=True, out_bias=True),
+        Parameter(name="self_attn.sinks", sharded=heads.num_heads),
+        replicated("mlp.router", hidden, moe.num_experts, bias=True, quantizable=False),
+        replace(experts_of(moe, hidden, "mlp.experts"), bias=True),
+        *norms(hidden, *TWO_NORMS),
+    )
+    window = section.integer("sliding_window")
+    layers = (
+        Layer(modules=modules, caches=(cache_of(heads, window),)),
+        Layer(modules=modules, caches=(cache_of(heads),)),
+    )
+    built = decoder(
+        config,
+        section,
+        family="windows",
+        heads=heads,
+        layers=tuple(layers[index % 2] for index in range(section.layers())),
+        intermediate_size=moe.moe_intermediate_size,
+        tied=section.boolean("tie_word_embeddings", False),
+        moe=moe,
+    )
+    tables = tuple(replace(table, dtype="float32") for table in built.rotary_tables)
+    return replace(built, rotary_tables=tables)
+
+
+def read_llama4(config: ModelConfig) -> Architecture:
+    """Llama 4: chunked attention on layers with rotary positions, full on the others; experts every n-th layer.
+
+    Source: vllm/model_executor/models/llama4.py, mllama4.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    hidden = heads.hidden_size
+    moe = MixtureOfExperts(
+        num_experts=section.integer("num_local_experts", maximum=MOST_EXPERTS),
+        top_k=section.integer("num_experts_per_tok"),
+        moe_intermediate_size=section.integer("intermediate_size"),
+        shared_intermediate_size=section.integer("intermediate_size"),
+    )
+    count = section.layers()
+    step = section.integer("interleave_moe_layer_step", 1, minimum=0)
+    written = section.integers("no_rope_layers") or ()
+    interval = section.integer("no_rope_layer_interval", 4)
+    rotary = written[:count] or tuple(int((index + 1) % interval != 0) for index in range(count))
+    if len(rotary) < count:
+        raise section.contradicting("no_rope_layers", f"{len(rotary)} entries for {count} layers")
+    variants: dict[tuple[bool, bool], Layer] = {}
+    order = []
+    for index in range(count):
+        key = (bool(rotary[index]), step > 0 and (index + 1) % step == 0)
+        if key not in variants:
+            variants[key] = llama4_layer(section, heads, moe, is_local=key[0], is_sparse=key[1])
+        order.append(variants[key])
+    vision = config.root.optional_section("vision_config", "llama4_vision_model")
+    first: tuple[Module, ...] = (embedding(section),)
+    if vision is not None:
+        first = (*first, *read_llama4_tower(vision, hidden))
+    tied = section.boolean("tie_word_embeddings", False)
+    return decoder(
+        config,
+        section,
+        family="windows",
+        heads=heads,
+        layers=tuple(order),
+        intermediate_size=section.integer("intermediate_size_mlp"),
+        first=first,
+        tied=tied,
+        layer_prefix="model.layers" if vision is None else "language_model.model.layers",
+        moe=moe,
+        is_multimodal=vision is not None,
+    )
+
+
+def llama4_layer(
+    section: Section, heads: Heads, moe: MixtureOfExperts, *, is_local: bool, is_sparse: bool
+) -> Layer:
+    """One layer of Llama 4."""
+    hidden = heads.hidden_size
+    if is_sparse:
+        body: tuple[Module, ...] = (
+            replicated("feed_forward.router", hidden, moe.num_experts, quantizable=False),
+            experts_of(moe, hidden, "feed_forward.experts"),
+            *gated_mlp(hidden, moe.shared_intermediate_size, "feed_forward.shared_expert"),
+        )
+    else:
+        body = gated_mlp(hidden, section.integer("intermediate_size_mlp"), "feed_forward")
+    chunk = section.optional_integer("attention_chunk_size")
+    cache: CacheState = cache_of(heads)
+    if is_local and chunk:
+        cache = ChunkedLocal(
+            num_kv_heads=heads.num_kv_heads,
+            head_size=heads.head_dim,
+            head_size_v=heads.head_dim,
+            attention_chunk_size=chunk,
+        )
+    return Layer(modules=(*attention(heads), *body, *norms(hidden, *TWO_NORMS)), caches=(cache,))
+
+
+def read_mimo_v2(config: ModelConfig) -> Architecture:
+    """MiMo V2: two attention geometries with narrower values, sinks on sliding layers, experts after the first layer.
+
+    Source: vllm/model_executor/models/mimo_v2.py (0.32).
+    """
+    section = config.language
+    count = section.layers()
+    pattern = section.integers("hybrid_layer_pattern") or ()
+    sparse = section.integers("moe_layer_freq") or ()
+    if len(pattern) < count or len(sparse) < count:
+        raise section.contradicting("hybrid_layer_pattern", f"patterns shorter than {count} layers")
+    heads = read_heads(section)
+    local = Heads(
+        hidden_size=heads.hidden_size,
+        num_heads=section.integer("swa_num_attention_heads", heads.num_heads),
+        num_kv_heads=section.integer("swa_num_key_value_heads", heads.num_kv_heads),
+        head_dim=section.integer("swa_head_dim", heads.head_dim),
+    )
+    moe = MixtureOfExperts(
+        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        top_k=section.integer("num_experts_per_tok"),
+        moe_intermediate_size=section.integer("moe_intermediate_size"),
+    )
+    widths = (
+        section.integer("v_head_dim", heads.head_dim),
+        section.integer("swa_v_head_dim", local.head_dim),
+    )
+    variants = {
+        (kind, is_sparse): mimo_layer(
+            section, (heads, local)[kind], widths[kind], moe, is_sliding=bool(kind), is_sparse=is_sparse
+        )
+        for kind in (0, 1)
+        for is_sparse in (False, True)
+    }
+    positions = section.integer("max_position_embeddings")
+    share = section.number("partial_rotary_factor", 1.0)
+    return decoder(
+        config,
+        section,
+        family="windows",
+        heads=heads,
+        layers=tuple(variants[int(pattern[i] == 1), bool(sparse[i])] for i in range(count)),
+        intermediate_size=section.integer("intermediate_size"),
+        tied=section.boolean("tie_word_embeddings", False),
+        rotary_tables=tuple(
+            RotaryTable(max_positions=positions, rotary_dim=int(dim * share))
+            for dim in (heads.head_dim, local.head_dim)
+        ),
+        moe=moe,
+        uncounted=("vision tower",) if config.root.optional_section("vision_config") is not None else (),
+    )
+
+
+def mimo_layer(
+    section: Section, heads: Heads, v_dim: int, moe: MixtureOfExperts, *, is_sliding: bool, is_sparse: bool
+) -> Layer:
+    """One layer of MiMo V2."""
+    hidden = heads.hidden_size
+    modules: list[Module] = [
+        qkv_with_narrow_values(heads, v_dim, bias=section.boolean("attention_bias", False)),
+        row("self_attn.o_proj", heads.num_heads * v_dim, hidden),
+        *norms(hidden, *TWO_NORMS),
+    ]
+    if is_sliding and section.boolean("add_swa_attention_sink_bias", False):
+        modules.append(Parameter(name="self_attn.attention_sink_bias", sharded=heads.num_heads))
+    if is_sparse:
+        router = section.string("moe_router_dtype", "float32")
+        modules += [
+            replicated("mlp.gate", hidden, moe.num_experts, quantizable=False, dtype=router),
+            Parameter(name="mlp.gate.e_score_correction_bias", replicated=moe.num_experts, dtype="float32"),
+            experts_of(moe, hidden, "mlp.experts"),
+        ]
+    else:
+        modules += gated_mlp(hidden, section.integer("intermediate_size"))
+    cache: CacheState = FullAttention(
+        num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, head_size_v=v_dim
+    )
+    if is_sliding:
+        cache = SlidingWindow(
+            num_kv_heads=heads.num_kv_heads,
+            head_size=heads.head_dim,
+            head_size_v=v_dim,
+            sliding_window=section.integer("sliding_window_size", section.integer("sliding_window", 128)),
+        )
+    return Layer(modules=tuple(modules), caches=(cache,))
+
+
+def qkv_with_narrow_values(heads: Heads, v_dim: int, *, bias: bool = False) -> Linear:
+    """A fused projection whose values have another width than queries and keys."""
+    return Linear(
+        name="self_attn.qkv_proj",
+        in_features=heads.hidden_size,
+        outputs=(
+            Output(units=heads.num_heads, width=heads.head_dim),
+            Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+            Output(units=heads.num_kv_heads, width=v_dim, replicable=True),
+        ),
+        split=Split.COLUMN,
+        bias=bias,
+        parts=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    )
+
+
+def experts_of(moe: MixtureOfExperts, hidden_size: int, name: str) -> Experts:
+    """The routed experts of one layer."""
+    return Experts(
+        name=name,
+        num_experts=moe.num_experts,
+        hidden_size=hidden_size,
+        intermediate_size=moe.moe_intermediate_size,
+        top_k=moe.top_k,
+    )
+
+
+READERS: Final[Mapping[str, object]] = {
+    "GptOssForCausalLM": read_gpt_oss,
+    "gpt_oss": read_gpt_oss,
+    "Llama4ForCausalLM": read_llama4,
+    "Llama4ForConditionalGeneration": read_llama4,
+    "llama4": read_llama4,
+    "llama4_text": read_llama4,
+    "MiMoV2FlashForCausalLM": read_mimo_v2,
+    "mimo_v2_flash": read_mimo_v2,
+}
