@@ -192,7 +192,9 @@ class Architecture:
     context: ContextLimits = ContextLimits(stated_tokens=None)
     layer_prefix: str = "model.layers"
     first: tuple[Module, ...] = ()
-    """On the first pipeline stage: embeddings, vision tower, projector."""
+    """On the first pipeline stage: embeddings."""
+    every: tuple[Module, ...] = ()
+    """On every pipeline stage: vision tower, projector."""
     last: tuple[Module, ...] = ()
     """On the last pipeline stage: final norm, lm_head."""
     tied_embeddings: bool = False

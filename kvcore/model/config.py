@@ -181,7 +181,10 @@ class Section:
             return None
         if not isinstance(value, Mapping):
             raise self.invalid(name, value, "expected an object")
-        return Section(value, f"{self.path}.{name}", None if "model_type" in value else model_type)
+        own = value.get("model_type")
+        if not isinstance(own, str) or not class_defaults(own):
+            own = model_type or f"{self.model_type}/{name}"
+        return Section(value, f"{self.path}.{name}", own)
 
     def missing(self, name: str) -> ModelError:
         """The error that `name` is missing."""

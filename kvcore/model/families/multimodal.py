@@ -1,0 +1,183 @@
+"""Models that see: a tower and a projector in front of a plain decoder that another family reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from kvcore.errors import ModelError
+from kvcore.model.architecture import Architecture, Module, VisionEncoder
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families import decoder, mixture, vision
+from kvcore.model.families.blocks import norm, replicated
+
+LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
+    **decoder.SECTION_READERS,
+    **mixture.SECTION_READERS,
+    "qwen2_vl": decoder.SECTION_READERS["qwen2"],
+    "qwen2_vl_text": decoder.SECTION_READERS["qwen2"],
+    "qwen2_5_vl": decoder.SECTION_READERS["qwen2"],
+    "qwen2_5_vl_text": decoder.SECTION_READERS["qwen2"],
+    "qwen3_vl_text": decoder.SECTION_READERS["qwen3"],
+    "qwen3_vl_moe_text": mixture.SECTION_READERS["qwen3_moe"],
+    "glm4v": decoder.SECTION_READERS["glm4"],
+    "glm4v_text": decoder.SECTION_READERS["glm4"],
+    "glm4v_moe": mixture.SECTION_READERS["glm4_moe"],
+    "glm4v_moe_text": mixture.SECTION_READERS["glm4_moe"],
+}
+"""By the model_type of the language part."""
+
+TOWERS: Final[Mapping[str, Callable[[Section, int], tuple[Module, ...]]]] = {
+    "clip_vision_model": vision.clip,
+    "siglip_vision_model": vision.siglip,
+    "pixtral": vision.pixtral,
+}
+"""By the model_type of the vision part."""
+
+
+def read_language(config: ModelConfig) -> Architecture:
+    """The language part of a multimodal config.
+
+    Raises ModelError `unknown-architecture` when it is no plain decoder that is known.
+    """
+    section = config.language
+    reader = LANGUAGE_MODELS.get(section.model_type)
+    if reader is None:
+        raise ModelError(
+            "unknown-architecture",
+            field=f"{section.path}.model_type",
+            architecture=section.model_type or "(none named)",
+            reason="no family reads this language part",
+        )
+    return reader(config, section)
+
+
+def with_tower(config: ModelConfig, tower: vision.Tower) -> Architecture:
+    """The language part with a tower that every pipeline stage holds."""
+    language = read_language(config)
+    return replace(
+        language,
+        model_type=config.model_type,
+        family="multimodal",
+        every=tower.modules,
+        rotary_tables=(*language.rotary_tables, *tower.tables),
+        vision=tower.encoder,
+        is_multimodal=True,
+        layer_prefix=f"language_model.{language.layer_prefix}",
+    )
+
+
+def read_qwen(tower: Callable[[Section], vision.Tower], config: ModelConfig) -> Architecture:
+    """Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V: one tower with a merger."""
+    return with_tower(config, tower(config.root.section("vision_config")))
+
+
+def read_llava(config: ModelConfig) -> Architecture:
+    """LLaVA: CLIP, SigLIP or Pixtral, and two linear layers.
+
+    Source: vllm/model_executor/models/llava.py (0.32).
+    """
+    root, section = config.root, config.root.section("vision_config")
+    layers = vision.feature_layers(root, section)
+    modules = tower_modules(section, layers)
+    bias = root.boolean("multimodal_projector_bias", True)
+    width, text = section.integer("hidden_size"), config.language.integer("hidden_size")
+    modules = (*modules, *vision.llava_projector("multi_modal_projector", width, text, bias=bias))
+    return with_tower(config, vision.Tower(modules=modules, encoder=square_encoder(section)))
+
+
+def read_llava_next(config: ModelConfig) -> Architecture:
+    """LLaVA-NeXT: as LLaVA, with a vector that marks the end of a row of patches.
+
+    Source: vllm/model_executor/models/llava_next.py (0.32).
+    """
+    architecture = read_llava(config)
+    newline = norm("image_newline", architecture.hidden_size)
+    return replace(architecture, every=(*architecture.every, newline))
+
+
+def read_mistral3(config: ModelConfig) -> Architecture:
+    """Mistral 3: Pixtral, a merger of patches, two linear layers.
+
+    Source: vllm/model_executor/models/mistral3.py, lightonocr.py (0.32).
+    """
+    root, section = config.root, config.root.section("vision_config")
+    layers = vision.feature_layers(root, section, default=-1)
+    width, text = section.integer("hidden_size"), config.language.integer("hidden_size")
+    merge = root.integer("spatial_merge_size", 2, maximum=64)
+    modules = (
+        *tower_modules(section, layers),
+        norm("multi_modal_projector.norm", width),
+        vision.patch_merger_linear("multi_modal_projector.patch_merger.merging_layer", width, merge),
+        *vision.llava_projector(
+            "multi_modal_projector", width, text, bias=root.boolean("multimodal_projector_bias", False)
+        ),
+    )
+    return with_tower(config, vision.Tower(modules=modules, encoder=square_encoder(section, merge)))
+
+
+def read_internvl(config: ModelConfig) -> Architecture:
+    """InternVL: InternViT and a replicated MLP behind a pixel shuffle.
+
+    Source: vllm/model_executor/models/internvl.py (0.32).
+    """
+    root, section = config.root, config.root.section("vision_config")
+    select = root.optional_integer("select_layer", minimum=-section.layers(), maximum=section.layers())
+    total = section.layers()
+    layers = total if select is None else total + select + 1 if select < 0 else select + 1
+    ratio = root.number("downsample_ratio", 0.5)
+    if not 0 < ratio <= 1:
+        raise root.invalid("downsample_ratio", ratio, "expected more than 0 and at most 1")
+    merge = int(1 / ratio)
+    width, text = section.integer("hidden_size"), config.language.integer("hidden_size")
+    modules = (
+        *vision.intern_vit(section, min(layers, total)),
+        norm("mlp1.0", width * merge**2, bias=True),
+        replicated("mlp1.1", width * merge**2, text, bias=True, quantizable=False),
+        replicated("mlp1.3", text, text, bias=True, quantizable=False),
+    )
+    encoder = square_encoder(section, merge)
+    tiles = root.integer("max_dynamic_patch", 12, maximum=1024) + 1
+    encoder = replace(encoder, max_tokens_per_item=encoder.max_tokens_per_item * tiles)
+    return with_tower(config, vision.Tower(modules=modules, encoder=encoder))
+
+
+def tower_modules(section: Section, layers: int) -> tuple[Module, ...]:
+    """The tower that a vision config names, up to `layers` blocks."""
+    tower = TOWERS.get(section.model_type)
+    if tower is None:
+        raise ModelError(
+            "unknown-architecture",
+            field=f"{section.path}.model_type",
+            architecture=section.model_type or "(none named)",
+            reason="this vision tower is not known",
+        )
+    return tower(section, layers)
+
+
+def square_encoder(section: Section, merge: int = 1) -> VisionEncoder:
+    """The limits of a tower whose largest input is one square image."""
+    side = vision.patches_per_side(section, section.integer("image_size"), section.integer("patch_size"))
+    return VisionEncoder(
+        hidden_size=section.integer("hidden_size"),
+        intermediate_size=section.integer("intermediate_size"),
+        max_tokens_per_item=(side // merge) ** 2,
+        patches_per_token=merge * merge,
+    )
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "Qwen2VLForConditionalGeneration": partial(read_qwen, vision.qwen2_tower),
+    "Qwen2_5_VLForConditionalGeneration": partial(read_qwen, vision.qwen2_5_tower),
+    "Qwen3VLForConditionalGeneration": partial(read_qwen, vision.qwen3_tower),
+    "Qwen3VLMoeForConditionalGeneration": partial(read_qwen, vision.qwen3_tower),
+    "Glm4vForConditionalGeneration": partial(read_qwen, vision.glm4v_tower),
+    "Glm4vMoeForConditionalGeneration": partial(read_qwen, vision.glm4v_tower),
+    "LlavaForConditionalGeneration": read_llava,
+    "LlavaNextForConditionalGeneration": read_llava_next,
+    "Mistral3ForConditionalGeneration": read_mistral3,
+    "LightOnOCRForConditionalGeneration": read_mistral3,
+    "InternVLChatModel": read_internvl,
+}
