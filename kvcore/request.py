@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -177,6 +178,7 @@ _MEASURED_FIELDS: Final = frozenset(
     "weights_gib peak_activation_gib non_torch_gib cuda_graph_gib system_gib available_kv_gib".split()
 )
 _MAX_COUNT: Final = 1 << 31
+_ENVIRONMENT_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,79}")
 
 
 def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Scenario:
@@ -320,7 +322,8 @@ def _environment(fields: _Fields) -> Mapping[str, str]:
     raw = fields.mapping("env") or {}
     out: dict[str, str] = {}
     for name, value in raw.items():
-        if not isinstance(value, str | int | float) or len(name) > 80 or len(str(value)) > 400:
+        usable = isinstance(value, str | int | float) and len(str(value)) <= 400 and str(value).isprintable()
+        if not usable or _ENVIRONMENT_NAME.fullmatch(name) is None:
             raise ScenarioError(
                 "invalid-value",
                 field=f"env.{str(name)[:80]}",

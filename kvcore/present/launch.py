@@ -1,63 +1,72 @@
-"""The command that starts what was planned."""
+"""The command that starts what was planned, as data: arguments and environment."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 from kvcore.plan import Plan
-from kvcore.scenario import Engine, Scenario
+from kvcore.scenario import Engine, Parallel, Scenario
 
 
-def launch_flags(plan: Plan) -> tuple[str, ...]:
-    """Arguments after `vllm serve`, the model first; only what the scenario sets, the rest are the engine's defaults."""
-    scenario, parallel = plan.scenario, plan.scenario.parallel
-    values: list[tuple[str, object]] = [
-        (
-            "--tensor-parallel-size",
-            parallel.tensor_parallel_size if parallel.tensor_parallel_size > 1 else None,
-        ),
-        (
-            "--pipeline-parallel-size",
-            parallel.pipeline_parallel_size if parallel.pipeline_parallel_size > 1 else None,
-        ),
-        ("--data-parallel-size", parallel.data_parallel_size if parallel.data_parallel_size > 1 else None),
-        (
-            "--decode-context-parallel-size",
-            parallel.decode_context_parallel_size if parallel.decode_context_parallel_size > 1 else None,
-        ),
-        ("--dtype", scenario.dtype if scenario.dtype != "auto" else None),
-        ("--quantization", scenario.quantization),
-        ("--kv-cache-dtype", scenario.kv_cache_dtype if scenario.kv_cache_dtype != "auto" else None),
-        ("--gpu-memory-utilization", scenario.gpu_memory_utilization),
-        ("--max-model-len", "auto" if scenario.max_model_len == -1 else scenario.max_model_len),
-        ("--max-num-seqs", scenario.max_num_seqs),
-        ("--max-num-batched-tokens", scenario.max_num_batched_tokens),
-        ("--block-size", scenario.block_size),
-        ("--max-loras", scenario.max_loras if scenario.enable_lora else None),
-        ("--max-lora-rank", scenario.max_lora_rank if scenario.enable_lora else None),
-        ("--cpu-offload-gb", scenario.cpu_offload_gb or None),
-        ("--kv-cache-memory-bytes", scenario.kv_cache_memory_bytes),
-        ("--num-gpu-blocks-override", scenario.num_gpu_blocks_override),
-        ("--limit-mm-per-prompt", _json(scenario.limit_mm_per_prompt)),
-        ("--speculative-config", _speculative(scenario)),
-    ]
-    switches = [
-        ("--enable-expert-parallel", parallel.enable_expert_parallel),
-        ("--enforce-eager", scenario.enforce_eager),
-        ("--enable-lora", scenario.enable_lora),
-        ("--disable-hybrid-kv-cache-manager", scenario.disable_hybrid_kv_cache_manager),
-        ("--enable-prefix-caching", scenario.enable_prefix_caching is True),
-        ("--no-enable-prefix-caching", scenario.enable_prefix_caching is False),
-        ("--enable-chunked-prefill", scenario.enable_chunked_prefill is True),
-        ("--no-enable-chunked-prefill", scenario.enable_chunked_prefill is False),
-    ]
-    flags = [scenario.model]
-    for name, value in values:
-        if value is not None:
-            flags += [name, f"{value:g}" if isinstance(value, float) else str(value)]
-    flags += [name for name, wanted in switches if wanted]
-    return tuple(flags)
+def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
+    """Flag names without dashes -> values; True for switches. Only what the scenario sets, unless `every_flag`.
+
+    The model is not among them. Order is that of the sidebar, the same in every artefact.
+    """
+    scenario = plan.scenario
+    chosen = {
+        **_parallel(scenario.parallel),
+        "dtype": scenario.dtype if scenario.dtype != "auto" else None,
+        "quantization": scenario.quantization,
+        "kv-cache-dtype": scenario.kv_cache_dtype if scenario.kv_cache_dtype != "auto" else None,
+        "gpu-memory-utilization": scenario.gpu_memory_utilization,
+        "max-model-len": "auto" if scenario.max_model_len == -1 else scenario.max_model_len,
+        "max-num-seqs": scenario.max_num_seqs,
+        "max-num-batched-tokens": scenario.max_num_batched_tokens,
+        "block-size": scenario.block_size,
+        "enforce-eager": scenario.enforce_eager or None,
+        **_switch("enable-prefix-caching", scenario.enable_prefix_caching),
+        **_switch("enable-chunked-prefill", scenario.enable_chunked_prefill),
+        "disable-hybrid-kv-cache-manager": scenario.disable_hybrid_kv_cache_manager or None,
+        "enable-lora": scenario.enable_lora or None,
+        "max-loras": scenario.max_loras if scenario.enable_lora else None,
+        "max-lora-rank": scenario.max_lora_rank if scenario.enable_lora else None,
+        "limit-mm-per-prompt": _json(scenario.limit_mm_per_prompt),
+        "speculative-config": _speculative(scenario),
+        "cpu-offload-gb": scenario.cpu_offload_gb or None,
+        "kv-cache-memory-bytes": scenario.kv_cache_memory_bytes,
+        "num-gpu-blocks-override": scenario.num_gpu_blocks_override,
+    }
+    if every_flag:
+        resolved = plan.resolved
+        defaults = {
+            "dtype": resolved.dtype,
+            "gpu-memory-utilization": resolved.gpu_memory_utilization,
+            "max-model-len": resolved.max_model_len,
+            "max-num-seqs": resolved.max_num_seqs,
+            "max-num-batched-tokens": resolved.max_num_batched_tokens,
+        }
+        chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _parallel(parallel: Parallel) -> dict[str, Any]:
+    sizes = {
+        "tensor-parallel-size": parallel.tensor_parallel_size,
+        "pipeline-parallel-size": parallel.pipeline_parallel_size,
+        "data-parallel-size": parallel.data_parallel_size,
+        "decode-context-parallel-size": parallel.decode_context_parallel_size,
+    }
+    return {
+        **{name: size for name, size in sizes.items() if size > 1},
+        "enable-expert-parallel": parallel.enable_expert_parallel or None,
+    }
+
+
+def _switch(name: str, wanted: bool | None) -> dict[str, bool]:
+    return {} if wanted is None else {name if wanted else f"no-{name}": True}
 
 
 def launch_environment(plan: Plan) -> dict[str, str]:
@@ -68,11 +77,20 @@ def launch_environment(plan: Plan) -> dict[str, str]:
     return environment
 
 
+def launch_program(plan: Plan) -> list[str]:
+    """The words before the model."""
+    if plan.scenario.engine is Engine.VLLM_MINDSPORE:
+        return ["vllm-mindspore", "serve"]
+    return ["vllm", "serve"]
+
+
 def launch_command(plan: Plan) -> str:
-    """One shell line: environment, `vllm serve`, the model and every flag that is not a default."""
+    """One shell line: environment, program, model, flags."""
     environment = [f"{name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
-    program = "vllm-mindspore serve" if plan.scenario.engine is Engine.VLLM_MINDSPORE else "vllm serve"
-    return " ".join([*environment, program, shlex.join(launch_flags(plan))])
+    argv = [*launch_program(plan), plan.scenario.model]
+    for name, value in launch_arguments(plan).items():
+        argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return " ".join([*environment, shlex.join(argv)])
 
 
 def _json(value: object) -> str | None:

@@ -1,0 +1,129 @@
+"""Untrusted requests: every wrong field gets its code and field, in bounded time."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcore.errors import KvPlannerError
+from kvcore.request import parse_request, scenario_from_request
+
+QWEN3_32B = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 25600,
+    "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 151936, "max_position_embeddings": 40960, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def request(**fields: Any) -> dict[str, Any]:
+    return {"model": "Qwen3-32B", "config": QWEN3_32B, "accelerator": {"memory_gib": 79.19, "vendor": "nvidia",
+            "name": "NVIDIA H100 80GB HBM3"}, **fields}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tensor_parallel_size", 0),
+        ("tensor_parallel_size", "4"),
+        ("tensor_parallel_size", 2.5),
+        ("tensor_parallel_size", True),
+        ("tensor_parallel_size", 10**30),
+        ("gpu_memory_utilization", -0.1),
+        ("gpu_memory_utilization", 1.5),
+        ("gpu_memory_utilization", "0.9"),
+        ("max_model_len", 0),
+        ("max_model_len", -7),
+        ("max_model_len", "long"),
+        ("dtype", "bf17"),
+        ("kv_cache_dtype", "fp4"),
+        ("engine", "tgi"),
+        ("engine_version", 5),
+        ("enforce_eager", "yes"),
+        ("block_size", []),
+        ("model", "a\nb"),
+        ("config", [1]),
+        ("accelerator", 80),
+        ("env", [1]),
+        ("limit_mm_per_prompt", {"image": "many"}),
+        ("kv_cache_memory_bytes", -1),
+    ],
+)
+def test_a_wrong_value_names_its_field(field: str, value: object) -> None:
+    with pytest.raises(KvPlannerError) as caught:
+        scenario_from_request(request(**{field: value}))
+    assert caught.value.code == "invalid-value"
+    assert caught.value.field == field
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"gpu_memory_utilisation": 0.9}, "unknown-field", "gpu_memory_utilisation"),
+        ({"measured": {"weights": 3}}, "unknown-field", "measured.weights"),
+        ({"measured": {"weights_gib": "3"}}, "invalid-value", "measured.weights_gib"),
+        ({"accelerator": {"memory_gib": None}}, "missing-field", "accelerator.memory_gib"),
+        ({"accelerator": {"memory_gib": -1}}, "invalid-value", "accelerator.memory_gib"),
+        ({"checkpoint": {"total_size": -1}}, "invalid-value", "checkpoint.total_size"),
+        ({"speculative_config": {}}, "missing-field", "speculative_config.method"),
+        ({"env": {"A": [1]}}, "invalid-value", "env.A"),
+    ],
+)
+def test_nested_fields_are_named_whole(fields: dict[str, Any], code: str, field: str) -> None:
+    with pytest.raises(KvPlannerError) as caught:
+        scenario_from_request(request(**fields))
+    assert (caught.value.code, caught.value.field) == (code, field)
+
+
+def test_a_request_needs_a_model() -> None:
+    with pytest.raises(KvPlannerError) as caught:
+        scenario_from_request({"accelerator": {"memory_gib": 24.0}})
+    assert (caught.value.code, caught.value.field) == ("missing-field", "model")
+
+
+def test_null_takes_the_default() -> None:
+    scenario = scenario_from_request(request(max_model_len=None, dtype=None, measured=None, tensor_parallel_size=None))
+    assert (scenario.max_model_len, scenario.dtype, scenario.parallel.tensor_parallel_size) == (None, "auto", 1)
+
+
+@pytest.mark.parametrize("value", ["auto", -1])
+def test_max_model_len_may_be_auto(value: object) -> None:
+    assert scenario_from_request(request(max_model_len=value)).max_model_len == -1
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "invalid-json"),
+        ("[]", "invalid-json"),
+        ("{", "invalid-json"),
+        ('{"gpu_memory_utilization": NaN}', "invalid-json"),
+        ('{"max_model_len": 1' + "0" * 5000 + "}", "invalid-json"),
+        ("[" * 10_000 + "]" * 10_000, "input-too-deep"),
+        ('{"config": ' * 10_000 + "1" + "}" * 10_000, "input-too-deep"),
+        ('{"model": "' + "x" * (10 << 20) + '"}', "input-too-large"),
+    ],
+)
+def test_text_that_is_no_request(text: str, code: str) -> None:
+    with pytest.raises(KvPlannerError) as caught:
+        parse_request(text)
+    assert caught.value.code == code
+
+
+def test_brackets_inside_strings_are_not_depth() -> None:
+    assert parse_request(json.dumps({"model": "[" * 500}))["model"] == "[" * 500
+
+
+@given(st.dictionaries(st.text(max_size=20), st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=10), max_size=5))  # fmt: skip
+def test_any_request_is_a_scenario_or_a_coded_error(fields: dict[str, Any]) -> None:
+    try:
+        scenario_from_request(request(**fields))
+    except KvPlannerError as error:
+        assert error.code
+        assert error.next_step
+        assert str(error).isprintable()
