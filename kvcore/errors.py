@@ -81,9 +81,19 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "context-parallel-window": Message(
         "DCP not support sliding window.", "set decode_context_parallel_size to 1 for this model"
     ),
-    "context-parallel-heads": Message(
-        "decode context parallel size {ranks} does not fit {heads} KV heads on {tensor_parallel} tensor parallel ranks",
-        "choose a decode context parallel size that divides tensor parallel size / KV heads",
+    "context-parallel-ranks": Message(
+        "Decode context parallelism for GQA/MQA requires `--tensor-parallel-size` ({ranks}) to be greater than the "
+        "model's total number of KV heads ({heads}).",
+        "increase tensor_parallel_size, or set decode_context_parallel_size to 1",
+    ),
+    "context-parallel-size": Message(
+        "`--decode-context-parallel-size` ({value}) exceeds the maximum supported value ({maximum}) for "
+        "`--tensor-parallel-size` ({ranks}) and {heads} model KV heads.",
+        "choose a smaller decode_context_parallel_size",
+    ),
+    "context-parallel-division": Message(
+        "tp_size={ranks} must be divisible by dcp_size={value}.",
+        "choose a decode_context_parallel_size that divides tensor_parallel_size",
     ),
     "cache-pages-not-unifiable": Message(
         "The page size of the layer is not divisible by the maximum page size. "

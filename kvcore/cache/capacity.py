@@ -1,10 +1,16 @@
-"""What a pool holds: blocks, tokens, concurrency."""
+"""What a pool holds: blocks, tokens, concurrency, and whether one request of max_model_len fits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvcore.cache.states import CacheKind
+from kvcore.cache.fit import fit_checks, group_blocks
+from kvcore.cache.groups import Grouping, StageGroup, StageSpecs, group_layers
+from kvcore.cache.spec import CacheKind, Demand, demand_of, grows_with_length
+from kvcore.engine.resolved import Resolved
+from kvcore.scenario import Parallel
+from kvcore.units import ceil_div
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,7 +21,7 @@ class CacheGroup:
     layers: int
     block_size: int
     page_size_bytes: int
-    """Of one layer, one block."""
+    """Of one layer, one block; of all its layers where their pages differ."""
     blocks_per_request: int
     """That a request of max_model_len may hold at once."""
 
@@ -35,12 +41,218 @@ class CachePlan:
     bytes_per_token: float
     """Slope: bytes per further token of one request, on that rank."""
     request_fixed_bytes: int
-    """What a request takes whatever its length, on that rank."""
+    """What a request of max_model_len takes whatever its further length, on that rank."""
     needed_bytes: int
-    """What the engine's start-up check says one request of max_model_len needs."""
+    """What the engine's start-up check says one request of max_model_len needs, on the rank that has least to
+    spare."""
     fits: bool
     """Whether that check passes."""
     longest_request_tokens: int
-    """The largest max_model_len that passes the check; 0 when none does."""
+    """The largest max_model_len that passes the check, at most the larger of the asked one and the model's own;
+    0 when none does."""
     max_model_len: int
     """As planned: shrunk when max_model_len is auto."""
+
+
+def plan_cache(
+    specs_per_rank: StageSpecs, available_bytes: Sequence[int], resolved: Resolved, parallel: Parallel
+) -> CachePlan:
+    """What the KV memory of a rank of each pipeline stage holds, planned as the engine's own start-up does.
+
+    num_blocks = min over ranks of ⌊available / bytes per block⌋. A model without a cache has one block.
+
+    Raises EngineRefusalError where the engine cannot plan the model's mix of caches.
+
+    Source: vllm/v1/core/kv_cache_utils.py:get_kv_cache_configs (0.8.5 to 0.32.0), for V0
+    vllm/worker/worker.py:determine_num_available_blocks (0.8.5).
+    """
+    if resolved.is_v0:
+        return _plan_v0(specs_per_rank, available_bytes, resolved)
+    demand = demand_of(resolved, parallel)
+    grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
+    if not grouping.whole:
+        return _plan_without_cache(resolved)
+    num_blocks = _num_blocks(grouping, available_bytes, resolved)
+    checks = fit_checks(specs_per_rank, grouping, available_bytes, resolved, demand)
+    limit = max(resolved.max_model_len, resolved.derived_max_model_len)
+    longest = min(check.longest(limit, demand) for check in checks)
+    length = resolved.max_model_len
+    if resolved.max_model_len_auto and longest:
+        length = min(length, longest)
+    needs = [(check.needed_bytes(length, demand), check.budget_bytes) for check in checks]
+    largest = max(range(len(specs_per_rank)), key=grouping.bytes_per_block.__getitem__)
+    block_bytes = grouping.bytes_per_block[largest]
+    groups = tuple(_cache_group(group, length, demand) for group in grouping.stages[largest])
+    slope = [_blocks_per_token(group, demand) for group in grouping.stages[largest]]
+    fixed = sum(
+        group.blocks_per_request for group, per_token in zip(groups, slope, strict=True) if not per_token
+    )
+    concurrency = _concurrency(num_blocks, grouping.stages[0], length, resolved, demand)
+    return CachePlan(
+        num_blocks=num_blocks,
+        tokens=_reported_tokens(num_blocks, concurrency, grouping.stages[0], length, resolved, demand),
+        max_concurrency=concurrency,
+        groups=groups,
+        bytes_per_block=block_bytes,
+        bytes_per_token=block_bytes * sum(slope),
+        request_fixed_bytes=block_bytes * fixed,
+        needed_bytes=max(needs, key=lambda pair: pair[0] - pair[1])[0],
+        fits=length <= longest,
+        longest_request_tokens=longest,
+        max_model_len=length,
+    )
+
+
+def max_concurrency_at(
+    specs_per_rank: StageSpecs,
+    available_bytes: int | Sequence[int],
+    resolved: Resolved,
+    parallel: Parallel,
+    lengths: Sequence[int],
+) -> tuple[float, ...]:
+    """`max_concurrency` of `plan_cache` with each of `lengths` as max_model_len, in the same memory.
+
+    `available_bytes` of every rank, or of a rank of each stage. Infinite where a request takes nothing.
+    """
+    if isinstance(available_bytes, int):
+        available_bytes = (available_bytes,) * len(specs_per_rank)
+    demand = demand_of(resolved, parallel)
+    if resolved.is_v0:
+        tokens = _v0_blocks(specs_per_rank, available_bytes, resolved) * resolved.block_size
+        return tuple(tokens / length for length in lengths)
+    grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
+    if not grouping.whole:
+        return tuple(float("inf") for _ in lengths)
+    num_blocks = _num_blocks(grouping, available_bytes, resolved)
+    groups = grouping.stages[0]
+    return tuple(_concurrency(num_blocks, groups, length, resolved, demand) for length in lengths)
+
+
+def _num_blocks(grouping: Grouping, available_bytes: Sequence[int], resolved: Resolved) -> int:
+    if resolved.num_gpu_blocks_override is not None:
+        return resolved.num_gpu_blocks_override
+    blocks = (
+        available // block_bytes
+        for available, block_bytes in zip(available_bytes, grouping.bytes_per_block, strict=True)
+        if block_bytes
+    )
+    return max(0, min(blocks))
+
+
+def _cache_group(group: StageGroup, length: int, demand: Demand) -> CacheGroup:
+    return CacheGroup(
+        kind=group.kind,
+        layers=group.layers,
+        block_size=group.block_size,
+        page_size_bytes=group.page_size_bytes,
+        blocks_per_request=group_blocks(group.members, length, demand),
+    )
+
+
+def _blocks_per_token(group: StageGroup, demand: Demand) -> float:
+    """Blocks per further token of one request; 0 where what it takes is bounded."""
+    if not any(grows_with_length(spec, demand) for spec in group.members):
+        return 0.0
+    ranks = 1 if group.kind is CacheKind.MAMBA else demand.context_ranks
+    return 1 / (group.block_size * ranks)
+
+
+def _concurrency(
+    num_blocks: int, groups: tuple[StageGroup, ...], length: int, resolved: Resolved, demand: Demand
+) -> float:
+    rule = demand.rules.reported_concurrency
+    if rule == "tokens":
+        return num_blocks * resolved.block_size / length
+    if rule == "blocks" or len(groups) == 1:
+        blocks = sum(group_blocks(group.members, length, demand) for group in groups)
+    else:
+        taken = sum(group_blocks(group.members, length, demand) * group.page_size_bytes for group in groups)
+        blocks = ceil_div(taken, groups[0].page_size_bytes)
+    return num_blocks / blocks
+
+
+def _reported_tokens(
+    num_blocks: int,
+    concurrency: float,
+    groups: tuple[StageGroup, ...],
+    length: int,
+    resolved: Resolved,
+    demand: Demand,
+) -> int:
+    rule = demand.rules.reported_tokens
+    if rule == "concurrency":
+        return int(concurrency * length)
+    if rule == "blocks":
+        return num_blocks * resolved.block_size
+    block_size = min(group.block_size for group in groups)
+    if len(groups) == 1 and demand.rules.single_group_reports_default_block:
+        block_size = resolved.block_size
+    return num_blocks // len(groups) * block_size * demand.context_ranks
+
+
+def _plan_without_cache(resolved: Resolved) -> CachePlan:
+    """A model that keeps nothing: one block, the null block. A request takes nothing, so any number fits."""
+    return CachePlan(
+        num_blocks=1,
+        tokens=0,
+        max_concurrency=0.0,
+        groups=(),
+        bytes_per_block=0,
+        bytes_per_token=0.0,
+        request_fixed_bytes=0,
+        needed_bytes=0,
+        fits=True,
+        longest_request_tokens=max(resolved.max_model_len, resolved.derived_max_model_len),
+        max_model_len=resolved.max_model_len,
+    )
+
+
+def _v0_block_bytes(specs_per_rank: StageSpecs) -> tuple[int, ...]:
+    """V0 keeps recurrent states outside the pool."""
+    return tuple(
+        sum(spec.layers * spec.page_size_bytes for spec in specs if spec.kind is not CacheKind.MAMBA)
+        for specs in specs_per_rank
+    )
+
+
+def _v0_blocks(specs_per_rank: StageSpecs, available_bytes: Sequence[int], resolved: Resolved) -> int:
+    if resolved.num_gpu_blocks_override is not None:
+        return resolved.num_gpu_blocks_override
+    block_bytes = _v0_block_bytes(specs_per_rank)
+    pairs = zip(available_bytes, block_bytes, strict=True)
+    return max(0, min((available // size for available, size in pairs if size), default=1))
+
+
+def _plan_v0(specs_per_rank: StageSpecs, available_bytes: Sequence[int], resolved: Resolved) -> CachePlan:
+    """V0: one pool of blocks that hold all layers; the check is whether the pool has max_model_len tokens."""
+    num_blocks = _v0_blocks(specs_per_rank, available_bytes, resolved)
+    block_bytes = max(_v0_block_bytes(specs_per_rank))
+    if not block_bytes:
+        return _plan_without_cache(resolved)
+    tokens = num_blocks * resolved.block_size
+    length = resolved.max_model_len
+    per_request = ceil_div(length, resolved.block_size)
+    largest = max(specs_per_rank, key=lambda specs: sum(spec.layers * spec.page_size_bytes for spec in specs))
+    attention = [spec for spec in largest if spec.kind is not CacheKind.MAMBA]
+    return CachePlan(
+        num_blocks=num_blocks,
+        tokens=tokens,
+        max_concurrency=tokens / length,
+        groups=tuple(
+            CacheGroup(
+                kind=spec.kind,
+                layers=spec.layers,
+                block_size=spec.block_size,
+                page_size_bytes=spec.page_size_bytes,
+                blocks_per_request=per_request,
+            )
+            for spec in attention
+        ),
+        bytes_per_block=block_bytes,
+        bytes_per_token=block_bytes / resolved.block_size,
+        request_fixed_bytes=0,
+        needed_bytes=per_request * block_bytes,
+        fits=length <= tokens,
+        longest_request_tokens=min(tokens, max(length, resolved.derived_max_model_len)),
+        max_model_len=length,
+    )

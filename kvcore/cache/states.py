@@ -1,17 +1,315 @@
-"""Cache states on one rank: the engine's cache specs, and how many bytes one page of them takes."""
+"""Cache states on one rank: the model's declarations turned into the engine's cache specs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from kvcore.cache.alignment import hybrid_block_size
+from kvcore.cache.formats import kv_format
+from kvcore.cache.rules import PlannerRules, planner_rules
+from kvcore.cache.spec import CacheKind, LayerSpec
+from kvcore.engine.partition import divided, stage_layers, units_per_rank
+from kvcore.engine.resolved import Resolved
+from kvcore.errors import EngineRefusalError
+from kvcore.model.architecture import Architecture, Layer
+from kvcore.model.cache_state import (
+    CacheState,
+    ChunkedLocal,
+    CompressedLatent,
+    CrossAttention,
+    FullAttention,
+    LatentWindow,
+    Mla,
+    RecurrentState,
+    SlidingWindow,
+    SparseIndexer,
+)
+from kvcore.scenario import Parallel
+from kvcore.units import round_up
+
+__all__ = ["CacheKind", "LayerSpec", "aligned_block_size", "rank_layer_specs"]
+
+INDEXER_SCALE_BLOCK = 128
+"""Elements that share one float32 scale in an indexer's fp8 key cache."""
 
 
-class CacheKind(StrEnum):
-    """The engine's names of cache spec kinds."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Placement:
+    """What turns a declared state into a spec on a rank: the same for all layers of a plan."""
 
-    FULL_ATTENTION = "full_attention"
-    SLIDING_WINDOW = "sliding_window"
-    CHUNKED_LOCAL_ATTENTION = "chunked_local_attention"
-    MLA_ATTENTION = "mla_attention"
-    MAMBA = "mamba"
-    CROSS_ATTENTION = "cross_attention"
+    rules: PlannerRules
+    ranks: int
+    dtype: str
+    kv_cache_dtype: str
+    block_size: int
+    state_block_size: int
+    padded_state_bytes: int
+    """What a recurrent state's page is padded to; 0 leaves it as it is."""
+    num_speculative_tokens: int
+
+
+def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
+    """Tokens per block: for a hybrid model the attention block that is at least as large as a state's page.
+
+    Raises EngineRefusalError when the tensor parallel size does not divide the states.
+    """
+    layers = {id(layer): layer for layer in architecture.layers}.values()
+    return _block_size(architecture, layers, parallel, resolved)
+
+
+def rank_layer_specs(
+    architecture: Architecture, parallel: Parallel, resolved: Resolved, stage: int
+) -> tuple[LayerSpec, ...]:
+    """The engine's cache specs on a rank of pipeline stage `stage`, equal layers together, in layer order.
+
+    Raises EngineRefusalError where tensor or context parallelism does not fit the heads.
+
+    Source: vllm/model_executor/layers/attention/attention.py:get_kv_cache_spec (0.32.0) and its relatives.
+    """
+    _check_context_parallel(architecture, parallel)
+    distinct = {id(layer): layer for layer in architecture.layers}.values()
+    placement = _placement(architecture, distinct, parallel, resolved)
+    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    layers = architecture.layers[indices.start : indices.stop]
+    boundary = kv_format(placement.kv_cache_dtype).boundary_layers
+    if boundary and not _states(distinct):
+        return _with_boundary(architecture, indices, boundary, placement)
+    if stage == parallel.pipeline_parallel_size - 1 and resolved.speculative_method.endswith("mtp"):
+        layers += architecture.draft_layers
+    return _specs(layers, placement)
+
+
+def _specs(layers: Iterable[Layer], placement: _Placement) -> tuple[LayerSpec, ...]:
+    layer_counts: dict[int, int] = {}
+    by_id: dict[int, Layer] = {}
+    for layer in layers:
+        key = id(layer)
+        by_id[key] = layer
+        layer_counts[key] = layer_counts.get(key, 0) + 1
+    counts: dict[LayerSpec, int] = {}
+    for key, count in layer_counts.items():
+        for state in by_id[key].caches:
+            spec = _layer_spec(state, placement)
+            counts[spec] = counts.get(spec, 0) + count
+    return tuple(_counted(spec, count) for spec, count in counts.items())
+
+
+def _with_boundary(
+    architecture: Architecture, indices: range, boundary: int, placement: _Placement
+) -> tuple[LayerSpec, ...]:
+    """The first and last attention layers keep the model's dtype."""
+    plain = replace(placement, kv_cache_dtype=placement.dtype)
+    attention = [index for index, layer in enumerate(architecture.layers) if layer.caches]
+    kept = {*attention[:boundary], *attention[-boundary:]}
+    counts: dict[LayerSpec, int] = {}
+    for index in indices:
+        for state in architecture.layers[index].caches:
+            spec = _layer_spec(state, plain if index in kept else placement)
+            counts[spec] = counts.get(spec, 0) + 1
+    return tuple(_counted(spec, count) for spec, count in counts.items())
+
+
+@lru_cache(maxsize=4096)
+def _counted(spec: LayerSpec, layers: int) -> LayerSpec:
+    return replace(spec, layers=layers)
+
+
+def _placement(
+    architecture: Architecture, distinct: Iterable[Layer], parallel: Parallel, resolved: Resolved
+) -> _Placement:
+    block_size = _block_size(architecture, distinct, parallel, resolved)
+    states = _states(distinct)
+    padded = 0
+    if states and architecture.is_hybrid:
+        padded = block_size * _attention_token_bytes(architecture, parallel, resolved)
+    return _Placement(
+        rules=planner_rules(resolved.version),
+        ranks=parallel.tensor_parallel_size,
+        dtype=resolved.dtype,
+        kv_cache_dtype=resolved.kv_cache_dtype,
+        block_size=block_size,
+        state_block_size=_state_block_size(block_size, resolved) if states else 0,
+        padded_state_bytes=padded,
+        num_speculative_tokens=resolved.num_speculative_tokens,
+    )
+
+
+def _states(distinct: Iterable[Layer]) -> list[RecurrentState]:
+    return [state for layer in distinct for state in layer.caches if isinstance(state, RecurrentState)]
+
+
+def _state_block_size(block_size: int, resolved: Resolved) -> int:
+    """Without prefix caching one state serves a whole request, so its block is max_model_len long."""
+    return resolved.max_model_len if resolved.mamba_cache_mode == "none" else block_size
+
+
+def _block_size(
+    architecture: Architecture, distinct: Iterable[Layer], parallel: Parallel, resolved: Resolved
+) -> int:
+    states = _states(distinct)
+    if not states or not architecture.is_hybrid:
+        return resolved.block_size
+    sizes = [
+        recurrent_state_bytes(
+            state, parallel.tensor_parallel_size, resolved.dtype, resolved.num_speculative_tokens
+        )
+        for state in dict.fromkeys(states)
+    ]
+    return hybrid_block_size(
+        state_bytes=max(sizes),
+        token_bytes=_attention_token_bytes(architecture, parallel, resolved),
+        is_mla=architecture.is_mla,
+        resolved=resolved,
+    )
+
+
+def _attention_token_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
+    """Bytes of one token in one attention layer on a rank, from the model's own head count and size."""
+    storage = kv_format(resolved.kv_cache_dtype)
+    if architecture.is_mla:
+        return storage.latent_vector_bytes(architecture.head_dim)
+    heads = units_per_rank(architecture.num_kv_heads, parallel.tensor_parallel_size, replicable=True)
+    return heads * storage.head_bytes(architecture.head_dim, architecture.head_dim)
+
+
+def recurrent_state_bytes(state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int) -> int:
+    """Bytes of one request's state of one layer on one rank.
+
+    Σ over its tensors of replicated × sharded / ranks × element bytes; groups that do not divide are replicated
+    up to one per rank.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateShapeCalculator (0.32.0).
+
+    Example:
+        >>> from kvcore.model.cache_state import StateShape
+        >>> delta_net = RecurrentState(kind="gdn_attention", heads=32, shapes=(
+        ...     StateShape(sharded=3 * 8192, replicated=1), StateShape(sharded=32, replicated=128 * 128)))
+        >>> recurrent_state_bytes(delta_net, 1, "bfloat16", 0)
+        1097728
+    """
+    if state.heads % ranks:
+        raise EngineRefusalError(
+            "state-heads-not-divisible",
+            field="tensor_parallel_size",
+            value=ranks,
+            heads=state.heads,
+            ranks=ranks,
+        )
+    extra_groups = ranks - state.replicable_groups if state.replicable_groups % ranks else 0
+    total = 0
+    for shape in state.shapes:
+        sharded = shape.sharded + shape.sharded_per_group * max(0, extra_groups)
+        per_token = shape.sharded_per_speculative_token * sharded // shape.sharded
+        elements = divided(sharded + per_token * num_speculative_tokens, ranks) * shape.replicated
+        total += elements * kv_format(shape.dtype or dtype).key_bits // 8
+    return total
+
+
+@lru_cache(maxsize=8192)
+def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
+    """The spec of one layer that declares `state`; `layers` is 1."""
+    match state:
+        case FullAttention():
+            return _attention(
+                CacheKind.FULL_ATTENTION, state.num_kv_heads, state.head_size, state.head_size_v, at
+            )
+        case SlidingWindow():
+            spec = _attention(
+                CacheKind.SLIDING_WINDOW, state.num_kv_heads, state.head_size, state.head_size_v, at
+            )
+            return replace(spec, sliding_window=state.sliding_window)
+        case ChunkedLocal():
+            spec = _attention(
+                CacheKind.CHUNKED_LOCAL_ATTENTION, state.num_kv_heads, state.head_size, state.head_size_v, at
+            )
+            return replace(spec, attention_chunk_size=state.attention_chunk_size)
+        case CrossAttention():
+            spec = _attention(
+                CacheKind.CROSS_ATTENTION, state.num_kv_heads, state.head_size, state.head_size, at
+            )
+            return replace(spec, encoder_tokens=state.encoder_tokens)
+        case Mla():
+            size = state.kv_lora_rank + state.qk_rope_head_dim
+            token_bytes = kv_format(at.kv_cache_dtype).latent_vector_bytes(size)
+            return _latent(size, at.block_size * token_bytes, at.kv_cache_dtype, at)
+        case SparseIndexer():
+            size = state.index_head_dim + 4 * (state.index_head_dim // INDEXER_SCALE_BLOCK)
+            return _latent(size, at.block_size * size, "uint8", at)
+        case CompressedLatent():
+            states = at.block_size // state.tokens_per_state
+            page = round_up(states * state.state_bytes, state.page_alignment)
+            return replace(
+                _latent(state.state_bytes, page, "uint8", at), tokens_per_state=state.tokens_per_state
+            )
+        case LatentWindow():
+            return LayerSpec(
+                kind=CacheKind.SLIDING_WINDOW_MLA,
+                layers=1,
+                block_size=state.block_size,
+                page_size_bytes=round_up(state.block_size * state.state_bytes, state.page_alignment),
+                num_kv_heads=1,
+                head_size=state.state_bytes,
+                sliding_window=state.sliding_window,
+            )
+        case RecurrentState():
+            return _recurrent(state, at)
+
+
+def _attention(kind: CacheKind, num_kv_heads: int, size_k: int, size_v: int, at: _Placement) -> LayerSpec:
+    heads = units_per_rank(num_kv_heads, at.ranks, replicable=True)
+    stored_v = size_v if at.rules.value_dimension else size_k
+    return LayerSpec(
+        kind=kind,
+        layers=1,
+        block_size=at.block_size,
+        page_size_bytes=at.block_size * heads * kv_format(at.kv_cache_dtype).head_bytes(size_k, stored_v),
+        num_kv_heads=heads,
+        head_size=size_k,
+        head_size_v=stored_v,
+        dtype=at.kv_cache_dtype,
+    )
+
+
+def _latent(size: int, page: int, dtype: str, at: _Placement) -> LayerSpec:
+    return LayerSpec(
+        kind=CacheKind.MLA_ATTENTION,
+        layers=1,
+        block_size=at.block_size,
+        page_size_bytes=page,
+        num_kv_heads=1,
+        head_size=size,
+        dtype=dtype,
+    )
+
+
+def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
+    size = recurrent_state_bytes(state, at.ranks, at.dtype, at.num_speculative_tokens)
+    return LayerSpec(
+        kind=CacheKind.MAMBA,
+        layers=1,
+        block_size=at.state_block_size,
+        page_size_bytes=max(size, at.padded_state_bytes),
+        head_size=size,
+        dtype=state.kind,
+        num_speculative_blocks=at.num_speculative_tokens,
+        num_checkpoint_blocks=at.rules.mamba2_checkpoint_blocks if state.kind == "mamba2" else 0,
+    )
+
+
+def _check_context_parallel(architecture: Architecture, parallel: Parallel) -> None:
+    """Source: vllm/config/model.py:verify_with_parallel_config (0.32.0)."""
+    size = parallel.decode_context_parallel_size
+    if size == 1:
+        return
+    ranks, heads = parallel.tensor_parallel_size, architecture.num_kv_heads
+    facts = {"field": "decode_context_parallel_size", "value": size, "ranks": ranks, "heads": heads}
+    if ranks % size:
+        raise EngineRefusalError("context-parallel-division", **facts)
+    if architecture.is_mla:
+        return
+    if ranks <= heads:
+        raise EngineRefusalError("context-parallel-ranks", **facts)
+    if size > ranks // heads:
+        raise EngineRefusalError("context-parallel-size", maximum=ranks // heads, **facts)

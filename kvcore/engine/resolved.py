@@ -45,4 +45,7 @@ class Resolved:
     cudagraph_modes: tuple[str, ...]
     """Which graph sets are captured: PIECEWISE, FULL."""
     num_speculative_tokens: int = 0
+    speculative_method: str = ""
+    """ngram, eagle, eagle3, mtp, draft_model, ...; "" without speculative decoding."""
+    num_gpu_blocks_override: int | None = None
     notices: tuple[Notice, ...] = ()

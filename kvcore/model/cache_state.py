@@ -57,14 +57,16 @@ class SparseIndexer:
 class StateShape:
     """One recurrent state tensor: the product of `replicated` sizes and of `sharded` sizes divided by TP.
 
-    `dtype` is a torch name, or "" for the one that `mamba_cache_dtype` resolves to.
-    `grows_with_speculation`: how many elements one speculative token adds on the whole model.
+    `dtype` is a torch name, or "" for the one that `mamba_cache_dtype` resolves to: the model's.
     """
 
     sharded: int
     replicated: int
     dtype: str = ""
     sharded_per_speculative_token: int = 0
+    """By how much one speculative token lengthens `sharded` (convolution rows)."""
+    sharded_per_group: int = 0
+    """How much of `sharded` belongs to each of the `replicable_groups` (Mamba 2: 2 × state size × rows)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +93,36 @@ class CrossAttention:
     encoder_tokens: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressedLatent:
+    """Latent vectors that stand for `tokens_per_state` tokens each (DeepSeek-V4's compressed caches and indexers).
+
+    `state_bytes` is one stored vector in its packed layout; pages are rounded up to `page_alignment` bytes.
+    """
+
+    tokens_per_state: int
+    state_bytes: int
+    page_alignment: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentWindow:
+    """Latent vectors or compressor states of the last `sliding_window` tokens, in blocks of their own size."""
+
+    sliding_window: int
+    state_bytes: int
+    page_alignment: int
+    block_size: int
+
+
 CacheState: TypeAlias = (
-    FullAttention | SlidingWindow | ChunkedLocal | Mla | SparseIndexer | RecurrentState | CrossAttention
+    FullAttention
+    | SlidingWindow
+    | ChunkedLocal
+    | Mla
+    | SparseIndexer
+    | RecurrentState
+    | CrossAttention
+    | CompressedLatent
+    | LatentWindow
 )

@@ -1,0 +1,105 @@
+"""The start-up check: whether one request of max_model_len fits, and the longest one that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kvcore.cache.groups import Grouping, StageGroup, StageSpecs
+from kvcore.cache.spec import Demand, LayerSpec, blocks_per_request
+from kvcore.engine.resolved import Resolved
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitCheck:
+    """One comparison the engine makes: Σ blocks of one request × bytes against a budget."""
+
+    terms: tuple[tuple[tuple[LayerSpec, ...], int], ...]
+    """Specs that share a block table, and the bytes that each of their blocks counts for."""
+    budget_bytes: int
+
+    def needed_bytes(self, length: int, demand: Demand) -> int:
+        """What one request of `length` tokens counts for."""
+        return sum(group_blocks(members, length, demand) * weight for members, weight in self.terms)
+
+    def longest(self, limit: int, demand: Demand) -> int:
+        """The largest length up to `limit` that passes; 0 when not even one token does.
+
+        Source: vllm/v1/core/kv_cache_utils.py:estimate_max_model_len (0.9.2), _auto_fit_max_model_len (0.14.1).
+        """
+        if self.budget_bytes <= 0 or self.needed_bytes(1, demand) > self.budget_bytes:
+            return 0
+        if self.needed_bytes(limit, demand) <= self.budget_bytes:
+            return limit
+        low, high = 1, limit
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.needed_bytes(middle, demand) <= self.budget_bytes:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
+def group_blocks(members: tuple[LayerSpec, ...], length: int, demand: Demand) -> int:
+    """Blocks that one request of `length` tokens may hold of one group."""
+    if len(members) == 1:
+        return blocks_per_request(members[0], length, demand)
+    return max(blocks_per_request(spec, length, demand) for spec in members)
+
+
+def fit_checks(
+    specs_per_rank: StageSpecs,
+    grouping: Grouping,
+    available_bytes: Sequence[int],
+    resolved: Resolved,
+    demand: Demand,
+) -> tuple[FitCheck, ...]:
+    """The comparisons that this version makes; all of them have to pass.
+
+    layers                  each worker's layers one by one, before they are grouped
+    first-group             only the first group of the whole model counts, against the smallest memory
+    first-group-projected   the same on each worker
+    groups                  every group of each worker
+    groups-and-null-block   the same, and one block is kept back
+
+    Source: vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory (0.13.0),
+    _max_memory_usage_bytes_from_groups (0.14.1, 0.17.1, 0.19.1, 0.29.0).
+    """
+    rule = demand.rules.fit_check
+    budgets = tuple(available_bytes)
+    override = resolved.num_gpu_blocks_override
+    if override is not None and demand.rules.override_counts_in_check:
+        budgets = tuple(override * block_bytes for block_bytes in grouping.bytes_per_block)
+    if rule == "first-group":
+        return (FitCheck(terms=_first_group(grouping.whole), budget_bytes=min(budgets)),)
+    checks = []
+    for stage, specs in enumerate(specs_per_rank):
+        budget = budgets[stage]
+        groups = grouping.stages[stage]
+        if not specs:
+            continue
+        if rule == "layers":
+            terms = tuple(((spec,), spec.layers * spec.page_size_bytes) for spec in specs)
+        elif rule == "first-group-projected":
+            terms = _first_group(groups)
+        else:
+            terms = _all_groups(groups, grouping.bytes_per_block[stage])
+        if rule == "groups-and-null-block":
+            budget -= grouping.bytes_per_block[stage]
+        checks.append(FitCheck(terms=terms, budget_bytes=budget))
+    return tuple(checks)
+
+
+def _first_group(groups: tuple[StageGroup, ...]) -> tuple[tuple[tuple[LayerSpec, ...], int], ...]:
+    widest = max(group.pool_bytes for group in groups)
+    return ((groups[0].members, widest),)
+
+
+def _all_groups(
+    groups: Iterable[StageGroup], block_bytes: int
+) -> tuple[tuple[tuple[LayerSpec, ...], int], ...]:
+    weights: dict[tuple[LayerSpec, ...], int] = {}
+    for group in groups:
+        weights[group.members] = weights.get(group.members, 0) + block_bytes
+    return tuple(weights.items())
