@@ -87,7 +87,9 @@ def _weight_bytes(
     parameters = loading = 0
     for layer, prefix, count in counted_layers(architecture, quantization, indices):
         parameters += count * rank.modules_bytes(layer.modules, prefix)
-        loading += count * rank.experts_loading_bytes(layer.modules, prefix)
+        loading += count * (
+            rank.experts_loading_bytes(layer.modules, prefix) + rank.modules_bytes(layer.loading, prefix)
+        )
     parameters += rank.modules_bytes(architecture.every, "")
     is_first, is_last = stage == 0, stage == parallel.pipeline_parallel_size - 1
     if is_first:

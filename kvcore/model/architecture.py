@@ -112,6 +112,8 @@ class Layer:
 
     modules: tuple[Module, ...]
     caches: tuple[CacheState, ...] = ()
+    loading: tuple[Parameter, ...] = ()
+    """What loading adds for good beside the modules: the copies that latent attention decodes with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 from kvcore.errors import CatalogueError, ModelError
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import chatglm, dbrx, decoder, gemma, gpt, mixture, multimodal, windows
+from kvcore.model.families import chatglm, dbrx, decoder, gemma, gpt, mixture, mla, multimodal, windows
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 
-FAMILIES: Final[tuple[ModuleType, ...]] = (decoder, mixture, gpt, chatglm, dbrx, gemma, windows)
+FAMILIES: Final[tuple[ModuleType, ...]] = (decoder, mixture, gpt, chatglm, dbrx, gemma, windows, multimodal, mla)
 
 
 def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:

@@ -1,10 +1,10 @@
-"""Vision transformers beside a language model, cut over ranks like a dense model: SigLIP, Llama 4."""
+"""Vision transformers beside a language model, cut over ranks like a dense model: SigLIP, Llama 4, MoonViT."""
 
 from __future__ import annotations
 
 from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
 from kvcore.model.config import Section
-from kvcore.model.families.blocks import column, norm, norms, row
+from kvcore.model.families.blocks import column, norm, norms, replicated, row
 
 
 def read_siglip(vision: Section, prefix: str) -> tuple[Module, ...]:
@@ -97,3 +97,34 @@ def tower_qkv(prefix: str, hidden: int, heads: int) -> Linear:
         bias=True,
         parts=tuple(f"{prefix}.{part}_proj" for part in "qkv"),
     )
+
+
+def read_moonvit(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
+    """MoonViT with space and time, and its patch-merging projector.
+
+    Source: vllm/model_executor/models/kimi_k25_vit.py (0.32).
+    """
+    hidden = vision.integer("vt_hidden_size")
+    patch = vision.integer("patch_size")
+    height, width = vision.integer("init_pos_emb_height"), vision.integer("init_pos_emb_width")
+    merge = vision.integers("merge_kernel_size", minimum=1) or (2, 2)
+    merged = hidden * merge[0] * merge[1]
+    modules: list[Module] = [
+        Parameter(name="vision_tower.patch_embed.proj", replicated=(3 * patch**2 + 1) * hidden),
+        Parameter(name="vision_tower.patch_embed.pos_emb", replicated=height * width * hidden),
+        norm("vision_tower.encoder.final_layernorm", hidden, bias=True),
+        norm("mm_projector.pre_norm", hidden, bias=True),
+        unquantized(replicated("mm_projector.linear_1", merged, merged, bias=True)),
+        unquantized(replicated("mm_projector.linear_2", merged, text_hidden_size, bias=True)),
+    ]
+    heads, intermediate = vision.integer("vt_num_attention_heads"), vision.integer("vt_intermediate_size")
+    for index in range(vision.layers("vt_num_hidden_layers")):
+        prefix = f"vision_tower.encoder.blocks.{index}."
+        modules += [
+            *norms(hidden, f"{prefix}norm0", f"{prefix}norm1", bias=True),
+            unquantized(column(f"{prefix}mlp.fc0", hidden, intermediate, bias=True)),
+            unquantized(row(f"{prefix}mlp.fc1", intermediate, hidden, bias=True)),
+            unquantized(tower_qkv(f"{prefix}wqkv", hidden, heads)),
+            unquantized(row(f"{prefix}wo", hidden, hidden, bias=True)),
+        ]
+    return tuple(modules)

@@ -122,7 +122,7 @@ class PackQuantized(FormatBase):
         zeros = 0
         if not self.symmetric:
             zeros = ((up_rows // packing) * up_groups + (hidden // packing) * down_groups) * INT32_BYTES
-        stored_shapes = 2 * 2 * FLOAT32_BYTES
+        stored_shapes = 2 * 2 * shape.element_bytes
         return shape.num_experts * (weight + scales + zeros + stored_shapes) + shape.bias_bytes
 
     def _groups(self, in_features: int) -> int:
