@@ -16,11 +16,43 @@ from typing import Final, TypeAlias
 from kvcore.errors import CatalogueError, ModelError
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import chatglm, dbrx, decoder, gemma, gpt, mixture, mla, multimodal, windows
+from kvcore.model.families import (
+    chatglm,
+    dbrx,
+    decoder,
+    gemma,
+    gpt,
+    hunyuan,
+    minicpm,
+    mixture,
+    mla,
+    molmo,
+    multimodal,
+    nemotron_nas,
+    phi3v,
+    qwen,
+    windows,
+)
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 
-FAMILIES: Final[tuple[ModuleType, ...]] = (decoder, mixture, gpt, chatglm, dbrx, gemma, windows, multimodal, mla)
+FAMILIES: Final[tuple[ModuleType, ...]] = (
+    decoder,
+    mixture,
+    gpt,
+    chatglm,
+    dbrx,
+    gemma,
+    windows,
+    multimodal,
+    mla,
+    hunyuan,
+    minicpm,
+    molmo,
+    nemotron_nas,
+    phi3v,
+    qwen,
+)
 
 
 def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:

@@ -7,8 +7,10 @@ from kvcore.model.config import Section
 from kvcore.model.families.blocks import column, norm, norms, replicated, row
 
 
-def read_siglip(vision: Section, prefix: str) -> tuple[Module, ...]:
+def read_siglip(vision: Section, prefix: str, layers: int | None = None) -> tuple[Module, ...]:
     """Patch and position embeddings, the layers, and the last norm; names begin with `prefix`.
+
+    With fewer `layers` than the config names, the last norm is left out.
 
     Source: vllm/model_executor/models/siglip.py:SiglipVisionTransformer (0.32).
     """
@@ -20,9 +22,11 @@ def read_siglip(vision: Section, prefix: str) -> tuple[Module, ...]:
         Parameter(name=f"{prefix}embeddings.patch_embedding", replicated=(pixels + 1) * hidden),
         Parameter(name=f"{prefix}embeddings.position_embedding", replicated=positions * hidden),
     ]
-    for index in range(vision.layers()):
+    count = vision.layers() if layers is None else layers
+    for index in range(count):
         modules += siglip_layer(vision, hidden, f"{prefix}encoder.layers.{index}.")
-    modules.append(norm(f"{prefix}post_layernorm", hidden, bias=True))
+    if count == vision.layers():
+        modules.append(norm(f"{prefix}post_layernorm", hidden, bias=True))
     return tuple(modules)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kvcore.model.architecture import Linear, Module, Parameter, RotaryTable, VisionEncoder
 from kvcore.model.config import MAX_LAYERS, Section
 from kvcore.model.families.blocks import Heads, column, gated_mlp, norm, plain_mlp, qkv, replicated, row
+from kvcore.model.families.towers import read_siglip
 from kvcore.model.rope import Rope
 
 VISION_ROPE_POSITIONS = 8192
@@ -94,28 +95,12 @@ def clip(section: Section, layers: int, prefix: str = "vision_tower.vision_model
 
 
 def siglip(section: Section, layers: int, prefix: str = "vision_tower.vision_model") -> tuple[Module, ...]:
-    """SigLIP up to `layers` blocks, without its pooling head.
-
-    Source: vllm/model_executor/models/siglip.py (0.32).
-    """
-    hidden, intermediate = section.integer("hidden_size"), section.integer("intermediate_size")
-    heads = square_heads(section, hidden, section.integer("num_attention_heads"))
-    patch = section.integer("patch_size", maximum=4096)
-    side = patches_per_side(section, section.integer("image_size"), patch)
-    channels = section.integer("num_channels", 3, maximum=64)
-    modules: list[Module] = [
-        convolution(f"{prefix}.embeddings.patch_embedding", channels, hidden, (patch, patch), bias=True),
-        table(f"{prefix}.embeddings.position_embedding", side * side, hidden),
-    ]
-    for index in range(layers):
-        modules += transformer_block(heads, intermediate, f"{prefix}.encoder.layers.{index}")
-    if layers == section.layers():
-        modules.append(norm(f"{prefix}.post_layernorm", hidden, bias=True))
-    return tuple(modules)
+    """SigLIP up to `layers` blocks, without its pooling head."""
+    return read_siglip(section, f"{prefix}.", layers)
 
 
 def transformer_block(heads: Heads, intermediate: int, prefix: str) -> tuple[Module, ...]:
-    """A CLIP or SigLIP block."""
+    """A CLIP block."""
     return (
         *encoder_attention(heads, f"{prefix}.self_attn", fused="qkv_proj", out="out_proj", bias=True),
         *plain_mlp(heads.hidden_size, intermediate, f"{prefix}.mlp.fc1", f"{prefix}.mlp.fc2", bias=True),
