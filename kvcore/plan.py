@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from kvcore import catalogue
 from kvcore.cache.capacity import CachePlan, plan_cache
-from kvcore.cache.states import LayerSpec, aligned_block_size, rank_layer_specs
+from kvcore.cache.spec import LayerSpec
+from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.defaults import resolve
 from kvcore.engine.resolved import Resolved

@@ -156,7 +156,7 @@ _RESOURCES: Final[Mapping[Vendor, str]] = {
 
 def start_seconds(plan: Plan) -> int:
     """Seconds that a start may take before a probe should give up, in whole minutes."""
-    loaded_gib = plan.weights.loaded / (1 << 30)
+    loaded_gib = plan.weights.total / (1 << 30)
     seconds = _START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib * plan.scenario.parallel.ranks_per_replica
     return int(-(-seconds // 60) * 60)
 
