@@ -1,9 +1,10 @@
 """The planner against vLLM's own, on every version.
 
-planner_cases.json: cache specs of a rank of each pipeline stage, flags and memory; `--block-size` is 16 throughout. planner_vectors.jsonl: what
-the planner of 30 vLLM releases, 0.8.5 to 0.33.0, made of them. Both come from driving each release's own
-`get_kv_cache_configs` (or `get_kv_cache_config`) with plain spec objects on a CPU; `concurrency_printed` is what
-versions print that do not keep the number. Releases that answer the same share a line.
+planner_cases.json: cache specs of a rank of each pipeline stage, flags and memory; `--block-size` is 16
+throughout. planner_vectors.jsonl: what the planner of 30 vLLM releases, 0.8.5 to 0.33.0, made of them. Both come
+from driving each release's own `get_kv_cache_configs` (or `get_kv_cache_config`) with plain spec objects on a
+CPU; `concurrency_printed` is what versions print that do not keep the number. Releases that answer the same
+share a line.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
-from tests.cache_examples import flags
 
 from kvcore.cache.capacity import CacheGroup, CachePlan, max_concurrency_at, plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.errors import EngineRefusalError
 from kvcore.scenario import Parallel
 from kvcore.units import GIB
+from tests.cache_examples import flags
 
 DATA = Path(__file__).parent / "data"
 CASES = json.loads((DATA / "planner_cases.json").read_text())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 from kvcore.cache.rules import planner_rules
 from kvcore.engine.resolved import Resolved
@@ -13,14 +14,13 @@ from kvcore.errors import CatalogueError
 from kvcore.units import ceil_div
 
 DEFAULT_KERNEL_BLOCK: Final = 16
-CUTLASS_MLA_KERNEL_BLOCK: Final = 128
 
 
 def hybrid_block_size(*, state_bytes: int, token_bytes: int, is_mla: bool, resolved: Resolved) -> int:
     """Tokens per block of a hybrid model: a × ⌈state bytes / (a × bytes of one token)⌉, at least as asked.
 
-    a is 16 at first, larger for MLA from 0.11.2, and from 0.20 the larger of the backend's smallest kernel block
-    and the asked block size.
+    a is 16 at first, larger for MLA from 0.11.2, and from 0.20 the larger of the backend's smallest kernel
+    block and the asked block size.
 
     Source: vllm/model_executor/models/config.py:HybridAttentionMambaModelConfig (0.10.0 to 0.19.0),
     vllm/platforms/interface.py:_align_hybrid_block_size (0.20.2 to 0.33.0).
@@ -34,10 +34,9 @@ def hybrid_block_size(*, state_bytes: int, token_bytes: int, is_mla: bool, resol
         if is_mla:
             alignment = max(alignment, rules.mla_block_alignment)
     elif is_mla:
-        cutlass = (
-            resolved.attention_backend == "CUTLASS_MLA" and rules.mla_block_alignment > DEFAULT_KERNEL_BLOCK
-        )
-        alignment = CUTLASS_MLA_KERNEL_BLOCK if cutlass else rules.mla_block_alignment
+        alignment = rules.mla_block_alignment
+        if resolved.attention_backend == "CUTLASS_MLA":
+            alignment = smallest_kernel_block(resolved.attention_backend)
     return max(resolved.block_size, alignment * ceil_div(state_bytes, alignment * token_bytes))
 
 
@@ -48,14 +47,21 @@ def smallest_kernel_block(attention_backend: str) -> int:
 
 @lru_cache(maxsize=1)
 def _kernel_blocks() -> dict[str, int]:
-    raw = tomllib.loads(resources.files("kvcore.cache").joinpath("backends.toml").read_text(encoding="utf-8"))
+    text = resources.files("kvcore.cache").joinpath("backends.toml").read_text(encoding="utf-8")
+    return read_kernel_blocks(tomllib.loads(text))
+
+
+def read_kernel_blocks(raw: Mapping[str, Any]) -> dict[str, int]:
+    """`backends.toml` as backend -> tokens; raises CatalogueError for any other shape."""
     blocks = raw.get("smallest_kernel_block")
-    if set(raw) != {"source", "smallest_kernel_block"} or not all(
-        type(size) is int for size in blocks.values()
+    if (
+        set(raw) != {"source", "smallest_kernel_block"}
+        or not isinstance(blocks, dict)
+        or not all(type(size) is int for size in blocks.values())
     ):
         raise CatalogueError(
             "invalid-catalogue-entry",
             field="backends.toml",
             reason="it holds source and smallest_kernel_block",
         )
-    return dict(blocks)
+    return blocks

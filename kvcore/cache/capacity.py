@@ -48,8 +48,8 @@ class CachePlan:
     fits: bool
     """Whether that check passes."""
     longest_request_tokens: int
-    """The largest max_model_len that passes the check, at most the larger of the asked one and the model's own;
-    0 when none does."""
+    """The largest max_model_len that passes the check, at most the larger of the asked one and the model's
+    own; 0 when none does."""
     max_model_len: int
     """As planned: shrunk when max_model_len is auto."""
 
@@ -84,9 +84,7 @@ def plan_cache(
     block_bytes = grouping.bytes_per_block[largest]
     groups = tuple(_cache_group(group, length, demand) for group in grouping.stages[largest])
     slope = [_blocks_per_token(group, demand) for group in grouping.stages[largest]]
-    fixed = sum(
-        group.blocks_per_request for group, per_token in zip(groups, slope, strict=True) if not per_token
-    )
+    fixed = sum(group.blocks_per_request for group, grows in zip(groups, slope, strict=True) if not grows)
     concurrency = _concurrency(num_blocks, grouping.stages[0], length, resolved, demand)
     return CachePlan(
         num_blocks=num_blocks,

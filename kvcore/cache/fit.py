@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kvcore.cache.groups import Grouping, StageGroup, StageSpecs
 from kvcore.cache.spec import Demand, LayerSpec, blocks_per_request
 from kvcore.engine.resolved import Resolved
+
+Terms: TypeAlias = tuple[tuple[tuple[LayerSpec, ...], int], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FitCheck:
     """One comparison the engine makes: Σ blocks of one request × bytes against a budget."""
 
-    terms: tuple[tuple[tuple[LayerSpec, ...], int], ...]
+    terms: Terms
     """Specs that share a block table, and the bytes that each of their blocks counts for."""
     budget_bytes: int
 
@@ -25,7 +28,8 @@ class FitCheck:
     def longest(self, limit: int, demand: Demand) -> int:
         """The largest length up to `limit` that passes; 0 when not even one token does.
 
-        Source: vllm/v1/core/kv_cache_utils.py:estimate_max_model_len (0.9.2), _auto_fit_max_model_len (0.14.1).
+        Source: vllm/v1/core/kv_cache_utils.py:estimate_max_model_len (0.9.2),
+        _auto_fit_max_model_len (0.14.1).
         """
         if self.budget_bytes <= 0 or self.needed_bytes(1, demand) > self.budget_bytes:
             return 0
@@ -74,6 +78,7 @@ def fit_checks(
     if rule == "first-group":
         return (FitCheck(terms=_first_group(grouping.whole), budget_bytes=min(budgets)),)
     checks = []
+    terms: Terms
     for stage, specs in enumerate(specs_per_rank):
         budget = budgets[stage]
         groups = grouping.stages[stage]
@@ -84,21 +89,19 @@ def fit_checks(
         elif rule == "first-group-projected":
             terms = _first_group(groups)
         else:
-            terms = _all_groups(groups, grouping.bytes_per_block[stage])
+            terms = _all_groups(groups, grouping.checked_bytes_per_block[stage])
         if rule == "groups-and-null-block":
             budget -= grouping.bytes_per_block[stage]
         checks.append(FitCheck(terms=terms, budget_bytes=budget))
     return tuple(checks)
 
 
-def _first_group(groups: tuple[StageGroup, ...]) -> tuple[tuple[tuple[LayerSpec, ...], int], ...]:
+def _first_group(groups: tuple[StageGroup, ...]) -> Terms:
     widest = max(group.pool_bytes for group in groups)
     return ((groups[0].members, widest),)
 
 
-def _all_groups(
-    groups: Iterable[StageGroup], block_bytes: int
-) -> tuple[tuple[tuple[LayerSpec, ...], int], ...]:
+def _all_groups(groups: Iterable[StageGroup], block_bytes: int) -> Terms:
     weights: dict[tuple[LayerSpec, ...], int] = {}
     for group in groups:
         weights[group.members] = weights.get(group.members, 0) + block_bytes

@@ -47,14 +47,17 @@ class KvFormat:
         """Bytes of one token's latent vector of `size` elements.
 
         Example:
-            >>> kv_format("bfloat16").latent_vector_bytes(576), kv_format("fp8_ds_mla").latent_vector_bytes(576)
-            (1152, 656)
+            >>> [kv_format(name).latent_vector_bytes(576) for name in ("bfloat16", "fp8_e4m3", "fp8_ds_mla")]
+            [1152, 576, 656]
         """
         return self.latent_bytes or ceil_div(size * self.key_bits, 8)
 
 
 def kv_format(kv_cache_dtype: str) -> KvFormat:
-    """The format that the engine calls `kv_cache_dtype`; raises EngineRefusalError for one it does not know."""
+    """The format that the engine calls `kv_cache_dtype`.
+
+    Raises EngineRefusalError for a name it does not know.
+    """
     found = _formats().get(kv_cache_dtype)
     if found is None:
         raise EngineRefusalError("unknown-kv-cache-dtype", field="kv_cache_dtype", value=kv_cache_dtype)

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvcore.cache.packing import packed_groups
+from kvcore.cache.packing import Bucket, dealt, is_packed, packed_groups
 from kvcore.cache.rules import PlannerRules
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 from kvcore.errors import EngineRefusalError
-from kvcore.units import ceil_div, round_up
+from kvcore.units import ceil_div
 
 StageSpecs = tuple[tuple[LayerSpec, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bucket:
-    """Layers of one kind, in the engine's order. `counts[stage]` layers of `specs[i]` are in `counts[i]`."""
-
-    specs: tuple[LayerSpec, ...]
-    counts: tuple[tuple[int, ...], ...]
-
-    @property
-    def layers(self) -> int:
-        """How many layers it has over all stages."""
-        return sum(map(sum, self.counts))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StageGroup:
-    """One group on one stage. `members` are its distinct specs over all stages, `layers` what this stage has."""
+    """One group on one stage: `members` are its distinct specs over all stages."""
 
     kind: CacheKind
     block_size: int
@@ -39,6 +26,8 @@ class StageGroup:
     """Of one layer's block; the sum over layers where pages differ."""
     pool_bytes: int
     """What one block of this group takes on this stage."""
+    repeats: int
+    """The most layers that share a page size."""
     members: tuple[LayerSpec, ...]
 
 
@@ -49,76 +38,89 @@ class Grouping:
     whole: tuple[StageGroup, ...]
     stages: tuple[tuple[StageGroup, ...], ...]
     bytes_per_block: tuple[int, ...]
-    """What one block takes on each stage: groups overlay each other, so the widest one; 0 on an empty stage."""
+    """What one block takes on each stage: groups overlay each other, so the widest; 0 on an empty stage."""
+    checked_bytes_per_block: tuple[int, ...]
+    """What the start-up check counts a block for; the same but for packed groups to 0.28."""
 
 
 @lru_cache(maxsize=4096)
 def group_layers(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool) -> Grouping:
     """The groups that the planner makes of the specs of a rank of each pipeline stage.
 
-    From 0.11 over all stages, members of a bucket dealt out in turn; before, each worker on its own, in slices.
+    From 0.11 over all stages, members of a bucket dealt out in turn; before, each worker on its own, in
+    slices.
 
     Raises EngineRefusalError where pages or kinds cannot be brought together.
 
-    Source: vllm/v1/core/kv_cache_utils.py:get_kv_cache_groups (0.11.0 to 0.32.0), get_kv_cache_config (0.8.5 to
-    0.10.2), _project_kv_cache_groups_to_worker (0.19.0).
+    Source: vllm/v1/core/kv_cache_utils.py:get_kv_cache_groups (0.11.0 to 0.32.0), get_kv_cache_config
+    (0.8.5 to 0.10.2), _project_kv_cache_groups_to_worker (0.19.0).
     """
     if rules.global_groups:
         return _grouping(stage_specs, rules, hybrid_manager)
     alone = tuple(_grouping((specs,), rules, hybrid_manager).whole for specs in stage_specs)
-    return Grouping(whole=alone[0], stages=alone, bytes_per_block=tuple(_block_bytes(g, 1) for g in alone))
+    block_bytes = tuple(_block_bytes(groups) for groups in alone)
+    return Grouping(
+        whole=alone[0], stages=alone, bytes_per_block=block_bytes, checked_bytes_per_block=block_bytes
+    )
 
 
 def _grouping(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool) -> Grouping:
     merged = _merge(stage_specs, rules)
     if not merged.specs:
-        return Grouping(
-            whole=(), stages=tuple(() for _ in stage_specs), bytes_per_block=(0,) * len(stage_specs)
-        )
+        nothing = (0,) * len(stage_specs)
+        stages = ((),) * len(stage_specs)
+        return Grouping(whole=(), stages=stages, bytes_per_block=nothing, checked_bytes_per_block=nothing)
     if not (hybrid_manager and rules.hybrid_manager):
         merged = _promote(merged, rules)
-    alignment = 1
+    split: tuple[Bucket, ...]
+    by_tuples = False
     if _is_one_type(merged, rules):
         split = (merged,)
-    elif rules.packed_groups != "none" and (packed := packed_groups(merged.specs, merged.counts, rules)):
-        split = tuple(Bucket(specs=specs, counts=counts) for specs, counts in packed)
-        if rules.packed_groups == "pattern-repeats":
-            alignment = math.lcm(*(spec.block_stride_alignment for spec in merged.specs))
+    elif rules.packed_groups != "none" and is_packed(merged.specs):
+        by_tuples = rules.packed_groups == "layer-tuples"
+        split = packed_groups(merged, full_first=by_tuples)
     else:
         split = _split(_unify_pages(merged, rules), rules)
-    stages = range(len(stage_specs))
-    per_stage = tuple(tuple(_stage_group(group, (stage,)) for group in split) for stage in stages)
-    whole = tuple(_stage_group(group, stages) for group in split)
-    block_bytes = tuple(_block_bytes(groups, alignment) for groups in per_stage)
-    return Grouping(whole=whole, stages=per_stage, bytes_per_block=block_bytes)
-
-
-def _block_bytes(groups: tuple[StageGroup, ...], alignment: int) -> int:
-    """`alignment` is that of a block that holds all layers side by side."""
-    return round_up(max((group.pool_bytes for group in groups), default=0), alignment)
-
-
-def _stage_group(bucket: Bucket, stages: range | tuple[int, ...]) -> StageGroup:
-    pool = layers = 0
-    for spec, counts in zip(bucket.specs, bucket.counts, strict=True):
-        count = sum(counts[stage] for stage in stages)
-        layers += count
-        pool += count * _stride(spec)
-    first = bucket.specs[0]
-    kinds = {spec.kind for spec in bucket.specs}
-    uniform = len(bucket.specs) > 1
-    return StageGroup(
-        kind=first.kind if len(kinds) == 1 else CacheKind.FULL_ATTENTION,
-        block_size=first.block_size,
-        layers=layers,
-        page_size_bytes=pool if uniform else first.page_size_bytes,
-        pool_bytes=pool,
-        members=bucket.specs,
+    every_stage = range(len(stage_specs))
+    per_stage = tuple(tuple(_stage_group(group, (stage,)) for group in split) for stage in every_stage)
+    whole = tuple(_stage_group(group, every_stage) for group in split)
+    block_bytes = tuple(_block_bytes(groups) for groups in per_stage)
+    return Grouping(
+        whole=whole,
+        stages=per_stage,
+        bytes_per_block=block_bytes,
+        checked_bytes_per_block=tuple(map(_tuple_bytes, per_stage)) if by_tuples else block_bytes,
     )
 
 
-def _stride(spec: LayerSpec) -> int:
-    return round_up(spec.page_size_bytes, spec.block_stride_alignment)
+def _block_bytes(groups: tuple[StageGroup, ...]) -> int:
+    return max((group.pool_bytes for group in groups), default=0)
+
+
+def _tuple_bytes(groups: tuple[StageGroup, ...]) -> int:
+    """A page of each size of the first group, as often as the longest group repeats."""
+    pages = {spec.page_size_bytes for spec in groups[0].members}
+    return sum(pages) * max(group.repeats for group in groups)
+
+
+def _stage_group(bucket: Bucket, stages: Sequence[int]) -> StageGroup:
+    here = Bucket(
+        specs=bucket.specs,
+        counts=tuple((sum(counts[stage] for stage in stages),) for counts in bucket.counts),
+    )
+    layers = here.layers_by_page()
+    pool = sum(page * count for page, count in layers.items())
+    first = bucket.specs[0]
+    kinds = {spec.kind for spec in bucket.specs}
+    return StageGroup(
+        kind=first.kind if len(kinds) == 1 else CacheKind.FULL_ATTENTION,
+        block_size=first.block_size,
+        layers=sum(layers.values()),
+        page_size_bytes=pool if len(bucket.specs) > 1 else first.page_size_bytes,
+        pool_bytes=pool,
+        repeats=here.repeats,
+        members=bucket.specs,
+    )
 
 
 def _merge(stage_specs: StageSpecs, rules: PlannerRules) -> Bucket:
@@ -131,9 +133,9 @@ def _merge(stage_specs: StageSpecs, rules: PlannerRules) -> Bucket:
             if not rules.global_groups:
                 key = replace(key, num_kv_heads=0, head_size=0, head_size_v=0, dtype="")
             counts.setdefault(key, [0] * stages)[stage] += spec.layers
-    ordered = (
-        sorted(counts, key=lambda spec: spec.kind not in FULL_KINDS) if not rules.global_groups else counts
-    )
+    ordered = list(counts)
+    if not rules.global_groups:
+        ordered.sort(key=lambda spec: spec.kind not in FULL_KINDS)
     return Bucket(specs=tuple(ordered), counts=tuple(tuple(counts[spec]) for spec in ordered))
 
 
@@ -192,7 +194,7 @@ def _is_one_type(bucket: Bucket, rules: PlannerRules) -> bool:
 
 
 def _unify_pages(bucket: Bucket, rules: PlannerRules) -> Bucket:
-    """Every spec with the largest page: larger blocks where that works out, padding where the version pads."""
+    """Every spec with the largest page: larger blocks where they come out even, else padding."""
     largest = max(spec.page_size_bytes for spec in bucket.specs)
     try:
         unified = tuple(_with_page(spec, largest, rules) for spec in bucket.specs)
@@ -249,19 +251,3 @@ def _split(bucket: Bucket, rules: PlannerRules) -> tuple[Bucket, ...]:
                 members = (min(size, sum(counts) - index * size),)
             groups.append(Bucket(specs=(spec,), counts=(members,)))
     return tuple(groups)
-
-
-def dealt(counts: tuple[int, ...], number: int, index: int) -> tuple[int, ...]:
-    """How many of each stage's layers fall to group `index` when layers are dealt out to `number` groups in turn.
-
-    Example:
-        >>> dealt((26, 26), 6, 0), dealt((26, 26), 6, 2)
-        ((5, 4), (4, 5))
-    """
-    members = []
-    begin = 0
-    for count in counts:
-        end = begin + count
-        members.append(len(range(begin + (index - begin) % number, end, number)))
-        begin = end
-    return tuple(members)

@@ -78,7 +78,10 @@ def _tables() -> dict[str, tuple[tuple[Version, Any], ...]]:
 
 
 def read_rule_tables(raw: Mapping[str, Any]) -> dict[str, tuple[tuple[Version, Any], ...]]:
-    """`planner.toml` as rule -> ((since, value), ...), oldest first; raises CatalogueError for any other shape."""
+    """`planner.toml` as rule -> ((since, value), ...), oldest first.
+
+    Raises CatalogueError for unknown or missing rules, and for a rule without source or first value.
+    """
     names = {field.name for field in dataclasses.fields(PlannerRules)}
     if set(raw) != names:
         raise CatalogueError(

@@ -1,4 +1,4 @@
-"""The engine's cache specs: what one layer of one rank stores in a block, and how many blocks a request takes."""
+"""The engine's cache specs: what a layer of one rank stores in a block, and how many a request takes."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class LayerSpec:
     num_speculative_blocks: int = 0
     num_checkpoint_blocks: int = 0
     tokens_per_state: int = 1
-    block_stride_alignment: int = 1
-    """Bytes that the distance of two blocks is a multiple of, from 0.29."""
+    """Tokens that one stored vector stands for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

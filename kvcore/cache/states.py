@@ -123,7 +123,7 @@ def _placement(
     states = _states(distinct)
     padded = 0
     if states and architecture.is_hybrid:
-        padded = block_size * _attention_token_bytes(architecture, parallel, resolved)
+        padded = block_size * _attention_token_bytes(architecture, distinct, parallel, resolved)
     return _Placement(
         rules=planner_rules(resolved.version),
         ranks=parallel.tensor_parallel_size,
@@ -159,17 +159,21 @@ def _block_size(
     ]
     return hybrid_block_size(
         state_bytes=max(sizes),
-        token_bytes=_attention_token_bytes(architecture, parallel, resolved),
+        token_bytes=_attention_token_bytes(architecture, distinct, parallel, resolved),
         is_mla=architecture.is_mla,
         resolved=resolved,
     )
 
 
-def _attention_token_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
+def _attention_token_bytes(
+    architecture: Architecture, distinct: Iterable[Layer], parallel: Parallel, resolved: Resolved
+) -> int:
     """Bytes of one token in one attention layer on a rank, from the model's own head count and size."""
     storage = kv_format(resolved.kv_cache_dtype)
-    if architecture.is_mla:
-        return storage.latent_vector_bytes(architecture.head_dim)
+    for layer in distinct:
+        for state in layer.caches:
+            if isinstance(state, Mla):
+                return storage.latent_vector_bytes(state.kv_lora_rank + state.qk_rope_head_dim)
     heads = units_per_rank(architecture.num_kv_heads, parallel.tensor_parallel_size, replicable=True)
     return heads * storage.head_bytes(architecture.head_dim, architecture.head_dim)
 
@@ -177,8 +181,8 @@ def _attention_token_bytes(architecture: Architecture, parallel: Parallel, resol
 def recurrent_state_bytes(state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int) -> int:
     """Bytes of one request's state of one layer on one rank.
 
-    Σ over its tensors of replicated × sharded / ranks × element bytes; groups that do not divide are replicated
-    up to one per rank.
+    Σ over its tensors of replicated × sharded / ranks × element bytes; groups that do not divide are
+    replicated up to one per rank.
 
     Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateShapeCalculator (0.32.0).
 
@@ -212,23 +216,15 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
     """The spec of one layer that declares `state`; `layers` is 1."""
     match state:
         case FullAttention():
-            return _attention(
-                CacheKind.FULL_ATTENTION, state.num_kv_heads, state.head_size, state.head_size_v, at
-            )
+            return _attention(CacheKind.FULL_ATTENTION, state, state.head_size_v, at)
         case SlidingWindow():
-            spec = _attention(
-                CacheKind.SLIDING_WINDOW, state.num_kv_heads, state.head_size, state.head_size_v, at
-            )
+            spec = _attention(CacheKind.SLIDING_WINDOW, state, state.head_size_v, at)
             return replace(spec, sliding_window=state.sliding_window)
         case ChunkedLocal():
-            spec = _attention(
-                CacheKind.CHUNKED_LOCAL_ATTENTION, state.num_kv_heads, state.head_size, state.head_size_v, at
-            )
+            spec = _attention(CacheKind.CHUNKED_LOCAL_ATTENTION, state, state.head_size_v, at)
             return replace(spec, attention_chunk_size=state.attention_chunk_size)
         case CrossAttention():
-            spec = _attention(
-                CacheKind.CROSS_ATTENTION, state.num_kv_heads, state.head_size, state.head_size, at
-            )
+            spec = _attention(CacheKind.CROSS_ATTENTION, state, state.head_size, at)
             return replace(spec, encoder_tokens=state.encoder_tokens)
         case Mla():
             size = state.kv_lora_rank + state.qk_rope_head_dim
@@ -257,16 +253,22 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             return _recurrent(state, at)
 
 
-def _attention(kind: CacheKind, num_kv_heads: int, size_k: int, size_v: int, at: _Placement) -> LayerSpec:
-    heads = units_per_rank(num_kv_heads, at.ranks, replicable=True)
-    stored_v = size_v if at.rules.value_dimension else size_k
+def _attention(
+    kind: CacheKind,
+    state: FullAttention | SlidingWindow | ChunkedLocal | CrossAttention,
+    head_size_v: int,
+    at: _Placement,
+) -> LayerSpec:
+    heads = units_per_rank(state.num_kv_heads, at.ranks, replicable=True)
+    stored_v = head_size_v if at.rules.value_dimension else state.head_size
+    head_bytes = kv_format(at.kv_cache_dtype).head_bytes(state.head_size, stored_v)
     return LayerSpec(
         kind=kind,
         layers=1,
         block_size=at.block_size,
-        page_size_bytes=at.block_size * heads * kv_format(at.kv_cache_dtype).head_bytes(size_k, stored_v),
+        page_size_bytes=at.block_size * heads * head_bytes,
         num_kv_heads=heads,
-        head_size=size_k,
+        head_size=state.head_size,
         head_size_v=stored_v,
         dtype=at.kv_cache_dtype,
     )
@@ -304,12 +306,19 @@ def _check_context_parallel(architecture: Architecture, parallel: Parallel) -> N
     if size == 1:
         return
     ranks, heads = parallel.tensor_parallel_size, architecture.num_kv_heads
-    facts = {"field": "decode_context_parallel_size", "value": size, "ranks": ranks, "heads": heads}
+    code, maximum = "", 0
     if ranks % size:
-        raise EngineRefusalError("context-parallel-division", **facts)
-    if architecture.is_mla:
-        return
-    if ranks <= heads:
-        raise EngineRefusalError("context-parallel-ranks", **facts)
-    if size > ranks // heads:
-        raise EngineRefusalError("context-parallel-size", maximum=ranks // heads, **facts)
+        code = "context-parallel-division"
+    elif not architecture.is_mla and ranks <= heads:
+        code = "context-parallel-ranks"
+    elif not architecture.is_mla and size > ranks // heads:
+        code, maximum = "context-parallel-size", ranks // heads
+    if code:
+        raise EngineRefusalError(
+            code,
+            field="decode_context_parallel_size",
+            value=size,
+            ranks=ranks,
+            heads=heads,
+            maximum=maximum,
+        )
