@@ -1,0 +1,367 @@
+"""Engine arguments out of a log: the dictionary, Namespace, config and command lines, all untrusted.
+
+Nothing is evaluated. A line is cut at the commas of its outermost level; a value counts only when it has the type
+and the range of its flag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvcore.errors import shorten
+from kvcore.evidence.log_text import LogText
+from kvcore.evidence.startup_log import FlagLine, LogFlags
+from kvcore.scenario import SpeculativeConfig
+
+MAX_ARGUMENT_CHARACTERS: Final = 200_000
+MAX_ARGUMENT_LINES: Final = 64
+"""Argument lines of one start that are read; each API server prints one."""
+MAX_COMMAND_LINES: Final = 48
+MAX_VALUE_CHARACTERS: Final = 4096
+
+_OPENING: Final = {"(": ")", "[": "]", "{": "}"}
+_WHOLE: Final = re.compile(r"-?\d{1,18}")
+_DECIMAL: Final = re.compile(r"\d{0,12}\.?\d{0,12}(?:[eE]-?\d{1,2})?")
+_WORD: Final = re.compile(r"[a-z][a-z0-9_\-]{0,39}")
+_HUMAN: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kKmMgG])")
+_HUMAN_FACTORS: Final = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+
+Value = int | float | str | bool | SpeculativeConfig | Mapping[str, int]
+Reader = Callable[[str], Value | None]
+
+
+def _whole(low: int, high: int) -> Reader:
+    def read(text: str) -> int | None:
+        text = _unquoted(text)
+        if _WHOLE.fullmatch(text) is None:
+            return None
+        value = int(text)
+        return value if low <= value <= high else None
+
+    return read
+
+
+def _decimal(low: float, high: float) -> Reader:
+    def read(text: str) -> float | None:
+        text = _unquoted(text)
+        if not any(c.isdigit() for c in text[:1] + text[1:2]) or _DECIMAL.fullmatch(text) is None:
+            return None
+        value = float(text)
+        return value if low <= value <= high else None
+
+    return read
+
+
+def _length(text: str) -> int | None:
+    """A context length; `auto` and -1 let the engine choose."""
+    text = _unquoted(text)
+    if text in ("auto", "-1"):
+        return -1
+    human = _HUMAN.fullmatch(text)
+    if human is not None:
+        text = str(int(float(human[1]) * _HUMAN_FACTORS[human[2]]))
+    value = _whole(1, 1 << 31)(text)
+    return value if isinstance(value, int) else None
+
+
+def _size(text: str) -> int | None:
+    text = _unquoted(text)
+    human = _HUMAN.fullmatch(text)
+    if human is not None:
+        text = str(int(float(human[1]) * _HUMAN_FACTORS[human[2]]))
+    value = _whole(1, 1 << 50)(text)
+    return value if isinstance(value, int) else None
+
+
+def _switch(text: str) -> bool | None:
+    return {"True": True, "true": True, "False": False, "false": False}.get(_unquoted(text))
+
+
+def _word(text: str) -> str | None:
+    """A value of an enumeration: `torch.bfloat16` and `<CacheDType.FP8:'fp8'>` are what they name."""
+    text = _unquoted(text)
+    if text.startswith("<") and ":" in text:
+        text = _unquoted(text.rstrip(">").partition(":")[2])
+    text = text.removeprefix("torch.")
+    return text if _WORD.fullmatch(text) and text not in ("none", "null") else None
+
+
+def _limits(text: str) -> Mapping[str, int] | None:
+    limits: dict[str, int] = {}
+    for name, value in _pairs(_unquoted(text)):
+        if name not in ("image", "video", "audio"):
+            continue
+        inner = dict(_pairs(value)).get("count", value) if value.startswith("{") else value
+        count = _whole(0, 100_000)(inner)
+        if isinstance(count, int):
+            limits[name] = count
+    return limits or None
+
+
+def _speculative(text: str) -> SpeculativeConfig | None:
+    text = _unquoted(text)
+    values = dict(_pairs(text))
+    method = _word(values.get("method", ""))
+    model = _text(values.get("model", ""))
+    if method is None:
+        method = "draft_model" if model else None
+    if not isinstance(method, str):
+        return None
+    tokens = _whole(1, 1024)(values.get("num_speculative_tokens", values.get("num_spec_tokens", "")))
+    ranks = _whole(1, 1024)(values.get("draft_tensor_parallel_size", ""))
+    return SpeculativeConfig(
+        method=method,
+        num_speculative_tokens=tokens if isinstance(tokens, int) else None,
+        model=model,
+        draft_tensor_parallel_size=ranks if isinstance(ranks, int) else None,
+    )
+
+
+def _text(text: str) -> str | None:
+    text = _unquoted(text)
+    return shorten(text, 400) if text and text not in ("None", "null") and text.isprintable() else None
+
+
+_READERS: Final[Mapping[str, Reader]] = {
+    "tensor_parallel_size": _whole(1, 1024),
+    "pipeline_parallel_size": _whole(1, 256),
+    "data_parallel_size": _whole(1, 65536),
+    "decode_context_parallel_size": _whole(1, 1024),
+    "enable_expert_parallel": _switch,
+    "dtype": _word,
+    "quantization": _word,
+    "kv_cache_dtype": _word,
+    "gpu_memory_utilization": _decimal(0.01, 1.0),
+    "max_model_len": _length,
+    "max_num_seqs": _whole(1, 1 << 20),
+    "max_num_batched_tokens": _length,
+    "block_size": _whole(1, 1 << 20),
+    "enforce_eager": _switch,
+    "enable_prefix_caching": _switch,
+    "enable_chunked_prefill": _switch,
+    "disable_hybrid_kv_cache_manager": _switch,
+    "speculative_config": _speculative,
+    "enable_lora": _switch,
+    "max_loras": _whole(1, 4096),
+    "max_lora_rank": _whole(1, 4096),
+    "limit_mm_per_prompt": _limits,
+    "cpu_offload_gb": _decimal(0, 1e6),
+    "kv_cache_memory_bytes": _size,
+    "num_gpu_blocks_override": _whole(1, 1 << 31),
+}
+_NAMES: Final[Mapping[str, str]] = {
+    "max_seq_len": "max_model_len",
+    "chunked_prefill_enabled": "enable_chunked_prefill",
+    "kv_cache_memory": "kv_cache_memory_bytes",
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "dcp": "decode_context_parallel_size",
+    "q": "quantization",
+}
+_LINES: Final = (
+    ("arguments", "non-defaultargs:{", "}"),
+    ("namespace", "args:Namespace(", ")"),
+)
+_CONFIG: Final = "withconfig:model="
+_COMMANDS: Final = ("vllm serve", "vllm-mindspore serve", "vllm.entrypoints", "vllm_mindspore.entrypoints")
+_ENVIRONMENT: Final = re.compile(
+    r"(ASCEND_TOTAL_MEMORY_GB|vLLM_MODEL_MEMORY_USE_GB)['\"]?[=:]['\"]?(\d{1,6}(?:\.\d{1,6})?)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedArguments:
+    """Flags, the model, and the lines they were read from."""
+
+    flags: LogFlags
+    lines: tuple[FlagLine, ...]
+    model: str | None
+    env: Mapping[str, str]
+    resolved_quantization: str | None
+
+
+def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
+    """The engine arguments between two offsets of a log.
+
+    What the person asked for (arguments, command) stands above what the engine resolved (config line).
+
+    Example:
+        >>> from kvcore.evidence.log_text import clean_log
+        >>> log = clean_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
+        >>> found = read_flags(log, 0, len(log.text))
+        >>> found.model, found.flags.max_model_len
+        ('Qwen/Qwen3-8B', 8192)
+    """
+    asked: dict[str, Value] = {}
+    resolved: dict[str, Value] = {}
+    models: list[str] = []
+    resolved_models: list[str] = []
+    lines: list[FlagLine] = []
+    resolved_quantization: str | None = None
+
+    def keep(kind: str, offset: int) -> None:
+        lines.append(FlagLine(kind=kind, line_number=log.line_number(offset), line=log.line(offset)))
+
+    for offset, words in _commands(log, start, end):
+        keep("command", offset)
+        _take(words, asked, models)
+    for kind, anchor, closing in _LINES:
+        for offset in _occurrences(log.text, anchor, start, end):
+            keep(kind, offset)
+            inside = log.text[offset + len(anchor) : offset + len(anchor) + MAX_ARGUMENT_CHARACTERS]
+            _take(_fields(inside, closing), asked, models)
+    for offset in _occurrences(log.text, _CONFIG, start, end):
+        keep("config", offset)
+        begin = offset + len(_CONFIG) - len("model=")
+        fields = list(_fields(log.text[begin : begin + MAX_ARGUMENT_CHARACTERS], ""))
+        method = next((_word(value) for name, value in fields if name == "quantization"), None)
+        resolved_quantization = method or resolved_quantization
+        _take((pair for pair in fields if pair[0] != "quantization"), resolved, resolved_models)
+    env: dict[str, str] = {}
+    for anchor in ("ASCEND_TOTAL_MEMORY_GB", "vLLM_MODEL_MEMORY_USE_GB"):
+        for offset in _occurrences(log.text, anchor, start, end):
+            match = _ENVIRONMENT.match(log.text, offset, log.line_end(offset))
+            if match is not None:
+                env[match[1]] = match[2]
+                keep("environment", offset)
+    flags = {**resolved, **asked}
+    models += resolved_models
+    return LoggedArguments(
+        flags=LogFlags(**flags),  # type: ignore[arg-type]
+        lines=tuple(lines),
+        model=models[0] if models else None,
+        env=env,
+        resolved_quantization=resolved_quantization,
+    )
+
+
+def _occurrences(text: str, anchor: str, start: int, end: int) -> Iterator[int]:
+    at = start
+    for _ in range(MAX_ARGUMENT_LINES):
+        at = text.find(anchor, at, end)
+        if at < 0:
+            return
+        yield at
+        at += len(anchor)
+
+
+def _take(fields: Iterator[tuple[str, str]], flags: dict[str, Value], models: list[str]) -> None:
+    """Keeps the fields whose value is of the flag's kind."""
+    for raw, value in fields:
+        name = _NAMES.get(raw, raw)
+        if name in ("model", "model_tag"):
+            model = _text(value)
+            if model is not None:
+                models.append(model)
+        reader = _READERS.get(name)
+        if reader is None or len(value) > MAX_VALUE_CHARACTERS:
+            continue
+        read = reader(value)
+        if read is not None:
+            flags[name] = read
+
+
+def _fields(text: str, closing: str) -> Iterator[tuple[str, str]]:
+    """Names and values of `name=value` or `'name':value`, cut at the commas of the outermost level.
+
+    Ends at `closing` on that level, or with the text.
+    """
+    depth: list[str] = []
+    quote = ""
+    escaped = False
+    begin = 0
+    for at, character in enumerate(text):
+        if quote:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == quote:
+                quote = ""
+        elif character in "'\"":
+            quote = character
+        elif character in _OPENING:
+            depth.append(_OPENING[character])
+        elif depth:
+            if character == depth[-1]:
+                depth.pop()
+        elif character == "," or (closing and character == closing):
+            yield _pair(text[begin:at])
+            begin = at + 1
+            if character != ",":
+                return
+    if not closing and not quote and not depth:
+        yield _pair(text[begin:])
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """A field's name without quotes, and its value."""
+    if text[:1] in ("'", '"'):
+        name, _, value = text[1:].partition(text[0])
+        return name, value.removeprefix(":")
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """The fields of a dictionary, or of a dataclass as it prints itself."""
+    opening = min((at for at in (text.find("{"), text.find("(")) if at >= 0), default=-1)
+    if opening >= 0 and len(text) <= MAX_VALUE_CHARACTERS:
+        yield from _fields(text[opening + 1 :], _OPENING[text[opening]])
+
+
+def _unquoted(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1].replace('\\"', '"')
+    return text
+
+
+def _commands(log: LogText, start: int, end: int) -> Iterator[tuple[int, Iterator[tuple[str, str]]]]:
+    """Offset and flags of each shell command that starts a server."""
+    found = 0
+    for index in range(log.line_index(start), log.line_index(max(start, end - 1)) + 1):
+        line = log.lines[index]
+        if "serve" not in line and "entrypoints" not in line:
+            continue
+        begin = next((at for at in (line.find(name) for name in _COMMANDS) if at >= 0), -1)
+        if begin < 0 or (" --" not in line and not line.rstrip().endswith("\\")):
+            continue
+        words = _words(log.lines[index : index + MAX_COMMAND_LINES], begin)
+        yield log.starts[index], _command_fields(words)
+        found += 1
+        if found >= MAX_ARGUMENT_LINES:
+            return
+
+
+def _words(lines: tuple[str, ...], begin: int) -> list[str]:
+    words: list[str] = []
+    for number, line in enumerate(lines):
+        part = line[begin:MAX_VALUE_CHARACTERS] if number == 0 else line[:MAX_VALUE_CHARACTERS]
+        goes_on = part.rstrip().endswith("\\")
+        words += part.rstrip().rstrip("\\").split()
+        if not goes_on:
+            break
+    return words
+
+
+def _command_fields(words: list[str]) -> Iterator[tuple[str, str]]:
+    if "serve" in words[:3]:
+        behind = words.index("serve") + 1
+        if behind < len(words) and not words[behind].startswith("-"):
+            yield "model", words[behind].strip("'\"`")
+    for at, word in enumerate(words):
+        if word[:1] not in ("-", "\u2013", "\u2014") or len(word) < 2:
+            continue
+        name, _, value = word.lstrip("-\u2013\u2014").partition("=")
+        name = name.replace("-", "_").replace(".", "_")
+        following = words[at + 1] if at + 1 < len(words) else ""
+        if not value and following and (following[0] not in "-\u2013\u2014" or following == "-1"):
+            value = following
+        if not value:
+            off = name.startswith("no_")
+            name, value = name.removeprefix("no_"), "False" if off else "True"
+        yield name, value.strip("'`") if not value.startswith('"') else value

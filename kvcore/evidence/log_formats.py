@@ -1,0 +1,192 @@
+"""The engine's line formats, compiled from data.
+
+A format is the engine's own words with `{figure}` where a number stands. Its literal beginning is looked for as a plain
+substring; only there is a pattern tried, one without nested or unbounded repetition. So the time is linear in the log.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from kvcore.errors import CatalogueError
+from kvcore.evidence.log_text import LogText
+from kvcore.units import GIB, KIB, MIB
+
+MAX_HITS: Final = 20_000
+"""Occurrences of one format that are read; a start prints a few for each rank."""
+SHORTEST_BEGINNING: Final = 5
+
+_NUMBER: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?)"
+_SIZE: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?(?:[KMGT]i?B|[Bb]ytes|B))"
+_KINDS: Final[Mapping[str, str]] = {"number": _NUMBER, "bytes": _NUMBER, "mib": _NUMBER, "size": _SIZE}
+_FILLERS: Final[Mapping[str, str]] = {
+    "any": ".{0,160}?",
+    "word": r"[\w.:+/-]{0,80}?",
+    "unit": "(?:GiB|GB|Gib)",
+}
+_FIELD: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_UNITS: Final[Mapping[str, float]] = {"K": KIB / GIB, "M": MIB / GIB, "G": 1.0, "T": float(KIB)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LineFormat:
+    """One line of the engine: where to look, and which figures it holds."""
+
+    text: str
+    beginning: str
+    pattern: re.Pattern[str]
+    fields: tuple[tuple[str, str], ...]
+    """Name and kind of each captured number, in order."""
+    ends_line: bool
+    """Whether nothing but the end of the line ends its last number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hit:
+    """One occurrence of a format: its offset, and its numbers by name."""
+
+    offset: int
+    numbers: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigureRule:
+    """What is known of a figure before it is read."""
+
+    unit: str
+    scope: str
+    """`rank` or `engine`."""
+    worst: str
+    """`min` or `max`: which of several ranks decides."""
+    low: float
+    high: float
+
+
+def compile_format(text: str, ends_line: bool = False) -> LineFormat:
+    """A format from the engine's words.
+
+    Raises CatalogueError `invalid-catalogue-entry` for an unknown kind, or a beginning too short to search for.
+
+    Example:
+        >>> line = compile_format("Available KV cache memory: {available_kv_gib} GiB")
+        >>> line.beginning, line.fields
+        ('AvailableKVcachememory:', (('available_kv_gib', 'number'),))
+    """
+    pattern: list[str] = []
+    fields: list[tuple[str, str]] = []
+    beginning = ""
+    at = 0
+    for match in _FIELD.finditer(text):
+        literal = "".join(text[at : match.start()].split())
+        pattern.append(re.escape(literal))
+        if at == 0:
+            beginning = literal
+        at = match.end()
+        name, kind = match[1], match[2] or "number"
+        if name in _FILLERS:
+            pattern.append(_FILLERS[name])
+        elif kind in _KINDS:
+            pattern.append(_KINDS[kind])
+            fields.append((name, kind))
+        else:
+            raise CatalogueError("invalid-catalogue-entry", field=text[:80], reason=f"unknown kind {kind}")
+    rest = "".join(text[at:].split())
+    pattern.append(re.escape(rest))
+    beginning = beginning or (rest if at == 0 else "")
+    if len(beginning) < SHORTEST_BEGINNING:
+        raise CatalogueError("invalid-catalogue-entry", field=text[:80], reason="no literal beginning")
+    return LineFormat(
+        text=text,
+        beginning=beginning,
+        pattern=re.compile("".join(pattern)),
+        fields=tuple(fields),
+        ends_line=ends_line,
+    )
+
+
+def find_lines(log: LogText, line: LineFormat) -> Iterator[Hit]:
+    """Every occurrence of a format in the log, in order, at most MAX_HITS."""
+    at = 0
+    for _ in range(MAX_HITS):
+        at = log.text.find(line.beginning, at)
+        if at < 0:
+            return
+        end = log.line_end(at) if line.ends_line else len(log.text)
+        match = line.pattern.match(log.text, at, end)
+        if match is not None:
+            yield Hit(
+                offset=at,
+                numbers=tuple(
+                    (name, _number(text, kind))
+                    for (name, kind), text in zip(line.fields, match.groups(), strict=True)
+                ),
+            )
+        at += len(line.beginning)
+
+
+def _number(text: str, kind: str) -> float:
+    """The figure in its own unit; sizes come out in GiB."""
+    if kind == "size":
+        digits = text.rstrip("KMGTiBbytes")
+        unit = text[len(digits) :][:1]
+        return float(digits.replace(",", "")) * _UNITS.get(unit, 1 / GIB)
+    value = float(text.replace(",", ""))
+    return value / GIB if kind == "bytes" else value * MIB / GIB if kind == "mib" else value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormatTable:
+    """log_formats.toml."""
+
+    figures: Mapping[str, FigureRule]
+    lines: tuple[LineFormat, ...]
+
+
+@cache
+def load_formats() -> FormatTable:
+    """Line formats and figures. Raises CatalogueError for an unknown or missing key, or a figure without a rule."""
+    table = read_table("log_formats.toml", frozenset(("figure", "line")))
+    figures = {
+        name: FigureRule(**checked(entry, ("unit", "scope", "worst", "low", "high"), f"figure.{name}"))
+        for name, entry in table["figure"].items()
+    }
+    lines: list[LineFormat] = []
+    for entry in table["line"]:
+        values = checked(entry, ("texts", "versions", "source"), "line", optional=("ends_line",))
+        for text in values["texts"]:
+            line = compile_format(text, bool(values.get("ends_line", False)))
+            unknown = [name for name, _ in line.fields if name not in figures]
+            if unknown:
+                raise CatalogueError(
+                    "invalid-catalogue-entry", field=text[:80], reason=f"no figure is called {unknown[0]}"
+                )
+            lines.append(line)
+    return FormatTable(figures=figures, lines=tuple(lines))
+
+
+def read_table(name: str, sections: frozenset[str]) -> Mapping[str, Any]:
+    """A bundled TOML file with exactly these sections. Raises CatalogueError otherwise."""
+    table = tomllib.loads(files("kvcore.evidence").joinpath(name).read_text("utf-8"))
+    if set(table) != sections:
+        raise CatalogueError(
+            "invalid-catalogue-entry", field=name, reason=f"sections must be {', '.join(sorted(sections))}"
+        )
+    return table
+
+
+def checked(
+    entry: Mapping[str, Any], keys: tuple[str, ...], field: str, optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """`entry` as it is, when it has all `keys` and no other than them and `optional`."""
+    missing = [key for key in keys if key not in entry]
+    unknown = [key for key in entry if key not in keys and key not in optional]
+    if missing or unknown:
+        reason = f"missing {missing[0]}" if missing else f"unknown {unknown[0]}"
+        raise CatalogueError("invalid-catalogue-entry", field=field, reason=reason)
+    return dict(entry)
