@@ -81,8 +81,8 @@ def is_tied(config: ModelConfig, section: Section, default: bool) -> bool:
 def layer_windows(section: Section) -> tuple[int | None, ...]:
     """The sliding window of each layer in tokens, None for full attention.
 
-    One window for all layers, unless `layer_types` names sliding and full ones; `use_sliding_window` false and a
-    window of 0 switch it off; with `max_window_layers` the layers from that one on slide.
+    One window for all layers, unless `layer_types` names sliding and full ones or a pattern says which; a window of 0
+    and `use_sliding_window` false switch it off; with `max_window_layers` the layers from that one on slide.
 
     Source: vllm/engine/arg_utils.py:create_engine_config, config/model.py (0.32).
     """
@@ -90,15 +90,26 @@ def layer_windows(section: Section) -> tuple[int | None, ...]:
     window = section.optional_integer("sliding_window")
     if not window or not section.boolean("use_sliding_window", True):
         return (None,) * count
+    return tuple(window if slides else None for slides in which_layers_slide(section, count))
+
+
+def which_layers_slide(section: Section, count: int) -> tuple[bool, ...]:
+    """Whether each layer of a model with a sliding window has it."""
     kinds = section.strings("layer_types")
     if kinds is not None:
         if len(kinds) < count:
             raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
-        return tuple(window if kind == "sliding_attention" else None for kind in kinds[:count])
+        return tuple(kind == "sliding_attention" for kind in kinds[:count])
+    pattern = section.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern:
+        return tuple(pattern[index % len(pattern)] == "L" for index in range(count))
+    if pattern is not None:
+        period = section.integer("sliding_window_pattern")
+        return tuple((index + 1) % period != 0 for index in range(count))
     if section.has("use_sliding_window") and section.has("max_window_layers"):
         full = section.integer("max_window_layers", minimum=0)
-        return tuple(window if index >= full else None for index in range(count))
-    return (window,) * count
+        return tuple(index >= full for index in range(count))
+    return (True,) * count
 
 
 def qkv(

@@ -137,6 +137,8 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "phi3": LLAMA,
     "granite": LLAMA,
     "smollm3": Decoder(qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, tied=True),
+    "cwm": LLAMA,
+    "helium": Decoder(qkv_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS),
     "seed_oss": Decoder(
         qkv_bias=("attention_bias", True), out_bias=("attention_out_bias", False), mlp_bias=MLP_BIAS
     ),
@@ -157,6 +159,12 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "stablelm": Decoder(qkv_bias=("use_qkv_bias", False), norm_bias=True, reads_head_dim=False),
     "olmo": Decoder(norm_weight=False, qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS),
     "olmo2": Decoder(
+        qkv_bias=ATTENTION_BIAS,
+        out_bias=ATTENTION_BIAS,
+        layer_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+        qk_norm="whole",
+    ),
+    "olmo3": Decoder(
         qkv_bias=ATTENTION_BIAS,
         out_bias=ATTENTION_BIAS,
         layer_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -199,6 +207,9 @@ DECODERS: Final[Mapping[str, Decoder]] = {
         qk_norm_key="use_qk_norm",
         tied=True,
     ),
+    "cohere2": Decoder(
+        qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, layer_norms=("input_layernorm",), tied=True
+    ),
     "ernie4_5": Decoder(
         qkv_bias=("use_bias", False), out_bias=("use_bias", False), mlp_bias=("use_bias", False), tied=True
     ),
@@ -222,6 +233,8 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "LlamaForCausalLM": "llama",
     "LLaMAForCausalLM": "llama",
     "InternLM3ForCausalLM": "llama",
+    "CwmForCausalLM": "cwm",
+    "HeliumForCausalLM": "helium",
     "MistralForCausalLM": "mistral",
     "MistralModel": "mistral",
     "Ministral3ForCausalLM": "ministral3",
@@ -239,7 +252,7 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "StableLMEpochForCausalLM": "stablelm",
     "OlmoForCausalLM": "olmo",
     "Olmo2ForCausalLM": "olmo2",
-    "Olmo3ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo3",
     "Starcoder2ForCausalLM": "starcoder2",
     "ArceeForCausalLM": "arcee",
     "NemotronForCausalLM": "nemotron",
@@ -247,7 +260,7 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "ExaoneForCausalLM": "exaone",
     "Exaone4ForCausalLM": "exaone4",
     "CohereForCausalLM": "cohere",
-    "Cohere2ForCausalLM": "cohere",
+    "Cohere2ForCausalLM": "cohere2",
     "Ernie4_5ForCausalLM": "ernie4_5",
     "HunYuanDenseV1ForCausalLM": "hunyuan_v1_dense",
     "InternLMForCausalLM": "internlm",

@@ -39,6 +39,9 @@ from kvcore.model.families.decoder import (
     layer_norms,
 )
 
+EXPERT_KEYS: Final = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+MAX_EXPERTS: Final = 65_536
+
 SPARSE_EVERYWHERE: Final = "everywhere"
 SPARSE_AFTER_FIRST: Final = "first_k_dense_replace"
 SPARSE_BY_STEP: Final = "decoder_sparse_step"
@@ -124,11 +127,20 @@ def read_experts(traits: Mixture, section: Section, hidden_size: int) -> Experts
     """The routed experts of one layer."""
     return Experts(
         name=f"{traits.prefix}.experts",
-        num_experts=section.integer(traits.experts_key, maximum=65_536),
+        num_experts=number_of_experts(traits, section),
         hidden_size=hidden_size,
         intermediate_size=section.integer(traits.intermediate_key),
-        top_k=section.integer(traits.top_k_key, maximum=65_536),
+        top_k=section.integer(traits.top_k_key, maximum=MAX_EXPERTS),
     )
+
+
+def number_of_experts(traits: Mixture, section: Section) -> int:
+    """Routed experts, under the model's own key or, as newer libraries write it, under a common one.
+
+    Source: vllm/transformers_utils/model_arch_config_convertor.py:get_num_experts (0.32).
+    """
+    key = next((name for name in (traits.experts_key, *EXPERT_KEYS) if section.has(name)), traits.experts_key)
+    return section.integer(key, maximum=MAX_EXPERTS)
 
 
 def expert_modules(traits: Mixture, section: Section, experts: Experts, shared: int) -> tuple[Module, ...]:
@@ -205,6 +217,13 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         intermediate_key="intermediate_size",
         prefix="block_sparse_moe",
     ),
+    "granitemoeshared": Mixture(
+        base=Decoder(reads_head_dim=False, tied=True),
+        experts_key="num_local_experts",
+        intermediate_key="intermediate_size",
+        prefix="block_sparse_moe",
+        shared_size_key="shared_intermediate_size",
+    ),
     "phimoe": Mixture(
         base=Decoder(qkv_bias=True, out_bias=True, norm_bias=True, head_bias=True),
         experts_key="num_local_experts",
@@ -275,6 +294,7 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
 ARCHITECTURES: Final[Mapping[str, str]] = {
     "MixtralForCausalLM": "mixtral",
     "GraniteMoeForCausalLM": "granitemoe",
+    "GraniteMoeSharedForCausalLM": "granitemoeshared",
     "PhiMoEForCausalLM": "phimoe",
     "OlmoeForCausalLM": "olmoe",
     "Qwen2MoeForCausalLM": "qwen2_moe",
