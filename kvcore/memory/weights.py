@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from packaging.version import Version
+
 from kvcore.engine.partition import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
+from kvcore.memory.allocator import allocated_bytes
 from kvcore.model.architecture import (
     Architecture,
     Experts,
@@ -28,7 +31,7 @@ from kvcore.model.architecture import (
 from kvcore.model.cache_state import ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
-from kvcore.units import ceil_div, round_up
+from kvcore.units import MIB, ceil_div, round_up
 
 DTYPE_BYTES: Final = {
     "float32": 4,
@@ -44,6 +47,10 @@ DTYPE_BYTES: Final = {
 ATTENTION_SCALE_BYTES: Final = 16
 """Four float32 scales per attention layer. Source: vllm/model_executor/layers/attention (0.32)."""
 
+LOADING_SPLIT_BYTES: Final = 20 * MIB
+LOADING_SPLIT_SINCE: Final = Version("0.31")
+"""From there on weights are loaded with max_split_size_mb=20. Source: vllm/v1/worker/gpu_worker.py (0.32)."""
+
 EXPERT_MAP_BYTES: Final = 4
 """int32 per expert of the model. Source: vllm/model_executor/layers/fused_moe/expert_map_manager.py (0.32)."""
 
@@ -57,7 +64,7 @@ class WeightBytes:
     buffers: int
     """Rope tables, attention scales, expert maps."""
     loading: int
-    """What loading adds to what the checkpoint holds."""
+    """What loading adds: repacked formats, and the rests of memory blocks that the allocator does not cut off."""
 
     @property
     def total(self) -> int:
@@ -74,38 +81,50 @@ def weight_bytes(
 
     Source: docs of the formulas beside each module; vllm/model_executor/models (0.32).
     """
-    return _weight_bytes(architecture, quantization, parallel, resolved.dtype, stage)
+    max_split_bytes = LOADING_SPLIT_BYTES if resolved.version >= LOADING_SPLIT_SINCE else None
+    return _weight_bytes(architecture, quantization, parallel, resolved.dtype, stage, max_split_bytes)
 
 
 @lru_cache(maxsize=8192)
 def _weight_bytes(
-    architecture: Architecture, quantization: Quantization, parallel: Parallel, dtype: str, stage: int
+    architecture: Architecture,
+    quantization: Quantization,
+    parallel: Parallel,
+    dtype: str,
+    stage: int,
+    max_split_bytes: int | None,
 ) -> WeightBytes:
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
     indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
-    parameters = loading = 0
+    tensors: Counter[int] = Counter()
+    loading = 0
     for layer, prefix, count in counted_layers(architecture, quantization, indices):
-        parameters += count * rank.modules_bytes(layer.modules, prefix)
-        loading += count * (
-            rank.experts_loading_bytes(layer.modules, prefix) + rank.modules_bytes(layer.loading, prefix)
-        )
-    parameters += rank.modules_bytes(architecture.every, "")
-    is_first, is_last = stage == 0, stage == parallel.pipeline_parallel_size - 1
-    if is_first:
-        parameters += rank.modules_bytes(architecture.first, "")
-    if is_last:
-        parameters += rank.modules_bytes(architecture.last, "")
-        if architecture.tied_embeddings and not is_first:
-            tied = [module for module in architecture.first if isinstance(module, VocabEmbedding)]
-            parameters += rank.modules_bytes(tied[:1], "")
+        for module in layer.modules:
+            for size in rank.tensor_bytes(module, prefix + module.name):
+                tensors[size] += count
+        loading += count * rank.experts_loading_bytes(layer.modules, prefix)
+    for module in (*architecture.every, *stage_modules(architecture, parallel, stage)):
+        tensors.update(rank.tensor_bytes(module, module.name))
+    loading += sum(count * (allocated_bytes(size, max_split_bytes) - size) for size, count in tensors.items())
     layers = [architecture.layers[index] for index in indices]
-    scales = sum(
-        count * quantization.scale_bytes(cache) for layer, count in by_identity(layers) for cache in layer.caches
-    )
     buffers = sum(rank.table_bytes(table) for table in architecture.rotary_tables)
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
-    return WeightBytes(parameters=parameters + scales, buffers=buffers, loading=loading - scales)
+    parameters = sum(size * count for size, count in tensors.items())
+    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading)
+
+
+def stage_modules(architecture: Architecture, parallel: Parallel, stage: int) -> tuple[Module, ...]:
+    """What only the first or the last pipeline stage holds; a tied lm_head is a copy of the embedding there."""
+    is_first, is_last = stage == 0, stage == parallel.pipeline_parallel_size - 1
+    modules = architecture.first if is_first else ()
+    if is_last:
+        modules += architecture.last
+        if architecture.tied_embeddings and not is_first:
+            modules += tuple(module for module in architecture.first if isinstance(module, VocabEmbedding))[
+                :1
+            ]
+    return modules
 
 
 def counted_layers(
@@ -137,6 +156,19 @@ def layer_buffer_bytes(layer: Layer, parallel: Parallel) -> int:
     )
 
 
+def weight_and_scales(total_bytes: int, elements: int) -> tuple[int, ...]:
+    """A module's bytes as its largest tensor, of half, one or two bytes an element, and the rest.
+
+    Example:
+        >>> weight_and_scales(2 * 1024, 1024), weight_and_scales(1024 + 8, 1024)
+        ((2048,), (1024, 8))
+    """
+    for weight in (4 * elements, 2 * elements, elements, elements // 2):
+        if weight <= total_bytes:
+            return (weight, total_bytes - weight) if total_bytes > weight else (weight,)
+    return (total_bytes,)
+
+
 def expert_ranks(parallel: Parallel) -> int:
     """Ranks that whole experts are dealt over: 1 without expert parallelism."""
     if not parallel.enable_expert_parallel:
@@ -152,24 +184,20 @@ class Rank:
     parallel: Parallel
     dtype_bytes: int
 
-    def modules_bytes(self, modules: Iterable[Module], prefix: str) -> int:
-        """Parameter bytes of `modules` on this rank."""
-        return sum(self.module_bytes(module, prefix + module.name) for module in modules)
-
-    def module_bytes(self, module: Module, name: str) -> int:
-        """Parameter bytes of one module on this rank."""
+    def tensor_bytes(self, module: Module, name: str) -> tuple[int, ...]:
+        """Bytes of each tensor of one module on this rank."""
         match module:
             case Linear():
-                return self.linear_bytes(module, name)
+                return self.linear_tensors(module, name)
             case Parameter():
                 sharded = divided(module.sharded, self._ranks) if module.sharded > 1 else 1
-                return module.replicated * sharded * self._bytes_of(module.dtype)
+                return (module.replicated * sharded * self._bytes_of(module.dtype),)
             case Experts():
-                return self.experts_bytes(module, name)
+                return self.experts_tensors(module, name)
             case VocabEmbedding():
-                return self.vocab_bytes(module, name)
+                return self.vocab_tensors(module, name)
 
-    def linear_bytes(self, linear: Linear, name: str) -> int:
+    def linear_tensors(self, linear: Linear, name: str) -> tuple[int, ...]:
         """Weight, scales and bias: column biases are divided, row biases are whole on each rank."""
         element = self._bytes_of(linear.dtype)
         rank_in = (
@@ -185,13 +213,19 @@ class Rank:
             )
             for output in linear.outputs
         )
-        bias = sum(rank_out) * element if linear.bias else 0
-        return self.quantization.linear_bytes(linear, rank_in, rank_out, element, name) + bias
+        total = self.quantization.linear_bytes(linear, rank_in, rank_out, element, name)
+        bias = (sum(rank_out) * element,) if linear.bias else ()
+        return (*weight_and_scales(total, sum(rank_out) * rank_in), *bias)
 
-    def experts_bytes(self, experts: Experts, name: str) -> int:
-        """All experts, each 1/tp wide, or under expert parallelism this rank's share of whole experts."""
+    def experts_tensors(self, experts: Experts, name: str) -> tuple[int, ...]:
+        """All experts, each 1/tp wide, or under expert parallelism this rank's share of whole experts.
+
+        Gate and up projections of all experts are one tensor, the down projections another.
+        """
         count, width, sharing = self.experts_share(experts)
-        return self.quantization.experts_bytes(experts, count, width, self.dtype_bytes, name, sharing)
+        total = self.quantization.experts_bytes(experts, count, width, self.dtype_bytes, name, sharing)
+        down = total // (3 if experts.gated else 2)
+        return (total - down, down)
 
     def experts_loading_bytes(self, modules: Iterable[Module], prefix: str) -> int:
         """What loading adds to the routed experts among `modules` on this rank."""
@@ -210,15 +244,16 @@ class Rank:
             return ceil_div(experts.num_experts, expert_ranks(self.parallel)), experts.intermediate_size, 1
         return experts.num_experts, divided(experts.intermediate_size, self._ranks), self._ranks
 
-    def vocab_bytes(self, table: VocabEmbedding, name: str) -> int:
+    def vocab_tensors(self, table: VocabEmbedding, name: str) -> tuple[int, ...]:
         """The padded vocabulary divided over the ranks.
 
         Source: vllm/model_executor/layers/vocab_parallel_embedding.py:pad_vocab_size (0.32).
         """
         element = self._bytes_of(table.dtype)
         rows = divided(round_up(table.num_embeddings, table.padding), self._ranks)
-        bias = rows * element if table.bias else 0
-        return self.quantization.vocab_bytes(table, rows, element, name) + bias
+        total = self.quantization.vocab_bytes(table, rows, element, name)
+        bias = (rows * element,) if table.bias else ()
+        return (*weight_and_scales(total, rows * table.embedding_dim), *bias)
 
     def table_bytes(self, table: RotaryTable) -> int:
         """One cos/sin table: rows × rotary_dim."""
