@@ -20,6 +20,7 @@ from kvcore.model.families import (
     chatglm,
     dbrx,
     decoder,
+    delta_net,
     gemma,
     gpt,
     hunyuan,
@@ -31,6 +32,7 @@ from kvcore.model.families import (
     nemotron_nas,
     phi3v,
     qwen,
+    state_space,
     windows,
 )
 
@@ -46,6 +48,8 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     windows,
     multimodal,
     mla,
+    delta_net,
+    state_space,
     hunyuan,
     minicpm,
     molmo,

@@ -73,7 +73,7 @@ def read_gemma2(config: ModelConfig) -> Architecture:
     intermediate = section.integer("intermediate_size")
     bias = section.boolean("attention_bias", False)
     window = section.integer("sliding_window")
-    modules = (
+    modules: tuple[Module, ...] = (
         *attention(heads, qkv_bias=bias, out_bias=bias),
         *gated_mlp(heads.hidden_size, intermediate),
         *norms(heads.hidden_size, *FOUR_NORMS),
@@ -103,7 +103,7 @@ def read_gemma3(config: ModelConfig) -> Architecture:
     intermediate = section.integer("intermediate_size")
     bias = section.boolean("attention_bias", False)
     window = section.integer("sliding_window")
-    modules = (
+    modules: tuple[Module, ...] = (
         *attention(heads, qkv_bias=bias, out_bias=bias),
         *gated_mlp(heads.hidden_size, intermediate),
         *norms(heads.hidden_size, *FOUR_NORMS),
@@ -114,23 +114,20 @@ def read_gemma3(config: ModelConfig) -> Architecture:
         for kind in (SLIDING, FULL)
     }
     vision = config.root.optional_section("vision_config", "siglip_vision_model")
-    first: tuple[Module, ...] = (embedding(section),)
-    if vision is not None:
-        first = (*first, *gemma3_vision(vision, heads.hidden_size))
-    return decoder(
+    built = decoder(
         config,
         section,
         family="gemma",
         heads=heads,
         layers=tuple(layers[kind] for kind in layer_kinds(section, GEMMA3_PATTERN)),
         intermediate_size=intermediate,
-        first=first,
         tied=True,
         rotary_tables=gemma3_rotary(section, heads),
         layer_prefix="model.layers" if vision is None else "language_model.model.layers",
         is_multimodal=vision is not None,
         vision=None if vision is None else gemma3_encoder(config.root, vision),
     )
+    return built if vision is None else replace(built, every=gemma3_vision(vision, heads.hidden_size))
 
 
 def gemma3_rotary(section: Section, heads: Heads) -> tuple[RotaryTable, ...]:

@@ -23,7 +23,6 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import (
     Heads,
     decoder,
-    embedding,
     gated_mlp,
     norm,
     norms,
@@ -91,9 +90,6 @@ def read(config: ModelConfig) -> Architecture:
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
     draft = draft_layer(section, latent, moe) if drafts and moe else None
     vision = config.root.optional_section("vision_config")
-    first: tuple[Module, ...] = (embedding(section),)
-    if vision is not None and config.model_type in MOONVIT:
-        first = (*first, *read_moonvit(vision, latent.hidden_size))
     built = decoder(
         config,
         section,
@@ -101,7 +97,6 @@ def read(config: ModelConfig) -> Architecture:
         heads=as_heads(latent),
         layers=tuple(variants[key] for key in zip(sparse, indexed, strict=True)),
         intermediate_size=section.integer("intermediate_size"),
-        first=first,
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=rotary_tables(section, latent, with_indexer=any(indexed)),
         layer_prefix="model.layers" if vision is None else "language_model.model.layers",
@@ -109,7 +104,12 @@ def read(config: ModelConfig) -> Architecture:
         is_multimodal=vision is not None,
         uncounted=("vision tower",) if vision is not None and config.model_type not in MOONVIT else (),
     )
-    return replace(built, is_mla=True, draft_layers=(draft,) * drafts if draft else ())
+    return replace(
+        built,
+        is_mla=True,
+        draft_layers=(draft,) * drafts if draft else (),
+        every=read_moonvit(vision, latent.hidden_size) if vision and config.model_type in MOONVIT else (),
+    )
 
 
 MOONVIT: Final = ("kimi_k25",)

@@ -25,7 +25,6 @@ from kvcore.model.families.blocks import (
     attention,
     cache_of,
     decoder,
-    embedding,
     gated_mlp,
     norms,
     read_heads,
@@ -51,7 +50,7 @@ def read_gpt_oss(config: ModelConfig) -> Architecture:
         top_k=section.integer("num_experts_per_tok"),
         moe_intermediate_size=section.integer("intermediate_size"),
     )
-    modules = (
+    modules: tuple[Module, ...] = (
         *attention(heads, qkv_bias=True, out_bias=True),
         Parameter(name="self_attn.sinks", sharded=heads.num_heads),
         replicated("mlp.router", hidden, moe.num_experts, bias=True, quantizable=False),
@@ -106,23 +105,20 @@ def read_llama4(config: ModelConfig) -> Architecture:
             variants[key] = llama4_layer(section, heads, moe, is_local=key[0], is_sparse=key[1])
         order.append(variants[key])
     vision = config.root.optional_section("vision_config", "llama4_vision_model")
-    first: tuple[Module, ...] = (embedding(section),)
-    if vision is not None:
-        first = (*first, *read_llama4_tower(vision, hidden))
     tied = section.boolean("tie_word_embeddings", False)
-    return decoder(
+    built = decoder(
         config,
         section,
         family="windows",
         heads=heads,
         layers=tuple(order),
         intermediate_size=section.integer("intermediate_size_mlp"),
-        first=first,
         tied=tied,
         layer_prefix="model.layers" if vision is None else "language_model.model.layers",
         moe=moe,
         is_multimodal=vision is not None,
     )
+    return built if vision is None else replace(built, every=read_llama4_tower(vision, hidden))
 
 
 def llama4_layer(

@@ -16,6 +16,9 @@ WRAPPERS: Final = (
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
     ("language_model.", "model."),
+    ("model.visual.", "visual."),
+    ("model.vision_tower.", "vision_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
     ("thinker.model.", "model."),
     ("thinker.lm_head", "lm_head"),
 )

@@ -1,0 +1,225 @@
+"""Gated delta nets beside full attention: Qwen3-Next, Qwen3.5 and 3.6, dense and with experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    Output,
+    Split,
+)
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families import vision
+from kvcore.model.families.blocks import (
+    Heads,
+    cache_of,
+    column,
+    decoder,
+    embedding,
+    gated_mlp,
+    is_tied,
+    norms,
+    read_heads,
+    replicated,
+    row,
+)
+from kvcore.model.families.states import DeltaNet
+
+LINEAR: Final = "linear_attention"
+FULL: Final = "full_attention"
+MOST_EXPERTS: Final = 65_536
+INTEGER_METHODS: Final = ("awq", "gptq", "auto-round", "intel/auto-round", "inc")
+"""Checkpoints that run on Marlin. Source: qwen_gdn_linear_attn.py:maybe_disable_tp (0.32)."""
+
+
+def read(config: ModelConfig) -> Architecture:
+    """Qwen3-Next and Qwen3.5: mostly gated delta nets, every fourth layer full attention with an output gate.
+
+    Source: vllm/model_executor/models/qwen3_next.py, qwen3_5.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    net = read_delta_net(config, section)
+    moe = read_moe(section)
+    kinds = layer_kinds(section)
+    sparse = which_layers_are_sparse(section, moe)
+    variants: dict[tuple[str, bool], Layer] = {}
+    for key in zip(kinds, sparse, strict=True):
+        if key not in variants:
+            variants[key] = read_layer(section, heads, net, moe if key[1] else None, key[0])
+    tied = is_tied(config, section, default=False)
+    drafts = section.integer(
+        "mtp_num_hidden_layers", section.integer("num_nextn_predict_layers", 0, minimum=0), minimum=0
+    )
+    draft = draft_layer(read_layer(section, heads, net, moe, FULL), heads.hidden_size)
+    tower = config.root.optional_section("vision_config")
+    built = decoder(
+        config,
+        section,
+        family="delta_net",
+        heads=heads,
+        layers=tuple(variants[key] for key in zip(kinds, sparse, strict=True)),
+        intermediate_size=section.optional_integer("intermediate_size", minimum=1)
+        or (moe.moe_intermediate_size if moe else heads.hidden_size),
+        first=(embedding(section),),
+        tied=tied,
+        moe=moe,
+        layer_prefix="model.layers" if tower is None else "model.language_model.layers",
+    )
+    built = replace(built, draft_layers=(draft,) * min(drafts, 16))
+    if tower is None:
+        return built
+    eyes = vision.qwen3_tower(tower)
+    return replace(
+        built,
+        is_multimodal=True,
+        every=eyes.modules,
+        vision=eyes.encoder,
+        rotary_tables=(*built.rotary_tables, *eyes.tables),
+    )
+
+
+def read_delta_net(config: ModelConfig, section: Section) -> DeltaNet:
+    """The delta net's sizes."""
+    quantization = config.root.optional_section("quantization_config") or section.optional_section(
+        "quantization_config"
+    )
+    method = quantization.string("quant_method", "") if quantization else ""
+    is_interleaved = section.model_type == "qwen3_next"
+    return DeltaNet(
+        hidden_size=section.integer("hidden_size"),
+        num_k_heads=section.integer("linear_num_key_heads"),
+        num_v_heads=section.integer("linear_num_value_heads"),
+        head_k_dim=section.integer("linear_key_head_dim"),
+        head_v_dim=section.integer("linear_value_head_dim"),
+        conv_kernel=section.integer("linear_conv_kernel_dim"),
+        state_dtype=section.string("mamba_ssm_dtype", ""),
+        is_interleaved=is_interleaved,
+        replicates_ba=not is_interleaved and method in INTEGER_METHODS,
+    )
+
+
+def layer_kinds(section: Section) -> tuple[str, ...]:
+    """linear_attention or full_attention, layer by layer."""
+    count = section.layers()
+    kinds = section.strings("layer_types")
+    if kinds is None:
+        every = section.integer("full_attention_interval", 4)
+        return tuple(FULL if (index + 1) % every == 0 else LINEAR for index in range(count))
+    if len(kinds) < count or set(kinds) - {LINEAR, FULL}:
+        raise section.contradicting("layer_types", f"layer types for {count} layers: {sorted(set(kinds))}")
+    return kinds[:count]
+
+
+def read_moe(section: Section) -> MixtureOfExperts | None:
+    """The experts, where the model has them."""
+    count = section.optional_integer("num_experts", maximum=MOST_EXPERTS)
+    if not count:
+        return None
+    return MixtureOfExperts(
+        num_experts=count,
+        top_k=section.integer("num_experts_per_tok"),
+        moe_intermediate_size=section.integer("moe_intermediate_size"),
+        shared_intermediate_size=section.integer("shared_expert_intermediate_size", 0, minimum=0),
+    )
+
+
+def which_layers_are_sparse(section: Section, moe: MixtureOfExperts | None) -> tuple[bool, ...]:
+    """Which layers have experts: every `decoder_sparse_step`th that is not in `mlp_only_layers`."""
+    count = section.layers()
+    if moe is None:
+        return (False,) * count
+    step = section.integer("decoder_sparse_step", 1)
+    dense = frozenset(section.integers("mlp_only_layers") or ())
+    return tuple(index not in dense and (index + 1) % step == 0 for index in range(count))
+
+
+def read_layer(
+    section: Section, heads: Heads, net: DeltaNet, moe: MixtureOfExperts | None, kind: str
+) -> Layer:
+    """One layer."""
+    hidden = heads.hidden_size
+    mixer = net.modules("linear_attn") if kind == LINEAR else gated_attention(section, heads)
+    body = expert_modules(hidden, moe) if moe else gated_mlp(hidden, section.integer("intermediate_size"))
+    return Layer(
+        modules=(*mixer, *body, *norms(hidden, "input_layernorm", "post_attention_layernorm")),
+        caches=(net.cache if kind == LINEAR else cache_of(heads),),
+    )
+
+
+def gated_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
+    """Full attention; with an output gate, queries are twice as wide."""
+    gate = 2 if section.boolean("attn_output_gate", True) else 1
+    return (
+        Linear(
+            name="self_attn.qkv_proj",
+            in_features=heads.hidden_size,
+            outputs=(
+                Output(units=heads.num_heads, width=heads.head_dim * gate),
+                Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+                Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+            ),
+            split=Split.COLUMN,
+            bias=section.boolean("qkv_bias", False),
+            parts=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        ),
+        row("self_attn.o_proj", heads.num_heads * heads.head_dim, heads.hidden_size),
+        *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+    )
+
+
+def expert_modules(hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
+    """Router, routed experts, and the shared expert behind its gate."""
+    return (
+        replicated("mlp.gate", hidden, moe.num_experts, quantizable=False),
+        replicated("mlp.shared_expert_gate", hidden, 1, quantizable=False),
+        Experts(
+            name="mlp.experts",
+            num_experts=moe.num_experts,
+            hidden_size=hidden,
+            intermediate_size=moe.moe_intermediate_size,
+            top_k=moe.top_k,
+        ),
+        *(
+            gated_mlp(hidden, moe.shared_intermediate_size, "mlp.shared_expert")
+            if moe.shared_intermediate_size
+            else ()
+        ),
+    )
+
+
+def draft_layer(body: Layer, hidden: int) -> Layer:
+    """A multi-token-prediction layer: full attention behind a projection of two hidden states.
+
+    Source: vllm/model_executor/models/qwen3_next_mtp.py (0.32).
+    """
+    return replace(
+        body,
+        modules=(
+            column("fc", 2 * hidden, hidden),
+            *norms(hidden, "pre_fc_norm_hidden", "pre_fc_norm_embedding", "norm"),
+            *body.modules,
+        ),
+    )
+
+
+READERS: Final[Mapping[str, object]] = {
+    "Qwen3NextForCausalLM": read,
+    "qwen3_next": read,
+    "Qwen3_5ForConditionalGeneration": read,
+    "Qwen3_5ForCausalLM": read,
+    "Qwen3_5MoeForConditionalGeneration": read,
+    "Qwen3_5MoeForCausalLM": read,
+    "qwen3_5": read,
+    "qwen3_5_text": read,
+    "qwen3_5_moe": read,
+    "qwen3_5_moe_text": read,
+}

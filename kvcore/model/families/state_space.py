@@ -1,0 +1,475 @@
+"""State space models and their hybrids: Mamba, Falcon-Mamba, Mamba 2, Jamba, Nemotron-H, Falcon-H1, Bamba, Granite 4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    Output,
+    Parameter,
+    Split,
+)
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    decoder,
+    embedding,
+    gated_mlp,
+    head,
+    norm,
+    norms,
+    plain_mlp,
+    read_heads,
+    replicated,
+    row,
+)
+from kvcore.model.families.states import Mamba1, Mamba2
+from kvcore.units import ceil_div
+
+MOST_EXPERTS: Final = 65_536
+ATTENTION_FREE: Final = Heads(hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0)
+
+
+def read_mamba(config: ModelConfig) -> Architecture:
+    """Mamba and Falcon-Mamba: nothing but Mamba 1 mixers.
+
+    Source: vllm/model_executor/models/mamba.py (0.32).
+    """
+    section = config.language
+    hidden = section.integer("hidden_size")
+    expanded = section.optional_integer("intermediate_size", minimum=1)
+    mixer = Mamba1(
+        hidden_size=hidden,
+        intermediate_size=expanded or section.integer("expand") * hidden,
+        state_size=section.integer("state_size"),
+        conv_kernel=section.integer("conv_kernel"),
+        time_step_rank=time_step_rank(section, "time_step_rank", hidden),
+        conv_bias=section.boolean("use_conv_bias", True),
+        bias=section.boolean("use_bias", False),
+    )
+    layer = Layer(modules=(*mixer.modules("mixer"), norm("norm", hidden)), caches=(mixer.cache,))
+    return pure(config, section, layer, mixer.intermediate_size)
+
+
+def read_mamba2(config: ModelConfig) -> Architecture:
+    """Mamba 2 alone.
+
+    Source: vllm/model_executor/models/mamba2.py (0.32).
+    """
+    section = config.language
+    hidden = section.integer("hidden_size")
+    mixer = Mamba2(
+        hidden_size=hidden,
+        num_heads=section.integer("num_heads"),
+        head_dim=section.integer("head_dim"),
+        n_groups=section.integer("n_groups"),
+        state_size=section.integer("state_size"),
+        conv_kernel=section.integer("conv_kernel"),
+        conv_bias=section.boolean("use_conv_bias", True),
+        bias=section.boolean("use_bias", False),
+    )
+    layer = Layer(modules=(*mixer.modules("mixer"), norm("norm", hidden)), caches=(mixer.cache,))
+    return pure(config, section, layer, mixer.intermediate_size)
+
+
+def pure(config: ModelConfig, section: Section, layer: Layer, intermediate_size: int) -> Architecture:
+    """A model without attention."""
+    hidden = section.integer("hidden_size")
+    tied = section.boolean("tie_word_embeddings", True)
+    return decoder(
+        config,
+        section,
+        family="state_space",
+        heads=replace(ATTENTION_FREE, hidden_size=hidden),
+        layers=(layer,) * section.layers(),
+        intermediate_size=intermediate_size,
+        first=(embedding(section, "backbone.embeddings"),),
+        last=(norm("backbone.norm_f", hidden), *(() if tied else (head(section),))),
+        tied=tied,
+        rotary_tables=(),
+        layer_prefix="backbone.layers",
+    )
+
+
+def time_step_rank(section: Section, key: str, hidden_size: int) -> int:
+    """The rank of the time step projection; `auto` is a sixteenth of the hidden size."""
+    if section.get(key) == "auto":
+        return ceil_div(hidden_size, 16)
+    return section.integer(key)
+
+
+def read_jamba(config: ModelConfig) -> Architecture:
+    """Jamba: Mamba 1, every n-th layer attention, every n-th MLP experts.
+
+    Source: vllm/model_executor/models/jamba.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
+    mixer = Mamba1(
+        hidden_size=hidden,
+        intermediate_size=section.integer("mamba_expand") * hidden,
+        state_size=section.integer("mamba_d_state"),
+        conv_kernel=section.integer("mamba_d_conv"),
+        time_step_rank=time_step_rank(section, "mamba_dt_rank", hidden),
+        conv_bias=section.boolean("mamba_conv_bias", True),
+        bias=section.boolean("mamba_proj_bias", False),
+        has_norms=True,
+    )
+    moe = MixtureOfExperts(
+        num_experts=section.integer("num_experts", maximum=MOST_EXPERTS),
+        top_k=section.integer("num_experts_per_tok"),
+        moe_intermediate_size=intermediate,
+    )
+    attends = periodic(section, "attn_layer_period", "attn_layer_offset")
+    sparse = periodic(section, "expert_layer_period", "expert_layer_offset")
+    variants: dict[tuple[bool, bool], Layer] = {}
+    order = []
+    for key in zip(attends, sparse, strict=True):
+        if key not in variants:
+            is_sparse = key[1] and moe.num_experts > 1
+            body = (
+                (
+                    replicated("feed_forward.router", hidden, moe.num_experts, quantizable=False),
+                    experts_of(moe, hidden, "feed_forward.experts"),
+                )
+                if is_sparse
+                else gated_mlp(hidden, intermediate, "feed_forward")
+            )
+            mixing = attention(heads) if key[0] else mixer.modules("mamba")
+            variants[key] = Layer(
+                modules=(*mixing, *body, *norms(hidden, "input_layernorm", "pre_ff_layernorm")),
+                caches=(cache_of(heads) if key[0] else mixer.cache,),
+            )
+        order.append(variants[key])
+    return decoder(
+        config,
+        section,
+        family="state_space",
+        heads=heads,
+        layers=tuple(order),
+        intermediate_size=intermediate,
+        tied=section.boolean("tie_word_embeddings", False),
+        rotary_tables=(),
+        moe=moe,
+    )
+
+
+def periodic(section: Section, period_key: str, offset_key: str) -> tuple[bool, ...]:
+    """Which layers a period and an offset choose."""
+    period, offset = section.integer(period_key), section.integer(offset_key, minimum=0)
+    return tuple(index % period == offset for index in range(section.layers()))
+
+
+def read_nemotron_h(config: ModelConfig) -> Architecture:
+    """Nemotron-H and Nemotron 3: each layer is one of Mamba 2, attention, MLP or experts.
+
+    Source: vllm/model_executor/models/nemotron_h.py, config.py:NemotronHForCausalLMConfig (0.32).
+    """
+    section = config.language
+    heads = nemotron_heads(section)
+    hidden = heads.hidden_size
+    kinds = nemotron_kinds(section)
+    moe = nemotron_moe(section) if "moe" in kinds else None
+    mixer = Mamba2(
+        hidden_size=hidden,
+        num_heads=section.integer("mamba_num_heads"),
+        head_dim=section.integer("mamba_head_dim"),
+        n_groups=section.integer("n_groups"),
+        state_size=section.integer("ssm_state_size"),
+        conv_kernel=section.integer("conv_kernel"),
+        conv_bias=section.boolean("use_conv_bias", True),
+        bias=section.boolean("use_bias", False),
+        state_dtype=section.string("mamba_ssm_cache_dtype", "float32"),
+    )
+    bodies = {
+        "mamba": Layer(modules=mixer.modules("mixer"), caches=(mixer.cache,)),
+        "attention": Layer(modules=attention(heads, "mixer"), caches=(cache_of(heads),)),
+    }
+    if moe is not None:
+        bodies["moe"] = Layer(modules=latent_experts(section, hidden, moe))
+    widths = mlp_widths(section, kinds)
+    cache: dict[tuple[str, int], Layer] = {}
+    order = []
+    for kind, width in zip(kinds, widths, strict=True):
+        if (kind, width) not in cache:
+            body = bodies.get(kind) or Layer(modules=nemotron_mlp(section, hidden, width))
+            cache[kind, width] = replace(body, modules=(*body.modules, norm("norm", hidden)))
+        order.append(cache[kind, width])
+    tied = section.boolean("tie_word_embeddings", False)
+    return decoder(
+        config,
+        section,
+        family="state_space",
+        heads=heads,
+        layers=tuple(order),
+        intermediate_size=max(widths) or section.integer("moe_intermediate_size", mixer.intermediate_size),
+        first=(embedding(section, "backbone.embeddings"),),
+        last=(norm("backbone.norm_f", hidden), *(() if tied else (head(section),))),
+        tied=tied,
+        rotary_tables=(),
+        layer_prefix="backbone.layers",
+        moe=moe,
+    )
+
+
+def nemotron_heads(section: Section) -> Heads:
+    """Attention heads, whose size has two spellings."""
+    heads = read_heads(section)
+    written = section.optional_integer("attention_head_dim", minimum=1)
+    if written is None or section.has("head_dim"):
+        return heads
+    return replace(heads, head_dim=written)
+
+
+PATTERN: Final[Mapping[str, str]] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
+def nemotron_kinds(section: Section) -> tuple[str, ...]:
+    """What each layer is, by `layers_block_type` or the letters of `hybrid_override_pattern`."""
+    kinds = section.strings("layers_block_type")
+    if kinds is None:
+        pattern = section.string("hybrid_override_pattern")
+        unknown = set(pattern) - set(PATTERN)
+        if unknown or not pattern or len(pattern) > 4096:
+            raise section.invalid("hybrid_override_pattern", pattern, "expected the letters M, *, - and E")
+        kinds = tuple(PATTERN[letter] for letter in pattern)
+    if set(kinds) - set(PATTERN.values()):
+        raise section.invalid("layers_block_type", sorted(set(kinds)), "expected mamba, attention, mlp, moe")
+    return kinds
+
+
+def mlp_widths(section: Section, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    """The width of each MLP layer, 0 for the others; the config has one for all, or one each."""
+    written = section.get("intermediate_size")
+    if not isinstance(written, list | tuple):
+        width = section.integer("intermediate_size") if "mlp" in kinds else 0
+        return tuple(width if kind == "mlp" else 0 for kind in kinds)
+    widths = section.integers("intermediate_size", minimum=1) or ()
+    if len(widths) not in (1, kinds.count("mlp")):
+        raise section.contradicting(
+            "intermediate_size", f"{len(widths)} widths for {kinds.count('mlp')} MLPs"
+        )
+    remaining = iter(widths if len(widths) > 1 else widths * kinds.count("mlp"))
+    return tuple(next(remaining) if kind == "mlp" else 0 for kind in kinds)
+
+
+def nemotron_mlp(section: Section, hidden: int, width: int) -> tuple[Linear, ...]:
+    """An MLP without a gate."""
+    bias = section.boolean("mlp_bias", False)
+    return plain_mlp(hidden, width, "mixer.up_proj", "mixer.down_proj", bias=bias)
+
+
+def nemotron_moe(section: Section) -> MixtureOfExperts:
+    """The experts of Nemotron 3."""
+    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MOST_EXPERTS)
+    width = section.integer("moe_shared_expert_intermediate_size", 0, minimum=0)
+    return MixtureOfExperts(
+        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        top_k=section.integer("num_experts_per_tok"),
+        moe_intermediate_size=section.integer("moe_intermediate_size"),
+        shared_intermediate_size=shared * width,
+    )
+
+
+def latent_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
+    """Router and experts without a gate, which may work in a narrower space than the model."""
+    latent = section.optional_integer("moe_latent_size", minimum=1)
+    bias = section.boolean("mlp_bias", False)
+    modules: list[Module] = [
+        replicated("mixer.gate", hidden, moe.num_experts, quantizable=False),
+        Parameter(name="mixer.gate.e_score_correction_bias", replicated=moe.num_experts, dtype="float32"),
+        replace(experts_of(moe, latent or hidden, "mixer.experts"), gated=False),
+    ]
+    if latent is not None:
+        modules += [
+            replicated("mixer.fc1_latent_proj", hidden, latent, bias=bias),
+            replicated("mixer.fc2_latent_proj", latent, hidden, bias=bias),
+        ]
+    if moe.shared_intermediate_size:
+        prefix = "mixer.shared_experts"
+        modules += plain_mlp(
+            hidden, moe.shared_intermediate_size, f"{prefix}.up_proj", f"{prefix}.down_proj", bias=False
+        )
+    return tuple(modules)
+
+
+def experts_of(moe: MixtureOfExperts, hidden_size: int, name: str) -> Experts:
+    """The routed experts of one layer."""
+    return Experts(
+        name=name,
+        num_experts=moe.num_experts,
+        hidden_size=hidden_size,
+        intermediate_size=moe.moe_intermediate_size,
+        top_k=moe.top_k,
+    )
+
+
+def read_mamba2_sizes(section: Section, hidden: int, heads_key: str = "mamba_n_heads") -> Mamba2:
+    """A Mamba 2 mixer under the names that Bamba, Granite and Falcon-H1 use."""
+    inner = section.optional_integer("mamba_d_ssm", minimum=1) or int(
+        section.number("mamba_expand", 2.0) * hidden
+    )
+    num_heads = section.integer(heads_key)
+    if inner % num_heads:
+        raise section.contradicting(heads_key, f"{inner} is not divisible by {num_heads} state heads")
+    return Mamba2(
+        hidden_size=hidden,
+        num_heads=num_heads,
+        head_dim=inner // num_heads,
+        n_groups=section.integer("mamba_n_groups", 1),
+        state_size=section.integer("mamba_d_state"),
+        conv_kernel=section.integer("mamba_d_conv"),
+        conv_bias=section.boolean("mamba_conv_bias", True),
+        bias=section.boolean("mamba_proj_bias", False),
+    )
+
+
+def read_falcon_h1(config: ModelConfig) -> Architecture:
+    """Falcon-H1: attention and Mamba 2 side by side in every layer.
+
+    Source: vllm/model_executor/models/falcon_h1.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
+    mixer = replace(read_mamba2_sizes(section, hidden), has_norm=section.boolean("mamba_rms_norm", False))
+    layer = Layer(
+        modules=(
+            *attention(heads),
+            *mixer.modules("mamba"),
+            *gated_mlp(hidden, intermediate, "feed_forward", bias=section.boolean("mlp_bias", False)),
+            *norms(hidden, "input_layernorm", "pre_ff_layernorm"),
+        ),
+        caches=(cache_of(heads), mixer.cache),
+    )
+    tied = section.boolean("tie_word_embeddings", False)
+    return decoder(
+        config,
+        section,
+        family="state_space",
+        heads=heads,
+        layers=(layer,) * section.layers(),
+        intermediate_size=intermediate,
+        last=(norm("model.final_layernorm", hidden), *(() if tied else (head(section),))),
+        tied=tied,
+    )
+
+
+def read_bamba(config: ModelConfig) -> Architecture:
+    """Bamba: Mamba 2, attention at the layers that the config lists.
+
+    Source: vllm/model_executor/models/bamba.py (0.19).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
+    mixer = read_mamba2_sizes(section, hidden)
+    body = (
+        *gated_mlp(hidden, intermediate, "feed_forward", bias=section.boolean("mlp_bias", False)),
+        *norms(hidden, "input_layernorm", "pre_ff_layernorm"),
+    )
+    attending = Layer(modules=(*attention(heads), *body), caches=(cache_of(heads),))
+    mixing = Layer(modules=(*mixer.modules("mamba"), *body), caches=(mixer.cache,))
+    chosen = frozenset(section.integers("attn_layer_indices") or ())
+    tied = section.boolean("tie_word_embeddings", False)
+    return decoder(
+        config,
+        section,
+        family="state_space",
+        heads=heads,
+        layers=tuple(attending if index in chosen else mixing for index in range(section.layers())),
+        intermediate_size=intermediate,
+        last=(norm("model.final_layernorm", hidden), *(() if tied else (head(section),))),
+        tied=tied,
+    )
+
+
+def read_granite_hybrid(config: ModelConfig) -> Architecture:
+    """Granite 4: Mamba 2 and attention by `layer_types`, experts and a shared MLP.
+
+    Source: vllm/model_executor/models/granitemoehybrid.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
+    kinds = section.strings("layer_types") or section.strings("layers_block_type")
+    count = section.layers()
+    if kinds is None or len(kinds) < count:
+        raise section.missing("layer_types")
+    experts = section.integer("num_local_experts", 0, minimum=0, maximum=MOST_EXPERTS)
+    shared = section.integer("shared_intermediate_size", 0, minimum=0)
+    moe = None
+    body: list[Module] = [*norms(hidden, "input_layernorm", "post_attention_layernorm")]
+    if experts:
+        moe = MixtureOfExperts(
+            num_experts=experts,
+            top_k=section.integer("num_experts_per_tok"),
+            moe_intermediate_size=intermediate,
+            shared_intermediate_size=shared,
+        )
+        prefix = "block_sparse_moe"
+        body.append(replicated(f"{prefix}.gate", hidden, experts, quantizable=False))
+        body.append(experts_of(moe, hidden, f"{prefix}.experts"))
+    if shared:
+        body += [
+            Linear(
+                name="shared_mlp.input_linear",
+                in_features=hidden,
+                outputs=(Output(units=shared), Output(units=shared)),
+                split=Split.COLUMN,
+            ),
+            row("shared_mlp.output_linear", shared, hidden),
+        ]
+    mixer = read_mamba2_sizes(section, hidden)
+    bias = section.boolean("attention_bias", False)
+    attending = attention(heads, qkv_bias=bias, out_bias=bias)
+    layers = {
+        "attention": Layer(modules=(*attending, *body), caches=(cache_of(heads),)),
+        "mamba": Layer(modules=(*mixer.modules("mamba"), *body), caches=(mixer.cache,)),
+    }
+    unknown = set(kinds[:count]) - set(layers)
+    if unknown:
+        raise section.invalid("layer_types", sorted(unknown), "expected mamba and attention")
+    uses_rope = section.string("position_embedding_type", "nope") == "rope"
+    return decoder(
+        config,
+        section,
+        family="state_space",
+        heads=heads,
+        layers=tuple(layers[kind] for kind in kinds[:count]),
+        intermediate_size=max(intermediate, shared),
+        tied=section.boolean("tie_word_embeddings", False),
+        rotary_tables=None if uses_rope else (),
+        moe=moe,
+    )
+
+
+READERS: Final[Mapping[str, object]] = {
+    "MambaForCausalLM": read_mamba,
+    "FalconMambaForCausalLM": read_mamba,
+    "mamba": read_mamba,
+    "falcon_mamba": read_mamba,
+    "Mamba2ForCausalLM": read_mamba2,
+    "mamba2": read_mamba2,
+    "JambaForCausalLM": read_jamba,
+    "jamba": read_jamba,
+    "NemotronHForCausalLM": read_nemotron_h,
+    "nemotron_h": read_nemotron_h,
+    "FalconH1ForCausalLM": read_falcon_h1,
+    "falcon_h1": read_falcon_h1,
+    "BambaForCausalLM": read_bamba,
+    "bamba": read_bamba,
+    "GraniteMoeHybridForCausalLM": read_granite_hybrid,
+    "granitemoehybrid": read_granite_hybrid,
+}
