@@ -36,6 +36,9 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "input-too-deep": Message("the JSON is nested deeper than {limit} levels", "send the plain config.json"),
     "unknown-field": Message("the request has no field {field}", "remove it, or check its spelling"),
     "invalid-value": Message("{field} cannot be {value}: {reason}", "enter a value of the kind that is named"),
+    "catalogue-entry": Message("{field} of the catalogue is wrong: {reason}", "correct the entry"),
+    "unknown-accelerator": Message("{value} is not in the catalogue of accelerators", "choose {near}"),
+    "unknown-model": Message("{value} is not in the catalogue of models", "choose {near}, or give its config.json"),
     # -- request log
     "request-log-too-large": Message("the request log is larger than {limit}", "send a sample of the lines"),
     "request-log-empty": Message(
@@ -104,12 +107,142 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "Hybrid KV cache manager is disabled but failed to convert the KV cache specs to one unified type.",
         "do not disable the hybrid KV cache manager for this model",
     ),
+    "state-blocks-too-few": Message(
+        "max_num_seqs ({value}) exceeds available Mamba cache blocks ({blocks}). Each decode sequence requires one "
+        "Mamba cache block, so CUDA graph capture cannot proceed. Please lower max_num_seqs to at most {blocks} or "
+        "increase gpu_memory_utilization.",
+        "lower max_num_seqs, or give the KV cache more memory",
+    ),
     "state-heads-not-divisible": Message(
         "{heads} state heads are not divisible by tensor parallel size {ranks}",
         "choose a tensor parallel size that divides the heads of the recurrent layers",
     ),
     "too-many-pipeline-stages": Message(
         "{layers} layers cannot be divided over {stages} pipeline stages", "choose a smaller pipeline parallel size"
+    ),
+    # -- start-up log
+    "log-too-large": Message("the log is larger than {limit}", "send the part up to the end of the start"),
+    "log-not-text": Message("the log is not text", "send the log as text, unpacked"),
+    "log-not-recognized": Message(
+        "none of the engine's start-up lines is in the {lines} lines that were read: looked for {expected}",
+        "send the output of vLLM, vllm-ascend or vllm-mindspore from its first line on",
+    ),
+    "log-several-starts": Message(
+        "the log holds {starts} starts; the last one was read", "send one start to look at another"
+    ),
+    "log-contradiction": Message(
+        "the log gives {field} as {first} and as {second}", "check whether two engines wrote into one log"
+    ),
+    "log-absurd-figure": Message(
+        "line {line} gives {field} as {value} {unit}, which cannot be, and was left out",
+        "check whether another process freed memory meanwhile",
+    ),
+    "log-line-cut": Message("{lines} lines are too long and were read in part", "send the log with its line breaks"),
+    # -- why a start failed; the words of the engine stand beside it
+    "start-context-too-long": Message(
+        "one request of {max_model_len} tokens needs {needed_gib} GiB of KV cache, and only {available_kv_gib} GiB "
+        "are left",
+        "lower --max-model-len to what fits, or store the KV cache as fp8, or use more GPUs",
+    ),
+    "start-context-exceeds-cache": Message(
+        "one request may have {max_model_len} tokens, and the KV cache holds only {kv_tokens}",
+        "lower --max-model-len to what the cache holds, or raise --gpu-memory-utilization",
+    ),
+    "start-no-kv-memory": Message(
+        "weights, activations and buffers use up the whole budget: nothing is left for the KV cache",
+        "raise --gpu-memory-utilization, or use more GPUs or smaller weights",
+    ),
+    "start-auto-fit-failed": Message(
+        "not even one token fits into the memory that is left",
+        "raise --gpu-memory-utilization, or use more GPUs or smaller weights",
+    ),
+    "start-memory-taken": Message(
+        "only {free_gib} of {total_gib} GiB were free at the start, and the engine was told to use {requested_gib} GiB",
+        "stop what else uses the card, or lower --gpu-memory-utilization",
+    ),
+    "start-external-weights": Message(
+        "another process holds {external_gib} GiB of weights on the card, more than the budget of {requested_gib} GiB",
+        "raise --gpu-memory-utilization above what the weights take",
+    ),
+    "start-profiling-disturbed": Message(
+        "another process freed memory on the card while the engine measured it",
+        "start again when nothing else starts or stops on the card",
+    ),
+    "start-too-few-state-blocks": Message(
+        "{max_num_seqs} sequences need a state block each, and there are {blocks} blocks",
+        "lower --max-num-seqs to the number of blocks, or raise --gpu-memory-utilization",
+    ),
+    "start-oom-sampler": Message(
+        "the warm-up of the sampler with {max_num_seqs} sequences found no memory: it lies outside the budget",
+        "lower --max-num-seqs, or leave more outside the budget with a lower --gpu-memory-utilization",
+    ),
+    "start-weights-do-not-fit": Message(
+        "the weights of one rank are larger than what is free on the card",
+        "use more GPUs with --tensor-parallel-size, or smaller weights",
+    ),
+    "start-above-model-length": Message(
+        "--max-model-len {max_model_len} is above what the model was trained for, {derived_max_model_len}",
+        "lower it, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 and accept worse answers",
+    ),
+    "start-batch-below-length": Message(
+        "a step takes {max_num_batched_tokens} tokens, less than one request of {max_model_len}, and prompts may not "
+        "be cut",
+        "raise --max-num-batched-tokens to the context length, or enable chunked prefill",
+    ),
+    "start-batch-below-sequences": Message(
+        "a step takes {max_num_batched_tokens} tokens, fewer than the {max_num_seqs} sequences",
+        "lower --max-num-seqs, or raise --max-num-batched-tokens",
+    ),
+    "start-pages-not-unifiable": Message(
+        "layers of this model keep pages of sizes that this engine version cannot put into one pool",
+        "use a newer engine version, or leave --kv-cache-dtype and --block-size out",
+    ),
+    "start-hybrid-manager-needed": Message(
+        "the layers of this model keep different kinds of cache, which only the hybrid KV cache manager can hold",
+        "leave --disable-hybrid-kv-cache-manager out",
+    ),
+    "start-block-above-batch": Message(
+        "a block holds {block_size} tokens, more than the {max_num_batched_tokens} of one step",
+        "raise --max-num-batched-tokens to the block size",
+    ),
+    "start-workspace-locked": Message(
+        "a kernel asked for a larger workspace than the profile run had shown",
+        "use a newer engine version, or start with --enforce-eager to see which layer asks",
+    ),
+    "start-heads-not-divisible": Message(
+        "{heads} attention heads cannot be divided over {tensor_parallel_size} ranks",
+        "choose a tensor parallel size that divides the heads",
+    ),
+    "start-layers-not-grouped": Message(
+        "the engine could not place every layer into a cache group: an error of this version",
+        "use a newer engine version",
+    ),
+    "start-oom-loading": Message(
+        "the card ran out of memory while the weights were loaded: they are larger than what is free",
+        "use more GPUs with --tensor-parallel-size, or smaller weights",
+    ),
+    "start-oom-profiling": Message(
+        "the weights fit, and the profile run then ran out of memory: its activations are too large",
+        "lower --max-num-batched-tokens, --max-num-seqs or the images per prompt",
+    ),
+    "start-oom-graphs": Message(
+        "the KV cache was allocated, and graphs and buffers outside the budget then found no memory",
+        "lower --gpu-memory-utilization by what was missing, or start with --enforce-eager",
+    ),
+    "start-oom-warm-up": Message(
+        "graphs were captured, and the warm-up behind them found no memory",
+        "lower --max-num-seqs, or --gpu-memory-utilization",
+    ),
+    "start-oom-running": Message(
+        "the start succeeded, and a request later needed memory that the profile run had not seen",
+        "lower --gpu-memory-utilization, and look for prompt logprobs, large images or another process",
+    ),
+    "start-oom": Message(
+        "the card ran out of memory, and the log shows too little to say when",
+        "send the log from its first line on",
+    ),
+    "start-failed": Message(
+        "the engine stopped, and its own error is not among the lines", "send the lines before this one as well"
     ),
 }
 
