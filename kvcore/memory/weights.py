@@ -104,14 +104,22 @@ def _weight_bytes(
             for size in rank.tensor_bytes(module, prefix + module.name):
                 tensors[size] += count
         loading += count * rank.experts_loading_bytes(layer.modules, prefix)
+        for module in layer.loading:
+            size = sum(rank.tensor_bytes(module, prefix + module.name))
+            loading += count * allocated_bytes(size, max_split_bytes)
     for module in (*architecture.every, *stage_modules(architecture, parallel, stage)):
         tensors.update(rank.tensor_bytes(module, module.name))
     loading += sum(count * (allocated_bytes(size, max_split_bytes) - size) for size, count in tensors.items())
     layers = [architecture.layers[index] for index in indices]
+    scales = sum(
+        count * quantization.scale_bytes(cache)
+        for layer, count in by_identity(layers)
+        for cache in layer.caches
+    )
     buffers = sum(rank.table_bytes(table) for table in architecture.rotary_tables)
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
-    parameters = sum(size * count for size, count in tensors.items())
-    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading)
+    parameters = scales + sum(size * count for size, count in tensors.items())
+    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading - scales)
 
 
 def stage_modules(architecture: Architecture, parallel: Parallel, stage: int) -> tuple[Module, ...]:
