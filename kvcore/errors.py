@@ -120,6 +120,44 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "too-many-pipeline-stages": Message(
         "{layers} layers cannot be divided over {stages} pipeline stages", "choose a smaller pipeline parallel size"
     ),
+    # -- flags
+    "engine-version-too-old": Message(
+        "engine version {value} is older than {oldest}, the oldest one that is known", "choose a newer engine version"
+    ),
+    "engine-version-approximated": Message(
+        "engine version {asked} is not known exactly: planned as {used}", "check the figures against a start-up log"
+    ),
+    "accelerator-assumed": Message(
+        "no accelerator is named: flags are resolved as for {name}", "name the accelerator"
+    ),
+    "dtype-falls-back": Message(
+        "{name} (compute capability {capability}) has no bfloat16: float16 is used",
+        "pass --dtype half where the engine does not fall back by itself",
+    ),
+    "max-model-len-above-model": Message(
+        "max_model_len {asked} is above the {derived} tokens that the model itself allows",
+        "set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1, or lower max_model_len",
+    ),
+    "bfloat16-unsupported": Message(
+        "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your {name} GPU has compute "
+        "capability {capability}. You can use float16 instead by explicitly setting the `dtype` flag in CLI, for "
+        "example: --dtype=half.",
+        "set dtype to half",
+    ),
+    "fp8-kv-unsupported": Message(
+        "FP8 KV cache is not supported by the attention backends on {name} (compute capability {capability}).",
+        "set kv_cache_dtype to auto",
+    ),
+    "batch-below-sequences": Message(
+        "max_num_batched_tokens ({value}) must be greater than or equal to max_num_seqs ({sequences}).",
+        "raise max_num_batched_tokens, or lower max_num_seqs",
+    ),
+    "batch-below-length": Message(
+        "max_num_batched_tokens ({value}) is smaller than max_model_len ({length}). This effectively limits the "
+        "maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. Please increase "
+        "max_num_batched_tokens or decrease max_model_len.",
+        "raise max_num_batched_tokens, lower max_model_len, or leave chunked prefill on",
+    ),
     # -- start-up log
     "log-too-large": Message("the log is larger than {limit}", "send the part up to the end of the start"),
     "log-not-text": Message("the log is not text", "send the log as text, unpacked"),

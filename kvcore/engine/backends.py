@@ -1,0 +1,140 @@
+"""The attention backend, the block size it prefers, and the dtype of keys and values."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.versions import BackendRow, Switches, backend_rows
+from kvcore.errors import EngineRefusalError
+from kvcore.model.architecture import Architecture
+from kvcore.model.cache_state import CompressedLatent, LatentWindow, SparseIndexer
+
+FP8_NAMES: Final = ("fp8", "fp8_e4m3", "fp8_inc")
+"""Spellings of float8_e4m3fn. Source: vllm/utils/torch_utils.py:STR_DTYPE_TO_TORCH_DTYPE (0.32.0)."""
+
+FP8_BY_DEFAULT_SM100: Final = ("glm_moe_dsa",)
+"""Sparse models whose cache is fp8 on SM100 when nothing is asked. Source: vllm/model_executor/models/config.py (0.32.0)."""
+
+PACKING_BACKENDS: Final = ("FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
+"""Sparse backends whose fp8 cache is fp8_ds_mla. Source: vllm/.../mla_attention.py (0.32.0)."""
+
+PREFIX_FAMILIES: Final = ("gemma3", "gemma4")
+"""Model types whose images attend to each other in both directions. Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0)."""
+
+
+@lru_cache(maxsize=4096)
+def attention_kind(architecture: Architecture) -> str:
+    """mla, sparse, compressed, prefix or plain: what the backend table asks of a model."""
+    kinds = {type(cache) for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
+    if kinds & {CompressedLatent, LatentWindow}:
+        return "compressed"
+    if SparseIndexer in kinds:
+        return "sparse"
+    if architecture.is_mla:
+        return "mla"
+    if architecture.is_multimodal and architecture.model_type.startswith(PREFIX_FAMILIES):
+        return "prefix"
+    return "plain"
+
+
+def capability_number(accelerator: Accelerator) -> int:
+    """major × 10 + minor; a card that is not known counts as Ampere."""
+    major, minor = accelerator.compute_capability or (8, 0)
+    return major * 10 + minor
+
+
+@lru_cache(maxsize=4096)
+def backend_row(version: Version, capability: int, attention: str, is_fp8: bool) -> BackendRow:
+    """The attention backend that `version` takes, with its block size.
+
+    Source: the row's own.
+
+    Example:
+        >>> backend_row(Version("0.32.0"), 90, "mla", False).backend
+        'FLASH_ATTN_MLA'
+    """
+    for row in backend_rows():
+        low, high = row.capability
+        if (
+            row.attention == attention
+            and row.since <= version < row.below
+            and low <= capability <= high
+            and (row.cache == "any" or (row.cache == "fp8") == is_fp8)
+        ):
+            return row
+    return backend_row(version, capability, "plain", is_fp8)
+
+
+def kv_storage_dtype(
+    *,
+    asked: str,
+    declared: str,
+    dtype: str,
+    attention: str,
+    architecture: Architecture,
+    accelerator: Accelerator,
+    version: Version,
+    switches: Switches,
+) -> str:
+    """The dtype in which keys and values are stored.
+
+    `auto` is what the checkpoint declares, else the model's dtype, but for sparse models on some cards.
+
+    Raises EngineRefusalError `fp8-kv-unsupported` for fp8 on a card that cannot store it.
+
+    Source: vllm/utils/torch_utils.py:kv_cache_dtype_str_to_dtype (0.32.0),
+    vllm/model_executor/layers/attention/mla_attention.py:_canonicalize_sparse_mla_kv_cache_dtype (0.32.0).
+    """
+    name = asked
+    if name == "auto":
+        name = declared or dtype
+        if attention == "sparse" and not declared:
+            name = _sparse_default(dtype, architecture, accelerator, switches)
+    if name in FP8_NAMES:
+        name = "fp8_e4m3"
+    if name in ("fp8_e4m3", "fp8_e5m2"):
+        check_fp8(name, accelerator, switches)
+    if attention == "sparse" and name.startswith("fp8"):
+        by_backend = switches.sparse_fp8_layout == "by-backend"
+        backend = backend_row(version, capability_number(accelerator), attention, True).backend
+        if not by_backend or backend in PACKING_BACKENDS:
+            return "fp8_ds_mla"
+    return name
+
+
+def _sparse_default(
+    dtype: str, architecture: Architecture, accelerator: Accelerator, switches: Switches
+) -> str:
+    major = capability_number(accelerator) // 10
+    if switches.sparse_fp8_layout == "always":
+        return "fp8_ds_mla"
+    if switches.sparse_fp8_layout == "by-backend":
+        if major == 12 or (major == 10 and architecture.model_type in FP8_BY_DEFAULT_SM100):
+            return "fp8_e4m3"
+    return dtype
+
+
+def check_fp8(name: str, accelerator: Accelerator, switches: Switches) -> None:
+    """Refuses fp8 keys and values on a card that has no kernel for them.
+
+    Source: vllm/platforms/cuda.py:CudaPlatformBase.is_kv_cache_dtype_supported (0.11.0),
+    vllm/v1/attention/backends/triton_attn.py:TritonAttentionImpl (0.32.0).
+    """
+    major, minor = accelerator.compute_capability or (8, 0)
+    supported = accelerator.vendor is not Vendor.HUAWEI
+    if accelerator.vendor is Vendor.NVIDIA and accelerator.compute_capability is not None:
+        supported = major >= 8
+        if switches.fp8_kv_cache == "flash-attention":
+            supported = (major, minor) in ((9, 0), (10, 0)) or switches.v1_engine != "only"
+    if not supported:
+        raise EngineRefusalError(
+            "fp8-kv-unsupported",
+            field="kv_cache_dtype",
+            value=name,
+            name=accelerator.name,
+            capability=f"{major}.{minor}" if accelerator.compute_capability else "unknown",
+        )

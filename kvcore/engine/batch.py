@@ -1,0 +1,61 @@
+"""Default max_num_batched_tokens and max_num_seqs of `vllm serve`, by version and card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kvcore.catalogue.accelerators import Accelerator
+
+BIG_CARD_GIB: Final = 70
+HUGE_CARD_GIB: Final = 160
+"""Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.28.0, 0.32.0)."""
+
+BIG_BATCH: Final = (8192, 1024)
+HUGE_BATCH: Final = (16_384, 1024)
+SMALL_BATCH: Final = (2048, 256)
+"""(tokens, sequences) of the API server. Source: as above (0.8.5, 0.32.0)."""
+
+V0_TOKENS: Final = 2048
+V0_MULTIMODAL_TOKENS: Final = 5120
+V0_SEQUENCES: Final = 256
+V0_CHUNKED_LENGTH: Final = 32_768
+"""V0 turns chunked prefill on above this length. Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5)."""
+
+GB10_CAPABILITY: Final = (12, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchDefaults:
+    """What one version takes when neither flag is given."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+def batch_defaults(tiers: str, accelerator: Accelerator) -> BatchDefaults:
+    """The V1 defaults of a card. `tiers` is the switch `batch_tiers`.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5, 0.9.0.1, 0.28.0, 0.33.0).
+    """
+    tokens, sequences = SMALL_BATCH
+    is_a100 = "a100" in accelerator.name.lower()
+    is_small_gb10 = tiers == "not-gb10" and accelerator.compute_capability == GB10_CAPABILITY
+    if tiers in ("huge", "not-gb10") and accelerator.memory_gib >= HUGE_CARD_GIB:
+        tokens, sequences = HUGE_BATCH
+    elif (
+        accelerator.memory_gib >= BIG_CARD_GIB
+        and not (is_a100 and tiers != "by-memory")
+        and not is_small_gb10
+    ):
+        tokens, sequences = BIG_BATCH
+    return BatchDefaults(max_num_batched_tokens=tokens, max_num_seqs=sequences)
+
+
+def v0_tokens(*, max_model_len: int, enable_chunked_prefill: bool, is_multimodal: bool) -> int:
+    """V0's default max_num_batched_tokens: a whole prompt, unless prefills are cut.
+
+    Source: vllm/config.py:SchedulerConfig.__post_init__ (0.6.6, 0.8.5).
+    """
+    tokens = V0_TOKENS if enable_chunked_prefill else max(max_model_len, V0_TOKENS)
+    return max(tokens, V0_MULTIMODAL_TOKENS) if is_multimodal else tokens

@@ -1,0 +1,73 @@
+"""The batch sizes for which the engine captures CUDA graphs, and in which modes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+LIMIT: Final = 512
+"""The largest captured batch. Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.11.2, 0.32.0)."""
+
+FINE_LIMIT: Final = 256
+"""Steps of 8 below, of 16 from here on."""
+
+
+@lru_cache(maxsize=1024)
+def capture_sizes(
+    *, rule: str, max_num_seqs: int, max_num_batched_tokens: int, limit: int, num_speculative_tokens: int
+) -> tuple[int, ...]:
+    """Batch sizes in tokens, ascending. `rule` is the switch `graph_sizes`.
+
+    1, 2, 4, then every 8th; from 0.11.2 every 16th above 256. At most twice max_num_seqs from 0.10.1 on.
+
+    Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.9.2, 0.10.1, 0.11.2, 0.13.0, 0.28.0, 0.32.0),
+    vllm/worker/model_runner.py:_BATCH_SIZES_TO_CAPTURE (V0).
+
+    Example:
+        >>> sizes = capture_sizes(rule="sixteens", max_num_seqs=1024, max_num_batched_tokens=8192, limit=512,
+        ...                       num_speculative_tokens=0)
+        >>> len(sizes), sizes[-1]
+        (51, 512)
+    """
+    if rule == "v0":
+        return tuple(size for size in _eights(max_num_seqs) if size <= max_num_seqs)
+    if rule == "eights":
+        return tuple(size for size in _eights(limit) if size <= max_num_batched_tokens)
+    if rule == "eights-capped":
+        largest = min(2 * max_num_seqs, limit)
+        return tuple(size for size in _eights(limit) if size <= min(largest, max_num_batched_tokens))
+    query = 1 if rule == "sixteens" else num_speculative_tokens + 1
+    largest = min(2 * max_num_seqs * query, limit)
+    sizes = set(_sixteens(min(largest, max_num_batched_tokens)))
+    if max_num_batched_tokens <= largest:
+        sizes.add(max_num_batched_tokens)
+    if rule in ("uniform", "uniform-and-widest"):
+        if query > 1:
+            requests = _sixteens(min(max_num_seqs, limit))
+            sizes.update(count * query for count in (*requests, min(max_num_seqs, limit)))
+        elif rule == "uniform-and-widest":
+            sizes.add(max_num_seqs)
+    return tuple(sorted(size for size in sizes if size <= min(largest, max_num_batched_tokens)))
+
+
+def _eights(largest: int) -> tuple[int, ...]:
+    return (1, 2, 4, *range(8, largest + 1, 8))
+
+
+def _sixteens(largest: int) -> tuple[int, ...]:
+    sizes = (1, 2, 4, *range(8, FINE_LIMIT, 8), *range(FINE_LIMIT, largest + 1, 16))
+    return tuple(size for size in sizes if size <= largest)
+
+
+def capture_modes(
+    *, rule: str, is_v0: bool, is_hybrid: bool, is_encoder_decoder: bool
+) -> tuple[str, ...]:
+    """Which sets of graphs are captured. `rule` is the switch `graph_modes`.
+
+    Source: vllm/config/compilation.py:CUDAGraphMode (0.10.2, 0.11.0, 0.32.0).
+    """
+    if is_v0 or (is_encoder_decoder and rule == "full-and-piecewise"):
+        return ("FULL",)
+    if rule == "full-and-piecewise" or (rule == "full-for-hybrids" and is_hybrid):
+        return ("PIECEWISE", "FULL")
+    return ("PIECEWISE",)

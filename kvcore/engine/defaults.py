@@ -1,0 +1,334 @@
+"""resolve(): every flag as one engine version fills it in, and the internal switches that follow from the flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.backends import attention_kind, backend_row, capability_number, kv_storage_dtype
+from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
+from kvcore.engine.captures import LIMIT, capture_modes, capture_sizes
+from kvcore.engine.resolved import Resolved
+from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
+from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, find_release, plugin_of
+from kvcore.errors import EngineRefusalError, Notice
+from kvcore.model.architecture import Architecture
+from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentState
+from kvcore.model.context import default_max_model_len, derived_max_model_len
+from kvcore.model.quantization import read_quantization
+from kvcore.scenario import Scenario
+
+TORCH_NAMES: Final = {"half": "float16", "float": "float32"}
+BFLOAT16_CAPABILITY: Final = 80
+"""Source: vllm/platforms/cuda.py:CudaPlatformBase.supported_dtypes (0.32.0)."""
+
+SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})
+"""Recurrent layers whose every block may be cached. Source: vllm/model_executor/models/interfaces.py:
+SupportsMambaPrefixCaching (0.19.0)."""
+
+TURBOQUANT: Final = "turboquant"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """What the flags' defaults ask of a model."""
+
+    attention: str
+    recurrent: frozenset[str]
+    is_hybrid: bool
+    is_attention_free: bool
+    is_encoder_decoder: bool
+    has_chunked_local: bool
+
+
+@lru_cache(maxsize=4096)
+def traits_of(architecture: Architecture) -> Traits:
+    """The traits of `architecture`, from its layers' caches."""
+    caches = {cache for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
+    recurrent = frozenset(cache.kind for cache in caches if isinstance(cache, RecurrentState))
+    others = [cache for cache in caches if not isinstance(cache, RecurrentState)]
+    return Traits(
+        attention=attention_kind(architecture),
+        recurrent=recurrent,
+        is_hybrid=bool(recurrent and others),
+        is_attention_free=bool(recurrent and not others),
+        is_encoder_decoder=any(isinstance(cache, CrossAttention) for cache in caches),
+        has_chunked_local=any(isinstance(cache, ChunkedLocal) for cache in caches),
+    )
+
+
+def resolve(scenario: Scenario, architecture: Architecture, accelerator: Accelerator) -> Resolved:
+    """Every flag as the engine version of `scenario` would resolve it for `vllm serve` on `accelerator`.
+
+    Raises EngineRefusalError for what the engine refuses before it looks at memory, in its words; ScenarioError for
+    an engine version that cannot be read. For hybrid models `block_size` is the one before alignment.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs.create_engine_config (0.8.5, 0.11.0, 0.19.0, 0.28.0, 0.32.0).
+    """
+    release = find_release(scenario.engine, scenario.engine_version)
+    version, switches = release.version, release.switches
+    traits = traits_of(architecture)
+    quantization = read_quantization(scenario.config, scenario.quantization)
+    is_v0 = runs_v0(switches, scenario, architecture, accelerator)
+    notices = list(release.notices)
+    if scenario.accelerator is None:
+        notices.append(Notice(code="accelerator-assumed", field="accelerator", params={"name": accelerator.name}))
+    dtype = _dtype(scenario, architecture, accelerator, notices)
+    kv_cache_dtype = kv_storage_dtype(
+        asked=scenario.kv_cache_dtype,
+        declared=quantization.kv_cache_dtype,
+        dtype=dtype,
+        attention=traits.attention,
+        architecture=architecture,
+        accelerator=accelerator,
+        version=version,
+        switches=switches,
+    )
+    max_model_len, derived = _lengths(scenario, architecture, version, notices)
+    chunked = _chunked_prefill(scenario, traits, architecture, is_v0, max_model_len)
+    tokens, sequences = _batch(scenario, architecture, accelerator, switches, is_v0, chunked, max_model_len)
+    method, speculative_tokens = speculation_of(scenario)
+    use_v2 = uses_v2_runner(
+        switches=switches,
+        scenario=scenario,
+        is_moe=architecture.moe is not None,
+        is_plain=not traits.recurrent,
+        is_quantized=bool(quantization.method and quantization.method != "unquantized"),
+        method=method,
+    )
+    asynchronous = is_async(switches, method, use_v2, scenario.parallel.pipeline_parallel_size)
+    prefix_caching = _prefix_caching(scenario, traits, switches, is_v0)
+    backend, block_size = _backend(scenario, traits, kv_cache_dtype, accelerator, release, is_v0)
+    sizes, modes = _captures(
+        scenario, traits, switches, accelerator, is_v0, tokens, sequences, speculative_tokens
+    )
+    return Resolved(
+        engine=scenario.engine,
+        engine_version=str(version),
+        version=version,
+        is_v0=is_v0,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        max_model_len=max_model_len,
+        derived_max_model_len=derived,
+        max_model_len_auto=scenario.max_model_len == -1,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=tokens,
+        block_size=block_size,
+        gpu_memory_utilization=scenario.gpu_memory_utilization or switches.gpu_memory_utilization,
+        enforce_eager=scenario.enforce_eager,
+        enable_prefix_caching=prefix_caching,
+        enable_chunked_prefill=chunked,
+        async_scheduling=asynchronous,
+        max_concurrent_batches=max_concurrent_batches(
+            asynchronous, use_v2, scenario.parallel.pipeline_parallel_size
+        ),
+        use_v2_model_runner=use_v2,
+        hybrid_kv_cache_manager=_hybrid_manager(scenario, traits, switches, method),
+        mamba_cache_mode=_mamba_mode(traits, switches, prefix_caching),
+        attention_backend=backend,
+        cudagraph_capture_sizes=sizes,
+        cudagraph_modes=modes,
+        num_speculative_tokens=speculative_tokens,
+        speculative_method=method,
+        num_gpu_blocks_override=scenario.num_gpu_blocks_override,
+        quantization_method=quantization.method,
+        notices=tuple(notices),
+    )
+
+
+def runs_v0(
+    switches: Switches, scenario: Scenario, architecture: Architecture, accelerator: Accelerator
+) -> bool:
+    """Whether the first engine runs: by default before 0.8, by VLLM_USE_V1=0, and for what V1 could not do yet.
+
+    Source: vllm/envs.py:VLLM_USE_V1, vllm/engine/arg_utils.py:EngineArgs._is_v1_supported_oracle (0.8.5, 0.10.2).
+    """
+    asked = scenario.env.get("VLLM_USE_V1")
+    if switches.v1_engine == "only":
+        return False
+    if switches.v1_engine == "never":
+        return True
+    if asked in ("0", "1"):
+        return asked == "0"
+    if switches.v1_engine == "opt-in":
+        return True
+    is_old_card = accelerator.vendor is Vendor.NVIDIA and capability_number(accelerator) < BFLOAT16_CAPABILITY
+    is_fp8_off_hopper = scenario.kv_cache_dtype.startswith("fp8") and capability_number(accelerator) != 90
+    return is_old_card or is_fp8_off_hopper
+
+
+def _dtype(
+    scenario: Scenario, architecture: Architecture, accelerator: Accelerator, notices: list[Notice]
+) -> str:
+    """Source: vllm/config/model.py:_resolve_auto_dtype, vllm/platforms/cuda.py:check_if_supports_dtype (0.32.0)."""
+    asked = TORCH_NAMES.get(scenario.dtype, scenario.dtype)
+    name = architecture.dtype if asked == "auto" else asked
+    is_old_card = accelerator.vendor is Vendor.NVIDIA and capability_number(accelerator) < BFLOAT16_CAPABILITY
+    if name != "bfloat16" or not is_old_card:
+        return name
+    major, minor = accelerator.compute_capability or (0, 0)
+    facts = {"name": accelerator.name, "capability": f"{major}.{minor}"}
+    if asked != "auto":
+        raise EngineRefusalError("bfloat16-unsupported", field="dtype", value=scenario.dtype, **facts)
+    notices.append(Notice(code="dtype-falls-back", field="dtype", params=facts))
+    return "float16"
+
+
+def _lengths(
+    scenario: Scenario, architecture: Architecture, version: Version, notices: list[Notice]
+) -> tuple[int, int]:
+    """max_model_len as asked or by default, and the longest that the model itself allows."""
+    derived = derived_max_model_len(architecture.context, version)
+    asked = scenario.max_model_len
+    if asked is None or asked == -1:
+        return default_max_model_len(architecture.context, version), derived
+    if asked > derived:
+        notices.append(
+            Notice(
+                code="max-model-len-above-model",
+                field="max_model_len",
+                params={"asked": str(asked), "derived": str(derived)},
+            )
+        )
+    return asked, derived
+
+
+def _chunked_prefill(
+    scenario: Scenario, traits: Traits, architecture: Architecture, is_v0: bool, max_model_len: int
+) -> bool:
+    """Source: vllm/engine/arg_utils.py:EngineArgs._set_default_args_v0 (0.8.5), ModelConfig.is_chunked_prefill_supported (0.32.0)."""
+    if scenario.enable_chunked_prefill is not None:
+        return scenario.enable_chunked_prefill
+    if not is_v0:
+        return not traits.is_encoder_decoder
+    return (
+        max_model_len > V0_CHUNKED_LENGTH
+        and not architecture.is_multimodal
+        and not architecture.is_mla
+        and not scenario.enable_lora
+        and scenario.speculative_config is None
+    )
+
+
+def _batch(
+    scenario: Scenario,
+    architecture: Architecture,
+    accelerator: Accelerator,
+    switches: Switches,
+    is_v0: bool,
+    chunked: bool,
+    max_model_len: int,
+) -> tuple[int, int]:
+    """max_num_batched_tokens and max_num_seqs.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs._set_default_max_num_seqs_and_batched_tokens_args (0.12.0, 0.32.0).
+    """
+    defaults = batch_defaults(switches.batch_tiers, accelerator)
+    sequences = scenario.max_num_seqs or (V0_SEQUENCES if is_v0 else defaults.max_num_seqs)
+    tokens = scenario.max_num_batched_tokens
+    if tokens is None and is_v0:
+        tokens = v0_tokens(
+            max_model_len=max_model_len,
+            enable_chunked_prefill=chunked,
+            is_multimodal=architecture.is_multimodal,
+        )
+    elif tokens is None:
+        tokens = defaults.max_num_batched_tokens
+        if not chunked:
+            tokens = max(tokens, max_model_len)
+        if switches.clips_batch:
+            tokens = min(tokens, sequences * max_model_len)
+    if scenario.max_num_seqs is None and switches.clips_batch:
+        sequences = min(sequences, tokens)
+    if tokens < sequences:
+        raise EngineRefusalError(
+            "batch-below-sequences", field="max_num_batched_tokens", value=tokens, sequences=sequences
+        )
+    if not chunked and tokens < max_model_len:
+        raise EngineRefusalError(
+            "batch-below-length", field="max_num_batched_tokens", value=tokens, length=max_model_len
+        )
+    return tokens, sequences
+
+
+def _prefix_caching(scenario: Scenario, traits: Traits, switches: Switches, is_v0: bool) -> bool:
+    """Source: vllm/config/model.py:ModelConfig.is_prefix_caching_supported (0.19.0, 0.32.0)."""
+    if traits.recurrent and switches.hybrid_prefix_caching == "unsupported":
+        return False
+    if scenario.enable_prefix_caching is not None:
+        return scenario.enable_prefix_caching
+    if is_v0 or traits.is_encoder_decoder or traits.is_attention_free:
+        return False
+    return not traits.is_hybrid or switches.hybrid_prefix_caching == "on"
+
+
+def _mamba_mode(traits: Traits, switches: Switches, prefix_caching: bool) -> str:
+    """Source: vllm/model_executor/models/config.py:MambaModelConfig (0.19.0, 0.32.0)."""
+    if not traits.recurrent or not prefix_caching:
+        return "none"
+    if switches.mamba_cache_mode == "all-or-align":
+        return "all" if traits.recurrent <= SNAPSHOTTING_KINDS else "align"
+    return switches.mamba_cache_mode
+
+
+def _hybrid_manager(scenario: Scenario, traits: Traits, switches: Switches, method: str) -> bool:
+    """Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.11.0, 0.19.0)."""
+    if scenario.disable_hybrid_kv_cache_manager:
+        return False
+    return not traits.has_chunked_local or (switches.chunked_local_groups and not method.startswith("eagle"))
+
+
+def _backend(
+    scenario: Scenario,
+    traits: Traits,
+    kv_cache_dtype: str,
+    accelerator: Accelerator,
+    release: Release,
+    is_v0: bool,
+) -> tuple[str, int]:
+    """The attention backend and the block size, before hybrid alignment."""
+    if scenario.engine in PLUGIN_FILES:
+        plugin = plugin_of(scenario.engine)
+        return plugin.attention_backend, scenario.block_size or plugin.block_size
+    attention = TURBOQUANT if kv_cache_dtype.startswith(TURBOQUANT) else traits.attention
+    row = backend_row(
+        release.version, capability_number(accelerator), attention, kv_cache_dtype.startswith(("fp8", "nvfp4"))
+    )
+    if scenario.block_size is None or row.forced:
+        return row.backend, row.block_size
+    return row.backend, scenario.block_size
+
+
+def _captures(
+    scenario: Scenario,
+    traits: Traits,
+    switches: Switches,
+    accelerator: Accelerator,
+    is_v0: bool,
+    tokens: int,
+    sequences: int,
+    speculative_tokens: int,
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Graph sizes and modes; none when eager."""
+    if scenario.enforce_eager:
+        return (), ()
+    is_sm100 = capability_number(accelerator) // 10 == 10
+    sizes = capture_sizes(
+        rule="v0" if is_v0 else switches.graph_sizes,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=tokens,
+        limit=switches.graph_limit_sm100 if is_sm100 else LIMIT,
+        num_speculative_tokens=speculative_tokens,
+    )
+    modes = capture_modes(
+        rule=switches.graph_modes,
+        is_v0=is_v0,
+        is_hybrid=bool(traits.recurrent),
+        is_encoder_decoder=traits.is_encoder_decoder,
+    )
+    return sizes, modes

@@ -1,0 +1,94 @@
+"""Which model runner drives the GPU, and how many batches are in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvcore.engine.versions import Switches
+from kvcore.scenario import Scenario
+
+PLAIN_ARCHITECTURES: Final = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"})
+LISTED_EXPERTS: Final = frozenset(
+    {
+        "DeepseekV2ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "GraniteMoeForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "KimiK3ForConditionalGeneration",
+    }
+)
+"""Source: vllm/config/vllm.py:DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES (0.23.0, 0.24.0, 0.28.0)."""
+
+NO_V2_METHODS: Final[Mapping[bool, tuple[str, ...]]] = {
+    False: ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator", "draft_model", "custom_class"),
+    True: ("suffix", "medusa", "mlp_speculator", "custom_class"),
+}
+"""Speculative methods that the V2 runner lacks, before and since it is everybody's.
+
+Source: vllm/config/vllm.py:VllmConfig._get_v2_model_runner_unsupported_features (0.28.0, 0.32.0).
+"""
+
+NOT_ASYNC_METHODS: Final = ("ngram", "suffix", "medusa", "mlp_speculator")
+"""Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.32.0)."""
+
+
+def speculation_of(scenario: Scenario) -> tuple[str, int]:
+    """The speculative method and its tokens; "" and 0 without."""
+    config = scenario.speculative_config
+    if config is None:
+        return "", 0
+    return config.method, config.num_speculative_tokens or 1
+
+
+def uses_v2_runner(
+    *, switches: Switches, scenario: Scenario, is_moe: bool, is_plain: bool, is_quantized: bool, method: str
+) -> bool:
+    """Whether the V2 model runner is used. `is_plain`: no recurrent layers.
+
+    Source: vllm/config/vllm.py:VllmConfig.use_v2_model_runner (0.23.0, 0.28.0, 0.32.0).
+    """
+    rule = switches.model_runner_v2
+    asked = scenario.env.get("VLLM_USE_V2_MODEL_RUNNER")
+    if rule == "never":
+        return False
+    if asked in ("0", "1"):
+        return asked == "1"
+    if method in NO_V2_METHODS[rule == "all"]:
+        return False
+    names = frozenset(scenario.config.architectures)
+    is_listed = bool(names & LISTED_EXPERTS)
+    match rule:
+        case "qwen3":
+            return "Qwen3ForCausalLM" in names and not is_quantized
+        case "plain":
+            return bool(names & PLAIN_ARCHITECTURES) and not is_quantized
+        case "listed":
+            return is_listed or bool(names & PLAIN_ARCHITECTURES)
+        case "dense":
+            return is_listed or (is_plain and not is_moe)
+        case "all":
+            return True
+    return False
+
+
+def is_async(switches: Switches, method: str, use_v2: bool, stages: int) -> bool:
+    """Whether the next batch is scheduled while one runs.
+
+    Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.14.1, 0.32.0).
+    """
+    return switches.async_scheduling and method not in NOT_ASYNC_METHODS and (use_v2 or stages == 1)
+
+
+def max_concurrent_batches(is_asynchronous: bool, use_v2: bool, stages: int) -> int:
+    """Batches in flight at once.
+
+    Source: vllm/config/vllm.py:VllmConfig.max_concurrent_batches (0.28.0, 0.32.0).
+
+    Example:
+        >>> max_concurrent_batches(True, False, 1), max_concurrent_batches(True, True, 4)
+        (2, 5)
+    """
+    if is_asynchronous and use_v2:
+        return stages + 1
+    return 2 if is_asynchronous and stages == 1 else stages

@@ -1,0 +1,259 @@
+"""Which release an `engine_version` means, and what that release does: `*.toml` beside this file, read strictly."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Final
+
+from packaging.version import InvalidVersion, Version
+
+from kvcore.errors import CatalogueError, Notice, ScenarioError
+from kvcore.scenario import Engine
+
+PLUGIN_FILES: Final[Mapping[Engine, str]] = {
+    Engine.VLLM_ASCEND: "vllm_ascend.toml",
+    Engine.VLLM_MINDSPORE: "vllm_mindspore.toml",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Switches:
+    """What one version does; each field is a table of vllm.toml, which names its source."""
+
+    v1_engine: str
+    """never, opt-in, default, only."""
+    gpu_memory_utilization: float
+    budget: str
+    """absolute, parts, consumed."""
+    communication_in_budget: bool
+    """NCCL and all-reduce buffers are created after the memory snapshot."""
+    graph_estimate: str
+    """Whether an estimate of the CUDA graphs is taken off the budget: none, when-asked, counted."""
+    kv_cache_memory_bytes: bool
+    """`--kv-cache-memory-bytes` exists."""
+    batch_tiers: str
+    """Which cards get large batches: by-memory, not-a100, huge, not-gb10; each keeps what the ones before it do."""
+    clips_batch: bool
+    async_scheduling: bool
+    model_runner_v2: str
+    """Which models take the V2 runner: never, opt-in, qwen3, plain, listed, dense, all."""
+    hybrid_prefix_caching: str
+    """unsupported, off, on."""
+    mamba_cache_mode: str
+    """With prefix caching: none, all-or-align, align."""
+    graph_sizes: str
+    """eights, eights-capped, sixteens, sixteens-speculative, uniform, uniform-and-widest."""
+    graph_limit_sm100: int
+    graph_modes: str
+    """piecewise, full-for-hybrids, full-and-piecewise."""
+    chunked_local_groups: bool
+    max_model_len_auto: bool
+    """`--max-model-len auto` exists."""
+    sparse_fp8_layout: str
+    """When a sparse MLA cache has the packed fp8_ds_mla layout: always, with-fp8, by-backend."""
+    fp8_kv_cache: str
+    """Which cards store fp8 keys and values: flash-attention (Hopper and SM100), sm80 (SM80 and later)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackendRow:
+    """One line of the table of attention backends."""
+
+    source: str
+    backend: str
+    block_size: int
+    attention: str = "plain"
+    cache: str = "any"
+    since: Version = Version("0.0")
+    below: Version = Version("9999")
+    capability: tuple[int, int] = (0, 999)
+    forced: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plugin:
+    """vllm-ascend or vllm-mindspore: which vLLM each release runs on."""
+
+    source: str
+    block_size: int
+    attention_backend: str
+    releases: tuple[tuple[Version, Version], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """A known vLLM release."""
+
+    version: Version
+    switches: Switches
+    notices: tuple[Notice, ...] = ()
+    """`engine-version-approximated` when another version was asked for."""
+
+
+@lru_cache(maxsize=1024)
+def find_release(engine: Engine, engine_version: str | None) -> Release:
+    """The vLLM release whose behaviour stands for `engine_version`: the latest known one not above it.
+
+    None is the newest. Plug-ins are followed to the vLLM that they run on; numbers from 0.6 on that a plug-in never
+    had are read as vLLM's own.
+
+    Raises ScenarioError `invalid-value` for a text that is no version, `engine-version-too-old` below the oldest.
+
+    Example:
+        >>> str(find_release(Engine.VLLM, "0.11.2.dev278+g55c6a5c").version)
+        '0.11.1'
+        >>> find_release(Engine.VLLM, "v0.19.0").notices
+        ()
+    """
+    known = vllm_releases()
+    if engine_version is None:
+        newest = known[-1]
+        if engine in PLUGIN_FILES:
+            newest = plugin_of(engine).releases[-1][1]
+        return Release(version=newest, switches=switches_of(newest))
+    asked = parse_version(engine_version)
+    wanted = asked
+    if engine in PLUGIN_FILES:
+        wanted = _host_version(plugin_of(engine), asked)
+    below = [version for version in known if version <= wanted]
+    if not below:
+        raise ScenarioError(
+            "engine-version-too-old", field="engine_version", value=engine_version, oldest=str(known[0])
+        )
+    used = below[-1]
+    exact = used == Version(wanted.public) and asked.public == Version(asked.public).base_version + (
+        f".post{asked.post}" if asked.post is not None else ""
+    )
+    notices = () if exact else (_approximated(engine_version, used),)
+    return Release(version=used, switches=switches_of(used), notices=notices)
+
+
+def _approximated(engine_version: str, used: Version) -> Notice:
+    return Notice(
+        code="engine-version-approximated",
+        field="engine_version",
+        params={"asked": engine_version, "used": str(used)},
+    )
+
+
+def _host_version(plugin: Plugin, asked: Version) -> Version:
+    """The vLLM that a plug-in version runs on; development and candidate versions belong to the number they name."""
+    base = Version(asked.base_version)
+    for own, host in plugin.releases:
+        if Version(own.base_version) == base:
+            return host
+    if base >= vllm_releases()[0]:
+        return base
+    older = [host for own, host in plugin.releases if own <= asked]
+    return older[-1] if older else base
+
+
+def parse_version(text: str) -> Version:
+    """A version as a log prints it.
+
+    Raises ScenarioError `invalid-value`.
+
+    Example:
+        >>> str(parse_version("v0.20.0rc1"))
+        '0.20.0rc1'
+    """
+    try:
+        return Version(text.strip())
+    except InvalidVersion:
+        raise ScenarioError(
+            "invalid-value", field="engine_version", value=text, reason="it must be a version such as 0.19.0"
+        ) from None
+
+
+@lru_cache(maxsize=256)
+def switches_of(version: Version) -> Switches:
+    """What `version` does.
+
+    Example:
+        >>> switches_of(Version("0.19.1")).gpu_memory_utilization
+        0.9
+    """
+    tables = read_switches(_raw("vllm.toml")["switches"])
+    values = {}
+    for name, entries in tables.items():
+        values[name] = [value for since, value in entries if since <= version][-1]
+    return Switches(**values)
+
+
+@lru_cache(maxsize=1)
+def vllm_releases() -> tuple[Version, ...]:
+    """Every known vLLM release, oldest first."""
+    return tuple(sorted(Version(name) for name in _raw("vllm.toml")["releases"]))
+
+
+@lru_cache(maxsize=1)
+def backend_rows() -> tuple[BackendRow, ...]:
+    """The table of attention backends, in the order in which it is searched."""
+    return read_backend_rows(_raw("vllm.toml")["backends"])
+
+
+@lru_cache(maxsize=4)
+def plugin_of(engine: Engine) -> Plugin:
+    """The plug-in behind `engine`."""
+    return read_plugin(_raw(PLUGIN_FILES[engine]), PLUGIN_FILES[engine])
+
+
+def read_switches(raw: Mapping[str, Any]) -> dict[str, tuple[tuple[Version, Any], ...]]:
+    """Tables of switches as name -> ((since, value), ...); raises CatalogueError for any other shape."""
+    kinds = {field.name: field.type for field in dataclasses.fields(Switches)}
+    _check_keys("vllm.toml switches", set(raw), set(kinds))
+    tables = {}
+    for name, table in raw.items():
+        entries = {Version(key): value for key, value in table.items() if key != "source"}
+        if not table.get("source") or Version("0.0") not in entries:
+            raise _invalid(f"vllm.toml {name}", "source or 0.0 is missing")
+        if any(type(value).__name__ != kinds[name] for value in entries.values()):
+            raise _invalid(f"vllm.toml {name}", f"every value must be of type {kinds[name]}")
+        tables[name] = tuple(sorted(entries.items()))
+    return tables
+
+
+def read_backend_rows(raw: list[Mapping[str, Any]]) -> tuple[BackendRow, ...]:
+    """Rows of attention backends; raises CatalogueError for an unknown key or a missing one."""
+    names = {field.name for field in dataclasses.fields(BackendRow)}
+    rows = []
+    for row in raw:
+        if not set(row) <= names or not {"source", "backend", "block_size"} <= set(row):
+            raise _invalid("vllm.toml backends", f"unknown or missing key in {sorted(row)}")
+        values: dict[str, Any] = dict(row)
+        for key in ("since", "below"):
+            if key in values:
+                values[key] = Version(values[key])
+        if "capability" in values:
+            values["capability"] = tuple(values["capability"])
+        rows.append(BackendRow(**values))
+    return tuple(rows)
+
+
+def read_plugin(raw: Mapping[str, Any], file: str) -> Plugin:
+    """A plug-in's file; raises CatalogueError for any other shape."""
+    _check_keys(file, set(raw), {field.name for field in dataclasses.fields(Plugin)})
+    releases = sorted((Version(own), Version(host)) for own, host in raw["releases"].items())
+    return Plugin(**{**raw, "releases": tuple(releases)})
+
+
+@lru_cache(maxsize=4)
+def _raw(file: str) -> dict[str, Any]:
+    raw = tomllib.loads(resources.files("kvcore.engine").joinpath(file).read_text(encoding="utf-8"))
+    if file == "vllm.toml":
+        _check_keys(file, set(raw), {"releases", "switches", "backends"})
+    return raw
+
+
+def _check_keys(where: str, found: set[str], wanted: set[str]) -> None:
+    if found != wanted:
+        raise _invalid(where, "unknown or missing " + ", ".join(sorted(found ^ wanted)))
+
+
+def _invalid(where: str, reason: str) -> CatalogueError:
+    return CatalogueError("invalid-catalogue-entry", field=where, reason=reason)
