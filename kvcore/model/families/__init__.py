@@ -24,7 +24,9 @@ from kvcore.model.families import (
     gemma,
     gpt,
     hunyuan,
+    lfm2,
     minicpm,
+    minimax,
     mixture,
     mla,
     molmo,
@@ -33,6 +35,7 @@ from kvcore.model.families import (
     phi3v,
     qwen,
     state_space,
+    step,
     windows,
 )
 
@@ -50,6 +53,9 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     mla,
     delta_net,
     state_space,
+    minimax,
+    lfm2,
+    step,
     hunyuan,
     minicpm,
     molmo,

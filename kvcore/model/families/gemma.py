@@ -138,7 +138,7 @@ def gemma3_rotary(section: Section, heads: Heads) -> tuple[RotaryTable, ...]:
     positions = section.integer("max_position_embeddings")
     written = [rope.table(heads.head_dim, positions) for rope in read_ropes(section)]
     local = RotaryTable(max_positions=positions, rotary_dim=heads.head_dim)
-    return tuple(written[:1]) + (local,) if len(written) == 1 else tuple(written)
+    return (*written, local) if len(written) == 1 else tuple(written)
 
 
 def gemma3_vision(vision: Section, hidden_size: int) -> tuple[Module, ...]:

@@ -375,7 +375,7 @@ def read_bamba(config: ModelConfig) -> Architecture:
     heads = read_heads(section, reads_head_dim=False)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
     mixer = read_mamba2_sizes(section, hidden)
-    body = (
+    body: tuple[Module, ...] = (
         *gated_mlp(hidden, intermediate, "feed_forward", bias=section.boolean("mlp_bias", False)),
         *norms(hidden, "input_layernorm", "pre_ff_layernorm"),
     )
@@ -434,7 +434,7 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
     mixer = read_mamba2_sizes(section, hidden)
     bias = section.boolean("attention_bias", False)
     attending = attention(heads, qkv_bias=bias, out_bias=bias)
-    layers = {
+    layers: dict[str, Layer] = {
         "attention": Layer(modules=(*attending, *body), caches=(cache_of(heads),)),
         "mamba": Layer(modules=(*mixer.modules("mamba"), *body), caches=(mixer.cache,)),
     }

@@ -1,0 +1,130 @@
+"""LFM2: gated short convolutions beside attention, dense and with experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    decoder,
+    gated_mlp,
+    head,
+    norm,
+    norms,
+    read_heads,
+    replicated,
+)
+from kvcore.model.families.states import short_convolution, short_convolution_state
+from kvcore.units import round_up
+
+MOST_EXPERTS: Final = 65_536
+
+
+def read(config: ModelConfig) -> Architecture:
+    """LFM2 and LFM2-MoE.
+
+    Source: vllm/model_executor/models/lfm2.py, lfm2_moe.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    count = section.layers()
+    kinds = layer_kinds(section, count)
+    moe = read_moe(section)
+    dense = section.integer("num_dense_layers", 0, minimum=0) if moe else count
+    variants: dict[tuple[bool, bool], Layer] = {}
+    order = []
+    for index, is_full in enumerate(kinds):
+        key = (is_full, index >= dense)
+        if key not in variants:
+            variants[key] = read_layer(section, heads, moe if key[1] else None, is_full=is_full)
+        order.append(variants[key])
+    tied = section.boolean("tie_word_embeddings", section.boolean("tie_embedding", True))
+    return decoder(
+        config,
+        section,
+        family="lfm2",
+        heads=heads,
+        layers=tuple(order),
+        intermediate_size=dense_width(section),
+        last=(norm("model.embedding_norm", heads.hidden_size), *(() if tied else (head(section),))),
+        tied=tied,
+        moe=moe,
+    )
+
+
+def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:
+    """Which layers attend: by `layer_types`, or by the indices in `full_attn_idxs`."""
+    kinds = section.strings("layer_types")
+    if kinds is not None:
+        if len(kinds) < count:
+            raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
+        return tuple(kind == "full_attention" for kind in kinds[:count])
+    chosen = frozenset(section.integers("full_attn_idxs") or ())
+    return tuple(index in chosen for index in range(count))
+
+
+def read_moe(section: Section) -> MixtureOfExperts | None:
+    """The experts, where the model has them."""
+    count = section.optional_integer("num_experts", maximum=MOST_EXPERTS)
+    if not count:
+        return None
+    return MixtureOfExperts(
+        num_experts=count,
+        top_k=section.integer("num_experts_per_tok"),
+        moe_intermediate_size=section.integer("moe_intermediate_size"),
+    )
+
+
+def dense_width(section: Section) -> int:
+    """The width of a dense MLP: two thirds of the written one, scaled and rounded up, where that is asked for."""
+    width = section.integer("intermediate_size", section.optional_integer("block_ff_dim", minimum=1))
+    if not section.boolean("block_auto_adjust_ff_dim", False):
+        return width
+    width = int(2 * width / 3)
+    if section.get("block_ffn_dim_multiplier") is not None:
+        width = int(section.number("block_ffn_dim_multiplier") * width)
+    return round_up(width, section.integer("block_multiple_of", 256))
+
+
+def read_layer(section: Section, heads: Heads, moe: MixtureOfExperts | None, *, is_full: bool) -> Layer:
+    """One layer."""
+    hidden = heads.hidden_size
+    modules: list[Module] = [*norms(hidden, "operator_norm", "ffn_norm")]
+    if moe is None:
+        modules += gated_mlp(hidden, dense_width(section), "feed_forward")
+    else:
+        prefix = "feed_forward"
+        modules += [
+            replicated(f"{prefix}.gate", hidden, moe.num_experts),
+            Experts(
+                name=f"{prefix}.experts",
+                num_experts=moe.num_experts,
+                hidden_size=hidden,
+                intermediate_size=moe.moe_intermediate_size,
+                top_k=moe.top_k,
+            ),
+        ]
+        if section.boolean("use_expert_bias", True):
+            name = f"{prefix}.gate.e_score_correction_bias"
+            modules.append(Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
+    if is_full:
+        modules += attention(heads)
+        modules += norms(heads.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")
+        return Layer(modules=tuple(modules), caches=(cache_of(heads),))
+    kernel = section.integer("conv_L_cache")
+    channels = section.integer("conv_dim", hidden) if moe is None else hidden
+    modules += short_convolution("conv", channels, kernel, bias=section.boolean("conv_bias", False))
+    return Layer(modules=tuple(modules), caches=(short_convolution_state(channels, kernel),))
+
+
+READERS: Final[Mapping[str, object]] = {
+    "Lfm2ForCausalLM": read,
+    "lfm2": read,
+    "Lfm2MoeForCausalLM": read,
+    "lfm2_moe": read,
+}

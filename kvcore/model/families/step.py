@@ -1,0 +1,133 @@
+"""Step 3.5 and 3.7: sliding and full layers of different width, a gate for each head, experts from the first layers on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    column,
+    decoder,
+    gated_mlp,
+    norms,
+    read_heads,
+    replicated,
+)
+
+MOST_EXPERTS: Final = 65_536
+SLIDING: Final = "sliding_attention"
+
+
+def read(config: ModelConfig) -> Architecture:
+    """Step 3.5 Flash and 3.7 Flash.
+
+    Source: vllm/model_executor/models/step3p5.py, step3p7.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(
+        section, "num_attention_groups" if section.has("num_attention_groups") else "num_key_value_heads"
+    )
+    count = section.layers()
+    kinds = section.strings("layer_types") or ()
+    if kinds and len(kinds) < count:
+        raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
+    sliding = tuple(kind == SLIDING for kind in kinds[:count]) or tuple(i % 2 == 0 for i in range(count))
+    moe = read_moe(section)
+    sparse = which_layers_are_sparse(section, count)
+    variants: dict[tuple[bool, bool], Layer] = {}
+    for key in zip(sliding, sparse, strict=True):
+        if key not in variants:
+            variants[key] = read_layer(section, heads, moe, is_sliding=key[0], is_sparse=key[1])
+    return decoder(
+        config,
+        section,
+        family="step",
+        heads=heads,
+        layers=tuple(variants[key] for key in zip(sliding, sparse, strict=True)),
+        intermediate_size=section.integer("intermediate_size"),
+        tied=section.boolean("tie_word_embeddings", False),
+        moe=moe,
+        is_multimodal=config.root.optional_section("vision_config") is not None,
+        uncounted=("vision tower",) if config.root.optional_section("vision_config") is not None else (),
+    )
+
+
+def read_moe(section: Section) -> MixtureOfExperts:
+    """The routed experts and the shared one."""
+    width = section.integer("moe_intermediate_size")
+    experts = section.optional_integer("moe_num_experts", minimum=1, maximum=MOST_EXPERTS)
+    top_k = section.optional_integer("moe_top_k", minimum=1)
+    return MixtureOfExperts(
+        num_experts=experts or section.integer("num_experts", maximum=MOST_EXPERTS),
+        top_k=top_k or section.integer("num_experts_per_tok"),
+        moe_intermediate_size=width,
+        shared_intermediate_size=section.integer("share_expert_dim", width),
+    )
+
+
+def which_layers_are_sparse(section: Section, count: int) -> tuple[bool, ...]:
+    """Which layers have experts: those that `moe_layers_enum` lists, or all after the dense ones."""
+    listed = section.get("moe_layers_enum")
+    if isinstance(listed, str):
+        numbers = [part.strip() for part in listed.split(",")]
+        if not all(part.isdigit() for part in numbers):
+            raise section.invalid("moe_layers_enum", listed, "expected layer numbers with commas between")
+        chosen = {int(part) for part in numbers}
+        return tuple(index in chosen for index in range(count))
+    dense = section.integer("first_k_dense_replace", 1, minimum=0)
+    return tuple(index >= dense for index in range(count))
+
+
+def read_layer(
+    section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sliding: bool, is_sparse: bool
+) -> Layer:
+    """One layer; sliding layers may have heads of their own."""
+    own = heads
+    other = section.optional_section("attention_other_setting")
+    if is_sliding and other is not None and other.string("attention_type", SLIDING) == SLIDING:
+        own = replace(
+            heads,
+            num_heads=other.integer("num_attention_heads", heads.num_heads),
+            num_kv_heads=other.integer("num_attention_groups", heads.num_kv_heads),
+            head_dim=other.integer("head_dim", heads.head_dim),
+        )
+    hidden = own.hidden_size
+    modules: list[Module] = [
+        *attention(own, qkv_bias=section.boolean("attention_bias", False)),
+        *norms(own.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+    ]
+    if section.boolean("use_head_wise_attn_gate", False):
+        modules.append(column("self_attn.g_proj", hidden, own.num_heads))
+    if is_sparse:
+        modules += [
+            replicated("moe.gate", hidden, moe.num_experts, quantizable=False, dtype="float32"),
+            Parameter(name="moe.router_bias", replicated=moe.num_experts, dtype="float32"),
+            Experts(
+                name="moe.experts",
+                num_experts=moe.num_experts,
+                hidden_size=hidden,
+                intermediate_size=moe.moe_intermediate_size,
+                top_k=moe.top_k,
+            ),
+            *gated_mlp(hidden, moe.shared_intermediate_size, "moe.share_expert"),
+        ]
+    else:
+        modules += gated_mlp(hidden, section.integer("intermediate_size"))
+    window = section.integer("sliding_window") if is_sliding else None
+    return Layer(modules=tuple(modules), caches=(cache_of(own, window),))
+
+
+READERS: Final[Mapping[str, object]] = {
+    "Step3p5ForCausalLM": read,
+    "step3p5": read,
+    "Step3p7ForConditionalGeneration": read,
+    "Step3p7FlashForCausalLM": read,
+    "step3p7": read,
+}
