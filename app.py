@@ -1,0 +1,17 @@
+"""KV Planner: the frame of the app. Every page shows one view of the same plan."""
+
+import streamlit as st
+
+from pages.ui import controls, shell, state
+
+st.set_page_config(page_title="KV Planner", page_icon=":material/memory:", layout="wide")
+state.adopt_link()
+t = state.translator()
+page = shell.navigation(t)
+shell.frame(t)
+planned = state.make_plan()
+with st.sidebar:
+    controls.scenario(planned, t)
+    shell.language_switch(t)
+shell.links(t)
+page.run()

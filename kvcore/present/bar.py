@@ -1,0 +1,230 @@
+"""The memory bar: one card as a stacked bar, as a plain dict in Plotly's JSON schema.
+
+Text takes its colour from the theme unless it stands on a colour of ours; every colour holds on white and on black.
+The page draws the legend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from kvcore.plan import Plan, Verdict
+from kvcore.present.palette import BUDGET, CAPACITY, OUTLINE, PARTS, Part
+from kvcore.present.text import Words, gib_text
+from kvcore.units import GIB, gib
+
+Figure: TypeAlias = dict[str, Any]
+
+BAR_HEIGHT: Final = 168
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """A part of the bar, in GiB."""
+
+    part: Part
+    start: float
+    size: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shortage:
+    """Memory that is needed and is not there, in GiB."""
+
+    start: float
+    size: float
+
+
+def segments(plan: Plan) -> tuple[Segment, ...]:
+    """The parts of the worst rank from left to right; a negative part has no width.
+
+    CUDA graphs that the engine captures outside its budget stand to the right of the KV cache, past the budget line.
+    """
+    memory = plan.memory
+    if memory is None:
+        return ()
+    order = list(PARTS)
+    if not graphs_in_budget(plan):
+        graphs = next(part for part in order if part.name == "cuda_graphs")
+        order.remove(graphs)
+        order.insert(len(order) - 1, graphs)
+    placed, position = [], 0.0
+    for part in order:
+        size = max(0.0, gib(getattr(memory, part.name).value))
+        placed.append(Segment(part=part, start=position, size=size))
+        position += size
+    return tuple(placed)
+
+
+def graphs_in_budget(plan: Plan) -> bool:
+    """Whether this engine version takes CUDA graphs out of the budget before it sizes the KV cache."""
+    memory = plan.memory
+    if memory is None:
+        return True
+    without_graphs = (
+        memory.framework.value + memory.weights.value + memory.activations.value + memory.available_kv.value
+    )
+    return memory.budget.value - without_graphs > memory.cuda_graphs.value / 2
+
+
+def budget_end_gib(plan: Plan) -> float:
+    """Where the budget ends on the bar: it begins after what the engine does not count."""
+    return gib(plan.memory.system.value + plan.memory.budget.value) if plan.memory is not None else 0.0
+
+
+def shortage(plan: Plan) -> Shortage | None:
+    """What is missing: for the parts themselves, or for one request of the asked length."""
+    memory, cache = plan.memory, plan.cache
+    if memory is None:
+        return None
+    if memory.available_kv.value <= 0:
+        size = -gib(memory.available_kv.value)
+        return Shortage(start=budget_end_gib(plan), size=size) if size else None
+    if plan.verdict is Verdict.CONTEXT_TOO_LONG and cache is not None:
+        kv = next(segment for segment in segments(plan) if segment.part.name == "kv_cache")
+        return Shortage(start=kv.start + kv.size, size=gib(cache.needed_bytes - memory.available_kv.value))
+    if memory.unused.value < 0:
+        return Shortage(start=gib(memory.total.value), size=-gib(memory.unused.value))
+    return None
+
+
+def memory_bar(plan: Plan, t: Words) -> Figure:
+    """One card's memory as a stacked bar, with the lines of budget and capacity; what is missing is hatched."""
+    memory = plan.memory
+    if memory is None:
+        return {"data": [], "layout": {"height": BAR_HEIGHT}}
+    total, budget = gib(memory.total.value), budget_end_gib(plan)
+    missing = shortage(plan)
+    end = max(
+        total, *(segment.start + segment.size for segment in segments(plan)), missing.start + missing.size if missing else 0
+    )
+    data = [_segment_trace(segment, t) for segment in segments(plan) if segment.size > 0]
+    shapes = [_line(budget, BUDGET, "dash", 2), _line(total, CAPACITY, "solid", 3)]
+    notes = [
+        _line_note(budget, t("budget {size}", size=gib_text(memory.budget.value)), 1.06, budget / end),
+        _line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, total / end),
+    ]
+    if missing is not None:
+        data.append(_shortage_trace(missing))
+        label = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
+        notes.append(_shortage_note(missing, label, end))
+    axis = {
+        "range": [0, end * 1.01],
+        "fixedrange": True,
+        "showgrid": False,
+        "zeroline": False,
+        "ticks": "outside",
+        "ticklen": 4,
+        "nticks": 9,
+        "title": {"text": t("GiB of one {card}", card=plan.accelerator.name), "standoff": 6},
+    }
+    layout = {
+        "barmode": "overlay",
+        "bargap": 0,
+        "height": BAR_HEIGHT,
+        "margin": {"l": 4, "r": 4, "t": 48, "b": 46},
+        "showlegend": False,
+        "xaxis": axis,
+        "yaxis": {"visible": False, "fixedrange": True, "range": [-0.5, 0.5]},
+        "uniformtext": {"minsize": 11, "mode": "hide"},
+        "shapes": shapes,
+        "annotations": notes,
+        "dragmode": False,
+        "hoverlabel": {"align": "left"},
+    }
+    return {"data": data, "layout": layout}
+
+
+def _segment_trace(segment: Segment, t: Words) -> Figure:
+    label = t(segment.part.label)
+    size = gib_text(segment.size * GIB)
+    marker: Figure = {"color": segment.part.color, "line": {"color": OUTLINE, "width": 1}}
+    if segment.part.pattern:
+        marker["pattern"] = {
+            "shape": segment.part.pattern,
+            "fgcolor": "rgba(60,60,60,0.55)" if segment.part.name != "unused" else "rgba(138,138,138,0.7)",
+            "bgcolor": segment.part.color,
+            "size": 7,
+            "solidity": 0.18,
+        }
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": label,
+        "x": [segment.size],
+        "base": [segment.start],
+        "y": [0],
+        "width": 1,
+        "marker": marker,
+        "text": [f"{label}<br>{size}"],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "textfont": {"color": segment.part.text_color, "size": 13},
+        "hovertemplate": f"{label} {size}<extra></extra>",
+    }
+
+
+def _shortage_trace(missing: Shortage) -> Figure:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": "missing",
+        "x": [missing.size],
+        "base": [missing.start],
+        "y": [0],
+        "width": 1,
+        "marker": {
+            "color": "rgba(213,94,0,0.22)",
+            "line": {"color": CAPACITY, "width": 2},
+            "pattern": {"shape": "/", "fgcolor": CAPACITY, "bgcolor": "rgba(255,255,255,0.55)", "size": 9, "solidity": 0.35},
+        },
+        "hoverinfo": "skip",
+    }  # fmt: skip
+
+
+def _shortage_note(missing: Shortage, label: str, end: float) -> Figure:
+    middle = missing.start + missing.size / 2
+    return {
+        "x": middle,
+        "y": 0,
+        "xref": "x",
+        "yref": "y",
+        "text": f"<b>{label}</b>",
+        "showarrow": False,
+        "xanchor": "center" if 0.12 < middle / end < 0.88 else "right" if middle / end >= 0.88 else "left",
+        "bgcolor": "#FFFFFF",
+        "bordercolor": CAPACITY,
+        "borderwidth": 1,
+        "borderpad": 3,
+        "font": {"color": "#8A3B00", "size": 13},
+    }
+
+
+def _line(position: float, color: str, dash: str, width: int) -> Figure:
+    return {
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "x0": position,
+        "x1": position,
+        "y0": -0.08,
+        "y1": 1.08,
+        "line": {"color": color, "dash": dash, "width": width},
+        "layer": "above",
+    }
+
+
+def _line_note(position: float, text: str, height: float, share: float) -> Figure:
+    return {
+        "x": position,
+        "y": height,
+        "xref": "x",
+        "yref": "paper",
+        "text": text,
+        "showarrow": False,
+        "xanchor": "right" if share > 0.5 else "left",
+        "yanchor": "bottom",
+        "font": {"size": 12},
+    }

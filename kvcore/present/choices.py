@@ -1,0 +1,83 @@
+"""What a control may offer for a scenario: only values that the engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvcore.errors import KvPlannerError
+from kvcore.plan import plan
+from kvcore.scenario import Scenario
+
+TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
+KV_CACHE_DTYPES: Final = ("auto", "fp8", "nvfp4")
+"""At hand; every other one the engine knows is in the full list."""
+CHECKPOINT: Final = "auto"
+"""Weights as the checkpoint stores them: no `--quantization`."""
+WEIGHT_PRECISIONS: Final = (CHECKPOINT, "fp8", "bitsandbytes")
+SHORTEST_LENGTH: Final = 256
+LONGEST_LENGTH: Final = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NearestSize:
+    """The tensor parallel size to plan with, and the refusal of the one that was asked for."""
+
+    value: int
+    refused: KvPlannerError | None = None
+
+
+def tensor_parallel_sizes(scenario: Scenario) -> tuple[int, ...]:
+    """The tensor parallel sizes that the engine takes for this model, the present one among them if it does."""
+    sizes = sorted({*TENSOR_PARALLEL_SIZES, scenario.parallel.tensor_parallel_size})
+    return tuple(size for size in sizes if refusal(scenario, size) is None)
+
+
+def nearest_tensor_parallel_size(scenario: Scenario) -> NearestSize:
+    """The scenario's own size where the engine takes it, else the largest valid one below it, else the smallest."""
+    wanted = scenario.parallel.tensor_parallel_size
+    refused = refusal(scenario, wanted)
+    if refused is None:
+        return NearestSize(value=wanted)
+    valid = tensor_parallel_sizes(scenario)
+    if not valid:
+        return NearestSize(value=wanted)
+    return NearestSize(
+        value=max((size for size in valid if size < wanted), default=valid[0]), refused=refused
+    )
+
+
+def refusal(scenario: Scenario, tensor_parallel_size: int) -> KvPlannerError | None:
+    """Why the engine refuses a tensor parallel size, or None."""
+    try:
+        plan(
+            replace(
+                scenario, parallel=replace(scenario.parallel, tensor_parallel_size=tensor_parallel_size)
+            )
+        )
+    except KvPlannerError as error:
+        return error
+    return None
+
+
+def context_lengths(model_limit: int, present: int) -> tuple[int, ...]:
+    """Round lengths for a slider, up to twice the model's own limit; `present` snaps to the nearest below.
+
+    Example:
+        >>> context_lengths(40960, 8192)
+        (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 40960, 65536)
+    """
+    top = max(2 * model_limit, present)
+    powers = {1 << power for power in range(8, 24) if 1 << power <= max(top, SHORTEST_LENGTH)}
+    return tuple(sorted({*powers, model_limit} if model_limit >= SHORTEST_LENGTH else powers))
+
+
+def nearest_below(value: int, options: Sequence[int]) -> int:
+    """The largest option that is not above `value`, else the smallest.
+
+    Example:
+        >>> nearest_below(5900, (1024, 4096, 8192))
+        4096
+    """
+    return max((option for option in options if option <= value), default=options[0])

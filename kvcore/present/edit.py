@@ -1,0 +1,83 @@
+"""One control changes one field: a new scenario from an old one, by the field names of the link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from kvcore import catalogue
+from kvcore.model.config import ModelConfig
+from kvcore.present.choices import nearest_tensor_parallel_size
+from kvcore.present.link import catalogue_card, with_memory
+from kvcore.quantity import Grade
+from kvcore.request import scenario_from_request
+from kvcore.scenario import Checkpoint, Measured, Parallel, Scenario
+
+_PARALLEL = frozenset(field.name for field in fields(Parallel))
+_MEASURED = frozenset(f"measured.{field.name}" for field in fields(Measured))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adjusted:
+    """A scenario with another model, and the fields that had to follow it."""
+
+    scenario: Scenario
+    fields: tuple[str, ...] = ()
+
+
+def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
+    """`scenario` with one field changed; None takes the default.
+
+    Raises a KvPlannerError for an unknown accelerator or engine. Another accelerator drops the exact memory.
+
+    Example:
+        >>> start = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB"})
+        >>> with_field(start, "tensor_parallel_size", 2).parallel.tensor_parallel_size
+        2
+    """
+    if field == "accelerator":
+        return replace(scenario, accelerator=catalogue.find_accelerator(str(value)))
+    if field == "accelerator.memory_gib":
+        return _with_memory(scenario, value)
+    if field in _PARALLEL:
+        return replace(scenario, parallel=replace(scenario.parallel, **{field: value}))
+    if field in _MEASURED:
+        name = field.removeprefix("measured.")
+        return replace(scenario, measured=replace(scenario.measured, **{name: value}))
+    return replace(scenario, **{field: value})  # type: ignore[arg-type]
+
+
+def with_model(scenario: Scenario, model: str, config: ModelConfig, checkpoint: Checkpoint) -> Adjusted:
+    """`scenario` with another model; a tensor parallel size or a length that it does not take follows it.
+
+    Raises ModelError where the config cannot be read exactly.
+    """
+    from kvcore.model.families import read_architecture
+
+    limit = read_architecture(config).max_model_len
+    changed = replace(scenario, model=model, config=config, checkpoint=checkpoint)
+    followed = []
+    size = nearest_tensor_parallel_size(changed).value
+    if size != changed.parallel.tensor_parallel_size:
+        changed = with_field(changed, "tensor_parallel_size", size)
+        followed.append("tensor_parallel_size")
+    if changed.max_model_len is not None and changed.max_model_len > limit:
+        changed = replace(changed, max_model_len=limit)
+        followed.append("max_model_len")
+    return Adjusted(scenario=changed, fields=tuple(followed))
+
+
+def _with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
+    if memory_gib is not None:
+        return with_memory(scenario, memory_gib)
+    card = scenario.accelerator
+    known = catalogue_card(card) if card is not None else None
+    return scenario if known is None else replace(scenario, accelerator=known)
+
+
+def memory_override_gib(scenario: Scenario) -> float | None:
+    """The memory per card that the person gave in place of the catalogue's, in GiB."""
+    card = scenario.accelerator
+    if card is None or card.memory_grade is not Grade.MEASURED:
+        return None
+    known = catalogue_card(card)
+    return card.memory_gib if known is None or known.memory_gib != card.memory_gib else None

@@ -1,0 +1,268 @@
+"""Where every number comes from: the derivation as quantities, the table of all numbers, and one request's share."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kvcore.plan import Plan
+from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, msg
+from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes
+from kvcore.units import GB
+
+_ELEMENT_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+_PLANNER: Final = "vllm/v1/core/kv_cache_utils.py"
+
+GRADES: Final = {
+    Grade.EXACT: msg("exact"),
+    Grade.DERIVED: msg("derived"),
+    Grade.MEASURED: msg("given"),
+    Grade.FITTED: msg("fitted"),
+    Grade.ASSUMED: msg("assumed"),
+}
+SCOPES: Final = {
+    Scope.PER_RANK: msg("per GPU"),
+    Scope.PER_REPLICA: msg("per replica"),
+    Scope.TOTAL: msg("in all"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """The KV plan's figures with their derivation."""
+
+    blocks: Quantity
+    bytes_per_block: Quantity
+    tokens: Quantity
+    bytes_per_token: Quantity
+    request_fixed: Quantity
+    needed: Quantity
+    concurrency: Quantity
+    longest: Quantity
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberRow:
+    """One line of the table of all numbers, as text."""
+
+    label: str
+    value: str
+    gigabytes: str
+    scope: str
+    formula: str
+    substituted: str
+    grade: str
+    source: str
+    interval: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestShare:
+    """What one request of the planned length takes on one rank, and how many such the pool holds."""
+
+    tokens: int
+    fixed_bytes: int
+    per_token_bytes: float
+    needed_bytes: int
+    pool_bytes: float
+    blocks: int
+    block_size: int
+    last_block_tokens: int
+    concurrency: float
+    ranks: int
+
+
+def figures(plan: Plan) -> Figures:
+    """The KV plan's figures; zeros where there is no pool."""
+    cache, resolved = plan.cache, plan.resolved
+    available = (
+        plan.memory.available_kv
+        if plan.memory is not None and plan.scenario.measured.available_kv_gib is None
+        else _plain("available_kv", plan.available_kv_bytes or 0, Unit.BYTES, grade=Grade.MEASURED)
+    )
+    block_size = _plain("block_size", resolved.block_size)
+    per_token = _bytes_per_token(plan)
+    per_block = _plain("bytes_per_block", cache.bytes_per_block if cache else 0, Unit.BYTES)
+    blocks = Quantity(
+        name="blocks",
+        value=cache.num_blocks if cache else 0,
+        unit=Unit.BLOCKS,
+        scope=Scope.PER_REPLICA,
+        formula="⌊{available_kv} / {bytes_per_block}⌋",
+        inputs=(available, per_block),
+        source=f"{_PLANNER}:get_num_blocks",
+    )
+    tokens = Quantity(
+        name="tokens",
+        value=cache.tokens if cache else 0,
+        unit=Unit.TOKENS,
+        scope=Scope.PER_REPLICA,
+        formula="{blocks} × {block_size}" if cache and cache.tokens == cache.num_blocks * resolved.block_size else "",
+        inputs=(blocks, block_size),
+        source=_PLANNER,
+    )  # fmt: skip
+    length = _plain("max_model_len", resolved.max_model_len, Unit.TOKENS)
+    request_blocks = sum(group.blocks_per_request for group in cache.groups) if cache else 0
+    blocks_per_request = Quantity(
+        name="blocks_per_request",
+        value=request_blocks,
+        unit=Unit.BLOCKS,
+        formula="⌈{max_model_len} / {block_size}⌉" if cache and len(cache.groups) == 1 else "",
+        inputs=(length, block_size),
+    )
+    is_quotient = bool(
+        cache
+        and request_blocks
+        and abs(cache.num_blocks / request_blocks - cache.max_concurrency) < 1e-9 * cache.max_concurrency
+    )
+    return Figures(
+        blocks=blocks,
+        bytes_per_block=per_block,
+        tokens=tokens,
+        bytes_per_token=per_token,
+        request_fixed=_plain("request_fixed", cache.request_fixed_bytes if cache else 0, Unit.BYTES),
+        needed=_plain("needed", cache.needed_bytes if cache else 0, Unit.BYTES),
+        concurrency=Quantity(
+            name="concurrency",
+            value=cache.max_concurrency if cache else 0,
+            unit=Unit.REQUESTS,
+            scope=Scope.PER_REPLICA,
+            formula="{blocks} / {blocks_per_request}" if is_quotient else "",
+            inputs=(blocks, blocks_per_request),
+            source=f"{_PLANNER}:get_max_concurrency_for_kv_cache_config",
+        ),
+        longest=_plain("longest", cache.longest_request_tokens if cache else 0, Unit.TOKENS),
+    )
+
+
+def _bytes_per_token(plan: Plan) -> Quantity:
+    cache, architecture, resolved = plan.cache, plan.architecture, plan.resolved
+    value = cache.bytes_per_token if cache else 0.0
+    if cache is None or len(cache.groups) != 1:
+        return _plain("bytes_per_token", value, Unit.BYTES)
+    group = cache.groups[0]
+    element_bytes = _ELEMENT_BYTES.get(resolved.kv_cache_dtype, 0)
+    heads = max(1, architecture.num_kv_heads // plan.scenario.parallel.tensor_parallel_size)
+    if 2 * group.layers * heads * architecture.head_dim * element_bytes == value:
+        inputs = {
+            "layers": group.layers, "kv_heads": heads, "head_dim": architecture.head_dim, "element_bytes": element_bytes,
+        }  # fmt: skip
+        formula = "2 × {layers} × {kv_heads} × {head_dim} × {element_bytes}"
+    else:
+        inputs = {
+            "layers": group.layers, "page_size_bytes": group.page_size_bytes, "block_size": group.block_size,
+        }  # fmt: skip
+        formula = "{layers} × {page_size_bytes} / {block_size}"
+    return Quantity(
+        name="bytes_per_token",
+        value=value,
+        unit=Unit.BYTES,
+        formula=formula,
+        inputs=tuple(_plain(name, number) for name, number in inputs.items()),
+        grade=Grade.EXACT,
+        source="vllm/v1/kv_cache_interface.py",
+    )
+
+
+def _plain(name: str, value: float, unit: Unit = Unit.NONE, grade: Grade = Grade.EXACT) -> Quantity:
+    return Quantity(name=name, value=value, unit=unit, grade=grade)
+
+
+def quantities(plan: Plan, numbers: Figures, t: Words) -> Iterator[tuple[str, Quantity]]:
+    """Every figure of the plan in the order of its derivation, with its name in the reader's language."""
+    memory = plan.memory
+    if memory is not None:
+        yield t("Memory of the card"), memory.total
+        yield t("Budget: utilization × memory"), memory.budget
+        yield t("System"), memory.system
+        yield t("Framework"), memory.framework
+        yield t("Weights"), memory.weights
+        yield t("Activations"), memory.activations
+        yield t("CUDA graphs"), memory.cuda_graphs
+        yield t("Available for the KV cache"), memory.available_kv
+        yield t("KV cache"), memory.kv_cache
+        yield t("Unused"), memory.unused
+    if plan.cache is not None:
+        yield t("KV per token"), numbers.bytes_per_token
+        yield t("Bytes of a block"), numbers.bytes_per_block
+        yield t("Blocks"), numbers.blocks
+        yield t("KV cache tokens"), numbers.tokens
+        yield t("Fixed part of a request"), numbers.request_fixed
+        yield t("One request of the full length"), numbers.needed
+        yield t("Concurrent requests"), numbers.concurrency
+        yield t("Longest single request"), numbers.longest
+
+
+def number_rows(plan: Plan, numbers: Figures, t: Words) -> tuple[NumberRow, ...]:
+    """The table of all numbers: value, formula with today's numbers, grade, source, interval."""
+    return tuple(
+        NumberRow(
+            label=label,
+            value=_value_text(quantity),
+            gigabytes=f"{quantity.value / GB:,.3f}" if quantity.unit is Unit.BYTES else "",
+            scope=t(SCOPES[quantity.scope]),
+            formula=quantity.symbolic,
+            substituted=quantity.substituted,
+            grade=t(GRADES[quantity.grade]),
+            source=quantity.source,
+            interval=_interval_text(quantity, t),
+        )
+        for label, quantity in quantities(plan, numbers, t)
+    )
+
+
+def numbers_csv(plan: Plan, numbers: Figures, t: Words) -> str:
+    """The same table for a spreadsheet: raw values, units and bounds."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ("name", "label", "value", "unit", "scope", "formula", "substituted", "grade", "source", "low", "high")
+    )
+    for label, quantity in quantities(plan, numbers, t):
+        low, high = quantity.interval or ("", "")
+        writer.writerow(
+            (quantity.name, label, quantity.value, quantity.unit.value, quantity.scope.value, quantity.symbolic,
+             quantity.substituted, quantity.grade.value, quantity.source, low, high)
+        )  # fmt: skip
+    return out.getvalue()
+
+
+def request_share(plan: Plan) -> RequestShare | None:
+    """One request of the planned length on one rank; None without a KV plan."""
+    cache = plan.cache
+    if cache is None or cache.num_blocks <= 0 or not cache.groups:
+        return None
+    growing = max(cache.groups, key=lambda group: group.blocks_per_request)
+    length = plan.resolved.max_model_len
+    return RequestShare(
+        tokens=length,
+        fixed_bytes=cache.request_fixed_bytes,
+        per_token_bytes=cache.bytes_per_token,
+        needed_bytes=cache.needed_bytes,
+        pool_bytes=plan.available_kv_bytes or 0,
+        blocks=sum(group.blocks_per_request for group in cache.groups),
+        block_size=growing.block_size,
+        last_block_tokens=length % growing.block_size or growing.block_size,
+        concurrency=cache.max_concurrency,
+        ranks=plan.scenario.parallel.ranks_per_replica,
+    )
+
+
+def _value_text(quantity: Quantity) -> str:
+    if quantity.unit is Unit.REQUESTS:
+        return concurrency_text(quantity.value)
+    if quantity.unit in (Unit.TOKENS, Unit.BLOCKS):
+        return count(quantity.value)
+    return format_bytes(quantity.value) if quantity.unit is Unit.BYTES else quantity.text
+
+
+def _interval_text(quantity: Quantity, t: Words) -> str:
+    if quantity.interval is None:
+        return DASH
+    low, high = quantity.interval
+    if quantity.unit is Unit.BYTES:
+        return t("{low} to {high}", low=gib_text(low), high=gib_text(high))
+    return t("{low} to {high}", low=f"{low:,.4g}", high=f"{high:,.4g}")

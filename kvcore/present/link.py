@@ -1,0 +1,286 @@
+"""The scenario as a query string, and back: complete, versioned, in the engine's own flag names.
+
+    ?v=1&model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&max_model_len=8192
+
+A name with a dot is a field of an object of the JSON contract: `measured.weights_gib`, `accelerator.memory_gib`,
+`speculative_config.method`, `env.VLLM_USE_V1`. What is absent is the engine's own default. A config.json that the
+catalogue does not have travels in the link as `config`, so that the link alone gives the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+from kvcore import catalogue
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.errors import KvPlannerError, ScenarioError, shorten
+from kvcore.model.config import ModelConfig
+from kvcore.present.choices import nearest_tensor_parallel_size
+from kvcore.quantity import Grade
+from kvcore.request import parse_request, scenario_from_request
+from kvcore.scenario import Checkpoint, Measured, Parallel, Scenario, SpeculativeConfig
+
+Found = TypeVar("Found")
+
+VERSION: Final = "1"
+MAX_CONFIG_CHARACTERS: Final = 6000
+"""Of a config.json in the link, percent-encoded; proxies cut request lines at 8 KiB."""
+NOT_OURS: Final = frozenset(("lang", "embed", "embed_options", "step", "vary"))
+"""Parameters that belong to the page, not to the scenario."""
+
+START: Final[Mapping[str, Any]] = {
+    "model": "Qwen/Qwen3-32B",
+    "accelerator": "H100-80GB",
+    "tensor_parallel_size": 1,
+    "max_model_len": 8192,
+}
+"""What a visit without a link begins with: something that works, and something obvious to pull."""
+
+_PARALLEL: Final = tuple(field.name for field in fields(Parallel))
+_SPECULATIVE: Final = tuple(field.name for field in fields(SpeculativeConfig))
+_MEASURED: Final = tuple(field.name for field in fields(Measured))
+_CHECKPOINT: Final = tuple(field.name for field in fields(Checkpoint))
+_NESTED: Final = ("parallel", "speculative_config", "measured", "checkpoint", "limit_mm_per_prompt", "env")
+_PLAIN: Final = tuple(
+    field.name for field in fields(Scenario) if field.name not in ("model", "config", "accelerator", *_NESTED)
+)
+_ALWAYS: Final = frozenset(
+    ("engine", "engine_version", "tensor_parallel_size", "dtype", "kv_cache_dtype", "gpu_memory_utilization",
+     "max_model_len")
+)  # fmt: skip
+"""Written even at their defaults: what a reader of the link looks for."""
+_TEXTS: Final = frozenset(
+    ("model", "accelerator", "engine", "engine_version", "dtype", "quantization", "kv_cache_dtype")
+)
+_OBJECTS: Final = ("accelerator", "checkpoint", "speculative_config", "limit_mm_per_prompt", "env", "measured")
+_KNOWN: Final = frozenset(
+    (
+        "v", "model", "config", "hf_quant_config", "accelerator", "accelerator.memory_gib", "accelerator.vendor",
+        "accelerator.name", *_PARALLEL, *_PLAIN, *(f"speculative_config.{name}" for name in _SPECULATIVE),
+        *(f"measured.{name}" for name in _MEASURED), *(f"checkpoint.{name}" for name in _CHECKPOINT),
+        *(f"limit_mm_per_prompt.{name}" for name in ("image", "video", "audio")),
+    )
+)  # fmt: skip
+_INTEGER: Final = re.compile(r"-?\d{1,18}")
+_DEFAULTS: Final = {
+    **{field.name: field.default for field in fields(Scenario)},
+    **{field.name: field.default for field in fields(Parallel)},
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """A value of a link that could not be used, and what stands in its place ("" for the engine's default)."""
+
+    field: str
+    given: str
+    used: str
+    error: KvPlannerError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decoded:
+    """What a link means."""
+
+    scenario: Scenario
+    repairs: tuple[Repair, ...] = ()
+
+
+def encode(scenario: Scenario) -> dict[str, str]:
+    """Every field of `scenario` as parameters of a link, in reading order.
+
+    A config.json that is too long for a link stays out; then the model is only named.
+    """
+    params = {"v": VERSION, **_encode_model(scenario), **_encode_accelerator(scenario.accelerator)}
+    for name in ("engine", "engine_version"):
+        params |= _encode_plain(name, getattr(scenario, name))
+    for name in _PARALLEL:
+        params |= _encode_plain(name, getattr(scenario.parallel, name))
+    for name in _PLAIN:
+        params |= _encode_plain(name, getattr(scenario, name))
+    for name in ("speculative_config", "measured"):
+        part = getattr(scenario, name)
+        for field in fields(part) if part is not None else ():
+            value = getattr(part, field.name)
+            if value is not None:
+                params[f"{name}.{field.name}"] = _text(value)
+    for name in ("limit_mm_per_prompt", "env"):
+        for key, value in (getattr(scenario, name) or {}).items():
+            params[f"{name}.{key}"] = _text(value)
+    return params
+
+
+def query_string(params: Mapping[str, str]) -> str:
+    """The parameters as they stand in a link that people read: slashes, commas and colons as they are."""
+    return urlencode(params, quote_via=quote, safe="/:,")
+
+
+def decode(params: Mapping[str, str]) -> Decoded:
+    """The scenario of a link. Never raises: what cannot be used is left out, and named once in `repairs`."""
+    repairs: list[Repair] = []
+    given = {name: value for name, value in params.items() if name not in NOT_OURS}
+    if given.get("v", VERSION) != VERSION:
+        repairs.append(_repair(ScenarioError("unknown-link-version", field="v", value=given["v"]), given, "v"))
+    for name in sorted(set(given) - _KNOWN):
+        if not name.startswith("env."):
+            given.pop(name)
+            if get_close_matches(name, _KNOWN, cutoff=0.75):
+                repairs.append(_repair(ScenarioError("unknown-field", field=name), params, name))
+    given.pop("v", None)
+    scenario = None
+    while scenario is None:
+        try:
+            scenario = _scenario(given)
+        except KvPlannerError as error:
+            blamed = _blamed(error, given)
+            repairs.extend(_repair(error, given, name) for name in blamed)
+            for name in blamed:
+                del given[name]
+    size = nearest_tensor_parallel_size(scenario)
+    if size.refused is not None:
+        repairs.append(_repair(size.refused, params, "tensor_parallel_size"))
+        scenario = replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size.value))
+    used = encode(scenario)
+    return Decoded(
+        scenario=scenario,
+        repairs=tuple(replace(repair, used=used.get(repair.field, "")) for repair in repairs),
+    )
+
+
+def is_scenario(params: Mapping[str, str]) -> bool:
+    """Whether a query string says anything about a scenario."""
+    return any(name in _KNOWN for name in params)
+
+
+def _repair(error: KvPlannerError, given: Mapping[str, str], name: str) -> Repair:
+    return Repair(field=name, given=shorten(given.get(name, ""), 60), used="", error=error)
+
+
+def _blamed(error: KvPlannerError, given: Mapping[str, str]) -> tuple[str, ...]:
+    """The parameters that `error` is about: the field itself, else its parts, else what the model was read from."""
+    head = error.field.partition(".")[0]
+    candidates = (
+        [error.field] if error.field in given else [name for name in given if name.partition(".")[0] == head]
+    )
+    if not candidates:
+        candidates = [name for name in ("config", "hf_quant_config", "model") if name in given]
+    return tuple(candidates or given)
+
+
+def _scenario(given: Mapping[str, str]) -> Scenario:
+    request: dict[str, Any] = {name: START[name] for name in ("model", "accelerator")}
+    for name, text in given.items():
+        head, dot, tail = name.partition(".")
+        value = parse_request(text) if name in ("config", "hf_quant_config") else _value(name, text)
+        if not dot:
+            request[name] = value
+        elif head != "accelerator":
+            request.setdefault(head, {})[tail] = value
+    memory_gib = _value("", given["accelerator.memory_gib"]) if "accelerator.memory_gib" in given else None
+    if "accelerator" in given or "accelerator.name" not in given and "accelerator.vendor" not in given:
+        scenario = scenario_from_request(request)
+        return scenario if memory_gib is None else with_memory(scenario, memory_gib)
+    facts = {name: given[f"accelerator.{name}"] for name in ("name", "vendor") if f"accelerator.{name}" in given}
+    request["accelerator"] = facts | ({} if memory_gib is None else {"memory_gib": memory_gib})
+    return scenario_from_request(request)
+
+
+def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
+    """The scenario on a card with the memory that the person gives, in GiB as the driver reports it."""
+    card = scenario.accelerator
+    if card is None:
+        return scenario
+    if isinstance(memory_gib, bool) or not isinstance(memory_gib, int | float) or not 0.25 <= memory_gib <= 10_000:
+        raise ScenarioError(
+            "invalid-value",
+            field="accelerator.memory_gib",
+            value=memory_gib,
+            reason="it must lie between 0.25 and 10000",
+        )
+    return replace(
+        scenario,
+        accelerator=replace(card, memory_gib=float(memory_gib), memory_grade=Grade.MEASURED, source=""),
+    )
+
+
+def catalogue_card(card: Accelerator) -> Accelerator | None:
+    """The catalogue's card of the same id, or None."""
+    return _found(catalogue.find_accelerator, card.id)
+
+
+def _encode_model(scenario: Scenario) -> dict[str, str]:
+    entry = _found(catalogue.find_model, scenario.model)
+    params = {"model": scenario.model}
+    known_checkpoint = Checkpoint()
+    if entry is not None and entry.config == scenario.config:
+        known_checkpoint = entry.checkpoint
+    else:
+        params |= _encode_config(scenario.config)
+    for name in _CHECKPOINT:
+        value = getattr(scenario.checkpoint, name)
+        if value is not None and value != getattr(known_checkpoint, name):
+            params[f"checkpoint.{name}"] = _text(value)
+    return params
+
+
+def _encode_config(config: ModelConfig) -> dict[str, str]:
+    texts = {"config": config.text}
+    if config.hf_quant_config_text:
+        texts["hf_quant_config"] = config.hf_quant_config_text
+    return texts if len(query_string(texts)) <= MAX_CONFIG_CHARACTERS else {}
+
+
+def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
+    if card is None:
+        return {}
+    known = catalogue_card(card)
+    if known == card:
+        return {"accelerator": card.id}
+    memory = {"accelerator.memory_gib": _text(card.memory_gib)}
+    if known is not None:
+        return {"accelerator": card.id, **memory}
+    return {"accelerator.name": card.name, "accelerator.vendor": card.vendor.value, **memory}
+
+
+def _encode_plain(name: str, value: object) -> dict[str, str]:
+    if value is None or value == _DEFAULTS.get(name) and name not in _ALWAYS:
+        return {}
+    if name == "max_model_len" and value == -1:
+        return {name: "auto"}
+    return {name: _text(value)}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    return str(value)
+
+
+def _value(name: str, text: str) -> object:
+    """The JSON value that a parameter's text stands for; the request's own checks judge it."""
+    if name in _TEXTS or name.startswith("env.") or name.endswith((".method", ".model", ".name", ".vendor")):
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+def _found(find: Callable[[str], Found], name: str) -> Found | None:
+    try:
+        return find(name)
+    except KvPlannerError:
+        return None

@@ -1,0 +1,80 @@
+"""What a person's own figures change: each override laid on the engine's estimate in turn, with its effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvcore.errors import KvPlannerError
+from kvcore.plan import Plan, plan
+from kvcore.present.edit import memory_override_gib, with_field
+from kvcore.present.text import msg
+from kvcore.scenario import Measured
+
+_PARTS: Final = (
+    ("accelerator.memory_gib", msg("Memory of the card"), "total"),
+    ("measured.system_gib", msg("System"), "system"),
+    ("measured.weights_gib", msg("Weights"), "weights"),
+    ("measured.non_torch_gib", msg("Framework"), "framework"),
+    ("measured.peak_activation_gib", msg("Activations"), "activations"),
+    ("measured.cuda_graph_gib", msg("CUDA graphs"), "cuda_graphs"),
+    ("measured.available_kv_gib", msg("Available for the KV cache"), "available_kv"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverrideStep:
+    """One figure given by the person, the engine's own in its place, and the pool before and after."""
+
+    label: str
+    field: str
+    predicted_bytes: float
+    given_bytes: float
+    tokens_before: int
+    tokens_after: int
+
+
+def override_steps(planned: Plan) -> tuple[OverrideStep, ...]:
+    """The way from the engine's own estimate to `planned`, one override at a time; empty without overrides."""
+    scenario = planned.scenario
+    given = {field: value for field, value in _given(planned).items() if value is not None}
+    if not given or planned.memory is None:
+        return ()
+    bare = with_field(replace(scenario, measured=Measured()), "accelerator.memory_gib", None)
+    steps = []
+    try:
+        before = plan(bare)
+        for field, label, name in _PARTS:
+            if field not in given:
+                continue
+            bare = with_field(bare, field, given[field])
+            after = plan(bare)
+            if before.memory is None or after.memory is None:
+                return ()
+            steps.append(
+                OverrideStep(
+                    label=label,
+                    field=field,
+                    predicted_bytes=getattr(before.memory, name).value,
+                    given_bytes=getattr(after.memory, name).value,
+                    tokens_before=before.cache.tokens if before.cache else 0,
+                    tokens_after=after.cache.tokens if after.cache else 0,
+                )
+            )
+            before = after
+    except KvPlannerError:
+        return ()
+    return tuple(steps)
+
+
+def _given(planned: Plan) -> dict[str, float | None]:
+    measured = planned.scenario.measured
+    return {
+        "accelerator.memory_gib": memory_override_gib(planned.scenario),
+        "measured.system_gib": measured.system_gib,
+        "measured.weights_gib": measured.weights_gib,
+        "measured.non_torch_gib": measured.non_torch_gib,
+        "measured.peak_activation_gib": measured.peak_activation_gib,
+        "measured.cuda_graph_gib": measured.cuda_graph_gib,
+        "measured.available_kv_gib": measured.available_kv_gib,
+    }

@@ -1,0 +1,215 @@
+"""The plan in one line, one sentence and four cards."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from kvcore.advice.curve import ConcurrencyCurve
+from kvcore.advice.fixes import Fix
+from kvcore.plan import Plan, Verdict
+from kvcore.present.explain import Figures
+from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text
+from kvcore.units import GIB
+
+
+class Outcome(StrEnum):
+    """What a person has to do: nothing, look again, or change something."""
+
+    FITS = "fits"
+    CAUTION = "caution"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """The verdict in words."""
+
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """One figure: its name, value, what it is per and how sure, and where it comes from."""
+
+    label: str
+    value: str
+    note: str
+    help: str
+
+
+_OUTCOMES: Final = {
+    Verdict.FITS: Outcome.FITS,
+    Verdict.TIGHT: Outcome.CAUTION,
+    Verdict.CONTEXT_TOO_LONG: Outcome.CAUTION,
+    Verdict.NO_KV_MEMORY: Outcome.FAILS,
+    Verdict.WEIGHTS_DO_NOT_FIT: Outcome.FAILS,
+}
+
+
+def spare_bytes(plan: Plan) -> float:
+    """KV memory on one rank beyond what one request needs; negative when that much is missing."""
+    available = plan.available_kv_bytes or 0
+    needed = plan.cache.needed_bytes if plan.cache is not None else 0
+    return available - needed
+
+
+def verdict_sentence(plan: Plan, t: Words) -> Sentence:
+    """Whether it fits, how many requests, and by how much: one sentence with a signed number."""
+    spare = gib_text(spare_bytes(plan), signed=True)
+    tokens = count(plan.resolved.max_model_len)
+    requests = concurrency_text(plan.cache.max_concurrency) if plan.cache is not None else DASH
+    match plan.verdict:
+        case Verdict.FITS if requests == "1":
+            text = t("Fits: one request of {tokens} tokens at once, with {spare} per GPU beyond it", tokens=tokens, spare=spare)  # fmt: skip
+        case Verdict.FITS:
+            text = t(
+                "Fits: {requests} concurrent requests of {tokens} tokens per replica, {spare} per GPU beyond the first",
+                requests=requests,
+                tokens=tokens,
+                spare=spare,
+            )
+        case Verdict.TIGHT:
+            text = t(
+                "Tight: {requests} × {tokens} tokens by the estimate, but only {spare} per GPU above what one request "
+                "needs, less than the estimate is sure of",
+                requests=requests,
+                tokens=tokens,
+                spare=spare,
+            )
+        case Verdict.CONTEXT_TOO_LONG:
+            longest = plan.cache.longest_request_tokens if plan.cache is not None else 0
+            text = t(
+                "Starts only with a shorter context: room for {longest} tokens, one request of {tokens} is {spare} "
+                "per GPU short",
+                longest=count(longest),
+                tokens=tokens,
+                spare=spare,
+            )
+        case Verdict.NO_KV_MEMORY:
+            text = t("Does not fit: the weights load, but the KV cache is left with {spare} per GPU", spare=spare)
+        case Verdict.WEIGHTS_DO_NOT_FIT:
+            text = t("Does not fit: {spare} per GPU; the weights alone exceed the budget", spare=spare)
+    return Sentence(outcome=_OUTCOMES[plan.verdict], text=text)
+
+
+def scenario_line(plan: Plan, t: Words) -> tuple[str, ...]:
+    """What is set, after the model's name: card and count, length, utilization, KV dtype, engine."""
+    parallel, resolved = plan.scenario.parallel, plan.resolved
+    cards = parallel.ranks_per_replica
+    return (
+        f"{plan.accelerator.name} × {cards}",
+        *((t("{count} replicas", count=str(parallel.data_parallel_size)),) if parallel.data_parallel_size > 1 else ()),
+        t("{tokens} tokens", tokens=count(resolved.max_model_len)),
+        t("utilization {share}", share=f"{resolved.gpu_memory_utilization:g}"),
+        t("KV {dtype}", dtype=resolved.kv_cache_dtype),
+        f"{resolved.engine.value} {resolved.engine_version}",
+    )  # fmt: skip
+
+
+def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words) -> tuple[Card, ...]:
+    """Concurrency, KV cache tokens, KV per token, longest single request."""
+    cache, resolved = plan.cache, plan.resolved
+    has_pool = cache is not None and cache.num_blocks > 0
+    starts = has_pool and cache is not None and cache.fits
+    missing = t("no memory for it")
+    ranks = plan.scenario.parallel.ranks_per_replica
+    per_token = cache.bytes_per_token if cache is not None else figures.bytes_per_token.value
+    return (
+        Card(
+            label=t("Concurrent requests"),
+            value=concurrency_text(cache.max_concurrency) if cache is not None and starts else DASH,
+            note=_concurrency_note(plan, curve, t) if starts else t("the engine stops at start"),
+            help=_help(t("How many requests of the full context length the KV cache holds at once; shorter ones, more."), figures.concurrency, t),
+        ),
+        Card(
+            label=t("KV cache tokens"),
+            value=count(cache.tokens) if cache is not None and has_pool else DASH,
+            note=t("per replica, {blocks} blocks × {size}", blocks=count(cache.num_blocks), size=str(resolved.block_size))
+            if cache is not None and has_pool
+            else missing,
+            help=_help(t("The figure that the engine prints as GPU KV cache size."), figures.tokens, t),
+        ),
+        Card(
+            label=t("KV per token"),
+            value=kib_text(per_token) if per_token else DASH,
+            note=(t("per GPU, {size} on {count} GPUs", size=kib_text(per_token * ranks), count=str(ranks)) if ranks > 1 else t("per GPU")),
+            help=_help(t("What each further token of a request takes on one GPU."), figures.bytes_per_token, t),
+        ),
+        Card(
+            label=t("Longest single request"),
+            value=count(cache.longest_request_tokens) if cache is not None and cache.longest_request_tokens else DASH,
+            note=t("tokens; the model itself takes {tokens}", tokens=count(resolved.derived_max_model_len)) if has_pool else missing,
+            help=_help(t("The largest --max-model-len that the engine accepts at start with this memory."), figures.longest, t),
+        ),
+    )  # fmt: skip
+
+
+def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
+    if curve is None or plan.resolved.max_model_len not in curve.lengths:
+        return t("per replica")
+    index = curve.lengths.index(plan.resolved.max_model_len)
+    low, high = curve.low[index], curve.high[index]
+    if math.isclose(low, high, rel_tol=1e-3):
+        return t("per replica")
+    return t(
+        "per replica, 80 % sure: {low} to {high}", low=concurrency_text(low), high=concurrency_text(high)
+    )
+
+
+def _help(meaning: str, quantity: object, t: Words) -> str:
+    symbolic, substituted = getattr(quantity, "symbolic", ""), getattr(quantity, "substituted", "")
+    if not symbolic:
+        return meaning
+    return f"{meaning}\n\n`{symbolic}`\n\n`= {substituted}`"
+
+
+def fix_label(fix: Fix, t: Words) -> str:
+    """What a fix changes, as a button says it."""
+    value = f"{fix.value}"
+    match fix.field:
+        case "max_model_len":
+            return t("Context length {value}", value=count(float(value)))
+        case "kv_cache_dtype":
+            return t("KV cache dtype {value}", value=value)
+        case "gpu_memory_utilization":
+            return t("GPU memory utilization {value}", value=value)
+        case "max_num_seqs":
+            return t("At most {value} sequences", value=value)
+        case "max_num_batched_tokens":
+            return t("At most {value} batched tokens", value=count(float(value)))
+        case "enforce_eager":
+            return t("No CUDA graphs")
+        case "tensor_parallel_size":
+            return t("Tensor parallel size {value}", value=value)
+        case "quantization":
+            return t("Weights in {value}", value=value)
+        case "accelerator":
+            return t("A larger card: {value}", value=fix.plan.accelerator.name)
+        case _:
+            return f"{fix.field} = {value}"
+
+
+def fix_result(fix: Fix, t: Words) -> str:
+    """What comes of it."""
+    cache = fix.plan.cache
+    if cache is None:
+        return ""
+    requests, tokens = concurrency_text(cache.max_concurrency), count(fix.plan.resolved.max_model_len)
+    if fix.verdict is Verdict.TIGHT:
+        return t("tight: {requests} × {tokens} tokens", requests=requests, tokens=tokens)
+    return t("fits: {requests} × {tokens} tokens", requests=requests, tokens=tokens)
+
+
+def uncertainty_bytes(plan: Plan) -> float:
+    """Half the width of the 80 % interval of the KV memory, on one rank."""
+    interval = plan.memory.available_kv.interval if plan.memory is not None else None
+    return (interval[1] - interval[0]) / 2 if interval is not None else 0.0
+
+
+def is_uncertain(plan: Plan) -> bool:
+    """Whether the interval is wide enough to be worth a word."""
+    return uncertainty_bytes(plan) > GIB / 100

@@ -1,0 +1,1 @@
+"""Pages of the app; each is a script that `st.navigation` runs."""

@@ -1,0 +1,62 @@
+"""Plan: what one deployment takes of each GPU, what that holds, and what to change when it does not fit."""
+
+import streamlit as st
+
+from kvcore.advice.curve import tensor_parallel_curves
+from kvcore.advice.fixes import fixes
+from kvcore.errors import KvPlannerError
+from kvcore.present import bar, charts, explain, overrides, summary
+from pages.ui import numbers, notes, pictures, shell, state
+
+shell.guard()
+t = state.translator()
+plan = state.planned()
+CHART = {"displayModeBar": False, "responsive": True}
+
+notes.repairs(t)
+if isinstance(plan, KvPlannerError):
+    notes.refusal(plan, t)
+    st.stop()
+
+figures = explain.figures(plan)
+curves = tensor_parallel_curves(plan, charts.curve_lengths(plan))
+size = plan.scenario.parallel.tensor_parallel_size
+curve = next((one for one in curves if one.tensor_parallel_size == size), None)
+
+notes.scenario_line(plan, t)
+sentence = summary.verdict_sentence(plan, t)
+notes.verdict(sentence)
+if sentence.outcome is not summary.Outcome.FITS:
+    notes.fixes(plan, fixes(plan), t)
+
+st.plotly_chart(
+    bar.memory_bar(plan, t), config=CHART, key="memory_bar", alt=t("Memory of one GPU") + ": " + sentence.text
+)
+pictures.legend(plan, t)
+
+with st.container(key="cards"), st.container(key="card_grid"):
+    grid = st.grid(4, min_column_width=150)
+    for card in summary.cards(plan, curve, figures, t):
+        grid.cell().metric(
+            card.label, card.value, card.note, delta_color="off", delta_arrow="off", help=card.help, border=True
+        )
+
+left, right = st.columns([5, 3], gap="medium")
+with left:
+    st.subheader(t("Concurrency by context length"), anchor=False)
+    st.plotly_chart(
+        charts.concurrency_chart(plan, curves, t),
+        config=CHART,
+        key="concurrency",
+        alt=t("Requests that fit at once, by context length and tensor parallel size"),
+    )
+    notes.curve_caption(plan, curves, t)
+with right:
+    st.subheader(t("One request"), anchor=False)
+    pictures.request(plan, t)
+
+notes.notices(plan.notices, t)
+numbers.override_table(overrides.override_steps(plan), t)
+with st.expander(t("All numbers"), icon=":material/table:"):
+    numbers.table(explain.number_rows(plan, figures, t), t)
+    numbers.downloads(plan, figures, t)

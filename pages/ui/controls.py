@@ -1,0 +1,273 @@
+"""The sidebar: the scenario in the order in which people know the answers, the same on every page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.engine.versions import known_versions
+from kvcore.errors import KvPlannerError
+from kvcore.plan import Plan
+from kvcore.present import choices, edit
+from kvcore.present.text import Words, short_tokens
+from kvcore.request import DTYPES, KV_CACHE_DTYPES
+from kvcore.scenario import Engine
+from pages.ui import model_source, state
+from pages.ui.state import seed, set_field
+
+LOWEST_SLIDER_SHARE, HIGHEST_SLIDER_SHARE = 0.50, 0.98
+
+
+def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
+    """All controls of the scenario."""
+    plan = planned if isinstance(planned, Plan) else None
+    _model(t)
+    _accelerator(t)
+    _tensor_parallel(t)
+    _context_length(plan, t)
+    _utilization(plan, t)
+    _kv_cache_dtype(t)
+    _weight_precision(t)
+    with st.expander(t("More options")):
+        _more(plan, t)
+
+
+def _changed(field: str, key: str) -> None:
+    set_field(field, st.session_state[key])
+
+
+def _model(t: Words) -> None:
+    now = state.scenario().model
+    ids = [entry.id for entry in catalogue.load_models()]
+    options = ids if now in ids else [now, *ids]
+    st.selectbox(
+        t("Model"),
+        options,
+        key=seed("model", now),
+        help=t("`vllm serve MODEL`. Type to search; any other model comes from the Hub or from its config.json."),
+        on_change=model_source.choose_bundled,
+        args=("model",),
+    )  # fmt: skip
+    with st.popover(t("Another model"), icon=":material/add:", type="tertiary"):
+        model_source.other_model(t)
+
+
+def _accelerator(t: Words) -> None:
+    card = state.scenario().accelerator
+    names = {entry.id: entry.name for entry in catalogue.load_accelerators()}
+    if card is not None:
+        names.setdefault(card.id, card.name)
+    st.selectbox(
+        t("Accelerator"),
+        list(names),
+        key=seed("accelerator", card.id if card is not None else None),
+        format_func=lambda name: names.get(name, name),
+        help=t("The memory is what the driver shows, a little less than the figure in the name."),
+        on_change=_changed,
+        args=("accelerator", "accelerator"),
+    )
+
+
+def _tensor_parallel(t: Words) -> None:
+    now = state.scenario().parallel.tensor_parallel_size
+    sizes = choices.tensor_parallel_sizes(state.scenario()) or (now,)
+    _segmented(
+        "tensor_parallel_size",
+        t("Tensor parallel size"),
+        sizes if now in sizes else (*sizes, now),
+        now,
+        t("`--tensor-parallel-size`: GPUs that share every layer. Only sizes that the engine takes for this model."),
+    )
+
+
+def _context_length(plan: Plan | None, t: Words) -> None:
+    scenario = state.scenario()
+    now = plan.resolved.max_model_len if plan is not None else scenario.max_model_len or 8192
+    limit = plan.resolved.derived_max_model_len if plan is not None else max(now, 32768)
+    lengths = choices.context_lengths(limit, now)
+    left, right = st.columns([3, 2], vertical_alignment="bottom", wrap=False)
+    label = t("Context length (tokens)")
+    left.select_slider(
+        label,
+        lengths,
+        format_func=short_tokens,
+        key=seed("max_model_len.slider", choices.nearest_below(now, lengths)),
+        help=t("`--max-model-len`: prompt and answer of one request together, at most. Most requests are shorter."),
+        on_change=_changed,
+        args=("max_model_len", "max_model_len.slider"),
+    )
+    right.number_input(
+        t("{label}, exactly", label=label),
+        min_value=1,
+        max_value=1 << 30,
+        step=256,
+        key=seed("max_model_len", now),
+        label_visibility="collapsed",
+        on_change=_changed,
+        args=("max_model_len", "max_model_len"),
+    )
+
+
+def _utilization(plan: Plan | None, t: Words) -> None:
+    now = plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
+    now = 0.9 if now is None else now
+    left, right = st.columns([3, 2], vertical_alignment="bottom", wrap=False)
+    label = t("GPU memory utilization")
+    left.slider(
+        label,
+        min_value=LOWEST_SLIDER_SHARE,
+        max_value=HIGHEST_SLIDER_SHARE,
+        step=0.01,
+        key=seed("gpu_memory_utilization.slider", min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)),
+        help=t("`--gpu-memory-utilization`: the share of the card that the engine may take in all, weights included."),
+        on_change=_changed,
+        args=("gpu_memory_utilization", "gpu_memory_utilization.slider"),
+    )  # fmt: skip
+    right.number_input(
+        t("{label}, exactly", label=label),
+        min_value=0.01,
+        max_value=1.0,
+        step=0.01,
+        format="%.4g",
+        key=seed("gpu_memory_utilization", now),
+        label_visibility="collapsed",
+        on_change=_changed,
+        args=("gpu_memory_utilization", "gpu_memory_utilization"),
+    )
+
+
+def _kv_cache_dtype(t: Words) -> None:
+    now = state.scenario().kv_cache_dtype
+    options = choices.KV_CACHE_DTYPES if now in choices.KV_CACHE_DTYPES else (*choices.KV_CACHE_DTYPES, now)
+    _segmented(
+        "kv_cache_dtype",
+        t("KV cache dtype"),
+        options,
+        now,
+        t("`--kv-cache-dtype`: auto is the model's own. fp8 halves the cache; check the accuracy of your task."),
+    )
+
+
+def _weight_precision(t: Words) -> None:
+    now = state.scenario().quantization or choices.CHECKPOINT
+    known = choices.WEIGHT_PRECISIONS
+    key = seed("quantization", now)
+    st.segmented_control(
+        t("Weight precision"),
+        known if now in known else (*known, now),
+        key=key,
+        required=True,
+        help=t("`--quantization`: auto takes the checkpoint as it is; the others convert it while it loads."),
+        on_change=lambda: set_field(
+            "quantization", None if st.session_state[key] == choices.CHECKPOINT else st.session_state[key]
+        ),
+    )
+
+
+def _more(plan: Plan | None, t: Words) -> None:
+    scenario = state.scenario()
+    resolved = plan.resolved if plan is not None else None
+    _engine(t)
+    _choice("dtype", t("Model dtype"), DTYPES, scenario.dtype, "`--dtype`")
+    _choice("kv_cache_dtype", t("KV cache dtype, all"), KV_CACHE_DTYPES, scenario.kv_cache_dtype, "`--kv-cache-dtype`", "all")
+    parallel = scenario.parallel
+    _whole("pipeline_parallel_size", t("Pipeline parallel size"), parallel.pipeline_parallel_size, 1, 256)
+    _whole("data_parallel_size", t("Data parallel size"), parallel.data_parallel_size, 1, 65536)
+    _switch("enable_expert_parallel", t("Expert parallelism"), parallel.enable_expert_parallel)
+    _optional("max_num_seqs", t("Sequences at once, at most"), scenario.max_num_seqs, 1 << 20, resolved, t)
+    _optional("max_num_batched_tokens", t("Batched tokens, at most"), scenario.max_num_batched_tokens, 1 << 30, resolved, t)
+    _optional("block_size", t("Block size (tokens)"), scenario.block_size, 1 << 20, resolved, t)
+    _switch("enforce_eager", t("No CUDA graphs (eager)"), scenario.enforce_eager)
+    st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
+    card = scenario.accelerator
+    estimate = plan.memory if plan is not None else None
+    _exact("accelerator.memory_gib", t("Memory of the card"), edit.memory_override_gib(scenario), card.memory_gib if card else None)
+    measured = scenario.measured
+    for field, label, value, part in (
+        ("measured.system_gib", t("System and other processes"), measured.system_gib, "system"),
+        ("measured.weights_gib", t("Weights"), measured.weights_gib, "weights"),
+        ("measured.peak_activation_gib", t("Activations"), measured.peak_activation_gib, "activations"),
+        ("measured.non_torch_gib", t("Framework"), measured.non_torch_gib, "framework"),
+        ("measured.cuda_graph_gib", t("CUDA graphs"), measured.cuda_graph_gib, "cuda_graphs"),
+        ("measured.available_kv_gib", t("Available for the KV cache"), measured.available_kv_gib, "available_kv"),
+    ):
+        predicted = getattr(estimate, part).value / 2**30 if estimate is not None else None
+        _exact(field, label, value, predicted)
+
+
+def _engine(t: Words) -> None:
+    scenario = state.scenario()
+    versions = known_versions()
+    _choice("engine", t("Engine"), tuple(Engine), scenario.engine, None)
+    own = [str(version) for engine, version in versions if engine is scenario.engine][::-1]
+    now = scenario.engine_version or own[0]
+    _choice("engine_version", t("Engine version"), own if now in own else [now, *own], now, None)
+
+
+def _segmented(field: str, label: str, options: Sequence[Any], now: Any, help_text: str) -> None:
+    st.segmented_control(
+        label,
+        options,
+        key=seed(field, now),
+        required=True,
+        help=help_text,
+        on_change=_changed,
+        args=(field, field),
+    )
+
+
+def _choice(field: str, label: str, options: Sequence[str], now: str, help_text: str | None, suffix: str = "") -> None:
+    key = seed(f"{field}.{suffix}" if suffix else field, now)
+    st.selectbox(label, options, key=key, help=help_text, on_change=_changed, args=(field, key))
+
+
+def _whole(field: str, label: str, now: int, low: int, high: int) -> None:
+    st.number_input(
+        label,
+        min_value=low,
+        max_value=high,
+        step=1,
+        key=seed(field, now),
+        help=_flag(field),
+        on_change=_changed,
+        args=(field, field),
+    )
+
+
+def _optional(field: str, label: str, now: int | None, high: int, resolved: Any, t: Words) -> None:
+    st.number_input(
+        label,
+        min_value=1,
+        max_value=high,
+        step=1,
+        key=seed(field, now),
+        placeholder=t("{value} by default", value=f"{getattr(resolved, field):,}") if resolved is not None else "",
+        help=_flag(field),
+        on_change=_changed,
+        args=(field, field),
+    )  # fmt: skip
+
+
+def _exact(field: str, label: str, now: float | None, predicted: float | None) -> None:
+    st.number_input(
+        label,
+        min_value=0.0,
+        max_value=10_000.0,
+        step=0.1,
+        format="%.6g",
+        key=seed(field, now),
+        placeholder=f"{predicted:.2f}" if predicted is not None else "",
+        on_change=_changed,
+        args=(field, field),
+    )
+
+
+def _switch(field: str, label: str, now: bool) -> None:
+    st.toggle(label, key=seed(field, now), help=_flag(field), on_change=_changed, args=(field, field))
+
+
+def _flag(field: str) -> str:
+    return f"`--{field.replace('_', '-')}`"

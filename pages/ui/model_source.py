@@ -1,0 +1,105 @@
+"""Models that the catalogue does not have: from the Hugging Face Hub by id, or from a pasted or uploaded config.json."""
+
+from __future__ import annotations
+
+import os
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.errors import KvPlannerError
+from kvcore.hub import HubModel, fetch_model
+from kvcore.model.config import ModelConfig
+from kvcore.present.text import Words
+from kvcore.request import parse_request
+from kvcore.scenario import Checkpoint
+from pages.ui import state
+
+ERROR = "model_error"
+CONFIG_LABEL = "config.json"
+
+
+def choose_bundled(key: str) -> None:
+    """Callback: a model of the catalogue."""
+    name = st.session_state[key]
+    if name is None or name == state.scenario().model:
+        return
+    entry = catalogue.find_model(name)
+    _attempt(entry.id, entry.config, entry.checkpoint)
+
+
+def other_model(t: Words) -> None:
+    """Inside a popover: the two other ways to name a model."""
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    st.text_input(
+        t("Model id on the Hugging Face Hub"),
+        key="hub_id",
+        max_chars=200,
+        placeholder="owner/name",
+        disabled=is_offline,
+        help=t("Reads config.json and the sizes of the weight files; no weights."),
+    )
+    st.button(t("Look up"), on_click=look_up, args=("hub_id",), disabled=is_offline)
+    if is_offline:
+        st.caption(t("This server works without the Hub (HF_HUB_OFFLINE)."))
+    st.text_area(t("Or paste a config.json"), key="config_text", height=140, placeholder='{"model_type": …}')
+    st.button(t("Use this config"), on_click=_use_text, args=("config_text",))
+    st.file_uploader(
+        t("Or upload it"), type=["json"], key="config_file", max_upload_size=1, on_change=_use_upload
+    )
+    show_error(t)
+
+
+def show_error(t: Words) -> None:
+    """Why the last model could not be taken; the one before stays."""
+    error = st.session_state.get(ERROR)
+    if error is not None:
+        st.error(t("The model was not changed."), icon=":material/error:")
+        st.text(f"{t.error(error)}\n{t.next_step(error)}")
+
+
+def look_up(key: str) -> None:
+    """Callback: asks the Hub for the id in the field `key`."""
+    fetch_and_use(st.session_state.get(key, "").strip())
+
+
+def fetch_and_use(name: str) -> None:
+    """Callback: asks the Hub for `name`."""
+    try:
+        found = _fetch(name)
+    except KvPlannerError as error:
+        st.session_state[ERROR] = error
+        return
+    _attempt(name, found.config, found.checkpoint)
+
+
+@st.cache_resource(ttl="6h", max_entries=256, show_spinner=False)
+def _fetch(name: str) -> HubModel:
+    return fetch_model(name)
+
+
+def _use_text(key: str) -> None:
+    _use_json(st.session_state.get(key, ""))
+
+
+def _use_upload() -> None:
+    upload = st.session_state.get("config_file")
+    if upload is not None:
+        _use_json(upload.getvalue().decode("utf-8", errors="replace"))
+
+
+def _use_json(text: str) -> None:
+    try:
+        config = ModelConfig.from_mapping(parse_request(text))
+    except KvPlannerError as error:
+        st.session_state[ERROR] = error
+        return
+    _attempt(CONFIG_LABEL, config, Checkpoint())
+
+
+def _attempt(name: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
+    try:
+        state.set_model(name, config, checkpoint)
+        st.session_state[ERROR] = None
+    except KvPlannerError as error:
+        st.session_state[ERROR] = error

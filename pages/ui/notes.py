@@ -1,0 +1,114 @@
+"""Sentences of the Plan page: scenario line, verdict, fixes, warnings, and what a link had that was not usable.
+
+Text that comes from a link, a config or the Hub is shown with `st.text` or as an id in code marks, never as markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import streamlit as st
+
+from kvcore.advice.curve import ConcurrencyCurve
+from kvcore.advice.fixes import Fix
+from kvcore.errors import KvPlannerError, Notice
+from kvcore.plan import Plan
+from kvcore.present import summary
+from kvcore.present.summary import Outcome, Sentence
+from kvcore.present.text import Words
+from pages.ui import model_source, state
+
+ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
+
+
+def scenario_line(plan: Plan, t: Words) -> None:
+    """What is set: survives a screenshot, and tells a phone what the sidebar holds."""
+    name = plan.scenario.model if ID.fullmatch(plan.scenario.model) else model_source.CONFIG_LABEL
+    st.caption(" · ".join((f"`{name}`", *summary.scenario_line(plan, t))))
+
+
+def verdict(sentence: Sentence) -> None:
+    """The sentence, with an icon and a word beside its colour."""
+    match sentence.outcome:
+        case Outcome.FITS:
+            st.success(sentence.text, icon=":material/check_circle:")
+        case Outcome.CAUTION:
+            st.warning(sentence.text, icon=":material/change_history:")
+        case Outcome.FAILS:
+            st.error(sentence.text, icon=":material/cancel:")
+
+
+def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
+    """Single changes that mend it; each is one button and one step back in the browser's history."""
+    if not found:
+        st.caption(t("No single change mends it: combine a smaller model or fewer bits with more or larger GPUs."))
+        return
+    st.caption(t("One change that mends it:"))
+    with st.container(horizontal=True, key="fixes", gap="small"):
+        for fix in found:
+            st.button(
+                f"{summary.fix_label(fix, t)} — {summary.fix_result(fix, t)}",
+                key=f"fix.{fix.field}",
+                on_click=state.set_field,
+                args=(fix.field, fix.value),
+            )
+
+
+def repairs(t: Words) -> None:
+    """The values of a link that were not usable, once; the page goes on with what stands in their place."""
+    found = st.session_state.get("repairs", ())
+    if found:
+        with st.container(border=True, key="repairs"):
+            st.markdown(f":material/link_off: **{t('Part of this link was not usable')}**")
+            for repair in found:
+                used = repair.used or t("the default")
+                st.text(
+                    t("{field}: {given} → {used}", field=repair.field, given=repair.given, used=used)
+                    + f"\n{t.error(repair.error)}"
+                )
+                if repair.field == "model":
+                    st.button(
+                        t("Look it up on the Hub"), on_click=model_source.fetch_and_use, args=(repair.given,)
+                    )
+    error = st.session_state.pop("input_error", None)
+    if error is not None:
+        refusal(error, t)
+    followed = st.session_state.pop("followed", ())
+    if followed:
+        st.toast(t("Changed with the model: {fields}", fields=", ".join(followed)))
+    if st.session_state.get(model_source.ERROR) is not None:
+        with st.container(border=True):
+            model_source.show_error(t)
+
+
+def refusal(error: KvPlannerError, t: Words) -> None:
+    """Why there is no plan, and the next step."""
+    with st.container(border=True, key=f"refusal.{error.code}"):
+        st.markdown(f":material/block: **{t('This cannot be planned')}**")
+        st.text(t.error(error))
+        st.text(t("Next: {step}", step=t.next_step(error)))
+        st.caption(f"`{error.code}` `{error.field}`" if ID.fullmatch(error.field) else f"`{error.code}`")
+
+
+def notices(found: Sequence[Notice], t: Words) -> None:
+    """Warnings beside the plan."""
+    if found:
+        with st.container(border=True, key="notices"):
+            for notice in found:
+                st.markdown(f":material/info: `{notice.code}`")
+                st.text(f"{t.error(notice)}\n{t.next_step(notice)}")
+
+
+def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> None:
+    """How to read the zones, and which sizes have no line."""
+    lines = [
+        t(
+            "Below 1 the engine stops at start. Above it every request runs, and those beyond the line wait or are "
+            "preempted. The band is the 80 % interval of the fitted parts."
+        )
+    ]
+    absent = [str(curve.tensor_parallel_size) for curve in curves if not max(curve.concurrency, default=0)]
+    if absent:
+        lines.append(t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=", ".join(absent)))
+    st.caption(" ".join(lines))

@@ -1,0 +1,113 @@
+"""Small pictures in HTML: the legend of the memory bar, and one request in its pool.
+
+Everything in them is a number of ours or a text of the catalogue, and is escaped all the same.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from kvcore.plan import Plan
+from kvcore.present.bar import segments
+from kvcore.present.explain import RequestShare, request_share
+from kvcore.present.text import Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
+
+MAX_SLOTS = 400
+"""More request slots than this are thinner than a pixel."""
+
+
+def legend(plan: Plan, t: Words) -> None:
+    """The parts of the bar in its order, each with its size and, where it is fitted, its interval."""
+    memory = plan.memory
+    if memory is None:
+        return
+    items = []
+    for segment in segments(plan):
+        quantity = getattr(memory, segment.part.name)
+        interval = ""
+        if quantity.interval is not None and segment.part.name != "unused":
+            half = (quantity.interval[1] - quantity.interval[0]) / 2
+            interval = f' <span class="kv-soft">± {escape(gib_text(half))}</span>' if half else ""
+        items.append(
+            f'<li><span class="kv-swatch kv-{segment.part.name}"></span>{escape(t(segment.part.label))} '
+            f"<b>{escape(gib_text(quantity.value))}</b>{interval}</li>"
+        )
+    st.html(f'<ul class="kv-legend">{"".join(items)}</ul>')
+
+
+def request(plan: Plan, t: Words) -> None:
+    """What one request of the full length takes, and how often it goes into the pool."""
+    share = request_share(plan)
+    if share is None:
+        st.caption(t("There is no KV cache to put a request into."))
+        return
+    st.html(f'<div class="kv-request">{_request_bar(share, t)}{_pool_bar(share, t)}{_facts(plan, share, t)}</div>')
+
+
+def _request_bar(share: RequestShare, t: Words) -> str:
+    growing = max(share.needed_bytes - share.fixed_bytes, 0)
+    fixed = 100 * share.fixed_bytes / share.needed_bytes if share.needed_bytes else 0
+    cells = min(share.blocks, 64)
+    title = t("{tokens} tokens take {size} of each GPU", tokens=count(share.tokens), size=exact_gib_text(share.needed_bytes))
+    parts = ""
+    if share.fixed_bytes:
+        parts += f'<span class="kv-fixed" style="width:{fixed:.2f}%"></span>'
+    if growing:
+        parts += f'<span class="kv-blocks" style="width:{100 - fixed:.2f}%;--cell:{100 / max(cells, 1):.3f}%"></span>'
+    return f'<div class="kv-title">{escape(title)}</div><div class="kv-strip">{parts}</div>'
+
+
+def _pool_bar(share: RequestShare, t: Words) -> str:
+    fitting = share.concurrency
+    title = t(
+        "The KV cache of {size} holds {count} of them",
+        size=gib_text(share.pool_bytes),
+        count=concurrency_text(fitting),
+    )
+    whole = int(fitting)
+    used = 100 * whole / fitting if fitting >= 1 else 0
+    slots = min(max(whole, 1), MAX_SLOTS)
+    body = (
+        f'<span class="kv-slots" style="width:{used:.2f}%;--cell:{100 / slots:.3f}%"></span>'
+        f'<span class="kv-rest" style="width:{100 - used:.2f}%"></span>'
+    )
+    return f'<div class="kv-title">{escape(title)}</div><div class="kv-strip">{body}</div>'
+
+
+def _facts(plan: Plan, share: RequestShare, t: Words) -> str:
+    architecture = plan.architecture
+    facts = [
+        (t("Each further token"), t("{size} per GPU", size=kib_text(share.per_token_bytes))),
+        (t("Fixed part"), gib_text(share.fixed_bytes) if share.fixed_bytes else t("none")),
+        (
+            t("Blocks"),
+            t(
+                "{blocks} of {size} tokens; the last holds {last}",
+                blocks=count(share.blocks),
+                size=str(share.block_size),
+                last=str(share.last_block_tokens),
+            ),
+        ),
+    ]
+    if share.ranks > 1:
+        facts.append(
+            (
+                t("On all {count} GPUs", count=str(share.ranks)),
+                exact_gib_text(share.needed_bytes * share.ranks),
+            )
+        )
+    if not architecture.is_mla and 0 < architecture.num_kv_heads < architecture.num_attention_heads:
+        facts.append(
+            (
+                t("Heads that keep K and V"),
+                t(
+                    "{kept} of {heads}",
+                    kept=str(architecture.num_kv_heads),
+                    heads=str(architecture.num_attention_heads),
+                ),
+            )
+        )
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
+    return f"<dl>{rows}</dl>"

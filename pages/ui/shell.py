@@ -1,0 +1,95 @@
+"""The frame around every page: navigation, language, style.
+
+A folder named `pages/` beside the entrypoint makes Streamlit run a page file alone until some session has called
+`st.navigation`. So `app.py` calls it before any widget, and every page begins with `guard()`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import streamlit as st
+from streamlit.navigation.page import StreamlitPage
+
+from kvcore.present.text import Language, Words, msg, words
+from pages.ui import state
+
+ROOT = Path(__file__).resolve().parents[2]
+STYLE = Path(__file__).with_name("style.css")
+
+
+class PageSpec(NamedTuple):
+    """One page: its script, and how the navigation names it."""
+
+    script: str
+    path: str
+    title: str
+    icon: str
+    help: str
+
+
+PAGES = (
+    PageSpec("plan.py", "", msg("Plan"), ":material/memory:", msg("What one deployment takes and what it holds")),
+)  # fmt: skip
+"""In the order of the navigation. A new page is one file and one line here."""
+
+_LANGUAGE_SCRIPTS = {
+    Language.ENGLISH: "<script>document.documentElement.lang='en'</script>",
+    Language.CHINESE: "<script>document.documentElement.lang='zh-CN'</script>",
+}
+
+
+def navigation(t: Words) -> StreamlitPage:
+    """Declares the pages and gives the one to run."""
+    page = st.navigation(_pages(t), position="hidden")
+    st.session_state["_shell"] = True
+    return page
+
+
+def guard() -> None:
+    """The first line of every page: runs the page inside the app where Streamlit started it alone."""
+    if not st.session_state.pop("_shell", False):
+        st.navigation(_pages(words(Language.ENGLISH)), position="hidden")
+        st.rerun()
+
+
+def links(t: Words) -> None:
+    """Links to the other pages; each carries the scenario, so that it is one step in the browser's history."""
+    if len(PAGES) > 1:
+        with st.container(horizontal=True, key="navigation"):
+            for spec, page in zip(PAGES, _pages(t), strict=True):
+                st.page_link(page, help=t(spec.help), query_params=state.params())
+
+
+def frame(t: Words) -> None:
+    """Style sheet and language of the document."""
+    st.html(STYLE)
+    st.html(_LANGUAGE_SCRIPTS[t.language], unsafe_allow_javascript=True)
+    st.logo(ROOT / "pages" / "ui" / "logo.svg", size="large")
+
+
+def language_switch(t: Words) -> None:
+    """The languages by their own names."""
+    key = state.seed("language_switch", t.language.value)
+    st.segmented_control(
+        "Language / 语言",
+        [language.value for language in Language],
+        format_func=lambda value: Language(value).endonym,
+        key=key,
+        required=True,
+        on_change=lambda: state.set_language(Language(st.session_state[key])),
+    )
+
+
+def _pages(t: Words) -> list[StreamlitPage]:
+    return [
+        st.Page(
+            ROOT / "pages" / spec.script,
+            title=t(spec.title),
+            icon=spec.icon,
+            url_path=spec.path,
+            default=not spec.path,
+        )
+        for spec in PAGES
+    ]

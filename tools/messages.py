@@ -1,0 +1,121 @@
+"""Keeps the catalogues in step with the texts: `python tools/messages.py` rewrites locale/*/LC_MESSAGES/kvplanner.po.
+
+A text is the first argument of `t(...)` in a page or in kvcore/present, of `msg(...)` anywhere, a coded message of
+kvcore/errors.py, or the `{reason}` that an error carries. New texts appear with an empty translation, texts that are
+gone disappear, translations stay. English is its own translation.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from babel.messages.catalog import Catalog
+from babel.messages.pofile import read_po, write_po
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from kvcore.errors import MESSAGES  # noqa: E402
+from kvcore.present.text import LOCALE_ROOT, REASON, Language  # noqa: E402
+
+TRANSLATORS = ("t", "msg")
+REFUSERS = {"refuse": 1, "invalid": 2, "contradicting": 1}
+"""Methods that raise with a reason, and which argument it is."""
+
+Key = tuple[str, str]
+
+
+def wanted() -> dict[Key, None]:
+    """Every text that a person may see, as (context, English), in a stable order."""
+    keys: dict[Key, None] = {}
+    for message in MESSAGES.values():
+        keys |= {("", message.text): None, ("", message.next_step): None}
+    files = [ROOT / "app.py", *sorted((ROOT / "pages").rglob("*.py")), *sorted((ROOT / "kvcore").rglob("*.py"))]
+    for path in files:
+        for key in _texts(ast.parse(path.read_text(encoding="utf-8"))):
+            keys[key] = None
+    return keys
+
+
+def _texts(tree: ast.AST) -> Iterator[Key]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in TRANSLATORS and isinstance(node.func, ast.Name) and node.args:
+            text = _template(node.args[0])
+            if text is not None:
+                yield "", text
+        for keyword in node.keywords:
+            if keyword.arg == REASON:
+                yield from _reasons(keyword.value)
+        if name in REFUSERS and len(node.args) > REFUSERS[name]:
+            yield from _reasons(node.args[REFUSERS[name]])
+
+
+def _reasons(node: ast.expr) -> Iterator[Key]:
+    for choice in (node.body, node.orelse) if isinstance(node, ast.IfExp) else (node,):
+        text = _template(choice)
+        if text:
+            yield REASON, text
+
+
+def _template(node: ast.expr) -> str | None:
+    """The text of a literal; in an f-string `{expression}` becomes `{its last name}`."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    text = ""
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            text += str(part.value)
+        elif isinstance(part, ast.FormattedValue):
+            names = [n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(part.value) if isinstance(n, ast.Attribute | ast.Name)]  # fmt: skip
+            text += "{" + (names[0] if names else "value") + "}"
+    return text
+
+
+def read(language: Language) -> dict[Key, str]:
+    """The translations that a catalogue holds."""
+    path = LOCALE_ROOT / language.locale / "LC_MESSAGES" / "kvplanner.po"
+    if not path.exists():
+        return {}
+    with path.open("rb") as source:
+        return {(m.context or "", str(m.id)): str(m.string) for m in read_po(source) if m.id}
+
+
+def write(language: Language, texts: dict[Key, str]) -> None:
+    """A catalogue in gettext's form, in the order of the texts."""
+    catalogue = Catalog(locale=language.locale, project="KV Planner", fuzzy=False, charset="utf-8")
+    catalogue.header_comment = f"# KV Planner: {language.endonym}. Kept in step by tools/messages.py."
+    catalogue.revision_date = catalogue.creation_date = None
+    for (context, msgid), text in texts.items():
+        catalogue.add(msgid, text, context=context or None)
+    out = io.BytesIO()
+    write_po(out, catalogue, width=0, omit_header=True)
+    path = LOCALE_ROOT / language.locale / "LC_MESSAGES" / "kvplanner.po"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = f'{catalogue.header_comment}\nmsgid ""\nmsgstr ""\n"Language: {language.locale}\\n"\n"Content-Type: text/plain; charset=utf-8\\n"\n\n'
+    path.write_bytes(head.encode() + out.getvalue())
+
+
+def main() -> int:
+    """Exit status 1 when a translation is missing."""
+    keys = wanted()
+    write(Language.ENGLISH, {key: key[1] for key in keys})
+    chinese = read(Language.CHINESE)
+    write(Language.CHINESE, {key: chinese.get(key, "") for key in keys})
+    missing = [key[1] for key in keys if not chinese.get(key)]
+    print(f"{len(keys)} texts, {len(missing)} without Chinese")
+    for text in missing:
+        print(f"  {text}")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
