@@ -28,12 +28,32 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Other spellings of the same thing, in the configs of real checkpoints."""
 
+ESSENTIAL: Final = frozenset(
+    {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}
+)
+"""Keys that every config.json writes at its root; only nested parts leave out what equals the class default."""
+
+DTYPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bfloat16": "bfloat16",
+        "float16": "float16",
+        "half": "float16",
+        "float32": "float32",
+        "float": "float32",
+        "float64": "float32",
+    }
+)
+"""Dtypes a config may name, and what the engine makes of them."""
+
 LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where a multimodal config keeps its language model."""
 
 MAX_INTEGER: Final = 2**40
 MAX_LAYERS: Final = 4096
 """Above any model; keeps an absurd config from filling the memory."""
+
+ROOT: Final = "config"
+"""The path of the whole file."""
 
 _ABSENT: Final = object()
 
@@ -43,7 +63,7 @@ class Section:
 
     __slots__ = ("_defaults", "path", "raw")
 
-    def __init__(self, raw: Mapping[str, Any], path: str = "config", model_type: str | None = None) -> None:
+    def __init__(self, raw: Mapping[str, Any], path: str = ROOT, model_type: str | None = None) -> None:
         self.raw = raw
         self.path = path
         self._defaults = class_defaults(
@@ -210,6 +230,8 @@ class Section:
             return given[0][1]
         if found:
             return None
+        if self.path == ROOT and name in ESSENTIAL:
+            return _ABSENT
         return next((self._defaults[key] for key in spellings if key in self._defaults), _ABSENT)
 
 
@@ -288,7 +310,9 @@ class ModelConfig:
             'bfloat16'
         """
         for section in (self.root, self.language, self.root.optional_section("vision_config")):
-            name = section.string("torch_dtype", "") if section else ""
+            name = section.string("torch_dtype", "").removeprefix("torch.") if section else ""
+            if section and name and name not in DTYPES:
+                raise section.invalid("torch_dtype", name, f"expected one of {', '.join(sorted(DTYPES))}")
             if name:
-                return name.removeprefix("torch.")
+                return DTYPES[name]
         return "float32"
