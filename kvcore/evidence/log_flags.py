@@ -1,12 +1,13 @@
 """Engine arguments out of a log: the dictionary, Namespace, config and command lines, all untrusted.
 
-Nothing is evaluated. A line is cut at the commas of its outermost level; a value counts only when it has the type
-and the range of its flag.
+Nothing is evaluated. A line is cut at the commas of its outermost level; a value counts only when it has the
+type and the range of its flag.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -338,14 +339,20 @@ def _commands(log: LogText, start: int, end: int) -> Iterator[tuple[int, Iterato
 
 
 def _words(lines: tuple[str, ...], begin: int) -> list[str]:
-    words: list[str] = []
+    """Shell words of a command and of the lines that it goes on in."""
+    parts: list[str] = []
     for number, line in enumerate(lines):
-        part = line[begin:MAX_VALUE_CHARACTERS] if number == 0 else line[:MAX_VALUE_CHARACTERS]
-        goes_on = part.rstrip().endswith("\\")
-        words += part.rstrip().rstrip("\\").split()
-        if not goes_on:
+        part = (
+            line[begin : begin + MAX_VALUE_CHARACTERS] if number == 0 else line[:MAX_VALUE_CHARACTERS]
+        ).rstrip()
+        parts.append(part.rstrip("\\"))
+        if not part.endswith("\\"):
             break
-    return words
+    command = " ".join(parts)
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
 
 
 def _command_fields(words: list[str]) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """The engine's line formats, compiled from data.
 
-A format is the engine's own words with `{figure}` where a number stands. Its literal beginning is looked for as a plain
-substring; only there is a pattern tried, one without nested or unbounded repetition. So the time is linear in the log.
+A format is the engine's own words with `{figure}` where a number stands. Its literal beginning is looked for as
+a plain substring; only there is a pattern tried, one without nested or unbounded repetition. So the time is linear
+in the log.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class FigureRule:
 def compile_format(text: str, ends_line: bool = False) -> LineFormat:
     """A format from the engine's words.
 
-    Raises CatalogueError `invalid-catalogue-entry` for an unknown kind, or a beginning too short to search for.
+    Raises CatalogueError `invalid-catalogue-entry` for an unknown kind, or a beginning too short to look for.
 
     Example:
         >>> line = compile_format("Available KV cache memory: {available_kv_gib} GiB")
@@ -110,15 +111,14 @@ def compile_format(text: str, ends_line: bool = False) -> LineFormat:
     )
 
 
-def find_lines(log: LogText, line: LineFormat) -> Iterator[Hit]:
-    """Every occurrence of a format in the log, in order, at most MAX_HITS."""
-    at = 0
+def find_lines(log: LogText, line: LineFormat, start: int, end: int) -> Iterator[Hit]:
+    """Every occurrence of a format between two offsets of the log, in order, at most MAX_HITS."""
+    at = start
     for _ in range(MAX_HITS):
-        at = log.text.find(line.beginning, at)
+        at = log.text.find(line.beginning, at, end)
         if at < 0:
             return
-        end = log.line_end(at) if line.ends_line else len(log.text)
-        match = line.pattern.match(log.text, at, end)
+        match = line.pattern.match(log.text, at, min(end, log.line_end(at)) if line.ends_line else end)
         if match is not None:
             yield Hit(
                 offset=at,
@@ -150,7 +150,10 @@ class FormatTable:
 
 @cache
 def load_formats() -> FormatTable:
-    """Line formats and figures. Raises CatalogueError for an unknown or missing key, or a figure without a rule."""
+    """Line formats and figures.
+
+    Raises CatalogueError for an unknown or missing key, or a figure without a rule.
+    """
     table = read_table("log_formats.toml", frozenset(("figure", "line")))
     figures = {
         name: FigureRule(**checked(entry, ("unit", "scope", "worst", "low", "high"), f"figure.{name}"))

@@ -1,7 +1,8 @@
 """Untrusted log text, cleaned so that every line format can be found in it by a plain substring search.
 
-All white space is taken out. A line that a terminal, a mail or a chat broke at any place then reads the same as the
-line that the engine wrote, and a format needs no white space in its pattern. Offsets lead back to the line as pasted.
+All white space is taken out. A line that a terminal, a mail or a chat broke at any place then reads the same as
+the line that the engine wrote, and a format needs no white space in its pattern. Offsets lead back to the line as
+pasted.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class LogText:
         return shorten(self.lines[self.line_index(offset)].strip(), SHOWN_LINE_CHARACTERS)
 
     def process(self, offset: int) -> Process:
-        """The process named last before `offset` on its line, or on the line above when a break parted the two."""
+        """The process named last before `offset` on its line, or on the one above when a break parted the two."""
         index = self.line_index(offset)
         for line in (index, index - 1):
             if line < 0:
@@ -158,7 +159,7 @@ def _decoded(data: bytes) -> str:
 
 
 def _message(line: str) -> str:
-    """The engine's part of a line: out of its JSON wrapper, without chat quoting and the name of the container."""
+    """The engine's part of a line: out of its JSON wrapper, without chat quoting and the container's name."""
     text = line.strip()
     if text[:1] == "{" and text[-1:] == "}" and len(text) <= MAX_JSON_LINE_CHARACTERS:
         text = _from_json(text)

@@ -95,7 +95,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogFlags:
-    """Engine arguments in the contract's field names; None where the log does not show them. `-1` is `auto`."""
+    """Engine arguments in the contract's field names; None where the log does not show them, -1 is `auto`."""
 
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
@@ -302,12 +302,8 @@ def format_number(value: float) -> str:
 
     Example:
         >>> format_number(8192.0), format_number(7.5)
-        ('8192', '7.5')
+        ('8192', '7.50')
     """
-    return (
-        str(int(value))
-        if value.is_integer()
-        else f"{value:.4g}"
-        if abs(value) < 1
-        else f"{value:.2f}".rstrip("0")
-    )
+    if value.is_integer():
+        return str(int(value))
+    return f"{value:.4g}" if abs(value) < 1 else f"{value:.2f}"

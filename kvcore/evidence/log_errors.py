@@ -1,0 +1,274 @@
+"""Why a start failed: the engine's errors recognised, the phase they struck in, and the smallest change that helps.
+
+The words for each error are in `kvcore.errors.MESSAGES` under its code, so that they are translated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from kvcore.evidence.log_formats import LineFormat, checked, compile_format, find_lines, read_table
+from kvcore.evidence.log_text import LogText
+from kvcore.evidence.startup_log import Change, Failure, LogFlags, Number, Phase, RankFigures
+
+HIGHEST_ADVISED_UTILIZATION: Final = 0.95
+"""Above it a desktop, a second process or the warm-up is enough to break the start."""
+TOKENS_STEP: Final = 16
+"""The smallest block size in use: a length below one block more is no gain."""
+LARGEST_TENSOR_PARALLEL: Final = 64
+
+_READY: Final = ("Applicationstartupcomplete", "Uvicornrunningon")
+_CAPTURED: Final = ("Graphcapturingfinished",)
+_BUDGET_KNOWN: Final = ("AvailableKVcachememory", "reservedforKVCacheis", "KVcachesize:", "blocks:")
+_LOADED: Final = ("Modelloadingtook", "Loadingmodelweightstook")
+_LOADING: Final = ("Startingtoloadmodel", "LLMengine(v", "Loadingsafetensorscheckpointshards")
+_OOM_CODES: Final[Mapping[Phase, str]] = {
+    Phase.LOADING: "start-oom-loading",
+    Phase.PROFILING: "start-oom-profiling",
+    Phase.GRAPH_CAPTURE: "start-oom-graphs",
+    Phase.WARM_UP: "start-oom-warm-up",
+    Phase.RUN_TIME: "start-oom-running",
+    Phase.UNKNOWN: "start-oom",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownError:
+    """One error of the engine."""
+
+    code: str
+    rank: int
+    phase: Phase
+    formats: tuple[LineFormat, ...]
+
+
+@cache
+def known_errors() -> tuple[KnownError, ...]:
+    """log_errors.toml. Raises CatalogueError for an unknown or missing key."""
+    table = read_table("log_errors.toml", frozenset(("error",)))
+    errors: list[KnownError] = []
+    for entry in table["error"]:
+        values = checked(entry, ("code", "rank", "phase", "texts", "versions", "source"), "error")
+        errors.append(
+            KnownError(
+                code=values["code"],
+                rank=values["rank"],
+                phase=Phase(values["phase"]),
+                formats=tuple(compile_format(text) for text in values["texts"]),
+            )
+        )
+    return tuple(errors)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartFacts:
+    """What the rest of the log says, for the size of a change."""
+
+    flags: LogFlags
+    rank: RankFigures
+    utilization: float | None
+
+
+def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tuple[Failure, ...]:
+    """Every known error between two offsets, one of each kind, the root cause first.
+
+    The root cause is the first error that says what is wrong; only then an allocation that failed; only then the
+    message that something failed.
+    """
+    found: list[tuple[int, int, Failure]] = []
+    for error in known_errors():
+        hit = _first(log, error, start, end)
+        if hit is None:
+            continue
+        offset, numbers = hit
+        phase, code = error.phase, error.code
+        if phase is Phase.UNKNOWN:
+            phase = phase_at(log, start, offset)
+            if code == "start-oom":
+                code = _OOM_CODES[phase]
+        failure = Failure(
+            code=code,
+            phase=phase,
+            line_number=log.line_number(offset),
+            line=log.line(offset),
+            rank=log.process(offset).name,
+            numbers=tuple(Number(name=name, value=value) for name, value in numbers),
+            change=None,
+        )
+        change = _change(failure, facts)
+        found.append((error.rank, offset, _with_change(failure, change)))
+    return tuple(failure for _, _, failure in sorted(found, key=lambda item: item[:2]))
+
+
+def _with_change(failure: Failure, change: Change | None) -> Failure:
+    return Failure(
+        code=failure.code,
+        phase=failure.phase,
+        line_number=failure.line_number,
+        line=failure.line,
+        rank=failure.rank,
+        numbers=failure.numbers,
+        change=change,
+    )
+
+
+def _first(
+    log: LogText, error: KnownError, start: int, end: int
+) -> tuple[int, tuple[tuple[str, float], ...]] | None:
+    """The first occurrence of an error, read by the format that gets the most numbers out of it."""
+    best: tuple[int, tuple[tuple[str, float], ...]] | None = None
+    for line in error.formats:
+        hit = next((hit for hit in find_lines(log, line, start, end)), None)
+        if hit is None:
+            continue
+        if best is None or (len(hit.numbers), -hit.offset) > (len(best[1]), -best[0]):
+            best = (hit.offset, hit.numbers)
+    return best
+
+
+def phase_at(log: LogText, start: int, offset: int) -> Phase:
+    """How far the start had got before `offset`, by the last milestone that was printed."""
+    milestones = (
+        (_READY, Phase.RUN_TIME),
+        (_CAPTURED, Phase.WARM_UP),
+        (_BUDGET_KNOWN, Phase.GRAPH_CAPTURE),
+        (_LOADED, Phase.PROFILING),
+        (_LOADING, Phase.LOADING),
+    )
+    for texts, phase in milestones:
+        if any(log.text.find(text, start, offset) >= 0 for text in texts):
+            return phase
+    return Phase.UNKNOWN
+
+
+def _change(failure: Failure, facts: StartFacts) -> Change | None:
+    size = _CHANGES.get(failure.code)
+    return size(failure, facts) if size is not None else None
+
+
+def _shorter_context(failure: Failure, facts: StartFacts) -> Change | None:
+    """The engine's own estimate; without one, the length in proportion, on a block boundary."""
+    estimate = failure.number("estimated_max_model_len")
+    length, needed = failure.number("max_model_len"), failure.number("needed_gib")
+    available = failure.number("available_kv_gib")
+    if estimate is None:
+        if not length or not needed or available is None or needed <= 0:
+            return None
+        estimate = length * max(0.0, available) / needed // TOKENS_STEP * TOKENS_STEP
+    return (
+        Change(field="max_model_len", value=int(estimate)) if estimate >= 1 else _more_ranks(failure, facts)
+    )
+
+
+def _context_in_cache(failure: Failure, facts: StartFacts) -> Change | None:
+    tokens = failure.number("kv_tokens")
+    return Change(field="max_model_len", value=int(tokens)) if tokens else _more_memory(failure, facts)
+
+
+def _more_memory(failure: Failure, facts: StartFacts) -> Change | None:
+    """The utilization at which something is left, up to what is advisable; then the next tensor parallel size."""
+    available, total = facts.rank.available_kv_gib, facts.rank.total_gib
+    if available is None or total is None or facts.utilization is None or total.value <= 0:
+        return None
+    needed = facts.utilization + max(0.0, -available.value) / total.value
+    rounded = math.floor(needed * 100 + 1) / 100
+    if rounded <= HIGHEST_ADVISED_UTILIZATION:
+        return Change(field="gpu_memory_utilization", value=rounded)
+    return _more_ranks(failure, facts)
+
+
+def _more_ranks(failure: Failure, facts: StartFacts) -> Change | None:
+    ranks = 2 * (facts.flags.tensor_parallel_size or 1)
+    return Change(field="tensor_parallel_size", value=ranks) if ranks <= LARGEST_TENSOR_PARALLEL else None
+
+
+def _what_is_free(failure: Failure, facts: StartFacts) -> Change | None:
+    """The share of the card that is free, rounded down."""
+    free, total = failure.number("free_gib"), failure.number("total_gib")
+    if free is None or not total or total <= 0 or free <= 0:
+        return None
+    share = math.floor(free / total * 100) / 100
+    return Change(field="gpu_memory_utilization", value=share) if 0.01 <= share < 1 else None
+
+
+def _beside_external_weights(failure: Failure, facts: StartFacts) -> Change | None:
+    external, total = failure.number("external_gib"), failure.number("total_gib")
+    if external is None or not total or total <= 0:
+        return None
+    share = math.floor(external / total * 100 + 1) / 100
+    return (
+        Change(field="gpu_memory_utilization", value=share) if share <= HIGHEST_ADVISED_UTILIZATION else None
+    )
+
+
+def _take_number(field: str, name: str) -> Callable[[Failure, StartFacts], Change | None]:
+    def change(failure: Failure, facts: StartFacts) -> Change | None:
+        value = failure.number(name)
+        return Change(field=field, value=int(value)) if value is not None and value >= 1 else None
+
+    return change
+
+
+def _fewer_sequences(failure: Failure, facts: StartFacts) -> Change | None:
+    """Half of what was asked for: logits of the warm-up are in proportion."""
+    now = failure.number("max_num_seqs") or facts.flags.max_num_seqs
+    return Change(field="max_num_seqs", value=int(now) // 2) if now and now >= 2 else None
+
+
+def _fewer_batched_tokens(failure: Failure, facts: StartFacts) -> Change | None:
+    """Half of the profile run's tokens, or of its sequences when the log shows only those."""
+    now = facts.flags.max_num_batched_tokens
+    if now is not None and now >= 1024:
+        return Change(field="max_num_batched_tokens", value=now // 2)
+    return _fewer_sequences(failure, facts)
+
+
+def _less_memory(failure: Failure, facts: StartFacts) -> Change | None:
+    """The share of the card that the failed allocation lacked, taken off the budget and rounded down."""
+    tried = failure.number("tried_gib")
+    total = failure.number("total_gib") or (facts.rank.total_gib.value if facts.rank.total_gib else None)
+    if tried is None or not total or facts.utilization is None:
+        return None
+    lacking = max(tried - (failure.number("free_gib") or 0.0), 0.0)
+    share = math.floor((facts.utilization - lacking / total) * 100 - 1e-9) / 100
+    return Change(field="gpu_memory_utilization", value=share) if share >= 0.01 else None
+
+
+def _dividing_ranks(failure: Failure, facts: StartFacts) -> Change | None:
+    heads, ranks = failure.number("heads"), failure.number("tensor_parallel_size")
+    if not heads or not ranks or ranks > 4096:
+        return None
+    largest = max(size for size in range(1, int(ranks) + 1) if int(heads) % size == 0)
+    return Change(field="tensor_parallel_size", value=largest)
+
+
+def _hybrid_manager(failure: Failure, facts: StartFacts) -> Change | None:
+    return Change(field="disable_hybrid_kv_cache_manager", value=False)
+
+
+_CHANGES: Final[Mapping[str, Callable[[Failure, StartFacts], Change | None]]] = {
+    "start-context-too-long": _shorter_context,
+    "start-context-exceeds-cache": _context_in_cache,
+    "start-no-kv-memory": _more_memory,
+    "start-auto-fit-failed": _more_memory,
+    "start-memory-taken": _what_is_free,
+    "start-external-weights": _beside_external_weights,
+    "start-too-few-state-blocks": _take_number("max_num_seqs", "blocks"),
+    "start-oom-sampler": _fewer_sequences,
+    "start-weights-do-not-fit": _more_ranks,
+    "start-above-model-length": _take_number("max_model_len", "derived_max_model_len"),
+    "start-batch-below-length": _take_number("max_num_batched_tokens", "max_model_len"),
+    "start-batch-below-sequences": _take_number("max_num_seqs", "max_num_batched_tokens"),
+    "start-hybrid-manager-needed": _hybrid_manager,
+    "start-block-above-batch": _take_number("max_num_batched_tokens", "block_size"),
+    "start-heads-not-divisible": _dividing_ranks,
+    "start-oom-loading": _more_ranks,
+    "start-oom-profiling": _fewer_batched_tokens,
+    "start-oom-graphs": _less_memory,
+    "start-oom-warm-up": _fewer_sequences,
+    "start-oom-running": _less_memory,
+}
