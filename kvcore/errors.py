@@ -35,10 +35,44 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "input-too-deep": Message("the JSON is nested deeper than {limit} levels", "send the plain config.json"),
     "unknown-field": Message("the request has no field {field}", "remove it, or check its spelling"),
+    "unknown-link-version": Message(
+        "this link is of version {value}, and only version 1 is known", "compare the settings with those of the sender"
+    ),
     "invalid-value": Message("{field} cannot be {value}: {reason}", "enter a value of the kind that is named"),
     "catalogue-entry": Message("{field} of the catalogue is wrong: {reason}", "correct the entry"),
     "unknown-accelerator": Message("{value} is not in the catalogue of accelerators", "choose {near}"),
     "unknown-model": Message("{value} is not in the catalogue of models", "choose {near}, or give its config.json"),
+    # -- Hugging Face Hub
+    "hub-invalid-id": Message(
+        "{value} is not a model id", "write it as on the Hub: owner/name, letters, digits, dots, dashes, underscores"
+    ),
+    "hub-not-found": Message(
+        "the Hub has no model {value}", "check the id; a private model can be planned from its config.json"
+    ),
+    "hub-gated": Message(
+        "{value} is gated: its owner gives access on request",
+        "set HF_TOKEN on the server, or upload the model's config.json",
+    ),
+    "hub-no-config": Message(
+        "{value} has no config.json", "choose the repository with the safetensors weights, or paste a config.json"
+    ),
+    "hub-offline": Message(
+        "the Hub cannot be asked: the server is offline (HF_HUB_OFFLINE)",
+        "choose a bundled model, or upload the model's config.json",
+    ),
+    "hub-unreachable": Message(
+        "the Hub could not be reached: {reason}",
+        "try again, set HF_ENDPOINT to a mirror, or upload the model's config.json",
+    ),
+    "hub-timeout": Message(
+        "the Hub did not answer within {limit} seconds", "try again, or upload the model's config.json"
+    ),
+    "hub-too-large": Message(
+        "{file} of {value} is larger than {limit}", "upload the part of the config.json that describes the model"
+    ),
+    "hub-malformed": Message(
+        "{file} of {value} cannot be read: {reason}", "tell the model's owner, or paste a corrected config.json"
+    ),
     # -- request log
     "request-log-too-large": Message("the request log is larger than {limit}", "send a sample of the lines"),
     "request-log-empty": Message(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from packaging.version import Version
 
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.resolved import Resolved
+from kvcore.model.architecture import Architecture, Layer
+from kvcore.model.cache_state import CacheState, FullAttention
 from kvcore.scenario import Engine
 
 
@@ -59,3 +62,45 @@ def window(layers: int, size: int, page: int = 65_536, block_size: int = 16, **c
         sliding_window=size,
         **changes,
     )
+
+
+def latent(layers: int, page: int = 73_728, block_size: int = 64, **changes: Any) -> LayerSpec:
+    """Latent vectors; the page is that of 576 bfloat16 elements in blocks of 64 unless given."""
+    return LayerSpec(
+        kind=CacheKind.MLA_ATTENTION, layers=layers, block_size=block_size, page_size_bytes=page, **changes
+    )
+
+
+def recurrent(layers: int, page: int, block_size: int, **changes: Any) -> LayerSpec:
+    """A recurrent state."""
+    return LayerSpec(
+        kind=CacheKind.MAMBA, layers=layers, block_size=block_size, page_size_bytes=page, **changes
+    )
+
+
+def architecture(layers: Sequence[Layer], **changes: Any) -> Architecture:
+    """A model of these layers; 8 KV heads of 128 unless changed."""
+    values: dict[str, Any] = {
+        "model_type": "example",
+        "family": "example",
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "vocab_size": 128_256,
+        "num_attention_heads": 32,
+        "num_kv_heads": 8,
+        "head_dim": 128,
+        "max_model_len": 131_072,
+        "dtype": "bfloat16",
+        "layers": tuple(layers),
+    }
+    return Architecture(**(values | changes))
+
+
+def layer(*caches: CacheState) -> Layer:
+    """A layer with these caches and no weights."""
+    return Layer(modules=(), caches=caches)
+
+
+def full_layer(num_kv_heads: int = 8, head_size: int = 128) -> Layer:
+    """A layer of full attention."""
+    return layer(FullAttention(num_kv_heads=num_kv_heads, head_size=head_size, head_size_v=head_size))

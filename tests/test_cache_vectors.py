@@ -1,9 +1,9 @@
 """The planner against vLLM's own, on every version.
 
 planner_cases.json: cache specs of a rank of each pipeline stage, flags and memory; `--block-size` is 16
-throughout. planner_vectors.jsonl: what the planner of 30 vLLM releases, 0.8.5 to 0.33.0, made of them. Both come
-from driving each release's own `get_kv_cache_configs` (or `get_kv_cache_config`) with plain spec objects on a
-CPU; `concurrency_printed` is what versions print that do not keep the number. Releases that answer the same
+throughout. planner_vectors.jsonl: what the planner of 30 vLLM releases, 0.8.5 to 0.33.0, made of them. Both
+come from driving each release's own `get_kv_cache_configs` (or `get_kv_cache_config`) with plain spec objects on
+a CPU; `concurrency_printed` is what versions print that do not keep the number. Releases that answer the same
 share a line.
 """
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from kvcore.cache.fit import fit_checks, group_blocks
 from kvcore.cache.groups import Grouping, StageGroup, StageSpecs, group_layers
+from kvcore.cache.rules import planner_rules
 from kvcore.cache.spec import CacheKind, Demand, demand_of, grows_with_length
 from kvcore.engine.resolved import Resolved
+from kvcore.errors import EngineRefusalError
 from kvcore.scenario import Parallel
 from kvcore.units import ceil_div
 
@@ -99,6 +101,28 @@ def plan_cache(
         longest_request_tokens=longest,
         max_model_len=length,
     )
+
+
+def check_state_blocks(cache: CachePlan, resolved: Resolved) -> None:
+    """Refuses, as the engine does when it captures graphs, more sequences than there are state blocks.
+
+    Raises EngineRefusalError in versions that check, where full graphs are captured for a model with
+    recurrent states.
+
+    Source: vllm/config/compilation.py:CompilationConfig.resolve_cudagraph_mode_and_sizes (0.32.0).
+    """
+    if not planner_rules(resolved.version).state_blocks_check or "FULL" not in resolved.cudagraph_modes:
+        return
+    if (
+        any(group.kind is CacheKind.MAMBA for group in cache.groups)
+        and resolved.max_num_seqs > cache.num_blocks
+    ):
+        raise EngineRefusalError(
+            "state-blocks-too-few",
+            field="max_num_seqs",
+            value=resolved.max_num_seqs,
+            blocks=cache.num_blocks,
+        )
 
 
 def max_concurrency_at(

@@ -57,6 +57,8 @@ class PlannerRules:
     """Tokens that blocks of a hybrid MLA model are a multiple of; 0 follows the backend alone."""
     alignment_follows_backend: bool
     """Blocks of a hybrid model are a multiple of the backend's kernel block and of the asked block size."""
+    state_blocks_check: bool
+    """Full CUDA graphs need a block of recurrent state for each of max_num_seqs."""
 
 
 @lru_cache(maxsize=256)

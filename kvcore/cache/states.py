@@ -76,9 +76,25 @@ def rank_layer_specs(
     boundary = kv_format(placement.kv_cache_dtype).boundary_layers
     if boundary and not _states(distinct):
         return _with_boundary(architecture, indices, boundary, placement)
-    if stage == parallel.pipeline_parallel_size - 1 and resolved.speculative_method.endswith("mtp"):
-        layers += architecture.draft_layers
+    if stage == parallel.pipeline_parallel_size - 1:
+        layers += _draft_layers(architecture, resolved)
     return _specs(layers, placement)
+
+
+def _draft_layers(architecture: Architecture, resolved: Resolved) -> tuple[Layer, ...]:
+    """What speculative decoding adds on the last stage.
+
+    EAGLE heads are one layer of full attention with the target's heads, as the published ones are; for a
+    model of latent vectors theirs are not known here, and nothing is added.
+    """
+    method = resolved.speculative_method
+    if method.endswith("mtp"):
+        return architecture.draft_layers
+    if method in ("eagle", "eagle3") and not architecture.is_mla:
+        size = architecture.head_dim
+        head = FullAttention(num_kv_heads=architecture.num_kv_heads, head_size=size, head_size_v=size)
+        return (Layer(modules=(), caches=(head,)),)
+    return ()
 
 
 def _specs(layers: Iterable[Layer], placement: _Placement) -> tuple[LayerSpec, ...]:

@@ -1,0 +1,154 @@
+"""Block sizes of hybrid models: figures of vLLM 0.32.0's own `_align_hybrid_block_size` and of logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcore.cache.alignment import hybrid_block_size, read_kernel_blocks, smallest_kernel_block
+from kvcore.cache.states import aligned_block_size, rank_layer_specs, recurrent_state_bytes
+from kvcore.errors import CatalogueError, EngineRefusalError
+from kvcore.model.architecture import Architecture
+from kvcore.model.cache_state import RecurrentState, StateShape
+from kvcore.scenario import Parallel
+from tests.cache_examples import architecture, flags, full_layer, layer
+
+
+def delta_net_state(heads: int = 32, ssm_dtype: str = "") -> RecurrentState:
+    """Qwen3-Next: 16 key heads and `heads` value heads of 128, convolution over 4 tokens."""
+    row = 2 * 16 * 128 + heads * 128
+    return RecurrentState(
+        kind="gdn_attention",
+        heads=heads,
+        shapes=(
+            StateShape(sharded=3 * row, replicated=1, sharded_per_speculative_token=row),
+            StateShape(sharded=heads, replicated=128 * 128, dtype=ssm_dtype),
+        ),
+    )
+
+
+def mamba2_state(heads: int, groups: int, state_size: int) -> RecurrentState:
+    """Nemotron-H: heads of 64, convolution over 4 tokens, the recurrence in float32."""
+    width = heads * 64 + 2 * groups * state_size
+    return RecurrentState(
+        kind="mamba2",
+        heads=heads,
+        replicable_groups=groups,
+        shapes=(
+            StateShape(sharded=3 * width, replicated=1, sharded_per_group=3 * 2 * state_size),
+            StateShape(sharded=heads, replicated=64 * state_size, dtype="float32"),
+        ),
+    )
+
+
+def hybrid(state: RecurrentState, kv_heads: int, head_size: int, *, per_attention: int = 4) -> Architecture:
+    keeps, recurs = full_layer(kv_heads, head_size), layer(state)
+    layers = [keeps if index % per_attention == per_attention - 1 else recurs for index in range(48)]
+    return architecture(layers, num_kv_heads=kv_heads, head_dim=head_size)
+
+
+QWEN3_NEXT = hybrid(delta_net_state(), 2, 256)
+NEMOTRON_H_8B = hybrid(mamba2_state(128, 8, 128), 8, 128)
+JAMBA = hybrid(
+    RecurrentState(
+        kind="mamba1",
+        heads=8192,
+        shapes=(StateShape(sharded=8192, replicated=3), StateShape(sharded=8192, replicated=16)),
+    ),
+    8,
+    128,
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "speculative_tokens", "block_size", "page"),
+    [
+        (QWEN3_NEXT, 1, 0, 544, 1_114_112),
+        (QWEN3_NEXT, 2, 2, 560, 573_440),
+        (QWEN3_NEXT, 2, 0, 544, 557_056),
+        (QWEN3_NEXT, 4, 0, 272, 278_528),
+        (NEMOTRON_H_8B, 1, 0, 1040, 4_259_840),
+        (JAMBA, 2, 0, 80, 163_840),
+    ],
+)
+def test_block_and_page(
+    model: Architecture, ranks: int, speculative_tokens: int, block_size: int, page: int
+) -> None:
+    parallel = Parallel(tensor_parallel_size=ranks)
+    resolved = flags("0.32.0", mamba_cache_mode="align", num_speculative_tokens=speculative_tokens)
+    assert aligned_block_size(model, parallel, resolved) == block_size
+    specs = rank_layer_specs(model, parallel, resolved, 0)
+    assert {spec.page_size_bytes for spec in specs} == {page}
+    assert {spec.block_size for spec in specs} == {block_size}
+    assert {spec.layers for spec in specs} == {36, 12}
+
+
+def test_states_of_a_whole_request_have_one_long_block() -> None:
+    specs = rank_layer_specs(QWEN3_NEXT, Parallel(), flags("0.32.0", max_model_len=262_144), 0)
+    assert [spec.block_size for spec in specs] == [262_144, 544]
+
+
+def test_a_larger_asked_block_stays() -> None:
+    assert aligned_block_size(QWEN3_NEXT, Parallel(), flags("0.19.0", block_size=1024)) == 1024
+    # From 0.20 blocks are a multiple of the asked size.
+    assert aligned_block_size(QWEN3_NEXT, Parallel(), flags("0.32.0", block_size=128)) == 640
+
+
+def test_published_start_with_fp8_and_mtp() -> None:
+    """Qwen3.6-27B, TP 2, three speculative tokens, fp8 cache: "Setting attention block size to 1600"."""
+    state = RecurrentState(
+        kind="gdn_attention",
+        heads=48,
+        shapes=(
+            StateShape(sharded=3 * 10_240, replicated=1, sharded_per_speculative_token=10_240),
+            StateShape(sharded=48, replicated=128 * 128, dtype="float32"),
+        ),
+    )
+    resolved = flags("0.24.0", kv_cache_dtype="fp8", num_speculative_tokens=3, mamba_cache_mode="align")
+    assert aligned_block_size(hybrid(state, 4, 256), Parallel(tensor_parallel_size=2), resolved) == 1600
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "expected"),
+    [
+        ("0.10.2", "", 16),
+        ("0.11.2", "", 64),
+        ("0.11.2", "CUTLASS_MLA", 128),
+        ("0.20.2", "FLASHMLA", 64),
+        ("0.20.2", "FLASH_ATTN_MLA", 16),
+        ("0.27.1", "FLASH_ATTN_MLA", 128),
+    ],
+)
+def test_alignment_of_latent_vectors_by_version(version: str, backend: str, expected: int) -> None:
+    resolved = flags(version, attention_backend=backend)
+    assert hybrid_block_size(state_bytes=1, token_bytes=1152, is_mla=True, resolved=resolved) == expected
+
+
+def test_groups_that_do_not_divide_are_replicated() -> None:
+    """2 groups on 4 ranks: each rank keeps one."""
+    state = mamba2_state(heads=64, groups=2, state_size=128)
+    convolution = 3 * (64 * 64 // 4 + 2 * 128) * 2
+    assert recurrent_state_bytes(state, 4, "bfloat16", 0) == convolution + 16 * 64 * 128 * 4
+
+
+def test_heads_must_divide() -> None:
+    with pytest.raises(EngineRefusalError) as refusal:
+        aligned_block_size(QWEN3_NEXT, Parallel(tensor_parallel_size=3), flags())
+    assert refusal.value.code == "state-heads-not-divisible"
+
+
+def test_models_without_states_keep_their_block_size() -> None:
+    assert aligned_block_size(architecture([full_layer()] * 4), Parallel(), flags(block_size=32)) == 32
+    assert aligned_block_size(architecture([layer(delta_net_state())] * 4), Parallel(), flags()) == 16
+
+
+def test_unlisted_backends_read_blocks_of_16() -> None:
+    assert smallest_kernel_block("SOMETHING_NEW") == 16
+    assert smallest_kernel_block("FLASHINFER_MLA") == 32
+
+
+@pytest.mark.parametrize(
+    "raw", [{}, {"source": "x", "smallest_kernel_block": {"A": "16"}}, {"source": "x", "other": {}}]
+)
+def test_wrong_backend_tables_are_named(raw: dict[str, object]) -> None:
+    with pytest.raises(CatalogueError, match=r"backends\.toml"):
+        read_kernel_blocks(raw)

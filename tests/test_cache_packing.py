@@ -1,0 +1,89 @@
+"""Packed groups: DeepSeek-V4-Flash as vLLM 0.32.0 itself plans it (43 layers, TP 4, 20 GiB)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcore.cache.capacity import CachePlan, plan_cache
+from kvcore.cache.packing import Bucket, dealt, is_packed, least_padding, packed_groups
+from kvcore.cache.spec import CacheKind, LayerSpec
+from kvcore.scenario import Parallel
+from kvcore.units import GIB
+from tests.cache_examples import flags, latent, window
+
+
+def latent_window(layers: int, size: int, block_size: int, page: int) -> LayerSpec:
+    return LayerSpec(
+        kind=CacheKind.SLIDING_WINDOW_MLA,
+        layers=layers,
+        block_size=block_size,
+        page_size_bytes=page,
+        sliding_window=size,
+    )
+
+
+DEEPSEEK_V4_FLASH = (
+    latent_window(43, 128, 64, 37_440),
+    latent(21, page=37_440, block_size=256),
+    latent(21, page=8640, block_size=256),
+    latent_window(21, 8, 4, 32_832),
+    latent_window(21, 8, 4, 8640),
+    latent(20, page=1728, block_size=256),
+    latent_window(20, 128, 8, 32_832),
+)
+
+
+def planned(version: str, **changes: object) -> CachePlan:
+    resolved = flags(version, max_model_len=1_048_576, block_size=256, **changes)
+    return plan_cache((DEEPSEEK_V4_FLASH,), (20 * GIB,), resolved, Parallel(tensor_parallel_size=4))
+
+
+def test_plan_of_0_32() -> None:
+    plan = planned("0.32.0")
+    assert plan.bytes_per_block == 1_002_240
+    assert plan.num_blocks == 21_426
+    assert plan.tokens == 2_084_504
+    assert f"{plan.max_concurrency:.2f}" == "1.99"
+    assert sorted(group.layers for group in plan.groups) == [20, 21, 22, 42, 62]
+
+
+def test_layer_tuples_of_0_28_make_the_same_groups_and_check_for_more() -> None:
+    plan = planned("0.28.0")
+    assert plan.num_blocks == 21_426
+    assert [group.layers for group in plan.groups] == [62, 22, 21, 42, 20]
+    blocks = sum(group.blocks_per_request for group in plan.groups)
+    # One page of each size of the first group, 22 times.
+    assert plan.needed_bytes == blocks * 22 * (37_440 + 8640 + 1728)
+
+
+def test_only_latent_windows_of_several_page_sizes_are_packed() -> None:
+    assert is_packed(DEEPSEEK_V4_FLASH)
+    assert not is_packed((latent_window(4, 128, 64, 37_440), latent(4, page=37_440)))
+    assert not is_packed((window(4, 128), latent(4)))
+
+
+def test_without_a_repeating_pattern_windows_are_cut_to_what_a_block_holds() -> None:
+    whole = Bucket(
+        specs=(latent(1, page=4000, block_size=64), latent_window(1, 128, 64, 1000)), counts=((2,), (20,))
+    )
+    groups = packed_groups(whole, full_first=False)
+    # 2 x 4000 bytes hold 8 windows: 20 windows in 3 groups.
+    assert [group.counts for group in groups] == [((2,),), ((7,),), ((7,),), ((6,),)]
+
+
+def test_least_padding_prefers_the_larger_of_equals() -> None:
+    assert least_padding([43, 21, 20], at_least=21) == 22
+    assert least_padding([4, 8], at_least=1) == 4
+    assert least_padding([5], at_least=9) == 9
+
+
+@given(
+    counts=st.lists(st.integers(0, 40), min_size=1, max_size=4).map(tuple),
+    number=st.integers(1, 7),
+)
+def test_dealing_out_loses_no_layer(counts: tuple[int, ...], number: int) -> None:
+    hands = [dealt(counts, number, index) for index in range(number)]
+    assert tuple(map(sum, zip(*hands, strict=True))) == counts
+    for stage in zip(*hands, strict=True):
+        assert max(stage) - min(stage) <= 1
