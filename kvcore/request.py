@@ -6,7 +6,6 @@ range, and whatever is wrong raises a coded error that names the field.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -14,20 +13,18 @@ from typing import Any, Final
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.errors import KvPlannerError, ScenarioError
+from kvcore.catalogue.models import Checkpoint
+from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
 from kvcore.hub import HubModel
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import (
-    Checkpoint,
     Engine,
     Measured,
     Parallel,
     Scenario,
     SpeculativeConfig,
 )
-
-MAX_REQUEST_BYTES: Final = 8 << 20
-MAX_JSON_DEPTH: Final = 64
+from kvcore.untrusted import parse_json_object
 
 DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
 KV_CACHE_DTYPES: Final = (
@@ -63,45 +60,7 @@ def parse_request(text: str) -> Json:
         >>> parse_request('{"model": "Qwen/Qwen3-32B"}')
         {'model': 'Qwen/Qwen3-32B'}
     """
-    if len(text) > MAX_REQUEST_BYTES:
-        raise ScenarioError("input-too-large", limit=f"{MAX_REQUEST_BYTES >> 20} MiB")
-    if _depth(text) > MAX_JSON_DEPTH:
-        raise ScenarioError("input-too-deep", limit=MAX_JSON_DEPTH)
-    try:
-        request = json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
-        raise ScenarioError("invalid-json", reason=str(error)) from None
-    if not isinstance(request, dict):
-        raise ScenarioError("invalid-json", reason="a request is one JSON object")
-    return request
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-def _depth(text: str) -> int:
-    """How deep brackets nest, strings apart: counted before parsing, because the parser recurses."""
-    depth = deepest = 0
-    in_string = escaped = False
-    if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
-        return 0
-    for character in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                in_string = False
-        elif character == '"':
-            in_string = True
-        elif character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    return deepest
+    return parse_json_object(text)
 
 
 class _Fields:
@@ -280,7 +239,10 @@ def _accelerator(fields: _Fields) -> Accelerator | None:
     memory_gib, name = inner.number("memory_gib", 0.25, 10_000), inner.text("name")
     if memory_gib is None and name is None:
         raise ScenarioError("missing-field", field="accelerator.memory_gib")
-    return catalogue.accelerator_from_facts(memory_gib, inner.text("vendor"), name)
+    try:
+        return catalogue.accelerator_from_facts(memory_gib, inner.text("vendor"), name)
+    except CatalogueError:
+        return None
 
 
 def _speculative(fields: _Fields) -> SpeculativeConfig | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import Checkpoint
 from kvcore.model.config import ModelConfig
 
 
@@ -30,15 +31,6 @@ class Parallel:
     def ranks_per_replica(self) -> int:
         """GPUs of one engine replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
-    """Facts about the stored weights, where known."""
-
-    total_size: int | None = None
-    """Bytes of all safetensors files' tensors."""
-    total_parameters: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

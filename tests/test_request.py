@@ -84,8 +84,14 @@ def test_a_request_needs_a_model() -> None:
 
 
 def test_null_takes_the_default() -> None:
-    scenario = scenario_from_request(request(max_model_len=None, dtype=None, measured=None, tensor_parallel_size=None))
-    assert (scenario.max_model_len, scenario.dtype, scenario.parallel.tensor_parallel_size) == (None, "auto", 1)
+    scenario = scenario_from_request(
+        request(max_model_len=None, dtype=None, measured=None, tensor_parallel_size=None)
+    )
+    assert (scenario.max_model_len, scenario.dtype, scenario.parallel.tensor_parallel_size) == (
+        None,
+        "auto",
+        1,
+    )
 
 
 @pytest.mark.parametrize("value", ["auto", -1])

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kvcore.errors import WorkloadError
 from kvcore.workload.histogram import LengthHistogram
-from kvcore.workload.records import MAX_LOG_BYTES, read_request_log
 from kvcore.workload.recommend import Lengths, lengths_of
+from kvcore.workload.records import MAX_LOG_BYTES, read_request_log
 
 
 def lines(*records: object) -> list[bytes]:

@@ -1,0 +1,13 @@
+"""The bundled facts: models and accelerators, each with its source and the date it was checked."""
+
+from kvcore.catalogue.accelerators import accelerator_from_facts, find_accelerator, load_accelerators
+from kvcore.catalogue.models import find_model, load_models, model_ids
+
+__all__ = [
+    "accelerator_from_facts",
+    "find_accelerator",
+    "find_model",
+    "load_accelerators",
+    "load_models",
+    "model_ids",
+]

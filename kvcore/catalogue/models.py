@@ -1,0 +1,221 @@
+"""Models: the facts of a config.json that memory depends on, one TOML file per model, in our own schema.
+
+id = "Qwen/Qwen3-32B"
+source = "where the facts were read"
+checked = 2026-11-21
+total_size = 65524246528          # optional: bytes of the checkpoint's tensors
+total_parameters = 32762123264    # optional
+nulls = ["sliding_window"]        # optional: keys that the config states as null, which TOML cannot
+[config]                          # keys of config.json that a reader may need
+[hf_quant_config]                 # optional: the side file of ModelOpt checkpoints
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from kvcore.errors import CatalogueError
+from kvcore.model.config import ModelConfig
+
+FOLDER: Final = Path(__file__).parent / "models"
+_REQUIRED: Final = frozenset(("id", "source", "checked", "config"))
+_OPTIONAL: Final = frozenset(("total_size", "total_parameters", "nulls", "hf_quant_config"))
+
+IRRELEVANT: Final = frozenset(
+    [
+        "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "attention_dropout", "attn_pdrop",
+        "auto_map", "bos_token_id", "bos_token", "decoder_start_token_id", "embd_pdrop", "embed_dropout", "eos_token_id",
+        "eos_token", "dropout", "hidden_dropout", "hidden_dropout_prob", "id2label", "image_token_id", "image_token_index",
+        "initializer_range", "initializer_factor", "label2id", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon",
+        "norm_eps", "pad_token_id", "pad_token", "resid_pdrop", "rms_norm_eps", "router_aux_loss_coef", "summary_activation",
+        "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params",
+        "transformers_version", "use_cache", "video_token_id", "vision_end_token_id", "vision_start_token_id",
+        "vision_token_id", "output_router_logits", "pretraining_tp", "unk_token_id", "sep_token_id", "max_length",
+        "chat_template", "generation_config", "gradient_checkpointing", "torchscript", "return_dict", "output_attentions",
+        "output_hidden_states", "top_p", "temperature", "top_k_sampling", "repetition_penalty", "no_repeat_ngram_size",
+        "num_beams", "num_beam_groups", "length_penalty", "early_stopping", "do_sample", "diversity_penalty", "typical_p",
+        "bad_words_ids", "begin_suppress_tokens", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
+        "exponential_decay_length_penalty", "encoder_no_repeat_ngram_size", "finetuning_task", "problem_type", "prefix",
+        "pruned_heads", "remove_invalid_values", "return_dict_in_generate", "output_scores", "min_length", "tf_legacy_loss",
+        "use_bfloat16", "chunk_size_feed_forward", "cross_attention_hidden_size", "tokenizer_class",
+    ]
+)  # fmt: skip
+"""Keys of config.json that no byte depends on: an entry leaves them out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """Facts about the stored weights, where known."""
+
+    total_size: int | None = None
+    """Bytes of all safetensors files' tensors."""
+    total_parameters: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelEntry:
+    """One model of the catalogue."""
+
+    id: str
+    config: ModelConfig
+    checkpoint: Checkpoint
+    source: str
+    checked: str
+
+
+@cache
+def model_ids() -> tuple[str, ...]:
+    """Ids of all bundled models, in alphabetical order; reads no file."""
+    names = (path.stem.replace("__", "/", 1) for path in FOLDER.glob("*.toml"))
+    return tuple(sorted(names, key=str.lower))
+
+
+def load_models() -> tuple[ModelEntry, ...]:
+    """All bundled models."""
+    return tuple(find_model(model) for model in model_ids())
+
+
+def find_model(model: str) -> ModelEntry:
+    """The model with this id, whatever its case.
+
+    Raises CatalogueError `unknown-model` with near matches.
+
+    Example:
+        >>> find_model("qwen/qwen3-32b").id
+        'Qwen/Qwen3-32B'
+    """
+    known = _by_lower_id().get(model.strip().lower())
+    if known is None:
+        near = difflib.get_close_matches(model, model_ids(), n=3, cutoff=0.5)
+        raise CatalogueError(
+            "unknown-model", field="model", value=model, near=", ".join(near) or "a bundled model"
+        )
+    return _load(known)
+
+
+@cache
+def _by_lower_id() -> Mapping[str, str]:
+    return {model.lower(): model for model in model_ids()}
+
+
+@lru_cache(maxsize=512)
+def _load(model: str) -> ModelEntry:
+    name = entry_file_name(model)
+    return read_entry(name, (FOLDER / name).read_text("utf-8"))
+
+
+def entry_file_name(model: str) -> str:
+    """The file of a model in the folder of models.
+
+    Example:
+        >>> entry_file_name("Qwen/Qwen3-32B")
+        'Qwen__Qwen3-32B.toml'
+    """
+    return model.replace("/", "__", 1) + ".toml"
+
+
+def read_entry(file_name: str, text: str) -> ModelEntry:
+    """One entry, checked strictly: an unknown or missing key raises CatalogueError naming the file."""
+
+    def refuse(reason: str) -> CatalogueError:
+        return CatalogueError("catalogue-entry", field=file_name, reason=reason)
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise refuse(str(error)) from None
+    if missing := _REQUIRED - table.keys():
+        raise refuse(f"missing {', '.join(sorted(missing))}")
+    if unknown := table.keys() - _REQUIRED - _OPTIONAL:
+        raise refuse(f"unknown {', '.join(sorted(unknown))}")
+    if entry_file_name(table["id"]) != file_name:
+        raise refuse("the file is named after the id, with __ for /")
+    if not isinstance(table["checked"], datetime.date) or not str(table["source"]).strip():
+        raise refuse("source is a text and checked a date")
+    for name in ("total_size", "total_parameters"):
+        if name in table and not (isinstance(table[name], int) and table[name] > 0):
+            raise refuse(f"{name} is a positive whole number")
+    config = table["config"]
+    for dotted in table.get("nulls", ()):
+        *parents, key = dotted.split(".")
+        inner = config
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[key] = None
+    return ModelEntry(
+        id=table["id"],
+        config=ModelConfig.from_mapping(config, table.get("hf_quant_config")),
+        checkpoint=Checkpoint(
+            total_size=table.get("total_size"), total_parameters=table.get("total_parameters")
+        ),
+        source=table["source"],
+        checked=table["checked"].isoformat(),
+    )
+
+
+# -- writing, for tools/add_model.py ---------------------------------------------------------------------------
+
+
+def entry_text(
+    model: str, config: ModelConfig, checkpoint: Checkpoint, source: str, checked: datetime.date
+) -> str:
+    """The TOML of an entry, without the keys that no byte depends on."""
+    facts = _relevant(config.raw)
+    lines = [f"id = {_toml(model)}", f"source = {_toml(source)}", f"checked = {checked.isoformat()}"]
+    if checkpoint.total_size:
+        lines.append(f"total_size = {checkpoint.total_size}")
+    if checkpoint.total_parameters:
+        lines.append(f"total_parameters = {checkpoint.total_parameters}")
+    if nulls := list(_nulls(facts)):
+        lines.append(f"nulls = {_toml(nulls)}")
+    lines += ["", "[config]", *_pairs(facts)]
+    if config.hf_quant_config:
+        lines += ["", "[hf_quant_config]", *_pairs(config.hf_quant_config)]
+    return "\n".join(lines) + "\n"
+
+
+def _relevant(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _relevant(value) if isinstance(value, dict) else value
+        for key, value in mapping.items()
+        if key not in IRRELEVANT and not (isinstance(value, float) and not math.isfinite(value))
+    }
+
+
+def _nulls(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in mapping.items():
+        if value is None and "." not in key:
+            yield prefix + key
+        elif isinstance(value, dict) and "." not in key:
+            yield from _nulls(value, f"{prefix}{key}.")
+
+
+def _pairs(mapping: Mapping[str, Any]) -> list[str]:
+    return [f"{_key(key)} = {_toml(value)}" for key, value in mapping.items() if value is not None]
+
+
+def _key(key: str) -> str:
+    plain = key.replace("_", "").replace("-", "")
+    return key if plain.isalnum() and plain.isascii() else json.dumps(key)
+
+
+def _toml(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(_pairs(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value if item is not None) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
