@@ -193,3 +193,12 @@ def test_parts_of_a_plan_agree(specs: tuple, available: int, version: str, lengt
     linear = plan.request_fixed_bytes + plan.bytes_per_token * length
     growing = [group for group in plan.groups if group.kind is CacheKind.FULL_ATTENTION]
     assert linear <= taken < linear + plan.bytes_per_block * len(growing) + 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stage_without_caches_limits_nothing(version: str) -> None:
+    parallel = Parallel(pipeline_parallel_size=2)
+    plan = plan_cache(((), (full(16),)), (GIB, 4 * GIB), flags(version, max_model_len=8192), parallel)
+    assert plan.num_blocks == 4096
+    assert plan.max_concurrency == 8.0
+    assert plan.fits

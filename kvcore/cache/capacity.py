@@ -82,15 +82,15 @@ def plan_cache(
     if resolved.max_model_len_auto and longest:
         length = min(length, longest)
     needs = [(check.needed_bytes(length, demand), check.budget_bytes) for check in checks]
-    largest = max(range(len(specs_per_rank)), key=grouping.bytes_per_block.__getitem__)
-    block_bytes = grouping.bytes_per_block[largest]
-    groups = tuple(_cache_group(group, length, demand) for group in grouping.stages[largest])
-    slope = [_blocks_per_token(group, demand) for group in grouping.stages[largest]]
+    block_bytes = max(grouping.bytes_per_block)
+    largest = _largest_stage(grouping)
+    groups = tuple(_cache_group(group, length, demand) for group in largest)
+    slope = [_blocks_per_token(group, demand) for group in largest]
     fixed = sum(group.blocks_per_request for group, grows in zip(groups, slope, strict=True) if not grows)
-    concurrency = _concurrency(num_blocks, grouping.stages[0], length, resolved, demand)
+    concurrency = _concurrency(num_blocks, largest, length, resolved, demand)
     return CachePlan(
         num_blocks=num_blocks,
-        tokens=_reported_tokens(num_blocks, concurrency, grouping.stages[0], length, resolved, demand),
+        tokens=_reported_tokens(num_blocks, concurrency, largest, length, resolved, demand),
         max_concurrency=concurrency,
         groups=groups,
         bytes_per_block=block_bytes,
@@ -146,8 +146,13 @@ def max_concurrency_at(
     if not grouping.whole:
         return tuple(float("inf") for _ in lengths)
     num_blocks = _num_blocks(grouping, available_bytes, resolved)
-    groups = grouping.stages[0]
+    groups = _largest_stage(grouping)
     return tuple(_concurrency(num_blocks, groups, length, resolved, demand) for length in lengths)
+
+
+def _largest_stage(grouping: Grouping) -> tuple[StageGroup, ...]:
+    """The groups of the stage with the largest blocks, the first of equals."""
+    return grouping.stages[grouping.bytes_per_block.index(max(grouping.bytes_per_block))]
 
 
 def _num_blocks(grouping: Grouping, available_bytes: Sequence[int], resolved: Resolved) -> int:

@@ -60,7 +60,10 @@ def group_layers(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: b
     alone = tuple(_grouping((specs,), rules, hybrid_manager).whole for specs in stage_specs)
     block_bytes = tuple(_block_bytes(groups) for groups in alone)
     return Grouping(
-        whole=alone[0], stages=alone, bytes_per_block=block_bytes, checked_bytes_per_block=block_bytes
+        whole=next(filter(None, alone), ()),
+        stages=alone,
+        bytes_per_block=block_bytes,
+        checked_bytes_per_block=block_bytes,
     )
 
 
