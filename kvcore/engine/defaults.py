@@ -168,6 +168,8 @@ def _dtype(
     """Source: vllm/config/model.py:_resolve_auto_dtype, vllm/platforms/cuda.py:check_if_supports_dtype (0.32.0)."""
     asked = TORCH_NAMES.get(scenario.dtype, scenario.dtype)
     name = architecture.dtype if asked == "auto" else asked
+    if asked == "auto" and name == "float32":
+        name = "bfloat16"
     is_old_card = accelerator.vendor is Vendor.NVIDIA and capability_number(accelerator) < BFLOAT16_CAPABILITY
     if name != "bfloat16" or not is_old_card:
         return name
