@@ -1,0 +1,51 @@
+"""Layers over pipeline stages, sizes over tensor parallel ranks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcore.engine.partition import divided, heads_per_rank, stage_layers, units_per_rank
+from kvcore.errors import EngineRefusalError
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "counts"),
+    [
+        (32, 2, [16, 16]),
+        (33, 2, [17, 16]),
+        (61, 4, [15, 15, 16, 15]),
+        (62, 4, [15, 16, 16, 15]),
+        (63, 4, [16, 16, 16, 15]),
+    ],
+)
+def test_the_remainder_goes_to_the_stages_before_the_last(layers, stages, counts):
+    assert [len(stage_layers(layers, stages, stage)) for stage in range(stages)] == counts
+
+
+@given(st.integers(1, 200), st.integers(1, 16))
+def test_every_layer_stands_on_one_stage(layers, stages):
+    if layers < stages:
+        with pytest.raises(EngineRefusalError):
+            stage_layers(layers, stages, 0)
+        return
+    indices = [index for stage in range(stages) for index in stage_layers(layers, stages, stage)]
+    assert indices == list(range(layers))
+
+
+def test_what_does_not_divide_is_refused_in_the_engines_words():
+    assert divided(12, 4) == 3
+    with pytest.raises(EngineRefusalError, match="10 is not divisible by 4"):
+        divided(10, 4)
+    with pytest.raises(EngineRefusalError) as caught:
+        heads_per_rank(40, 16)
+    assert str(caught.value) == (
+        "Total number of attention heads (40) must be divisible by tensor parallel size (16)."
+    )
+
+
+def test_few_kv_heads_are_replicated_when_the_ranks_are_a_multiple():
+    assert units_per_rank(4, 8, replicable=True) == 1
+    with pytest.raises(EngineRefusalError):
+        units_per_rank(3, 8, replicable=True)
+    with pytest.raises(EngineRefusalError):
+        units_per_rank(4, 8)
