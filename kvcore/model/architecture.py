@@ -187,7 +187,7 @@ class Architecture:
     """Of the whole model; 1 for MLA."""
     head_dim: int
     max_model_len: int
-    """The engine's `derived max_model_len` by the newest rules; by version: `derived_max_model_len(context, version)`."""
+    """The engine's `derived max_model_len` by the newest rules; `context` gives it by version."""
     dtype: str
     """What `dtype=auto` resolves to, before the card's limits: bfloat16, float16 or float32."""
     layers: tuple[Layer, ...]

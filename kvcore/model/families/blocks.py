@@ -1,4 +1,4 @@
-"""The pieces that decoder models share: attention, MLP, experts, norms, embeddings, and the Architecture around them."""
+"""The pieces that decoder models share: attention, MLP, norms, embeddings, and the Architecture around them."""
 
 from __future__ import annotations
 
