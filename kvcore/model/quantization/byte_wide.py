@@ -16,7 +16,7 @@ from kvcore.model.quantization.formats import (
     TensorScaled,
 )
 from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_listed, matches_patterns
-from kvcore.model.quantization.packed import Mxfp4, Mxfp8
+from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4
 from kvcore.model.quantization.scheme import FormatOf, Quantization
 
 ATTENTION_SCALE_BYTES: Final = 4 * 2
@@ -58,6 +58,29 @@ def read_fp8(section: Section) -> Quantization:
         format_of=all_but_listed(weights, ignored),
         depends_on_layer=names_a_layer(ignored),
         attention_scale_bytes=ATTENTION_SCALE_BYTES,
+    )
+
+
+def read_deepseek_v4(section: Section, language: Section) -> Quantization:
+    """DeepSeek-V4: fp8 blocks, and experts in MXFP4, NVFP4 or fp8 as `expert_dtype` and `moe_quant_algo` say.
+
+    Source: vllm/models/deepseek_v4/quant_config.py:DeepseekV4FP8Config (0.32).
+    """
+    block = section.integers("weight_block_size", minimum=1) or (128, 128)
+    is_fp4 = language.string("expert_dtype", "fp4") == "fp4"
+    linears = BlockScaled(rows=block[0], columns=block[1], scale_bytes=1 if is_fp4 else FLOAT32_BYTES)
+    experts: Format = linears
+    if is_fp4:
+        is_nvfp4 = section.string("moe_quant_algo", "").upper() == "NVFP4"
+        experts = Nvfp4() if is_nvfp4 else Mxfp4()
+
+    def format_of(module: ModuleName) -> Format:
+        return {Kind.LINEAR: linears, Kind.EXPERTS: experts, Kind.VOCAB: UNQUANTIZED}[module.kind]
+
+    return Quantization(
+        method="deepseek_v4_fp8",
+        detail="fp8 blocks, 4-bit experts" if is_fp4 else "fp8 blocks",
+        format_of=format_of,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.quantization.byte_wide import online, read_fbgemm, read_fp8, read_quark
+from kvcore.model.quantization.byte_wide import online, read_deepseek_v4, read_fbgemm, read_fp8, read_quark
 from kvcore.model.quantization.compressed_tensors import read_compressed_tensors
 from kvcore.model.quantization.integers import (
     bitsandbytes,
@@ -94,6 +94,8 @@ def read_checkpoint(config: ModelConfig) -> Quantization | None:
         return None
     if method.startswith("modelopt"):
         return read_modelopt(section, side_file)
+    if method == "fp8" and config.model_type == "deepseek_v4":
+        return read_deepseek_v4(section, config.language)
     if method == "mxfp4":
         return read_mxfp4(config)
     if method == "mxfp8":

@@ -1,0 +1,280 @@
+"""DeepSeek-V4: a window of latents in every layer, compressed latents and an indexer in most, and hyper-connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    Output,
+    Parameter,
+    RotaryTable,
+    Split,
+    VocabEmbedding,
+)
+from kvcore.model.cache_state import CacheState, CompressedLatent, LatentWindow
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    column,
+    decoder,
+    embedding,
+    gated_mlp,
+    norm,
+    norms,
+    replicated,
+    row,
+)
+from kvcore.model.rope import read_ropes
+
+MOST_EXPERTS: Final = 65_536
+
+LATENT_BYTES: Final = 584
+"""One packed latent: 448 fp8, 64 bf16 rotated, 8 scales. Source: vllm/models/deepseek_v4/attention.py (0.32)."""
+INDEX_BYTES: Final = 132
+"""One indexer key: 128 fp8 and a float32 scale. Source: vllm/models/deepseek_v4/attention.py (0.32)."""
+PAGE_ALIGNMENT: Final = 576
+WINDOW_BLOCK: Final = 64
+"""Source: vllm/v1/attention/backends/mla/sparse_swa.py:DeepseekV4SWACache (0.32)."""
+COMPRESSOR_BLOCKS: Final[Mapping[int, int]] = {4: 4, 128: 8}
+"""Block size of a compressor's states by its ratio. Source: vllm/models/deepseek_v4/compressor.py (0.32)."""
+OVERLAPPING_RATIO: Final = 4
+"""Compressors of this ratio look at two windows, and their layers have an indexer."""
+SINKS: Final = 64
+"""Attention sinks are padded to the heads of the kernel. Source: vllm/models/deepseek_v4/nvidia/flashmla.py (0.32)."""
+FLOAT32_BYTES: Final = 4
+
+
+def read(config: ModelConfig) -> Architecture:
+    """DeepSeek-V4.
+
+    Source: vllm/models/deepseek_v4/nvidia/model.py, attention.py, compressor.py (0.32).
+    """
+    section = config.language
+    hidden = section.integer("hidden_size")
+    heads = Heads(
+        hidden_size=hidden,
+        num_heads=section.integer("num_attention_heads"),
+        num_kv_heads=1,
+        head_dim=section.integer("head_dim"),
+    )
+    count = section.layers()
+    ratios = section.integers("compress_ratios") or ()
+    if len(ratios) < count or set(ratios) - {0, 1, *COMPRESSOR_BLOCKS}:
+        raise section.contradicting("compress_ratios", f"{len(ratios)} ratios for {count} layers")
+    moe = read_moe(section)
+    hashed = section.integer("num_hash_layers", 0, minimum=0)
+    variants: dict[tuple[int, bool], Layer] = {}
+    order = []
+    for index, ratio in enumerate(ratios[:count]):
+        key = (ratio, index < hashed)
+        if key not in variants:
+            variants[key] = read_layer(section, heads, moe, ratio, is_hashed=key[1])
+        order.append(variants[key])
+    drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
+    built = decoder(
+        config,
+        section,
+        family="deepseek_v4",
+        heads=heads,
+        layers=tuple(order),
+        intermediate_size=moe.moe_intermediate_size,
+        first=(embedding(section, "embed"),),
+        last=(
+            norm("norm", hidden),
+            VocabEmbedding(name="head", num_embeddings=section.integer("vocab_size"), embedding_dim=hidden),
+        ),
+        tied=section.boolean("tie_word_embeddings", False),
+        rotary_tables=rotary_tables(section),
+        layer_prefix="layers",
+        moe=moe,
+    )
+    draft = draft_layer(section, heads, moe)
+    return replace(
+        built,
+        is_mla=True,
+        draft_layers=(draft,) * drafts,
+        every=hyper_head(hidden, section.integer("hc_mult"), "hc_head"),
+    )
+
+
+def read_moe(section: Section) -> MixtureOfExperts:
+    """The experts, in every layer."""
+    width = section.integer("moe_intermediate_size")
+    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MOST_EXPERTS)
+    return MixtureOfExperts(
+        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        top_k=section.integer("num_experts_per_tok"),
+        moe_intermediate_size=width,
+        shared_intermediate_size=width * shared,
+    )
+
+
+def rotary_tables(section: Section) -> tuple[RotaryTable, ...]:
+    """Float32 tables: a plain one for windows, a scaled one for compressed latents."""
+    positions = section.integer("max_position_embeddings")
+    width = section.integer("qk_rope_head_dim")
+    rows = (positions, read_ropes(section)[0].table_positions(positions))
+    return tuple(RotaryTable(max_positions=count, rotary_dim=width, dtype="float32") for count in rows)
+
+
+def read_layer(
+    section: Section, heads: Heads, moe: MixtureOfExperts, ratio: int, *, is_hashed: bool
+) -> Layer:
+    """One layer: attention with its compressor and indexer, experts, hyper-connections."""
+    hidden = heads.hidden_size
+    modules: list[Module] = [
+        *latent_attention(section, heads),
+        *expert_modules(section, hidden, moe, is_hashed=is_hashed),
+        *norms(hidden, "attn_norm", "ffn_norm"),
+        *hyper_connections(hidden, section.integer("hc_mult")),
+    ]
+    window = section.integer("sliding_window")
+    caches: list[CacheState] = [
+        LatentWindow(
+            sliding_window=window,
+            state_bytes=LATENT_BYTES,
+            page_alignment=PAGE_ALIGNMENT,
+            block_size=WINDOW_BLOCK,
+        )
+    ]
+    if ratio > 1:
+        modules += compressor("attn.compressor", hidden, heads.head_dim, ratio)
+        caches += [
+            CompressedLatent(tokens_per_state=ratio, state_bytes=LATENT_BYTES, page_alignment=PAGE_ALIGNMENT),
+            compressor_state(heads.head_dim, ratio),
+        ]
+    if ratio == OVERLAPPING_RATIO:
+        index_dim = section.integer("index_head_dim")
+        index_heads = section.integer("index_n_heads")
+        modules += [
+            replicated("attn.indexer.wq_b", section.integer("q_lora_rank"), index_dim * index_heads),
+            replicated("attn.indexer.weights_proj", hidden, index_heads, quantizable=False),
+            *compressor("attn.indexer.compressor", hidden, index_dim, ratio),
+        ]
+        caches += [
+            CompressedLatent(tokens_per_state=ratio, state_bytes=INDEX_BYTES, page_alignment=PAGE_ALIGNMENT),
+            compressor_state(index_dim, ratio),
+        ]
+    return Layer(modules=tuple(modules), caches=tuple(caches))
+
+
+def latent_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
+    """Latent projections, and an output projection in groups."""
+    hidden, rank = heads.hidden_size, section.integer("q_lora_rank")
+    groups, out_rank = section.integer("o_groups"), section.integer("o_lora_rank")
+    width = heads.num_heads * heads.head_dim
+    if width % groups:
+        raise section.contradicting("o_groups", f"{width} is not divisible by {groups} groups")
+    return (
+        Linear(
+            name="attn.fused_wqa_wkv",
+            in_features=hidden,
+            outputs=(Output(units=rank), Output(units=heads.head_dim)),
+            parts=("attn.wq_a", "attn.wkv"),
+        ),
+        norm("attn.q_norm", rank),
+        norm("attn.kv_norm", heads.head_dim),
+        Linear(
+            name="attn.wq_b",
+            in_features=rank,
+            outputs=(Output(units=heads.num_heads, width=heads.head_dim),),
+            split=Split.COLUMN,
+        ),
+        column("attn.wo_a", width // groups, groups * out_rank),
+        row("attn.wo_b", groups * out_rank, hidden),
+        Parameter(name="attn.attn_sink", replicated=SINKS, dtype="float32"),
+    )
+
+
+def expert_modules(
+    section: Section, hidden: int, moe: MixtureOfExperts, *, is_hashed: bool
+) -> tuple[Module, ...]:
+    """Router and experts; the first layers choose experts by a table of token ids."""
+    modules: list[Module] = [
+        replicated("ffn.gate", hidden, moe.num_experts, quantizable=False),
+        Experts(
+            name="ffn.experts",
+            num_experts=moe.num_experts,
+            hidden_size=hidden,
+            intermediate_size=moe.moe_intermediate_size,
+            top_k=moe.top_k,
+        ),
+    ]
+    if is_hashed:
+        size = section.integer("vocab_size") * moe.top_k
+        modules.append(Parameter(name="ffn.gate.tid2eid", replicated=size, dtype="int32"))
+    elif section.string("topk_method", "") == "noaux_tc":
+        modules.append(Parameter(name="ffn.gate.bias", replicated=moe.num_experts, dtype="float32"))
+    if moe.shared_intermediate_size:
+        modules += gated_mlp(hidden, moe.shared_intermediate_size, "ffn.shared_experts")
+    return tuple(modules)
+
+
+def hyper_connections(hidden: int, streams: int) -> tuple[Parameter, ...]:
+    """What mixes the residual streams before attention and before the experts."""
+    mixes = (2 + streams) * streams
+    size = mixes * streams * hidden + mixes + 3
+    return tuple(Parameter(name=f"hc_{part}", replicated=size, dtype="float32") for part in ("attn", "ffn"))
+
+
+def hyper_head(hidden: int, streams: int, name: str) -> tuple[Parameter, ...]:
+    """What mixes the residual streams before the head."""
+    return (Parameter(name=name, replicated=streams * streams * hidden + streams + 1, dtype="float32"),)
+
+
+def compressor(prefix: str, hidden: int, head_dim: int, ratio: int) -> tuple[Module, ...]:
+    """Projections to states and scores, positions and a norm.
+
+    Source: vllm/models/deepseek_v4/compressor.py:DeepseekCompressor (0.32).
+    """
+    width = overlap(ratio) * head_dim
+    return (
+        Parameter(name=f"{prefix}.ape", replicated=ratio * width, dtype="float32"),
+        replicated(f"{prefix}.fused_wkv_wgate", hidden, 2 * width, quantizable=False),
+        norm(f"{prefix}.norm", head_dim),
+    )
+
+
+def compressor_state(head_dim: int, ratio: int) -> LatentWindow:
+    """The float32 states and scores that wait to be compressed."""
+    return LatentWindow(
+        sliding_window=overlap(ratio) * ratio,
+        state_bytes=2 * overlap(ratio) * head_dim * FLOAT32_BYTES,
+        page_alignment=PAGE_ALIGNMENT,
+        block_size=COMPRESSOR_BLOCKS[ratio],
+    )
+
+
+def overlap(ratio: int) -> int:
+    """How many windows a compressor looks at."""
+    return 2 if ratio == OVERLAPPING_RATIO else 1
+
+
+def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts) -> Layer:
+    """A multi-token-prediction layer, without compression.
+
+    Source: vllm/models/deepseek_v4/nvidia/mtp.py (0.32).
+    """
+    hidden = heads.hidden_size
+    body = read_layer(section, heads, moe, 0, is_hashed=False)
+    return replace(
+        body,
+        modules=(
+            *norms(hidden, "enorm", "hnorm", "shared_head.norm"),
+            replicated("e_proj", hidden, hidden),
+            replicated("h_proj", hidden, hidden),
+            *hyper_head(hidden, section.integer("hc_mult"), "hc_head"),
+            *body.modules,
+        ),
+    )
+
+
+READERS: Final[Mapping[str, object]] = {"DeepseekV4ForCausalLM": read, "deepseek_v4": read}
