@@ -33,6 +33,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
+    stand_ins.admit_config(job["config"])
     config = EngineArgs(
         model=_model_directory(job["config"], job.get("hf_quant_config")),
         load_format="dummy",

@@ -47,9 +47,13 @@ COMPILED_EXTENSIONS = (
     "vllm._deepselect_C",
     "vllm.vllm_flash_attn._vllm_fa2_C",
     "vllm.vllm_flash_attn._vllm_fa3_C",
+    "vllm.third_party.flashmla.flash_mla_interface",
+    "vllm.third_party.deep_gemm",
 )
 KERNEL_NAMESPACES = ("_C", "_C_stable_libtorch", "_moe_C", "_C_cache_ops", "_C_custom_ar", "_C_cuda_utils")
 KERNEL_NAMESPACES += ("_flashmla_C", "_flashmla_extension_C", "_vllm_fa2_C", "_vllm_fa3_C", "_qutlass_C")
+CONSTRUCTORS = ("arange", "empty", "empty_like", "empty_strided", "full", "linspace", "ones", "rand", "randn")
+CONSTRUCTORS += ("tensor", "zeros", "zeros_like")
 UNUSED_PACKAGES = ("torchvision", "torchaudio", "torchcodec", "cutlass", "cuda", "tilelang", "quack")
 
 
@@ -145,9 +149,10 @@ def _install_cuda() -> None:
     torch.cuda.Stream = torch.cuda.Event = Inert
     torch.cuda.current_stream = lambda *_, **__: Inert()
     torch.cuda.set_device = lambda *_, **__: None
+    torch.cuda.current_device = lambda: "cuda:0"
     # The meta device context recognises constructors by identity: let it note them before they are wrapped.
     torch.utils._device._device_constructors()
-    for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "rand", "randn", "empty_strided"):
+    for name in CONSTRUCTORS:
         setattr(torch, name, _on_meta_when_cuda(getattr(torch, name)))
 
 
@@ -224,6 +229,9 @@ def install(card: str, devices: int = 1024) -> None:
     _install_modules()
     _install_cuda()
     _install_platform(card, devices)
+    import vllm.utils.import_utils as import_utils
+
+    import_utils.has_deep_gemm = lambda: True  # the CUDA wheel carries it
     import vllm.model_executor.models.registry as registry
 
     # Architectures are inspected in a subprocess, which would start without the stand-ins.
@@ -244,3 +252,32 @@ def join_process_group(rank: int, world_size: int) -> None:
         return new_group(*args, **{**kwargs, "backend": "fake"})
 
     torch.distributed.new_group = new_fake_group
+
+
+def admit_config(config: dict[str, object]) -> None:
+    """Let transformers read a config whose class comes as code beside the checkpoint: its keys as they stand.
+
+    The engine reads such a config by key too; class defaults of the missing code are not known, so nothing is.
+    """
+    from transformers import AutoConfig, PreTrainedConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from vllm.transformers_utils.config import _CONFIG_REGISTRY
+
+    for inner in config.values():
+        if isinstance(inner, dict) and "model_type" in inner:
+            admit_config(inner)
+    name = config.get("model_type")
+    if not isinstance(name, str) or name in CONFIG_MAPPING or name in _CONFIG_REGISTRY:
+        return
+
+    class AsWritten(PreTrainedConfig):
+        model_type = name
+
+        def __init__(self, **keys: Any) -> None:
+            for key, value in keys.items():
+                if key.endswith("_config") and key != "quantization_config" and isinstance(value, dict):
+                    inner = value.get("model_type")
+                    keys[key] = AutoConfig.for_model(**value) if inner else PreTrainedConfig(**value)
+            super().__init__(**keys)
+
+    AutoConfig.register(name, AsWritten)
