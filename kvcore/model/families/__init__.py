@@ -25,6 +25,7 @@ from kvcore.model.families import (
     gemma,
     gpt,
     hunyuan,
+    internvl,
     kimi_linear,
     lfm2,
     minicpm,
@@ -34,6 +35,7 @@ from kvcore.model.families import (
     molmo,
     multimodal,
     nemotron_nas,
+    omni,
     phi3v,
     qwen,
     state_space,
@@ -70,6 +72,8 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     nemotron_nas,
     phi3v,
     qwen,
+    internvl,
+    omni,
 )
 
 

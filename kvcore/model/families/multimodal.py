@@ -20,6 +20,7 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
     "qwen2_vl_text": decoder.SECTION_READERS["qwen2"],
     "qwen2_5_vl": decoder.SECTION_READERS["qwen2"],
     "qwen2_5_vl_text": decoder.SECTION_READERS["qwen2"],
+    "qwen2_5_omni_text": decoder.SECTION_READERS["qwen2"],
     "qwen3_vl_text": decoder.SECTION_READERS["qwen3"],
     "qwen3_vl_moe_text": mixture.SECTION_READERS["qwen3_moe"],
     "glm4v": decoder.SECTION_READERS["glm4"],
@@ -118,30 +119,36 @@ def read_mistral3(config: ModelConfig) -> Architecture:
     return with_tower(config, vision.Tower(modules=modules, encoder=square_encoder(section, merge)))
 
 
-def read_internvl(config: ModelConfig) -> Architecture:
-    """InternVL: InternViT and a replicated MLP behind a pixel shuffle.
+def read_llava_onevision(config: ModelConfig) -> Architecture:
+    """LLaVA-OneVision: SigLIP, two replicated linear layers, and a vector that marks the end of a row of patches.
 
-    Source: vllm/model_executor/models/internvl.py (0.32).
+    Source: vllm/model_executor/models/llava_onevision.py (0.32).
     """
     root, section = config.root, config.root.section("vision_config")
-    select = root.optional_integer("select_layer", minimum=-section.layers(), maximum=section.layers())
-    total = section.layers()
-    layers = total if select is None else total + select + 1 if select < 0 else select + 1
-    ratio = root.number("downsample_ratio", 0.5)
-    if not 0 < ratio <= 1:
-        raise root.invalid("downsample_ratio", ratio, "expected more than 0 and at most 1")
-    merge = int(1 / ratio)
+    bias = root.boolean("multimodal_projector_bias", True)
     width, text = section.integer("hidden_size"), config.language.integer("hidden_size")
     modules = (
-        *vision.intern_vit(section, min(layers, total)),
-        norm("mlp1.0", width * merge**2, bias=True),
-        replicated("mlp1.1", width * merge**2, text, bias=True, quantizable=False),
-        replicated("mlp1.3", text, text, bias=True, quantizable=False),
+        *tower_modules(section, vision.feature_layers(root, section, default=-1)),
+        replicated("multi_modal_projector.linear_1", width, text, bias=bias, quantizable=False),
+        replicated("multi_modal_projector.linear_2", text, text, bias=bias, quantizable=False),
+        norm("image_newline", text),
     )
-    encoder = square_encoder(section, merge)
-    tiles = root.integer("max_dynamic_patch", 12, maximum=1024) + 1
-    encoder = replace(encoder, max_tokens_per_item=encoder.max_tokens_per_item * tiles)
-    return with_tower(config, vision.Tower(modules=modules, encoder=encoder))
+    return with_tower(config, vision.Tower(modules=modules, encoder=square_encoder(section)))
+
+
+def read_idefics3(config: ModelConfig) -> Architecture:
+    """Idefics 3 and SmolVLM: SigLIP in Idefics 2's variant, a pixel shuffle and one replicated layer.
+
+    Source: vllm/model_executor/models/idefics3.py (0.32).
+    """
+    root, section = config.root, config.root.section("vision_config")
+    merge = root.integer("scale_factor", 2, maximum=64)
+    width, text = section.integer("hidden_size"), config.language.integer("hidden_size")
+    modules = (
+        *vision.siglip(section, section.layers(), "model.vision_model"),
+        replicated("model.connector.modality_projection.proj", width * merge**2, text),
+    )
+    return with_tower(config, vision.Tower(modules=modules, encoder=square_encoder(section, merge)))
 
 
 def tower_modules(section: Section, layers: int) -> tuple[Module, ...]:
@@ -179,7 +186,9 @@ READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "LlavaNextForConditionalGeneration": read_llava_next,
     "Mistral3ForConditionalGeneration": read_mistral3,
     "LightOnOCRForConditionalGeneration": read_mistral3,
-    "InternVLChatModel": read_internvl,
+    "LlavaOnevisionForConditionalGeneration": read_llava_onevision,
+    "Idefics3ForConditionalGeneration": read_idefics3,
+    "SmolVLMForConditionalGeneration": read_idefics3,
     "qwen2_vl": partial(read_qwen, vision.qwen2_tower),
     "qwen2_5_vl": partial(read_qwen, vision.qwen2_5_tower),
     "qwen3_vl": partial(read_qwen, vision.qwen3_tower),
@@ -189,5 +198,7 @@ READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "llava": read_llava,
     "llava_next": read_llava_next,
     "mistral3": read_mistral3,
-    "internvl_chat": read_internvl,
+    "llava_onevision": read_llava_onevision,
+    "idefics3": read_idefics3,
+    "smolvlm": read_idefics3,
 }

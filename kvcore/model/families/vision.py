@@ -130,38 +130,6 @@ def pixtral(section: Section, layers: int, prefix: str = "vision_tower") -> tupl
     return tuple(modules)
 
 
-def intern_vit(section: Section, layers: int, prefix: str = "vision_model") -> tuple[Module, ...]:
-    """InternViT up to `layers` blocks; heads that the ranks do not divide are replicated by the engine.
-
-    Source: vllm/model_executor/models/intern_vit.py (0.32).
-    """
-    hidden, intermediate = section.integer("hidden_size"), section.integer("intermediate_size")
-    heads = square_heads(section, hidden, section.integer("num_attention_heads"))
-    patch = section.integer("patch_size", maximum=4096)
-    side = patches_per_side(section, section.integer("image_size"), patch)
-    is_layer_norm = section.string("norm_type", "rms_norm") == "layer_norm"
-    has_qk_norm = section.boolean("qk_normalization", True)
-    modules: list[Module] = [
-        Parameter(name=f"{prefix}.embeddings.class_embedding", replicated=hidden),
-        convolution(f"{prefix}.embeddings.patch_embedding", 3, hidden, (patch, patch), bias=True),
-        table(f"{prefix}.embeddings.position_embedding", side * side + 1, hidden),
-    ]
-    for index in range(layers):
-        block = f"{prefix}.encoder.layers.{index}"
-        modules += (
-            qkv(heads, f"{block}.attn.qkv", bias=section.boolean("qkv_bias", False)),
-            row(f"{block}.attn.proj", hidden, hidden, bias=True),
-            *plain_mlp(hidden, intermediate, f"{block}.mlp.fc1", f"{block}.mlp.fc2", bias=True),
-            norm(f"{block}.norm1", hidden, bias=is_layer_norm),
-            norm(f"{block}.norm2", hidden, bias=is_layer_norm),
-            Parameter(name=f"{block}.ls1", replicated=hidden),
-            Parameter(name=f"{block}.ls2", replicated=hidden),
-        )
-        if has_qk_norm:
-            modules += (norm(f"{block}.attn.q_norm", hidden), norm(f"{block}.attn.k_norm", hidden))
-    return tuple(modules)
-
-
 def qwen2_tower(section: Section) -> Tower:
     """Qwen2-VL: plain MLPs, layer norms; `hidden_size` is the language model's.
 
