@@ -53,6 +53,8 @@ class Linear:
     quantizable: bool = True
     dtype: str = ""
     """A torch dtype name, or "" for the model's."""
+    whole_beside_expert_ranks: bool = False
+    """Held whole by every rank when experts are dealt over tensor and data parallel ranks at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -184,20 +184,25 @@ def replicated(
 
 
 def gated_mlp(
-    hidden_size: int, intermediate_size: int, prefix: str = "mlp", *, bias: bool = False
+    hidden_size: int,
+    intermediate_size: int,
+    prefix: str = "mlp",
+    *,
+    bias: bool = False,
+    whole_beside_expert_ranks: bool = False,
 ) -> tuple[Linear, ...]:
     """gate, up (fused) and down projections."""
-    return (
-        Linear(
-            name=f"{prefix}.gate_up_proj",
-            in_features=hidden_size,
-            outputs=(Output(units=intermediate_size), Output(units=intermediate_size)),
-            split=Split.COLUMN,
-            bias=bias,
-            parts=(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
-        ),
-        row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias),
+    up = Linear(
+        name=f"{prefix}.gate_up_proj",
+        in_features=hidden_size,
+        outputs=(Output(units=intermediate_size), Output(units=intermediate_size)),
+        split=Split.COLUMN,
+        bias=bias,
+        parts=(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
+        whole_beside_expert_ranks=whole_beside_expert_ranks,
     )
+    down = row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias)
+    return up, replace(down, whole_beside_expert_ranks=whole_beside_expert_ranks)
 
 
 def plain_mlp(
