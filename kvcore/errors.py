@@ -46,6 +46,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "hub-invalid-id": Message(
         "{value} is not a model id", "write it as on the Hub: owner/name, letters, digits, dots, dashes, underscores"
     ),
+    "hub-invalid-revision": Message("{value} is not a revision", "give a branch, a tag or a commit"),
     "hub-not-found": Message(
         "the Hub has no model {value}", "check the id; a private model can be planned from its config.json"
     ),
@@ -354,12 +355,12 @@ class KvPlannerError(ValueError):
 
     def __init__(self, code: str, *, field: str = "", value: object = None, **params: object) -> None:
         self.code = code
-        self.field = field
+        self.field = shorten(field)
         self.value = value
         self.params: dict[str, str] = {key: shorten(text) for key, text in params.items()}
         if value is not None:
             self.params.setdefault("value", shorten(value))
-        super().__init__(render(MESSAGES[code].text, field, self.params))
+        super().__init__(render(MESSAGES[code].text, self.field, self.params))
 
     @property
     def next_step(self) -> str:

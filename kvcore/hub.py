@@ -1,36 +1,61 @@
-"""The Hugging Face Hub: config.json, side files and safetensors sizes of a model, never its weights or its code.
+"""The Hugging Face Hub: config.json, side files and weight sizes of a model, never its weights or its code.
 
-HF_ENDPOINT and HF_HUB_OFFLINE are read at each call; a token comes only from the server's environment (HF_TOKEN).
+What comes back is untrusted: its size, its nesting, its redirects and the time of the whole call are limited.
+The server's environment decides where to ask and as whom; HF_ENDPOINT, HF_HUB_OFFLINE and HF_TOKEN are read at
+each call.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-import httpx2 as httpx
-from huggingface_hub import hf_hub_url, try_to_load_from_cache
-
 from kvcore.catalogue.models import Checkpoint
-from kvcore.errors import HubError, ScenarioError
+from kvcore.errors import HubError, KvPlannerError
 from kvcore.model.config import ModelConfig
+from kvcore.units import MIB
 from kvcore.untrusted import parse_json_object
 
-ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+if TYPE_CHECKING:
+    import httpx2
+
+_PART: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
+ID: Final = re.compile(rf"{_PART}/{_PART}")
+"""Source: huggingface_hub/utils/_validators.py:validate_repo_id (2.4), with the owner required."""
+REVISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 TIME_LIMIT_SECONDS: Final = 10.0
 """Of the whole call."""
-SIZE_LIMIT_BYTES: Final = 2 << 20
+SIZE_LIMIT_BYTES: Final = 2 * MIB
 """Of one file. The largest config.json in the catalogue, a list of unquantized modules, has 0.7 MB."""
+INDEX_LIMIT_BYTES: Final = 32 * MIB
+"""Of model.safetensors.index.json, which names every tensor."""
 MAX_REDIRECTS: Final = 4
-SIDE_FILES: Final = ("hf_quant_config.json", "quantize_config.json")
+INDEX: Final = "model.safetensors.index.json"
+HF_QUANT_CONFIG: Final = "hf_quant_config.json"
+OLD_GPTQ_CONFIG: Final = "quantize_config.json"
+LISTING: Final = "the Hub's description"
+"""What errors call the Hub's own answer about a repository."""
 _TRUE: Final = ("1", "true", "yes", "on")
+
+DTYPE_BITS: Final[Mapping[str, int]] = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+"""Bits of one element. Source: the safetensors format, tensor.rs:Dtype.bitsize (0.6)."""
+PACKED_DTYPES: Final = frozenset(("F4", "BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"))
+"""Of these one stored element is not one parameter: quantized checkpoints pack several into it."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,166 +67,266 @@ class HubModel:
     checkpoint: Checkpoint
     revision: str
     """The commit that was read; "" from the local cache."""
+    fetched: datetime.datetime
+    """In UTC."""
 
 
-def fetch_model(model: str, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> HubModel:
+def fetch_model(
+    model: str, *, revision: str | None = None, time_limit_seconds: float = TIME_LIMIT_SECONDS
+) -> HubModel:
     """config.json, quantization side file and checkpoint size of a model on the Hub.
 
-    Raises HubError: hub-invalid-id, hub-not-found, hub-gated, hub-no-config, hub-offline, hub-unreachable,
-    hub-timeout, hub-too-large, hub-malformed.
+    Raises HubError: hub-invalid-id, hub-invalid-revision, hub-not-found, hub-gated, hub-no-config, hub-offline,
+    hub-unreachable, hub-timeout, hub-too-large, hub-malformed.
     """
-    if ID.fullmatch(model) is None or ".." in model:
+    if ID.fullmatch(model) is None or ".." in model or "--" in model:
         raise HubError("hub-invalid-id", field="model", value=model)
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE:
-        return _from_cache(model)
-    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or DEFAULT_ENDPOINT
-    with httpx.Client(follow_redirects=False) as client:
-        session = _Session(
-            client=client, model=model, endpoint=endpoint, deadline=time.monotonic() + time_limit_seconds
-        )
-        facts = session.json(f"{endpoint}/api/models/{model}", "the model's page") or {}
-        config_text = session.text(hf_hub_url(model, "config.json", endpoint=endpoint), "config.json")
-        if config_text is None:
-            raise HubError("hub-no-config", field="model", value=model)
-        names = {
-            sibling.get("rfilename") for sibling in facts.get("siblings", ()) if isinstance(sibling, dict)
-        }
-        side_texts = {
-            name: session.text(hf_hub_url(model, name, endpoint=endpoint), name)
-            for name in SIDE_FILES
-            if name in names
-        }
-        checkpoint = _checkpoint(facts, session, names)
-    revision = facts.get("sha")
-    return HubModel(
-        id=model,
-        config=_config(model, config_text, side_texts),
-        checkpoint=checkpoint,
-        revision=revision[:40] if isinstance(revision, str) else "",
-    )
+    if revision is not None and (REVISION.fullmatch(revision) is None or ".." in revision):
+        raise HubError("hub-invalid-revision", field="model", value=revision)
+    if is_offline():
+        return _from_cache(model, revision)
+    lookup = _Lookup(
+        model=model, revision=revision, endpoint=_endpoint(), deadline=time.monotonic() + time_limit_seconds,
+        time_limit_seconds=time_limit_seconds,
+    )  # fmt: skip
+    return _within(lookup, lambda: _from_hub(lookup))
+
+
+def is_offline() -> bool:
+    """Whether the server's environment forbids asking the Hub."""
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE
+
+
+def _endpoint() -> str:
+    endpoint = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or DEFAULT_ENDPOINT
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise HubError("hub-unreachable", field="model", reason="HF_ENDPOINT is not an http address")
+    return endpoint
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Session:
-    """One call's requests, within one deadline."""
+class _Lookup:
+    """One call's requests: to one origin, within one deadline."""
 
-    client: httpx.Client
     model: str
+    revision: str | None
     endpoint: str
     deadline: float
+    time_limit_seconds: float
 
-    def json(self, url: str, name: str) -> dict[str, Any] | None:
-        text = self.text(url, name)
-        return None if text is None else _parsed(self.model, name, text)
+    def refused(self, code: str, **params: object) -> HubError:
+        """The error `code` about this model."""
+        return HubError(code, field="model", value=self.model, **params)
 
-    def text(self, url: str, name: str) -> str | None:
-        """The body of `url`, None where there is no such file."""
+    def timeout(self) -> HubError:
+        """The error that the time limit is over."""
+        return self.refused("hub-timeout", limit=f"{self.time_limit_seconds:g}")
+
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise self.timeout()
+        return left
+
+    def file(
+        self, client: httpx2.Client, name: str, commit: str, limit: int = SIZE_LIMIT_BYTES
+    ) -> dict[str, Any] | None:
+        """A JSON file of the repository, or None where it has none."""
+        from huggingface_hub import hf_hub_url
+
+        url = hf_hub_url(self.model, name, revision=commit, endpoint=self.endpoint)
+        return self.json(client, url, name, limit)
+
+    def json(
+        self, client: httpx2.Client, url: str, name: str, limit: int = SIZE_LIMIT_BYTES
+    ) -> dict[str, Any] | None:
+        """The JSON object at `url`, or None where there is nothing."""
+        import httpx2
+
         try:
-            return self._text(url, name)
-        except httpx.TimeoutException:
-            raise self._timeout() from None
-        except httpx.HTTPError as error:
-            raise HubError("hub-unreachable", field="model", reason=type(error).__name__) from None
+            text = self._text(client, url, name, limit)
+        except httpx2.TimeoutException:
+            raise self.timeout() from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise self.refused("hub-unreachable", reason=type(error).__name__) from None
+        return None if text is None else _parsed(self.model, name, text, limit)
 
-    def _text(self, url: str, name: str) -> str | None:
+    def _text(self, client: httpx2.Client, url: str, name: str, limit: int) -> str | None:
         for _ in range(MAX_REDIRECTS):
-            token = os.environ.get("HF_TOKEN", "")
-            headers = {"authorization": f"Bearer {token}"} if token else {}
-            with self.client.stream("GET", url, headers=headers, timeout=self._left()) as response:
-                if response.is_redirect:
-                    url = self._redirected(url, response.headers.get("location", ""))
+            with client.stream("GET", url, timeout=self.left()) as response:
+                if response.has_redirect_location:
+                    url = self._redirected(url, response.headers["location"])
                     continue
                 if not self._is_there(response, name):
                     return None
-                return self._body(response, name)
-        raise HubError("hub-unreachable", field="model", reason="too many redirects")
+                return self._body(response, name, limit)
+        raise self.refused("hub-unreachable", reason="too many redirects")
 
     def _redirected(self, url: str, location: str) -> str:
         """Renamed repositories redirect on the same host; anywhere else nobody is followed, least with a token."""
         target = urljoin(url, location)
         if urlsplit(target)[:2] != urlsplit(self.endpoint)[:2]:
-            raise HubError("hub-unreachable", field="model", reason="it redirects to another host")
+            raise self.refused("hub-unreachable", reason="it redirects to another host")
         return target
 
-    def _is_there(self, response: httpx.Response, name: str) -> bool:
+    def _is_there(self, response: httpx2.Response, name: str) -> bool:
+        # Without a token the Hub answers 401 for what does not exist and for what is private alike.
         status, code = response.status_code, response.headers.get("x-error-code", "")
-        if status < 300:
+        if status == 200:
             return True
         if status == 403 or code == "GatedRepo":
-            raise HubError("hub-gated", field="model", value=self.model)
-        if code == "EntryNotFound" or (status == 404 and name != "the model's page"):
+            raise self.refused("hub-gated")
+        if code == "EntryNotFound" or (status == 404 and name and not code):
             return False
         if status in (401, 404):
-            raise HubError("hub-not-found", field="model", value=self.model)
-        raise HubError("hub-unreachable", field="model", reason=f"HTTP status {status}")
+            raise self.refused("hub-not-found")
+        raise self.refused("hub-unreachable", reason=f"HTTP status {status}")
 
-    def _body(self, response: httpx.Response, name: str) -> str:
-        chunks: list[bytes] = []
-        size = 0
+    def _body(self, response: httpx2.Response, name: str, limit: int) -> str:
+        body = bytearray()
         for chunk in response.iter_bytes():
-            size += len(chunk)
-            if size > SIZE_LIMIT_BYTES:
-                limit = f"{SIZE_LIMIT_BYTES >> 20} MiB"
-                raise HubError("hub-too-large", field="model", value=self.model, file=name, limit=limit)
-            chunks.append(chunk)
-            self._left()
-        return b"".join(chunks).decode("utf-8", "replace")
-
-    def _left(self) -> float:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise self._timeout()
-        return left
-
-    def _timeout(self) -> HubError:
-        return HubError("hub-timeout", field="model", limit=f"{TIME_LIMIT_SECONDS:g}")
+            body += chunk
+            if len(body) > limit:
+                raise self.refused("hub-too-large", file=name or LISTING, limit=f"{limit // MIB} MiB")
+            self.left()
+        return body.decode("utf-8", "replace")
 
 
-def _from_cache(model: str) -> HubModel:
-    """What the local Hub cache has, for servers that are offline on purpose."""
-    texts: dict[str, str | None] = {}
-    for name in ("config.json", *SIDE_FILES):
-        path = try_to_load_from_cache(model, name)
-        texts[name] = Path(path).read_text("utf-8", "replace") if isinstance(path, str) else None
-    config_text = texts.pop("config.json")
-    if config_text is None:
-        raise HubError("hub-offline", field="model")
-    return HubModel(id=model, config=_config(model, config_text, texts), checkpoint=Checkpoint(), revision="")
+def _within(lookup: _Lookup, call: Callable[[], Answer]) -> Answer:
+    # In a thread, because looking up a host name knows no time limit.
+    answers: list[Answer] = []
+    failures: list[Exception] = []
 
-
-def _config(model: str, text: str, side_texts: Mapping[str, str | None]) -> ModelConfig:
-    config = _parsed(model, "config.json", text)
-    sides = {name: _parsed(model, name, body) for name, body in side_texts.items() if body is not None}
-    old_gptq = sides.get("quantize_config.json")
-    if old_gptq is not None and "quantization_config" not in config:
-        config["quantization_config"] = {"quant_method": "gptq", **old_gptq}
-    return ModelConfig.from_mapping(config, sides.get("hf_quant_config.json"))
-
-
-def _parsed(model: str, name: str, text: str) -> dict[str, Any]:
-    try:
-        return parse_json_object(text)
-    except ScenarioError as error:
-        raise HubError("hub-malformed", field="model", value=model, file=name, reason=str(error)) from None
-
-
-def _checkpoint(facts: Mapping[str, Any], session: _Session, names: set[Any]) -> Checkpoint:
-    """Parameters from the Hub's own count, bytes from the index of the shards."""
-    safetensors = facts.get("safetensors")
-    total = safetensors.get("total") if isinstance(safetensors, dict) else None
-    size = None
-    index = "model.safetensors.index.json"
-    if index in names:
+    def run() -> None:
         try:
-            table = session.json(hf_hub_url(session.model, index, endpoint=session.endpoint), index) or {}
-        except HubError as error:
-            if error.code not in ("hub-too-large", "hub-malformed"):
-                raise
-            table = {}
-        metadata = table.get("metadata")
-        size = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return Checkpoint(total_size=_positive(size), total_parameters=_positive(total))
+            answers.append(call())
+        except Exception as error:  # the caller's thread raises it again
+            failures.append(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    worker.join(lookup.time_limit_seconds)
+    if failures:
+        raise failures[0]
+    if not answers:
+        raise lookup.timeout()
+    return answers[0]
 
 
-def _positive(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def _from_hub(lookup: _Lookup) -> HubModel:
+    import httpx2  # here and not above: it takes longer to import than all of kvcore
+
+    token = os.environ.get("HF_TOKEN", "").strip()
+    headers = {"user-agent": "kvcore", "accept-encoding": "identity"} | (
+        {"authorization": f"Bearer {token}"} if token else {}
+    )
+    with httpx2.Client(headers=headers, follow_redirects=False) as client:
+        address = f"{lookup.endpoint}/api/models/{lookup.model}"
+        if lookup.revision is not None:
+            address += "/revision/" + lookup.revision.replace("/", "%2F")
+        facts = lookup.json(client, address, "")
+        if facts is None:
+            raise lookup.refused("hub-not-found")
+        commit = _commit(lookup, facts)
+        names = _file_names(facts)
+        config = lookup.file(client, "config.json", commit)
+        if config is None:
+            raise lookup.refused("hub-no-config")
+        sides = {
+            name: lookup.file(client, name, commit) if name in names else None
+            for name in (HF_QUANT_CONFIG, OLD_GPTQ_CONFIG)
+        }
+        checkpoint = _counted(facts.get("safetensors"))
+        if checkpoint.total_size is None and INDEX in names:
+            size = _indexed_size(lookup, client, commit)
+            checkpoint = Checkpoint(total_size=size, total_parameters=checkpoint.total_parameters)
+    return _model(lookup.model, config, sides, checkpoint, commit)
+
+
+def _from_cache(model: str, revision: str | None) -> HubModel:
+    """What the local Hub cache has, for servers that are offline on purpose."""
+    from huggingface_hub import try_to_load_from_cache
+
+    files: dict[str, dict[str, Any] | None] = {}
+    for name in ("config.json", HF_QUANT_CONFIG, OLD_GPTQ_CONFIG):
+        path = try_to_load_from_cache(model, name, revision=revision)
+        text = Path(path).read_text("utf-8", "replace") if isinstance(path, str) else None
+        files[name] = None if text is None else _parsed(model, name, text, SIZE_LIMIT_BYTES)
+    config = files["config.json"]
+    if config is None:
+        raise HubError("hub-offline", field="model")
+    return _model(model, config, files, Checkpoint(), "")
+
+
+def _model(
+    model: str,
+    config: Mapping[str, Any],
+    sides: Mapping[str, Mapping[str, Any] | None],
+    checkpoint: Checkpoint,
+    revision: str,
+) -> HubModel:
+    old_gptq = sides[OLD_GPTQ_CONFIG]
+    if old_gptq is not None and "quantization_config" not in config:
+        config = {**config, "quantization_config": {"quant_method": "gptq", **old_gptq}}
+    try:
+        read = ModelConfig.from_mapping(config, sides[HF_QUANT_CONFIG])
+    except KvPlannerError as error:
+        raise _malformed(model, "config.json", str(error)) from None
+    now = datetime.datetime.now(datetime.UTC)
+    return HubModel(id=model, config=read, checkpoint=checkpoint, revision=revision, fetched=now)
+
+
+def _parsed(model: str, name: str, text: str, limit: int) -> dict[str, Any]:
+    try:
+        return parse_json_object(text, max_bytes=limit)
+    except KvPlannerError as error:
+        raise _malformed(model, name, str(error)) from None
+
+
+def _malformed(model: str, name: str, reason: str) -> HubError:
+    return HubError("hub-malformed", field="model", value=model, file=name or LISTING, reason=reason)
+
+
+def _commit(lookup: _Lookup, facts: Mapping[str, Any]) -> str:
+    commit = facts.get("sha") or lookup.revision or "main"
+    if not isinstance(commit, str) or REVISION.fullmatch(commit) is None or ".." in commit:
+        raise _malformed(lookup.model, "", "it has no commit")
+    return commit
+
+
+def _file_names(facts: Mapping[str, Any]) -> frozenset[str]:
+    siblings = facts.get("siblings")
+    if not isinstance(siblings, list):
+        return frozenset()
+    return frozenset(str(sibling.get("rfilename")) for sibling in siblings if isinstance(sibling, dict))
+
+
+def _counted(safetensors: Any) -> Checkpoint:
+    """Sizes from the elements by dtype that the Hub counted in the headers of the weight files."""
+    counts = safetensors.get("parameters") if isinstance(safetensors, dict) else None
+    if not isinstance(counts, dict) or not all(_is_positive(count) for count in counts.values()):
+        return Checkpoint()
+    bits = sum(count * DTYPE_BITS.get(dtype, 0) for dtype, count in counts.items())
+    return Checkpoint(
+        total_size=bits // 8 or None if counts.keys() <= DTYPE_BITS.keys() else None,
+        total_parameters=None if PACKED_DTYPES & counts.keys() else sum(counts.values()) or None,
+    )
+
+
+def _indexed_size(lookup: _Lookup, client: httpx2.Client, commit: str) -> int | None:
+    """`metadata.total_size` of the shards' index; without a usable index the size stays unknown."""
+    try:
+        index = lookup.file(client, INDEX, commit, INDEX_LIMIT_BYTES) or {}
+    except HubError as error:
+        if error.code not in ("hub-too-large", "hub-malformed"):
+            raise
+        return None
+    metadata = index.get("metadata")
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return size if _is_positive(size) else None
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -14,6 +14,8 @@ MAX_JSON_DEPTH: Final = 64
 def parse_json_object(text: str, *, max_bytes: int = MAX_JSON_BYTES, field: str = "") -> dict[str, Any]:
     """One JSON object from untrusted text.
 
+    NaN and Infinity are read as Python writes them: config.json files of state-space models have them.
+
     Raises ScenarioError `input-too-large`, `input-too-deep` or `invalid-json`, whatever the text, in time linear
     in its size.
 
@@ -26,16 +28,12 @@ def parse_json_object(text: str, *, max_bytes: int = MAX_JSON_BYTES, field: str 
     if json_depth(text) > MAX_JSON_DEPTH:
         raise ScenarioError("input-too-deep", field=field, limit=MAX_JSON_DEPTH)
     try:
-        parsed = json.loads(text, parse_constant=_refuse_constant)
+        parsed = json.loads(text)
     except ValueError as error:
         raise ScenarioError("invalid-json", field=field, reason=str(error)) from None
     if not isinstance(parsed, dict):
         raise ScenarioError("invalid-json", field=field, reason="one JSON object is expected")
     return parsed
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
 
 
 def json_depth(text: str) -> int:

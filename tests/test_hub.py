@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from kvcore.errors import HubError
 from kvcore.hub import fetch_model
 
 CONFIG = {"model_type": "llama", "hidden_size": 64}
+COMMIT = "c" * 40
 
 
 @dataclass
@@ -24,6 +28,7 @@ class Answer:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     delay_seconds: float = 0.0
+    seconds_per_byte: float = 0.0
 
 
 @dataclass
@@ -36,11 +41,11 @@ class StandIn:
 
     def model(self, name: str, files: dict[str, object], **facts: object) -> None:
         siblings = [{"rfilename": file} for file in files]
-        page = {"id": name, "sha": "c" * 40, "siblings": siblings, **facts}
+        page = {"id": name, "sha": COMMIT, "siblings": siblings, **facts}
         self.answers[f"/api/models/{name}"] = Answer(json.dumps(page).encode())
         for file, content in files.items():
             body = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.answers[f"/{name}/resolve/main/{file}"] = Answer(body)
+            self.answers[f"/{name}/resolve/{COMMIT}/{file}"] = Answer(body)
 
 
 @pytest.fixture
@@ -61,15 +66,23 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
                 self.send_header(name, value)
             self.send_header("content-length", str(len(answer.body)))
             self.end_headers()
-            self.wfile.write(answer.body)
+            if not answer.seconds_per_byte:
+                self.wfile.write(answer.body)
+                return
+            for byte in answer.body:
+                time.sleep(answer.seconds_per_byte)
+                try:
+                    self.wfile.write(bytes([byte]))
+                except OSError:
+                    return
 
         def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    for name in ("HF_HUB_OFFLINE", "HF_TOKEN"):
+    for name in ("HF_HUB_OFFLINE", "HF_TOKEN", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", url)
     yield StandIn(url, answers, asked)
@@ -77,7 +90,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     server.server_close()
 
 
-def code_of(model: str, **options: float) -> str:
+def code_of(model: str, **options: Any) -> str:
     with pytest.raises(HubError) as caught:
         fetch_model(model, **options)
     assert caught.value.field == "model"
@@ -85,17 +98,59 @@ def code_of(model: str, **options: float) -> str:
     return caught.value.code
 
 
-def test_found_with_sizes_and_revision(stand_in: StandIn) -> None:
-    index = {"metadata": {"total_size": 16060522496}, "weight_map": {}}
+def test_found_with_sizes_at_one_commit(stand_in: StandIn) -> None:
     stand_in.model(
-        "a/b",
-        {"config.json": CONFIG, "model.safetensors.index.json": index},
-        safetensors={"total": 8030261248},
+        "a/b", {"config.json": CONFIG}, safetensors={"parameters": {"BF16": 1000, "F32": 10}, "total": 1010}
     )
     found = fetch_model("a/b")
     assert found.config.raw == CONFIG
-    assert (found.checkpoint.total_size, found.checkpoint.total_parameters) == (16060522496, 8030261248)
-    assert found.revision == "c" * 40
+    assert (found.checkpoint.total_size, found.checkpoint.total_parameters) == (2040, 1010)
+    assert found.revision == COMMIT
+    assert abs(datetime.datetime.now(datetime.UTC) - found.fetched) < datetime.timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "total_size", "total_parameters"),
+    [
+        # meta-llama/Llama-3.1-8B: the published count and bytes
+        ({"BF16": 8030261248}, 16060522496, 8030261248),
+        # packed integers: bytes are known, parameters are not
+        ({"I32": 800, "F16": 100}, 3400, None),
+        ({"F8_E4M3": 1000, "BF16": 10, "F8_E8M0": 4}, 1024, 1014),
+        ({"BF17": 100}, None, 100),
+        ({"BF16": -1}, None, None),
+        ({"BF16": True}, None, None),
+        ([], None, None),
+        (None, None, None),
+    ],
+)
+def test_sizes_from_the_counted_dtypes(
+    stand_in: StandIn, counts: object, total_size: int | None, total_parameters: int | None
+) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG}, safetensors={"parameters": counts, "total": 1})
+    found = fetch_model("a/b").checkpoint
+    assert (found.total_size, found.total_parameters) == (total_size, total_parameters)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "total_size"),
+    [({"total_size": 16060522496}, 16060522496), ({"total_size": 0}, None), ({}, None), ("x", None)],
+)
+def test_a_sharded_index_gives_the_size_where_the_hub_counted_nothing(
+    stand_in: StandIn, metadata: object, total_size: int | None
+) -> None:
+    index = {"metadata": metadata, "weight_map": {}}
+    stand_in.model("a/b", {"config.json": CONFIG, "model.safetensors.index.json": index})
+    assert fetch_model("a/b").checkpoint.total_size == total_size
+
+
+def test_a_revision_is_asked_for_by_name_and_read_by_commit(stand_in: StandIn) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG})
+    stand_in.answers["/api/models/a/b/revision/refs%2Fpr%2F1"] = stand_in.answers.pop("/api/models/a/b")
+    assert fetch_model("a/b", revision="refs/pr/1").revision == COMMIT
+    assert code_of("a/b", revision="no-such-branch") == "hub-not-found"
+    for bad in ("", "../main", "a b", "a?b", "x" * 300):
+        assert code_of("a/b", revision=bad) == "hub-invalid-revision"
 
 
 def test_side_files_are_read(stand_in: StandIn) -> None:
@@ -123,11 +178,24 @@ def test_no_token_is_sent_unless_the_server_has_one(
 def test_no_weights_are_asked_for(stand_in: StandIn) -> None:
     stand_in.model("a/b", {"config.json": CONFIG, "model.safetensors": b"weights", "modeling_b.py": b"code"})
     fetch_model("a/b")
-    assert {path for path, _ in stand_in.asked} == {"/api/models/a/b", "/a/b/resolve/main/config.json"}
+    assert {path for path, _ in stand_in.asked} == {"/api/models/a/b", f"/a/b/resolve/{COMMIT}/config.json"}
 
 
 @pytest.mark.parametrize(
-    "model", ["", "gpt2", "a/b/c", "a/../b", "../a", "a b/c", "a/b?x=1", "http://x/y", "a/" + "b" * 200]
+    "model",
+    [
+        "",
+        "gpt2",
+        "a/b/c",
+        "a/../b",
+        "../a",
+        "a b/c",
+        "a/b?x=1",
+        "http://x/y",
+        "a/" + "b" * 200,
+        "a/b--c",
+        "-a/b",
+    ],
 )
 def test_only_owner_and_name(stand_in: StandIn, model: str) -> None:
     assert code_of(model) == "hub-invalid-id"
@@ -145,7 +213,7 @@ def test_without_a_config(stand_in: StandIn) -> None:
 
 def test_gated(stand_in: StandIn) -> None:
     stand_in.model("a/b", {}, gated="manual")
-    stand_in.answers["/a/b/resolve/main/config.json"] = Answer(
+    stand_in.answers[f"/a/b/resolve/{COMMIT}/config.json"] = Answer(
         status=401, headers={"x-error-code": "GatedRepo"}
     )
     assert code_of("a/b") == "hub-gated"
@@ -160,6 +228,24 @@ def test_server_trouble(stand_in: StandIn) -> None:
 
 def test_slow(stand_in: StandIn) -> None:
     stand_in.answers["/api/models/a/b"] = Answer(b"{}", delay_seconds=2.0)
+    started = time.monotonic()
+    assert code_of("a/b", time_limit_seconds=0.2) == "hub-timeout"
+    assert time.monotonic() - started < 1.5
+
+
+def test_a_body_that_trickles_in_is_cut_off_at_the_limit_of_the_whole_call(stand_in: StandIn) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG})
+    for path in stand_in.answers:
+        stand_in.answers[path].seconds_per_byte = 0.05
+    started = time.monotonic()
+    assert code_of("a/b", time_limit_seconds=0.4) == "hub-timeout"
+    assert time.monotonic() - started < 1.5
+
+
+def test_the_time_limit_holds_while_a_host_name_is_looked_up(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(2.0))
     assert code_of("a/b", time_limit_seconds=0.2) == "hub-timeout"
 
 
@@ -169,7 +255,6 @@ def test_slow(stand_in: StandIn) -> None:
         (b"{", "hub-malformed"),
         (b"[1]", "hub-malformed"),
         (b"\xff\xfe", "hub-malformed"),
-        (b'{"hidden_size": NaN}', "hub-malformed"),
         (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "hub-malformed"),
         (b'{"a": "' + b"x" * (hub.SIZE_LIMIT_BYTES + 1) + b'"}', "hub-too-large"),
     ],
@@ -179,9 +264,16 @@ def test_bad_content(stand_in: StandIn, body: bytes, code: str) -> None:
     assert code_of("a/b") == code
 
 
+def test_infinity_is_read_as_python_writes_it(stand_in: StandIn) -> None:
+    stand_in.model(
+        "a/b", {"config.json": b'{"model_type": "nemotron_h", "time_step_limit": [0.0, Infinity]}'}
+    )
+    assert fetch_model("a/b").config.raw["time_step_limit"] == [0.0, float("inf")]
+
+
 def test_an_oversized_index_costs_only_the_size(stand_in: StandIn) -> None:
     stand_in.model(
-        "a/b", {"config.json": CONFIG, "model.safetensors.index.json": b"x" * (hub.SIZE_LIMIT_BYTES + 1)}
+        "a/b", {"config.json": CONFIG, "model.safetensors.index.json": b"x" * (hub.INDEX_LIMIT_BYTES + 1)}
     )
     assert fetch_model("a/b").checkpoint.total_size is None
 
@@ -189,7 +281,7 @@ def test_an_oversized_index_costs_only_the_size(stand_in: StandIn) -> None:
 def test_a_renamed_model_is_followed_on_the_same_host_only(stand_in: StandIn) -> None:
     stand_in.model("new/name", {"config.json": CONFIG})
     for path in ("/api/models/", "/"):
-        suffix = "" if "api" in path else "/resolve/main/config.json"
+        suffix = "" if "api" in path else f"/resolve/{COMMIT}/config.json"
         target = f"{path}new/name{suffix}"
         stand_in.answers[f"{path}old/name{suffix}"] = Answer(status=307, headers={"location": target})
     assert fetch_model("old/name").config.raw == CONFIG
@@ -210,3 +302,16 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     assert code_of("a/b") == "hub-unreachable"
+
+
+def test_only_an_http_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "file:///etc")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert code_of("a/b") == "hub-unreachable"
+
+
+def test_an_empty_token_is_none(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG})
+    monkeypatch.setenv("HF_TOKEN", " ")
+    fetch_model("a/b")
+    assert {token for _, token in stand_in.asked} == {None}

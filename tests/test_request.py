@@ -105,7 +105,6 @@ def test_max_model_len_may_be_auto(value: object) -> None:
         ("", "invalid-json"),
         ("[]", "invalid-json"),
         ("{", "invalid-json"),
-        ('{"gpu_memory_utilization": NaN}', "invalid-json"),
         ('{"max_model_len": 1' + "0" * 5000 + "}", "invalid-json"),
         ("[" * 10_000 + "]" * 10_000, "input-too-deep"),
         ('{"config": ' * 10_000 + "1" + "}" * 10_000, "input-too-deep"),
@@ -116,6 +115,15 @@ def test_text_that_is_no_request(text: str, code: str) -> None:
     with pytest.raises(KvPlannerError) as caught:
         parse_request(text)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+def test_a_flag_is_a_finite_number(text: str) -> None:
+    with pytest.raises(KvPlannerError) as caught:
+        scenario_from_request(
+            parse_request(f'{{"model": "Qwen/Qwen3-32B", "gpu_memory_utilization": {text}}}')
+        )
+    assert (caught.value.code, caught.value.field) == ("invalid-value", "gpu_memory_utilization")
 
 
 def test_brackets_inside_strings_are_not_depth() -> None:
