@@ -184,6 +184,18 @@ def expert_ranks(parallel: Parallel) -> int:
     return parallel.tensor_parallel_size * parallel.data_parallel_size
 
 
+def runs_sequence_parallel_experts(parallel: Parallel) -> bool:
+    """Whether tokens are cut over the tensor parallel ranks before the experts.
+
+    Source: vllm/config/parallel.py:use_sequence_parallel_moe (0.11 to 0.32), with the default all-to-all backend.
+    """
+    return (
+        parallel.enable_expert_parallel
+        and parallel.tensor_parallel_size > 1
+        and parallel.data_parallel_size > 1
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
     """One rank as the fold sees it."""
@@ -208,19 +220,15 @@ class Rank:
     def linear_tensors(self, linear: Linear, name: str) -> tuple[int, ...]:
         """Weight, scales and bias: column biases are divided, row biases are whole on each rank."""
         element = self._bytes_of(linear.dtype)
-        rank_in = (
-            divided(linear.in_features, self._ranks) if linear.split is Split.ROW else linear.in_features
-        )
-        is_column = linear.split is Split.COLUMN
-        rank_out = tuple(
-            output.width
-            * (
-                units_per_rank(output.units, self._ranks, replicable=output.replicable)
-                if is_column
-                else output.units
+        is_whole = linear.whole_beside_expert_ranks and runs_sequence_parallel_experts(self.parallel)
+        ranks = 1 if is_whole else self._ranks
+        rank_in = divided(linear.in_features, ranks) if linear.split is Split.ROW else linear.in_features
+        rank_out = tuple(output.units * output.width for output in linear.outputs)
+        if linear.split is Split.COLUMN:
+            rank_out = tuple(
+                units_per_rank(output.units, ranks, replicable=output.replicable) * output.width
+                for output in linear.outputs
             )
-            for output in linear.outputs
-        )
         total = self.quantization.linear_bytes(linear, rank_in, rank_out, element, name)
         bias = (sum(rank_out) * element,) if linear.bias else ()
         return (*weight_and_scales(total, sum(rank_out) * rank_in), *bias)

@@ -68,6 +68,8 @@ class Mixture:
     shared_count_key: str = ""
     """How many shared experts there are, each as wide as a routed one."""
     shared_gate: bool = False
+    shared_whole: bool = False
+    """Shared experts stay whole when experts are dealt over tensor and data parallel ranks at once."""
 
 
 def read_mixture(traits: Mixture, config: ModelConfig, section: Section | None = None) -> Architecture:
@@ -165,7 +167,11 @@ def expert_modules(traits: Mixture, section: Section, experts: Experts, shared: 
     if shared:
         name = "shared_expert" if traits.shared_gate else "shared_experts"
         modules += gated_mlp(
-            experts.hidden_size, shared, f"{traits.prefix}.{name}", bias=flag(section, traits.base.mlp_bias)
+            experts.hidden_size,
+            shared,
+            f"{traits.prefix}.{name}",
+            bias=flag(section, traits.base.mlp_bias),
+            whole_beside_expert_ranks=traits.shared_whole,
         )
         if traits.shared_gate:
             modules.append(
@@ -287,6 +293,7 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         experts_key="n_routed_experts",
         sparse=SPARSE_AFTER_FIRST,
         shared_count_key="n_shared_experts",
+        shared_whole=True,
     ),
 }
 """By model_type."""
