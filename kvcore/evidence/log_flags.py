@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.errors import shorten
-from kvcore.evidence.log_text import LogText
+from kvcore.evidence.log_text import LogText, message_of
 from kvcore.evidence.startup_log import FlagLine, LogFlags
 from kvcore.scenario import SpeculativeConfig
 
@@ -325,13 +325,13 @@ def _commands(log: LogText, start: int, end: int) -> Iterator[tuple[int, Iterato
     """Offset and flags of each shell command that starts a server."""
     found = 0
     for index in range(log.line_index(start), log.line_index(max(start, end - 1)) + 1):
-        line = log.lines[index]
-        if "serve" not in line and "entrypoints" not in line:
+        if "serve" not in log.lines[index] and "entrypoints" not in log.lines[index]:
             continue
+        line = message_of(log.lines[index])
         begin = next((at for at in (line.find(name) for name in _COMMANDS) if at >= 0), -1)
         if begin < 0 or (" --" not in line and not line.rstrip().endswith("\\")):
             continue
-        words = _words(log.lines[index : index + MAX_COMMAND_LINES], begin)
+        words = _words(tuple(map(message_of, log.lines[index : index + MAX_COMMAND_LINES])), begin)
         yield log.starts[index], _command_fields(words)
         found += 1
         if found >= MAX_ARGUMENT_LINES:

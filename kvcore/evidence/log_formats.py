@@ -32,6 +32,7 @@ _FILLERS: Final[Mapping[str, str]] = {
     "unit": "(?:GiB|GB|Gib)",
 }
 _FIELD: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_DIGITS: Final = re.compile(r"[\d.,]{1,16}")
 _UNITS: Final[Mapping[str, float]] = {"K": KIB / GIB, "M": MIB / GIB, "G": 1.0, "T": float(KIB)}
 
 
@@ -118,7 +119,9 @@ def find_lines(log: LogText, line: LineFormat, start: int, end: int) -> Iterator
         at = log.text.find(line.beginning, at, end)
         if at < 0:
             return
-        match = line.pattern.match(log.text, at, min(end, log.line_end(at)) if line.ends_line else end)
+        match = line.pattern.match(log.text, at, end)
+        if match is not None and line.ends_line:
+            match = line.pattern.match(log.text, at, min(end, _number_end(log, match.start(match.re.groups))))
         if match is not None:
             yield Hit(
                 offset=at,
@@ -128,6 +131,13 @@ def find_lines(log: LogText, line: LineFormat, start: int, end: int) -> Iterator
                 ),
             )
         at += len(line.beginning)
+
+
+def _number_end(log: LogText, offset: int) -> int:
+    """Where a number ends that nothing follows: with its line, or with a next line of nothing but its last digits."""
+    end = log.line_end(offset)
+    following = _DIGITS.fullmatch(log.text, end, log.line_end(end)) if end < len(log.text) else None
+    return end if following is None else following.end()
 
 
 def _number(text: str, kind: str) -> float:

@@ -48,8 +48,14 @@ _CHARACTERS: Final = str.maketrans(
 _PROCESS: Final = re.compile(
     r"\(([A-Za-z][A-Za-z0-9_]{0,60}?)(?:rank=(\d{1,5}))?pid=(\d{1,10})(?:,ip=[0-9a-fA-F.:]{1,45})?\)"
 )
+_BEGINNING: Final = re.compile(r"(?:INFO|WARNING|ERROR|DEBUG)\d\d-\d\d|\[\w{1,60}\.py:\d{1,6}\]")
+_LEVEL: Final = re.compile(r"(?:INFO|WARNING|ERROR|DEBUG)\d\d-\d\d")
 PROCESS_LOOK_BACK: Final = 4096
 """Characters of one line searched backwards for the process that wrote a message."""
+PROCESS_NAME_CHARACTERS: Final = 80
+LINE_BEGINNING_CHARACTERS: Final = 256
+CONTINUED_LINES: Final = 32
+"""Lines that one message of the engine may be broken into."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,27 +99,25 @@ class LogText:
         return shorten(self.lines[self.line_index(offset)].strip(), SHOWN_LINE_CHARACTERS)
 
     def process(self, offset: int) -> Process:
-        """The process named last before `offset` on its line, or on the one above when a break parted the two."""
+        """The process named last before `offset` on its line.
+
+        A line without a beginning of its own goes on from the one above, and so has that one's process. Of lines that
+        were joined, the process before the last beginning counts.
+        """
         index = self.line_index(offset)
-        for line in (index, index - 1):
-            if line < 0:
-                break
-            low = max(self.starts[line], offset - PROCESS_LOOK_BACK)
-            found = self.text.rfind("pid=", low, offset)
+        for line in range(index, max(-1, index - CONTINUED_LINES), -1):
+            start = self.starts[line]
+            stop = offset if line == index else self.starts[line + 1]
+            found = self.text.rfind("pid=", max(start, stop - PROCESS_LOOK_BACK), stop)
             if found >= 0:
-                opening = self.text.rfind("(", max(low, found - 80), found)
+                opening = self.text.rfind("(", max(start, found - PROCESS_NAME_CHARACTERS), found)
                 match = _PROCESS.match(self.text, opening) if opening >= 0 else None
-                if match is not None:
+                if match is not None and len(_LEVEL.findall(self.text, found, stop)) <= 1:
                     rank = f" {match[2]}" if match[2] is not None else ""
                     return Process(name=match[1] + rank, pid=match[3])
-            if line == index and _LEVEL.search(
-                self.text, self.starts[line], min(offset, self.starts[line] + 256)
-            ):
+            if _BEGINNING.search(self.text, start, min(stop, start + LINE_BEGINNING_CHARACTERS)):
                 break
         return Process()
-
-
-_LEVEL: Final = re.compile(r"(?:INFO|WARNING|ERROR|DEBUG)\d\d-\d\d|\[\w{1,60}\.py:\d{1,6}\]")
 
 
 def clean_log(given: str | bytes) -> LogText:
@@ -145,7 +149,7 @@ def clean_log(given: str | bytes) -> LogText:
         if len(line) > MAX_LINE_CHARACTERS:
             line = line[:MAX_LINE_CHARACTERS]
             cut += 1
-        squeezed = "".join(_message(line).split())
+        squeezed = "".join(message_of(line).split())
         parts.append(squeezed)
         length += len(squeezed)
     return LogText(text="".join(parts), starts=tuple(starts), lines=lines, cut_lines=cut)
@@ -158,7 +162,7 @@ def _decoded(data: bytes) -> str:
     return data.decode("utf-8-sig", "replace")
 
 
-def _message(line: str) -> str:
+def message_of(line: str) -> str:
     """The engine's part of a line: out of its JSON wrapper, without chat quoting and the container's name."""
     text = line.strip()
     if text[:1] == "{" and text[-1:] == "}" and len(text) <= MAX_JSON_LINE_CHARACTERS:
