@@ -9,6 +9,7 @@ A job: {"id", "config", "hf_quant_config"?, "draft_config"?, "args": {EngineArgs
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +95,58 @@ def _built_rank(config: Any, rank: int) -> dict[str, Any]:
         )
         with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
             model = initialize_model(vllm_config=config)
-        built = {"weights_bytes": _bytes(model.parameters()), "buffers_bytes": _bytes(model.buffers())}
+            built = {"weights_bytes": _bytes(model.parameters()), "buffers_bytes": _bytes(model.buffers())}
+            if config.lora_config:
+                built["lora_bytes"] = _lora_bytes(config, model)
+            if config.speculative_config and config.speculative_config.draft_model_config:
+                draft = _draft(config, model)
+                total = _bytes(itertools.chain(model.parameters(), draft.parameters()))
+                built["draft_bytes"] = total - built["weights_bytes"]
         current_platform.update_block_size_for_backend(config)
         specs = get_kv_cache_spec(config)
         backends = sorted({backend.get_name() for backend in get_current_attn_backends(config)})
     return built | {"specs": specs, "backends": backends}
 
 
-def _bytes(tensors: Iterator[Any]) -> int:
-    """Bytes of tensors, each once: tied ones are one tensor."""
-    return sum({id(t): t.numel() * t.element_size() for t in tensors}.values())
+def _bytes(tensors: Iterable[Any]) -> int:
+    """Bytes of tensors, each once: tied ones and views share a storage."""
+    storages = {s._cdata: s for s in (tensor.untyped_storage() for tensor in tensors if tensor is not None)}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def _draft(config: Any, target: Any) -> Any:
+    """The draft model as the engine's own speculator loads it, shared modules shared."""
+    import torch
+    import vllm.model_executor.model_loader as model_loader
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    def get_model(*, vllm_config: Any, model_config: Any = None, prefix: str = "", **_: Any) -> Any:
+        draft = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+        draft_config = (model_config or vllm_config.model_config).hf_config
+        # What loading would have found: a head with a vocabulary of its own comes with the checkpoint.
+        if getattr(draft_config, "draft_vocab_size", None) not in (None, config.model_config.get_vocab_size()):
+            draft.has_own_lm_head = True
+        return draft
+
+    model_loader.get_model = get_model
+    torch.equal = lambda one, other: one.shape == other.shape
+    from vllm.v1.worker.gpu.spec_decode import init_speculator
+
+    if config.speculative_config.use_ngram():
+        return torch.nn.Module()
+    speculator = init_speculator(config, torch.device("cuda"), None)
+    speculator.load_model(target)
+    return speculator.model
+
+
+def _lora_bytes(config: Any, model: Any) -> int:
+    """Bytes of the adapter slots that the engine allocates beside the weights."""
+    import torch
+    from vllm.v1.worker.lora_model_runner_mixin import LoRAModelRunnerMixin
+
+    LoRAModelRunnerMixin().load_lora_model(model, config, torch.device("cuda"))
+    slots = (value for module in model.modules() for name, value in vars(module).items() if "stacked" in name)
+    return _bytes(itertools.chain.from_iterable((s,) if torch.is_tensor(s) else s for s in slots))
 
 
 def _resolved(config: Any) -> dict[str, Any]:

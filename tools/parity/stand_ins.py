@@ -236,8 +236,14 @@ def install(card: str, devices: int = 1024) -> None:
 
     # Architectures are inspected in a subprocess, which would start without the stand-ins.
     registry._run_in_subprocess = lambda function: function()
+    from vllm.model_executor.layers.fused_moe.expert_map_manager import ExpertMapManager
+
+    ExpertMapManager.get_compressed_map_string = lambda _: ""  # a line of log that reads values
+    import vllm.distributed.parallel_state as parallel_state
     from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
+    parallel_state.in_the_same_node_as = lambda group, source_rank=0: [True] * group.size()
+    parallel_state._node_count = lambda group: 1
     MessageQueue.create_from_process_group = classmethod(lambda *_, **__: None)
 
 
