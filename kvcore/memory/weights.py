@@ -66,10 +66,13 @@ class WeightBytes:
     loading: int
     """What loading adds: repacked formats, and the rests of memory blocks that the allocator does not cut off."""
 
+    drafts: int = 0
+    """The draft layers that speculative decoding loads beside the model."""
+
     @property
     def total(self) -> int:
         """What "Model loading took" prints."""
-        return self.parameters + self.buffers + self.loading
+        return self.parameters + self.buffers + self.loading + self.drafts
 
 
 def weight_bytes(
@@ -82,7 +85,10 @@ def weight_bytes(
     Source: docs of the formulas beside each module; vllm/model_executor/models (0.32).
     """
     max_split_bytes = LOADING_SPLIT_BYTES if resolved.version >= LOADING_SPLIT_SINCE else None
-    return _weight_bytes(architecture, quantization, parallel, resolved.dtype, stage, max_split_bytes)
+    with_drafts = resolved.speculative_method.endswith("mtp")
+    return _weight_bytes(
+        architecture, quantization, parallel, resolved.dtype, stage, max_split_bytes, with_drafts
+    )
 
 
 @lru_cache(maxsize=8192)
@@ -93,6 +99,7 @@ def _weight_bytes(
     dtype: str,
     stage: int,
     max_split_bytes: int | None,
+    with_drafts: bool = False,
 ) -> WeightBytes:
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
@@ -119,7 +126,21 @@ def _weight_bytes(
     buffers = sum(rank.table_bytes(table) for table in architecture.rotary_tables)
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
     parameters = scales + sum(size * count for size, count in tensors.items())
-    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading - scales)
+    is_last = stage == parallel.pipeline_parallel_size - 1
+    drafts = draft_bytes(architecture, rank) if with_drafts and is_last else 0
+    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading - scales, drafts=drafts)
+
+
+def draft_bytes(architecture: Architecture, rank: Rank) -> int:
+    """Bytes of the checkpoint's multi-token-prediction layers; embedding and lm_head are the model's own."""
+    prefix, start = architecture.draft_prefix, 0
+    if not prefix:
+        prefix, start = architecture.layer_prefix, architecture.num_layers
+    return sum(
+        sum(rank.tensor_bytes(module, f"{prefix}.{start + index}.{module.name}"))
+        for index, layer in enumerate(architecture.draft_layers)
+        for module in (*layer.modules, *layer.loading)
+    )
 
 
 def stage_modules(architecture: Architecture, parallel: Parallel, stage: int) -> tuple[Module, ...]:

@@ -210,6 +210,8 @@ class Architecture:
     is_mla: bool = False
     draft_layers: tuple[Layer, ...] = ()
     """Multi-token-prediction layers in the checkpoint, loaded only by speculative decoding."""
+    draft_prefix: str = ""
+    """Their checkpoint prefix without the index, "" when they continue the numbers of the decoder layers."""
     uncounted: tuple[str, ...] = ()
     """Parts of the checkpoint that this reader does not count yet, named in a warning."""
 

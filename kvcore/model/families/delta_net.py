@@ -56,8 +56,12 @@ def read(config: ModelConfig) -> Architecture:
         if key not in variants:
             variants[key] = read_layer(section, heads, net, moe if key[1] else None, key[0])
     tied = is_tied(config, section, default=False)
+    published = 1 if section.model_type == "qwen3_next" else 0
     drafts = section.integer(
-        "mtp_num_hidden_layers", section.integer("num_nextn_predict_layers", 0, minimum=0), minimum=0
+        "mtp_num_hidden_layers",
+        section.integer("num_nextn_predict_layers", published, minimum=0),
+        minimum=0,
+        maximum=16,
     )
     draft = draft_layer(read_layer(section, heads, net, moe, FULL), heads.hidden_size)
     tower = config.root.optional_section("vision_config")
@@ -74,7 +78,7 @@ def read(config: ModelConfig) -> Architecture:
         moe=moe,
         layer_prefix="model.layers" if tower is None else "model.language_model.layers",
     )
-    built = replace(built, draft_layers=(draft,) * min(drafts, 16))
+    built = replace(built, draft_layers=(draft,) * drafts, draft_prefix="mtp.layers")
     if tower is None:
         return built
     eyes = vision.qwen3_tower(tower)

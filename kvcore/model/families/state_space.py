@@ -22,6 +22,7 @@ from kvcore.model.families.blocks import (
     Heads,
     attention,
     cache_of,
+    column,
     decoder,
     embedding,
     gated_mlp,
@@ -207,7 +208,7 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
             cache[kind, width] = replace(body, modules=(*body.modules, norm("norm", hidden)))
         order.append(cache[kind, width])
     tied = section.boolean("tie_word_embeddings", False)
-    return decoder(
+    built = decoder(
         config,
         section,
         family="state_space",
@@ -221,6 +222,27 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
         layer_prefix="backbone.layers",
         moe=moe,
     )
+    drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
+    if not drafts:
+        return built
+    letters = section.string("mtp_hybrid_override_pattern", "*E")
+    pattern = section.strings("mtp_layers_block_type") or tuple(PATTERN.get(letter, "") for letter in letters)
+    steps = tuple(bodies[kind] for kind in pattern if kind in bodies)
+    return replace(built, draft_layers=nemotron_drafts(steps, hidden) * drafts, draft_prefix="mtp.layers")
+
+
+def nemotron_drafts(steps: tuple[Layer, ...], hidden: int) -> tuple[Layer, ...]:
+    """The layers of one prediction step: a projection of two hidden states, the layers, a norm.
+
+    Source: vllm/model_executor/models/nemotron_h_mtp.py (0.32).
+    """
+    if not steps:
+        return ()
+    layers = [replace(step, modules=(*step.modules, norm("norm", hidden))) for step in steps]
+    start: tuple[Module, ...] = (column("eh_proj", 2 * hidden, hidden), *norms(hidden, "enorm", "hnorm"))
+    layers[0] = replace(layers[0], modules=(*start, *layers[0].modules))
+    layers[-1] = replace(layers[-1], modules=(*layers[-1].modules, norm("final_layernorm", hidden)))
+    return tuple(layers)
 
 
 def nemotron_heads(section: Section) -> Heads:

@@ -15,7 +15,7 @@ from kvcore.model.quantization.formats import (
     Format,
     TensorScaled,
 )
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_listed, matches_patterns
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_listed, is_tower, matches_patterns
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4
 from kvcore.model.quantization.scheme import FormatOf, Quantization
 
@@ -158,11 +158,12 @@ def online(requested: str) -> Quantization | None:
 def all_but_listed(
     weights: Format, ignored: tuple[str, ...], kinds: tuple[Kind, ...] = (Kind.LINEAR, Kind.EXPERTS)
 ) -> FormatOf:
-    """`weights` for modules of `kinds`, but for those that a plain list names."""
+    """`weights` for modules of `kinds`, but for those that a plain list names, and encoders."""
     names = frozenset(map(canonical, ignored))
 
     def format_of(module: ModuleName) -> Format:
-        return UNQUANTIZED if module.kind not in kinds or is_listed(module, names) else weights
+        is_left = module.kind not in kinds or is_tower(module) or is_listed(module, names)
+        return UNQUANTIZED if is_left else weights
 
     return format_of
 

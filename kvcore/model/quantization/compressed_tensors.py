@@ -16,7 +16,7 @@ from kvcore.model.quantization.formats import (
     TensorScaled,
 )
 from kvcore.model.quantization.modelopt import scheme_dtype
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, matches_patterns
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_tower, matches_patterns
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackQuantized
 from kvcore.model.quantization.scheme import Quantization
 
@@ -45,6 +45,8 @@ class Group:
 def read_compressed_tensors(section: Section) -> Quantization:
     """The groups of a compressed-tensors checkpoint.
 
+    A group for all of `Linear` is not applied to encoders, which its recipes leave alone, listed or not.
+
     Source: vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py:CompressedTensorsConfig
     (0.32).
     """
@@ -58,7 +60,7 @@ def read_compressed_tensors(section: Section) -> Quantization:
         for group in groups:
             if matches_patterns(module, group.targets):
                 return group.weights
-        return UNQUANTIZED if module.kind is Kind.VOCAB else general
+        return UNQUANTIZED if module.kind is Kind.VOCAB or is_tower(module) else general
 
     scheme = section.optional_section("kv_cache_scheme")
     names = (*ignored, *(target for group in groups for target in group.targets))
@@ -99,7 +101,7 @@ def group_format(group: Section, packing: str) -> Format:
     kind = weights.string("type", "int")
     strategy = weights.string("strategy", "")
     size = weights.optional_integer("group_size", minimum=-1)
-    is_static = inputs is not None and not inputs.boolean("dynamic", False)
+    is_static = inputs is not None and not inputs.get("dynamic")
     if kind == "float" and bits == 4:
         return (
             Mxfp4(linears=True)

@@ -8,7 +8,14 @@ from typing import Any, Final
 from kvcore.model.config import Section
 from kvcore.model.quantization.byte_wide import all_but_listed, names_a_layer, unknown
 from kvcore.model.quantization.formats import UNQUANTIZED, BlockScaled, Format
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, compiled_pattern, contains_any
+from kvcore.model.quantization.names import (
+    Kind,
+    ModuleName,
+    canonical,
+    compiled_pattern,
+    contains_any,
+    is_tower,
+)
 from kvcore.model.quantization.packed import BitsPerWeight, Mxfp4, Mxfp8, PackedInteger
 from kvcore.model.quantization.scheme import FormatOf, Quantization
 
@@ -32,7 +39,7 @@ def read_awq(section: Section) -> Quantization:
     is_head_quantized = section.boolean("lm_head", False)
 
     def format_of(module: ModuleName) -> Format:
-        if module.kind is Kind.VOCAB and not is_head_quantized:
+        if is_tower(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
             return UNQUANTIZED
         return UNQUANTIZED if contains_any(module, ignored) else weights
 
@@ -60,7 +67,7 @@ def read_gptq(section: Section) -> Quantization:
     base = gptq_format(section, bits, group, section.boolean("desc_act", False))
 
     def format_of(module: ModuleName) -> Format:
-        if module.kind is Kind.VOCAB and not is_head_quantized:
+        if is_tower(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
             return UNQUANTIZED
         if module.kind is not Kind.EXPERTS and listed and not contains_any(module, listed):
             return UNQUANTIZED
@@ -86,8 +93,8 @@ def read_gptq(section: Section) -> Quantization:
 
 def gptq_format(section: Section, bits: int, group: int, activation_order: bool) -> PackedInteger:
     """The format of GPTQ weights of `bits`."""
-    if bits not in (2, 4, 8):
-        raise section.invalid("bits", bits, "expected 2, 4 or 8")
+    if bits not in (2, 3, 4, 8):
+        raise section.invalid("bits", bits, "expected 2, 3, 4 or 8")
     return PackedInteger(
         bits=bits,
         group_size=group,
@@ -132,7 +139,11 @@ def read_auto_round(section: Section) -> Quantization:
                     "bits", bits
                 )
                 return UNQUANTIZED if own_bits >= 16 else auto_round_format(section, own_bits)
-        is_inside = not prefixes or any(module.name.startswith(prefix) for prefix in prefixes)
+        is_inside = (
+            not is_tower(module)
+            and not prefixes
+            or any(module.name.startswith(prefix) for prefix in prefixes)
+        )
         return base if is_inside and module.kind is not Kind.VOCAB else UNQUANTIZED
 
     return Quantization(

@@ -31,6 +31,19 @@ EXPERT_PROJECTIONS: Final = (
 )
 
 
+TOWERS: Final = (
+    "visual",
+    "vision_tower",
+    "vision_model",
+    "vision_encoder",
+    "audio_tower",
+    "multi_modal_projector",
+    "mm_projector",
+    "vision_adapter",
+)
+"""Components of the names of encoders and projectors."""
+
+
 class Kind(StrEnum):
     """What a module is to a quantizer."""
 
@@ -56,6 +69,16 @@ class ModuleName:
     def expert_shards(self) -> tuple[tuple[str, ...], ...]:
         """The projections of the first expert, by each of the usual spellings."""
         return tuple(tuple(f"{self.name}.0.{part}" for part in parts) for parts in EXPERT_PROJECTIONS)
+
+
+def is_tower(module: ModuleName) -> bool:
+    """Whether the module belongs to an encoder or its projector.
+
+    Example:
+        >>> is_tower(ModuleName(name="visual.blocks.0.attn.qkv"))
+        True
+    """
+    return not set(TOWERS).isdisjoint(module.name.split("."))
 
 
 def canonical(name: str) -> str:

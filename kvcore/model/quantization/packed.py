@@ -40,25 +40,26 @@ class PackedInteger(FormatBase):
     activation_order: bool = False
 
     def linear_bytes(self, shape: LinearShape) -> int:
-        packing = INT32_BITS // self.bits
         groups = self._groups(shape.in_features)
         rows = shape.out_features
-        weight = (shape.in_features // packing) * rows * INT32_BYTES
-        zeros = groups * (rows // packing) * INT32_BYTES
+        weight = self._packed(shape.in_features) * rows * INT32_BYTES
+        zeros = groups * self._packed(rows) * INT32_BYTES
         order = 2 * shape.in_features * INT32_BYTES if self.activation_order else 0
         return weight + zeros + groups * rows * shape.element_bytes + order
 
     def experts_bytes(self, shape: ExpertsShape) -> int:
         if self._falls_back(shape):
             return self._fallback_bytes(shape)
-        packing = INT32_BITS // self.bits
         hidden, intermediate = shape.hidden_size, shape.intermediate_size
         up_rows = shape.shards * intermediate
-        weights = shape.elements // packing * INT32_BYTES
+        weights = (self._packed(hidden) * up_rows + self._packed(intermediate) * hidden) * INT32_BYTES
         up_groups, down_groups = self._groups(hidden), self._groups(intermediate)
         scales = (up_groups * up_rows + down_groups * hidden) * shape.element_bytes
-        zeros = (up_groups * (up_rows // packing) + down_groups * (hidden // packing)) * INT32_BYTES
-        return weights + shape.num_experts * (scales + zeros) + self._expert_bias_bytes(shape)
+        zeros = (up_groups * self._packed(up_rows) + down_groups * self._packed(hidden)) * INT32_BYTES
+        return shape.num_experts * (weights + scales + zeros) + self._expert_bias_bytes(shape)
+
+    def _packed(self, elements: int) -> int:
+        return elements * self.bits // INT32_BITS
 
     def experts_loading_bytes(self, shape: ExpertsShape) -> int:
         if shape.bias or self._falls_back(shape):
