@@ -195,6 +195,15 @@ class TestRegistry:
     def test_model_type_decides_when_no_architecture_is_named(self):
         assert read({**LLAMA, "architectures": None}).family == "decoder"
 
+    @pytest.mark.parametrize("name", ["LlamaModel", "LlamaForSequenceClassification", "LlamaForRewardModel"])
+    def test_a_model_that_embeds_or_classifies_is_read_as_the_one_that_generates(self, name):
+        assert read({**LLAMA, "architectures": [name]}).layers == read(LLAMA).layers
+
+    def test_an_unknown_architecture_is_not_guessed_from_its_model_type(self):
+        with pytest.raises(ModelError) as caught:
+            read({**LLAMA, "architectures": ["EagleLlamaForCausalLM"]})
+        assert caught.value.code == "unknown-architecture"
+
     def test_a_name_claimed_twice_is_an_error(self):
         with pytest.raises(ValueError, match="claims llama, which another family reads"):
             collect_readers((decoder, gpt, decoder))

@@ -77,6 +77,20 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
 )
 
 
+GENERATING_SUFFIXES: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+POOLING_SUFFIXES: Final = (
+    "ForTextEncoding",
+    "EmbeddingModel",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForRewardModeling",
+    "ForRewardModel",
+    "RewardModel",
+    "Model",
+)
+"""Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32)."""
+
+
 def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:
     """Every name that some family reads, with its reader."""
     readers: dict[str, Reader] = {}
@@ -96,7 +110,7 @@ READERS: Final = collect_readers(FAMILIES)
 def read_architecture(config: ModelConfig) -> Architecture:
     """The architecture that a config describes; the same object for the same config.
 
-    The first of `architectures` that some family reads decides, then `model_type`.
+    The first of `architectures` that some family reads decides; `model_type` when none is named.
 
     Raises ModelError `unknown-architecture` when no family reads it, or what the reader raises.
 
@@ -113,11 +127,11 @@ def read_architecture(config: ModelConfig) -> Architecture:
 
 def find_reader(config: ModelConfig) -> Reader:
     """The reader of a config."""
-    names = (*config.architectures, config.model_type)
-    for name in names:
-        if name in READERS:
-            return READERS[name]
-    named = ", ".join(filter(None, names))
+    for name in config.architectures or (config.model_type,):
+        for spelling in (name, *generating_names(name)):
+            if spelling in READERS:
+                return READERS[spelling]
+    named = ", ".join(filter(None, (*config.architectures, config.model_type)))
     raise ModelError(
         "unknown-architecture",
         field="config.architectures",
@@ -126,3 +140,18 @@ def find_reader(config: ModelConfig) -> Reader:
         if named
         else "the config has neither architectures nor model_type",
     )
+
+
+def generating_names(name: str) -> tuple[str, ...]:
+    """What the model that generates text is called, for the name of one that embeds or classifies.
+
+    Source: vllm/model_executor/models/registry.py:_normalize_arch (0.32).
+
+    Example:
+        >>> generating_names("Qwen2ForSequenceClassification")
+        ('Qwen2ForCausalLM', 'Qwen2ForConditionalGeneration', 'Qwen2LMHeadModel')
+    """
+    for suffix in POOLING_SUFFIXES:
+        if name.endswith(suffix):
+            return tuple(name.removesuffix(suffix) + generating for generating in GENERATING_SUFFIXES)
+    return ()
