@@ -239,10 +239,12 @@ def _less_memory(failure: Failure, facts: StartFacts) -> Change | None:
 
 
 def _dividing_ranks(failure: Failure, facts: StartFacts) -> Change | None:
+    """The largest power of two that divides the heads and is not above what was asked for."""
     heads, ranks = failure.number("heads"), failure.number("tensor_parallel_size")
-    if not heads or not ranks or ranks > 4096:
+    if not heads or not ranks:
         return None
-    largest = max(size for size in range(1, int(ranks) + 1) if int(heads) % size == 0)
+    sizes = (1 << power for power in range(LARGEST_TENSOR_PARALLEL.bit_length()))
+    largest = max(size for size in sizes if size == 1 or (size <= ranks and int(heads) % size == 0))
     return Change(field="tensor_parallel_size", value=largest)
 
 

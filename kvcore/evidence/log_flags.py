@@ -371,4 +371,4 @@ def _command_fields(words: list[str]) -> Iterator[tuple[str, str]]:
         if not value:
             off = name.startswith("no_")
             name, value = name.removeprefix("no_"), "False" if off else "True"
-        yield name, value.strip("'`") if not value.startswith('"') else value
+        yield name, "".join(value.split()).strip("'`")

@@ -1,0 +1,152 @@
+"""Engine arguments out of untrusted lines: typed, bounded, or not taken."""
+
+from typing import Any
+
+import pytest
+
+from kvcore.evidence.log_flags import read_flags
+from kvcore.evidence.log_text import clean_log
+from kvcore.evidence.startup_log import LogFlags
+from kvcore.scenario import SpeculativeConfig
+
+
+def flags_of(text: str) -> LogFlags:
+    log = clean_log(text)
+    return read_flags(log, 0, len(log.text)).flags
+
+
+def model_of(text: str) -> str | None:
+    log = clean_log(text)
+    return read_flags(log, 0, len(log.text)).model
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "expected"),
+    [
+        ("'tensor_parallel_size': 8", "tensor_parallel_size", 8),
+        ("'tensor_parallel_size': 0", "tensor_parallel_size", None),
+        ("'tensor_parallel_size': -4", "tensor_parallel_size", None),
+        ("'tensor_parallel_size': 100000", "tensor_parallel_size", None),
+        ("'tensor_parallel_size': 2.5", "tensor_parallel_size", None),
+        ("'tensor_parallel_size': __import__('os')", "tensor_parallel_size", None),
+        ("'tensor_parallel_size': 9999999999999999999999999999", "tensor_parallel_size", None),
+        ("'max_model_len': -1", "max_model_len", -1),
+        ("'max_model_len': 'auto'", "max_model_len", -1),
+        ("'max_model_len': 131072", "max_model_len", 131072),
+        ("'gpu_memory_utilization': 0.95", "gpu_memory_utilization", 0.95),
+        ("'gpu_memory_utilization': .9", "gpu_memory_utilization", 0.9),
+        ("'gpu_memory_utilization': 95", "gpu_memory_utilization", None),
+        ("'gpu_memory_utilization': nan", "gpu_memory_utilization", None),
+        ("'gpu_memory_utilization': '.'", "gpu_memory_utilization", None),
+        ("'dtype': torch.bfloat16", "dtype", "bfloat16"),
+        ("'dtype': <ModelDType.HALF: 'half'>", "dtype", "half"),
+        ("'dtype': '<script>alert(1)</script>'", "dtype", None),
+        ("'kv_cache_dtype': 'fp8_e4m3'", "kv_cache_dtype", "fp8_e4m3"),
+        ("'enforce_eager': True", "enforce_eager", True),
+        ("'enforce_eager': 'yes'", "enforce_eager", None),
+        ("'quantization': 'awq'", "quantization", "awq"),
+        ("'quantization': None", "quantization", None),
+        ("'kv_cache_memory_bytes': 9320148582", "kv_cache_memory_bytes", 9320148582),
+        ("'cpu_offload_gb': 10.5", "cpu_offload_gb", 10.5),
+        ("'limit_mm_per_prompt': {'image': 4, 'video': 0}", "limit_mm_per_prompt", {"image": 4, "video": 0}),
+        ("'limit_mm_per_prompt': {'image': {'count': 2, 'width': 512}}", "limit_mm_per_prompt", {"image": 2}),
+        ("'limit_mm_per_prompt': {}", "limit_mm_per_prompt", None),
+        (
+            "'speculative_config': {'method': 'eagle3', 'model': 'a/b', 'num_speculative_tokens': 3}",
+            "speculative_config",
+            SpeculativeConfig(method="eagle3", model="a/b", num_speculative_tokens=3),
+        ),
+        (
+            """'speculative_config': '{"method": "mtp", "num_speculative_tokens": 2}'""",
+            "speculative_config",
+            SpeculativeConfig(method="mtp", num_speculative_tokens=2),
+        ),
+        (
+            "'speculative_config': {'model': 'small', 'num_speculative_tokens': 5}",
+            "speculative_config",
+            SpeculativeConfig(method="draft_model", model="small", num_speculative_tokens=5),
+        ),
+        ("'speculative_config': None", "speculative_config", None),
+    ],
+)
+def test_value_of_a_flag(value: str, name: str, expected: Any) -> None:
+    flags = flags_of(f"INFO non-default args: {{'model': 'm', {value}, 'seed': 0}}")
+    assert getattr(flags, name) == expected
+
+
+def test_nested_fields_are_not_flags() -> None:
+    flags = flags_of(
+        "non-default args: {'model': 'outer', 'compilation_config': {'block_size': 99, 'model': 'inner', 'x': [{}]}, "
+        "'hf_overrides': {'max_model_len': 5}, 'max_num_seqs': 7}"
+    )
+    assert flags == LogFlags(max_num_seqs=7)
+
+
+def test_model_is_the_outer_one() -> None:
+    assert (
+        model_of("non-default args: {'speculative_config': {'model': 'draft'}, 'model': 'target'}")
+        == "target"
+    )
+
+
+def test_commas_and_brackets_in_text_do_not_part_it() -> None:
+    flags = flags_of(
+        "args: Namespace(chat_template='a, b={c} (d', api_key=None, function=<function f at 0x7f>, "
+        "allowed=['*', 'x'], max_num_seqs=16, served_model_name=['a,b'])"
+    )
+    assert flags == LogFlags(max_num_seqs=16)
+
+
+def test_what_was_asked_for_stands_above_what_was_resolved() -> None:
+    flags = flags_of(
+        "Initializing a V1 LLM engine (v0.19.0) with config: model='m', max_seq_len=262144, dtype=torch.bfloat16, x=1\n"
+        "non-default args: {'max_model_len': -1, 'dtype': 'auto'}"
+    )
+    assert (flags.max_model_len, flags.dtype) == (-1, "auto")
+
+
+def test_method_of_the_checkpoint_is_not_a_flag() -> None:
+    log = clean_log("with config: model='m', quantization=compressed-tensors, enforce_eager=True, x=1")
+    found = read_flags(log, 0, len(log.text))
+    assert (found.flags.quantization, found.resolved_quantization) == (None, "compressed-tensors")
+    assert found.flags.enforce_eager is True
+
+
+def test_shell_command() -> None:
+    flags = flags_of(
+        "$ vllm serve Qwen/Qwen3-32B -tp 4 --max-model-len 32k --gpu-memory-utilization=0.85 \\\n"
+        "    --enforce-eager --no-enable-prefix-caching --max-num-seqs 64 \\\n"
+        '    --speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\'\n'
+        "--max-num-seqs 1\n"
+    )
+    assert flags == LogFlags(
+        tensor_parallel_size=4,
+        max_model_len=32000,
+        gpu_memory_utilization=0.85,
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        max_num_seqs=64,
+        speculative_config=SpeculativeConfig(method="mtp", num_speculative_tokens=2),
+    )
+
+
+def test_shell_command_out_of_a_word_processor() -> None:
+    text = "vllm serve m \u2013\u2013max-model-len 8192 \u2014tensor-parallel-size 2 --kv-cache-dtype fp8"
+    assert flags_of(text) == LogFlags(max_model_len=8192, tensor_parallel_size=2, kv_cache_dtype="fp8")
+
+
+def test_truncated_arguments_give_what_is_complete() -> None:
+    flags = flags_of("non-default args: {'model': 'm', 'max_num_seqs': 64, 'max_model_len': 81")
+    assert flags == LogFlags(max_num_seqs=64)
+
+
+def test_control_characters_of_a_model_name_do_not_come_through() -> None:
+    model = model_of("non-default args: {'model': 'a\x07b', 'max_num_seqs': 1}")
+    assert model is None or model.isprintable()
+
+
+@pytest.mark.parametrize(
+    "opening", ["{'a': " * 3000, "{'a': '" * 3000, "{" + "[({" * 3000, "{'" + "\\" * 9001]
+)
+def test_deep_and_unclosed_arguments_are_not_followed(opening: str) -> None:
+    assert flags_of("non-default args: " + opening + "'max_num_seqs': 4}") == LogFlags()
