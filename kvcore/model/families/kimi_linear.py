@@ -20,7 +20,7 @@ from kvcore.model.architecture import (
 from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import column, decoder, gated_mlp, norm, norms, replicated, row
-from kvcore.model.families.mla import Latent, absorbed, as_heads, latent_attention
+from kvcore.model.families.latent import absorbed, as_heads, heads_column, latent_attention, read_latent
 
 MOST_EXPERTS: Final = 65_536
 
@@ -36,15 +36,7 @@ def read(config: ModelConfig) -> Architecture:
             "model_type", "kimi_k3", "Kimi K3's residual and latent experts are not read yet"
         )
     hidden = section.integer("hidden_size")
-    latent = Latent(
-        hidden_size=hidden,
-        num_heads=section.integer("num_attention_heads"),
-        q_lora_rank=section.optional_integer("q_lora_rank", minimum=1),
-        kv_lora_rank=section.integer("kv_lora_rank"),
-        qk_nope_head_dim=section.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=section.integer("qk_rope_head_dim"),
-        v_head_dim=section.integer("v_head_dim"),
-    )
+    latent = read_latent(section)
     linear = section.section("linear_attn_config")
     kda = frozenset(linear.integers("kda_layers", minimum=1) or ())
     moe = read_moe(section)
@@ -148,13 +140,6 @@ def kda_modules(linear: Section, hidden: int) -> tuple[Module, ...]:
         Parameter(name="self_attn.A_log", sharded=heads, dtype="float32"),
         norm("self_attn.o_norm", width),
         row("self_attn.o_proj", size, hidden),
-    )
-
-
-def heads_column(name: str, in_features: int, heads: int, width: int) -> Linear:
-    """A projection whose heads are divided."""
-    return Linear(
-        name=name, in_features=in_features, outputs=(Output(units=heads, width=width),), split=Split.COLUMN
     )
 
 

@@ -120,7 +120,6 @@ def read_text_01(config: ModelConfig) -> Architecture:
     """
     section = config.language
     heads = read_heads(section)
-    hidden = heads.hidden_size
     moe = read_moe(section)
     count = section.layers()
     kinds = text_01_kinds(section, count)

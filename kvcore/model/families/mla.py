@@ -1,75 +1,29 @@
-"""Latent attention (MLA): DeepSeek V2 to V3.2, Kimi K2, GLM-5, openPangu, LongCat; with experts and sparse indexers."""
+"""Latent attention with experts: DeepSeek V2 to V3.2, Kimi K2, GLM-5, openPangu."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
     Experts,
     Layer,
-    Linear,
     MixtureOfExperts,
     Module,
-    Output,
     Parameter,
     RotaryTable,
-    Split,
 )
-from kvcore.model.cache_state import CacheState, FullAttention, Mla, SparseIndexer
+from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
-    Heads,
-    decoder,
-    gated_mlp,
-    norm,
-    norms,
-    replicated,
-    row,
-)
+from kvcore.model.families.blocks import decoder, gated_mlp, norms, replicated
+from kvcore.model.families.latent import Latent, absorbed, as_heads, indexer, latent_attention, read_latent
 from kvcore.model.families.towers import read_moonvit
 from kvcore.model.rope import read_ropes
 
 MOST_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Latent:
-    """The geometry of latent attention."""
-
-    hidden_size: int
-    num_heads: int
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-
-    @property
-    def qk_head_dim(self) -> int:
-        """Of queries and keys, with their rotated part."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim
-
-    @property
-    def cache(self) -> Mla:
-        """What a layer keeps."""
-        return Mla(kv_lora_rank=self.kv_lora_rank, qk_rope_head_dim=self.qk_rope_head_dim)
-
-
-def read_latent(section: Section) -> Latent:
-    """The latent geometry of a config."""
-    return Latent(
-        hidden_size=section.integer("hidden_size"),
-        num_heads=section.integer("num_attention_heads"),
-        q_lora_rank=section.optional_integer("q_lora_rank", minimum=1),
-        kv_lora_rank=section.integer("kv_lora_rank"),
-        qk_nope_head_dim=section.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=section.integer("qk_rope_head_dim"),
-        v_head_dim=section.integer("v_head_dim"),
-    )
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -114,16 +68,6 @@ def read(config: ModelConfig) -> Architecture:
 
 MOONVIT: Final = ("kimi_k25",)
 """Models whose vision tower is the three-dimensional MoonViT."""
-
-
-def as_heads(latent: Latent) -> Heads:
-    """What the engine's config says of heads: one KV head as wide as the latent vector."""
-    return Heads(
-        hidden_size=latent.hidden_size,
-        num_heads=latent.num_heads,
-        num_kv_heads=1,
-        head_dim=latent.kv_lora_rank + latent.qk_rope_head_dim,
-    )
 
 
 def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tuple[RotaryTable, ...]:
@@ -197,73 +141,6 @@ def latent_layer(
     return Layer(modules=tuple(modules), caches=tuple(caches), loading=(absorbed(latent),))
 
 
-def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[Module, ...]:
-    """Projections and norms of one latent attention. The way down is whole on every rank, the way up divided."""
-    down = latent.kv_lora_rank + latent.qk_rope_head_dim
-    up = latent.qk_nope_head_dim + latent.v_head_dim
-    if latent.q_lora_rank is None:
-        query: tuple[Module, ...] = (
-            heads_column(f"{prefix}.q_proj", latent.hidden_size, latent.num_heads, latent.qk_head_dim),
-            replicated(f"{prefix}.kv_a_proj_with_mqa", latent.hidden_size, down),
-        )
-    else:
-        query = (
-            Linear(
-                name=f"{prefix}.fused_qkv_a_proj",
-                in_features=latent.hidden_size,
-                outputs=(Output(units=latent.q_lora_rank), Output(units=down)),
-                parts=(f"{prefix}.q_a_proj", f"{prefix}.kv_a_proj_with_mqa"),
-            ),
-            norm(f"{prefix}.q_a_layernorm", latent.q_lora_rank),
-            heads_column(f"{prefix}.q_b_proj", latent.q_lora_rank, latent.num_heads, latent.qk_head_dim),
-        )
-    return (
-        *query,
-        norm(f"{prefix}.kv_a_layernorm", latent.kv_lora_rank),
-        heads_column(f"{prefix}.kv_b_proj", latent.kv_lora_rank, latent.num_heads, up),
-        row(f"{prefix}.o_proj", latent.num_heads * latent.v_head_dim, latent.hidden_size),
-    )
-
-
-def heads_column(name: str, in_features: int, heads: int, width: int) -> Linear:
-    """A projection whose heads are divided."""
-    return Linear(
-        name=name, in_features=in_features, outputs=(Output(units=heads, width=width),), split=Split.COLUMN
-    )
-
-
-def absorbed(latent: Latent) -> Parameter:
-    """The copies of kv_b_proj that decoding multiplies with, in the model's dtype.
-
-    Source: vllm/model_executor/layers/attention/mla_attention.py:process_weights_after_loading (0.32).
-    """
-    width = latent.qk_nope_head_dim + latent.v_head_dim
-    return Parameter(
-        name="self_attn.absorbed", sharded=latent.num_heads, replicated=width * latent.kv_lora_rank
-    )
-
-
-def indexer(section: Section, latent: Latent) -> tuple[Module, ...]:
-    """The sparse indexer, whole on every rank.
-
-    Source: vllm/model_executor/models/deepseek_v2.py:Indexer (0.32).
-    """
-    heads, width = section.integer("index_n_heads"), section.integer("index_head_dim")
-    if latent.q_lora_rank is None:
-        raise section.missing("q_lora_rank")
-    return (
-        replicated("self_attn.indexer.wq_b", latent.q_lora_rank, heads * width),
-        Linear(
-            name="self_attn.indexer.wk_weights_proj",
-            in_features=latent.hidden_size,
-            outputs=(Output(units=width), Output(units=heads)),
-            parts=("self_attn.indexer.wk", "self_attn.indexer.weights_proj"),
-            quantizable=False,
-        ),
-        Parameter(name="self_attn.indexer.k_norm", replicated=2 * width, dtype="float32"),
-    )
-
-
 def expert_modules(
     section: Section, hidden_size: int, moe: MixtureOfExperts, prefix: str = "mlp"
 ) -> tuple[Module, ...]:
@@ -317,127 +194,6 @@ def read_pangu(config: ModelConfig) -> Architecture:
     return replace(built, layers=tuple(widened[id(layer)] for layer in built.layers))
 
 
-def read_longcat(config: ModelConfig) -> Architecture:
-    """LongCat-Flash: two attentions and two MLPs a layer, and experts of which some do nothing.
-
-    Source: vllm/model_executor/models/longcat_flash.py (0.32).
-    """
-    section = config.language
-    latent = read_latent(section)
-    hidden = latent.hidden_size
-    intermediate = section.integer(
-        "intermediate_size", section.optional_integer("ffn_hidden_size", minimum=1)
-    )
-    moe = MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
-        top_k=section.integer("moe_topk", section.optional_integer("num_experts_per_tok", minimum=1)),
-        moe_intermediate_size=section.integer(
-            "moe_intermediate_size", section.optional_integer("expert_ffn_hidden_size", minimum=1)
-        ),
-    )
-    routed = moe.num_experts + section.integer("zero_expert_num", 0, minimum=0, maximum=MOST_EXPERTS)
-    modules: list[Module] = [
-        replicated("mlp.router.classifier", hidden, routed, quantizable=False, dtype="float32"),
-        Parameter(name="mlp.router.e_score_correction_bias", replicated=routed, dtype="float32"),
-        Experts(
-            name="mlp.experts",
-            num_experts=moe.num_experts,
-            hidden_size=hidden,
-            intermediate_size=moe.moe_intermediate_size,
-            top_k=moe.top_k,
-        ),
-    ]
-    for half in (0, 1):
-        modules += latent_attention(latent, f"self_attn.{half}")
-        modules += gated_mlp(hidden, intermediate, f"mlps.{half}")
-        modules += norms(hidden, *(f"{name}.{half}" for name in TWO_NORMS))
-    layer = Layer(modules=tuple(modules), caches=(latent.cache,) * 2, loading=(absorbed(latent),) * 2)
-    built = decoder(
-        config,
-        section,
-        family="mla",
-        heads=as_heads(latent),
-        layers=(layer,) * section.layers("num_layers" if section.has("num_layers") else "num_hidden_layers"),
-        intermediate_size=intermediate,
-        tied=section.boolean("tie_word_embeddings", False),
-        rotary_tables=rotary_tables(section, latent, with_indexer=False),
-        moe=moe,
-    )
-    return replace(built, is_mla=True)
-
-
-def read_minicpm3(config: ModelConfig) -> Architecture:
-    """MiniCPM3: latent projections, but an ordinary cache of every head's keys and values, values padded.
-
-    Source: vllm/model_executor/models/minicpm3.py (0.32).
-    """
-    section = config.language
-    latent = read_latent_of_minicpm3(section)
-    intermediate = section.integer("intermediate_size")
-    heads = Heads(
-        hidden_size=latent.hidden_size,
-        num_heads=latent.num_heads,
-        num_kv_heads=latent.num_heads,
-        head_dim=latent.qk_head_dim,
-    )
-    layer = Layer(
-        modules=(
-            *minicpm3_attention(latent),
-            *gated_mlp(latent.hidden_size, intermediate),
-            *norms(latent.hidden_size, *TWO_NORMS),
-        ),
-        caches=(
-            FullAttention(
-                num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, head_size_v=heads.head_dim
-            ),
-        ),
-    )
-    positions = section.integer("max_position_embeddings")
-    return decoder(
-        config,
-        section,
-        family="mla",
-        heads=heads,
-        layers=(layer,) * section.layers(),
-        intermediate_size=intermediate,
-        tied=section.boolean("tie_word_embeddings", True),
-        rotary_tables=tuple(rope.table(latent.qk_rope_head_dim, positions) for rope in read_ropes(section)),
-    )
-
-
-def read_latent_of_minicpm3(section: Section) -> Latent:
-    """MiniCPM3's geometry: values as wide as a head of the hidden size."""
-    hidden, heads = section.integer("hidden_size"), section.integer("num_attention_heads")
-    return Latent(
-        hidden_size=hidden,
-        num_heads=heads,
-        q_lora_rank=section.integer("q_lora_rank"),
-        kv_lora_rank=section.integer("kv_lora_rank"),
-        qk_nope_head_dim=section.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=section.integer("qk_rope_head_dim"),
-        v_head_dim=hidden // heads,
-    )
-
-
-def minicpm3_attention(latent: Latent) -> tuple[Module, ...]:
-    """The projections, the two ways down not fused."""
-    rank = latent.q_lora_rank or 0
-    up = latent.qk_nope_head_dim + latent.v_head_dim
-    return (
-        replicated("self_attn.q_a_proj", latent.hidden_size, rank),
-        norm("self_attn.q_a_layernorm", rank),
-        heads_column("self_attn.q_b_proj", rank, latent.num_heads, latent.qk_head_dim),
-        replicated(
-            "self_attn.kv_a_proj_with_mqa",
-            latent.hidden_size,
-            latent.kv_lora_rank + latent.qk_rope_head_dim,
-        ),
-        norm("self_attn.kv_a_layernorm", latent.kv_lora_rank),
-        heads_column("self_attn.kv_b_proj", latent.kv_lora_rank, latent.num_heads, up),
-        row("self_attn.o_proj", latent.num_heads * latent.v_head_dim, latent.hidden_size),
-    )
-
-
 READERS: Final[Mapping[str, object]] = {
     "DeepseekV2ForCausalLM": read,
     "DeepseekV3ForCausalLM": read,
@@ -454,8 +210,4 @@ READERS: Final[Mapping[str, object]] = {
     "glm4_moe_lite": read,
     "PanguUltraMoEForCausalLM": read_pangu,
     "pangu_ultra_moe": read_pangu,
-    "LongcatFlashForCausalLM": read_longcat,
-    "longcat_flash": read_longcat,
-    "MiniCPM3ForCausalLM": read_minicpm3,
-    "minicpm3": read_minicpm3,
 }

@@ -10,12 +10,13 @@ from typing import Final
 from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Module, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import decoder, mixture, vision
+from kvcore.model.families import decoder, mistral4, mixture, vision
 from kvcore.model.families.blocks import norm, replicated
 
 LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
     **decoder.SECTION_READERS,
     **mixture.SECTION_READERS,
+    "mistral4": mistral4.read_section,
     "qwen2_vl": decoder.SECTION_READERS["qwen2"],
     "qwen2_vl_text": decoder.SECTION_READERS["qwen2"],
     "qwen2_5_vl": decoder.SECTION_READERS["qwen2"],
@@ -29,6 +30,9 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
     "glm4v_moe_text": mixture.SECTION_READERS["glm4_moe"],
 }
 """By the model_type of the language part."""
+
+PIXTRAL: Final[Mapping[str, str]] = {"model_type": "pixtral"}
+"""A vision part that writes nothing of its own."""
 
 TOWERS: Final[Mapping[str, Callable[[Section, int], tuple[Module, ...]]]] = {
     "clip_vision_model": vision.clip,
@@ -100,11 +104,14 @@ def read_llava_next(config: ModelConfig) -> Architecture:
 
 
 def read_mistral3(config: ModelConfig) -> Architecture:
-    """Mistral 3: Pixtral, a merger of patches, two linear layers.
+    """Mistral 3 and Mistral Small 4: Pixtral (the class's own when none is written), a merger, two linear layers.
 
     Source: vllm/model_executor/models/mistral3.py, lightonocr.py (0.32).
     """
-    root, section = config.root, config.root.section("vision_config")
+    root = config.root
+    section = root.optional_section("vision_config") or Section(
+        PIXTRAL, "config.vision_config", "mistral3/vision_config"
+    )
     layers = vision.feature_layers(root, section, default=-1)
     width, text = section.integer("hidden_size"), config.language.integer("hidden_size")
     merge = root.integer("spatial_merge_size", 2, maximum=64)

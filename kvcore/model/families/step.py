@@ -1,4 +1,6 @@
-"""Step 3.5 and 3.7: sliding and full layers of different width, a gate for each head, experts from the first layers on."""
+"""Step 3.5 and 3.7: sliding and full layers of different width, a gate for each head, experts from the
+first layers on.
+"""
 
 from __future__ import annotations
 

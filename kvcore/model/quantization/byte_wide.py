@@ -1,4 +1,6 @@
-"""Checkpoints with one byte a weight: fp8 of several makers, fbgemm, Quark, experts_int8, and fp8 made while loading."""
+"""Checkpoints with one byte a weight: fp8 of several makers, fbgemm, Quark, experts_int8, and fp8 made
+while loading.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4
 from kvcore.model.quantization.scheme import FormatOf, Quantization
 
 ATTENTION_SCALE_BYTES: Final = 4 * 2
-"""Query, key, value and probability scale in the model's 16 bits. Source: vllm/.../quantization/kv_cache.py:BaseKVCacheMethod (0.32)."""
+"""Query, key, value and probability scale in the model's 16 bits.
+
+Source: vllm/.../quantization/kv_cache.py:BaseKVCacheMethod (0.32).
+"""
 
 ONLINE: Final[Mapping[str, Format]] = {
     "fp8": TensorScaled(),

@@ -1,4 +1,5 @@
-"""Storage formats of one byte an element and more: the bytes of one linear layer or one set of experts, on one rank, as the engine allocates them.
+"""Storage formats of one byte an element and more: the bytes of one linear layer or one set of experts, on
+one rank, as the engine allocates them.
 
 A format knows nothing of names, checkpoints or deployments: the fold in `kvcore.memory.weights` hands it the shape
 that one rank holds. Sizes are those of the parameters before post-processing, which repacks them in place; what

@@ -139,12 +139,10 @@ def read_auto_round(section: Section) -> Quantization:
                     "bits", bits
                 )
                 return UNQUANTIZED if own_bits >= 16 else auto_round_format(section, own_bits)
-        is_inside = (
-            not is_tower(module)
-            and not prefixes
-            or any(module.name.startswith(prefix) for prefix in prefixes)
-        )
-        return base if is_inside and module.kind is not Kind.VOCAB else UNQUANTIZED
+        is_inside = not prefixes or any(module.name.startswith(prefix) for prefix in prefixes)
+        if is_tower(module) or module.kind is Kind.VOCAB:
+            return UNQUANTIZED
+        return base if is_inside else UNQUANTIZED
 
     return Quantization(
         method="auto-round",

@@ -1,0 +1,151 @@
+"""LongCat-Flash and MiniCPM3: latent projections in layers unlike DeepSeek's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model.cache_state import FullAttention
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import Heads, decoder, gated_mlp, norm, norms, replicated, row
+from kvcore.model.families.latent import (
+    Latent,
+    absorbed,
+    as_heads,
+    heads_column,
+    latent_attention,
+    read_latent,
+)
+from kvcore.model.families.mla import MOST_EXPERTS, TWO_NORMS, rotary_tables
+from kvcore.model.rope import read_ropes
+
+
+def read_longcat(config: ModelConfig) -> Architecture:
+    """LongCat-Flash: two attentions and two MLPs a layer, and experts of which some do nothing.
+
+    Source: vllm/model_executor/models/longcat_flash.py (0.32).
+    """
+    section = config.language
+    latent = read_latent(section)
+    hidden = latent.hidden_size
+    intermediate = section.integer(
+        "intermediate_size", section.optional_integer("ffn_hidden_size", minimum=1)
+    )
+    moe = MixtureOfExperts(
+        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        top_k=section.integer("moe_topk", section.optional_integer("num_experts_per_tok", minimum=1)),
+        moe_intermediate_size=section.integer(
+            "moe_intermediate_size", section.optional_integer("expert_ffn_hidden_size", minimum=1)
+        ),
+    )
+    routed = moe.num_experts + section.integer("zero_expert_num", 0, minimum=0, maximum=MOST_EXPERTS)
+    modules: list[Module] = [
+        replicated("mlp.router.classifier", hidden, routed, quantizable=False, dtype="float32"),
+        Parameter(name="mlp.router.e_score_correction_bias", replicated=routed, dtype="float32"),
+        Experts(
+            name="mlp.experts",
+            num_experts=moe.num_experts,
+            hidden_size=hidden,
+            intermediate_size=moe.moe_intermediate_size,
+            top_k=moe.top_k,
+        ),
+    ]
+    for half in (0, 1):
+        modules += latent_attention(latent, f"self_attn.{half}")
+        modules += gated_mlp(hidden, intermediate, f"mlps.{half}")
+        modules += norms(hidden, *(f"{name}.{half}" for name in TWO_NORMS))
+    layer = Layer(modules=tuple(modules), caches=(latent.cache,) * 2, loading=(absorbed(latent),) * 2)
+    built = decoder(
+        config,
+        section,
+        family="longcat",
+        heads=as_heads(latent),
+        layers=(layer,) * section.layers("num_layers" if section.has("num_layers") else "num_hidden_layers"),
+        intermediate_size=intermediate,
+        tied=section.boolean("tie_word_embeddings", False),
+        rotary_tables=rotary_tables(section, latent, with_indexer=False),
+        moe=moe,
+    )
+    return replace(built, is_mla=True)
+
+
+def read_minicpm3(config: ModelConfig) -> Architecture:
+    """MiniCPM3: latent projections, but an ordinary cache of every head's keys and values, values padded.
+
+    Source: vllm/model_executor/models/minicpm3.py (0.32).
+    """
+    section = config.language
+    latent = read_latent_of_minicpm3(section)
+    intermediate = section.integer("intermediate_size")
+    heads = Heads(
+        hidden_size=latent.hidden_size,
+        num_heads=latent.num_heads,
+        num_kv_heads=latent.num_heads,
+        head_dim=latent.qk_head_dim,
+    )
+    layer = Layer(
+        modules=(
+            *minicpm3_attention(latent),
+            *gated_mlp(latent.hidden_size, intermediate),
+            *norms(latent.hidden_size, *TWO_NORMS),
+        ),
+        caches=(
+            FullAttention(
+                num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, head_size_v=heads.head_dim
+            ),
+        ),
+    )
+    positions = section.integer("max_position_embeddings")
+    return decoder(
+        config,
+        section,
+        family="longcat",
+        heads=heads,
+        layers=(layer,) * section.layers(),
+        intermediate_size=intermediate,
+        tied=section.boolean("tie_word_embeddings", True),
+        rotary_tables=tuple(rope.table(latent.qk_rope_head_dim, positions) for rope in read_ropes(section)),
+    )
+
+
+def read_latent_of_minicpm3(section: Section) -> Latent:
+    """MiniCPM3's geometry: values as wide as a head of the hidden size."""
+    hidden, heads = section.integer("hidden_size"), section.integer("num_attention_heads")
+    return Latent(
+        hidden_size=hidden,
+        num_heads=heads,
+        q_lora_rank=section.integer("q_lora_rank"),
+        kv_lora_rank=section.integer("kv_lora_rank"),
+        qk_nope_head_dim=section.integer("qk_nope_head_dim"),
+        qk_rope_head_dim=section.integer("qk_rope_head_dim"),
+        v_head_dim=hidden // heads,
+    )
+
+
+def minicpm3_attention(latent: Latent) -> tuple[Module, ...]:
+    """The projections, the two ways down not fused."""
+    rank = latent.q_lora_rank or 0
+    up = latent.qk_nope_head_dim + latent.v_head_dim
+    return (
+        replicated("self_attn.q_a_proj", latent.hidden_size, rank),
+        norm("self_attn.q_a_layernorm", rank),
+        heads_column("self_attn.q_b_proj", rank, latent.num_heads, latent.qk_head_dim),
+        replicated(
+            "self_attn.kv_a_proj_with_mqa",
+            latent.hidden_size,
+            latent.kv_lora_rank + latent.qk_rope_head_dim,
+        ),
+        norm("self_attn.kv_a_layernorm", latent.kv_lora_rank),
+        heads_column("self_attn.kv_b_proj", latent.kv_lora_rank, latent.num_heads, up),
+        row("self_attn.o_proj", latent.num_heads * latent.v_head_dim, latent.hidden_size),
+    )
+
+
+READERS: Final[Mapping[str, object]] = {
+    "LongcatFlashForCausalLM": read_longcat,
+    "longcat_flash": read_longcat,
+    "MiniCPM3ForCausalLM": read_minicpm3,
+    "minicpm3": read_minicpm3,
+}
