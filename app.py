@@ -4,11 +4,11 @@ import streamlit as st
 
 from pages.ui import controls, shell, state
 
-st.set_page_config(page_title="KV Planner", page_icon=":material/memory:", layout="wide")
+st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
 state.adopt_link()
 t = state.translator()
 page = shell.navigation(t)
-shell.frame(t)
+shell.frame()
 planned = state.make_plan()
 with st.sidebar:
     controls.scenario(planned, t)

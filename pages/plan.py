@@ -34,12 +34,18 @@ st.plotly_chart(
 )
 pictures.legend(plan, t)
 
-with st.container(key="cards"), st.container(key="card_grid"):
-    grid = st.grid(4, min_column_width=150)
-    for card in summary.cards(plan, curve, figures, t):
-        grid.cell().metric(
-            card.label, card.value, card.note, delta_color="off", delta_arrow="off", help=card.help, border=True
-        )
+grid = st.grid(4, min_column_width=150)
+for card in summary.cards(plan, curve, figures, t):
+    grid.cell().metric(
+        card.label,
+        card.value,
+        card.note,
+        delta_color="off",
+        delta_arrow="off",
+        help=card.help,
+        border=True,
+        height="stretch",
+    )
 
 left, right = st.columns([5, 3], gap="medium")
 with left:

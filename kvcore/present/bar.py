@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from kvcore.plan import Plan, Verdict
-from kvcore.present.palette import BUDGET, CAPACITY, OUTLINE, PARTS, Part
+from kvcore.present.palette import BUDGET, CAPACITY, OUTLINE, PARTS, WARNING_GROUND, WARNING_TEXT, Part
 from kvcore.present.text import Words, gib_text
 from kvcore.units import GIB, gib
 
 Figure: TypeAlias = dict[str, Any]
 
 BAR_HEIGHT: Final = 168
+ROW_HEIGHT: Final = 22
+"""Of one line of notes above the bar."""
+NARROW: Final = 0.15
+"""A shortage of a smaller share of the bar is named above it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,13 +103,20 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
     end = max(
         total, *(segment.start + segment.size for segment in segments(plan)), missing.start + missing.size if missing else 0
     )
-    data = [_segment_trace(segment, t) for segment in segments(plan) if segment.size > 0]
+    data = [
+        trace
+        for segment in segments(plan)
+        if segment.size > 0
+        for trace in _segment_traces(segment, missing.start if missing is not None else end, t)
+    ]
     shapes = [_line(budget, BUDGET, "dash", 2), _line(total, CAPACITY, "solid", 3)]
     notes = [
         _line_note(budget, t("budget {size}", size=gib_text(memory.budget.value)), 1.06, budget / end),
         _line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, total / end),
     ]
+    rows = 2
     if missing is not None:
+        rows += missing.size < NARROW * end
         data.append(_shortage_trace(missing))
         label = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
         notes.append(_shortage_note(missing, label, end))
@@ -122,8 +133,8 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
     layout = {
         "barmode": "overlay",
         "bargap": 0,
-        "height": BAR_HEIGHT,
-        "margin": {"l": 4, "r": 4, "t": 48, "b": 46},
+        "height": BAR_HEIGHT + ROW_HEIGHT * (rows - 2),
+        "margin": {"l": 4, "r": 4, "t": 4 + ROW_HEIGHT * rows, "b": 46},
         "showlegend": False,
         "xaxis": axis,
         "yaxis": {"visible": False, "fixedrange": True, "range": [-0.5, 0.5]},
@@ -136,14 +147,24 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _segment_trace(segment: Segment, t: Words) -> Figure:
-    label = t(segment.part.label)
-    size = gib_text(segment.size * GIB)
+def _segment_traces(segment: Segment, limit: float, t: Words) -> list[Figure]:
+    """The segment up to `limit`, with its name, and the rest of it without."""
+    inside = min(segment.size, max(0.0, limit - segment.start))
+    if inside >= segment.size or segment.part.name == "unused":
+        return [_segment_trace(segment, segment.start, segment.size, t, named=True)]
+    rest = _segment_trace(segment, segment.start + inside, segment.size - inside, t, named=False)
+    if inside <= 0:
+        return [rest]
+    return [_segment_trace(segment, segment.start, inside, t, named=True), rest]
+
+
+def _segment_trace(segment: Segment, start: float, width: float, t: Words, *, named: bool) -> Figure:
+    label, size = t(segment.part.label), gib_text(segment.size * GIB)
     marker: Figure = {"color": segment.part.color, "line": {"color": OUTLINE, "width": 1}}
     if segment.part.pattern:
         marker["pattern"] = {
             "shape": segment.part.pattern,
-            "fgcolor": "rgba(60,60,60,0.55)" if segment.part.name != "unused" else "rgba(138,138,138,0.7)",
+            "fgcolor": "rgba(60,60,60,0.55)",
             "bgcolor": segment.part.color,
             "size": 7,
             "solidity": 0.18,
@@ -152,12 +173,12 @@ def _segment_trace(segment: Segment, t: Words) -> Figure:
         "type": "bar",
         "orientation": "h",
         "name": label,
-        "x": [segment.size],
-        "base": [segment.start],
+        "x": [width],
+        "base": [start],
         "y": [0],
         "width": 1,
         "marker": marker,
-        "text": [f"{label}<br>{size}"],
+        "text": [f"{label}<br>{size}" if named else ""],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
@@ -185,21 +206,26 @@ def _shortage_trace(missing: Shortage) -> Figure:
 
 
 def _shortage_note(missing: Shortage, label: str, end: float) -> Figure:
+    narrow = missing.size < NARROW * end
     middle = missing.start + missing.size / 2
+    above: Figure = {"yref": "paper", "y": 1.68, "yanchor": "bottom", "xanchor": _anchor(middle / end)}
+    inside: Figure = {"yref": "y", "y": 0, "yanchor": "middle", "xanchor": "center"}
     return {
         "x": middle,
-        "y": 0,
         "xref": "x",
-        "yref": "y",
         "text": f"<b>{label}</b>",
         "showarrow": False,
-        "xanchor": "center" if 0.12 < middle / end < 0.88 else "right" if middle / end >= 0.88 else "left",
-        "bgcolor": "#FFFFFF",
+        "bgcolor": WARNING_GROUND,
         "bordercolor": CAPACITY,
         "borderwidth": 1,
         "borderpad": 3,
-        "font": {"color": "#8A3B00", "size": 13},
+        "font": {"color": WARNING_TEXT, "size": 13},
+        **(above if narrow else inside),
     }
+
+
+def _anchor(share: float) -> str:
+    return "right" if share > 0.5 else "left"
 
 
 def _line(position: float, color: str, dash: str, width: int) -> Figure:
@@ -224,7 +250,7 @@ def _line_note(position: float, text: str, height: float, share: float) -> Figur
         "yref": "paper",
         "text": text,
         "showarrow": False,
-        "xanchor": "right" if share > 0.5 else "left",
+        "xanchor": _anchor(share),
         "yanchor": "bottom",
         "font": {"size": 12},
     }

@@ -11,13 +11,25 @@ from typing import Any, Final, TypeAlias
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.plan import Plan
-from kvcore.present.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POINT, OTHER_LINE
+from kvcore.present.palette import (
+    BUDGET,
+    CAPACITY,
+    CURRENT_LINE,
+    OPERATING_POINT,
+    OTHER_LINE,
+    POINT_GROUND,
+    POINT_TEXT,
+    WARNING_GROUND,
+    WARNING_TEXT,
+)
 from kvcore.present.text import Words, concurrency_text, count, short_tokens
 
 Figure: TypeAlias = dict[str, Any]
 
 CURVE_HEIGHT: Final = 380
 DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
+LINE_NAME_PIXELS: Final = 20
+"""Names closer than this would run into each other."""
 SHORTEST_CURVE_LENGTH: Final = 512
 
 
@@ -48,30 +60,28 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
         data.append(_band(present, low))
     others = [curve for curve in drawn if curve is not present]
     data += [_curve_line(curve, DASHES[index % len(DASHES)], t, low) for index, curve in enumerate(others)]
-    notes = [_line_name(curve, bold=curve is present, low=low) for curve in drawn]
+    notes = _line_names(drawn, present, low, high)
     if present is not None:
         data.append(_curve_line(present, "solid", t, low, current=True))
     if plan.cache is not None and plan.cache.max_concurrency > 0:
         data.append(_operating_point(now, plan.cache.max_concurrency, t))
         notes.append(
-            _note(
+            _tag(
                 now,
                 max(plan.cache.max_concurrency, low * 1.4),
                 t("now: {count}", count=concurrency_text(plan.cache.max_concurrency)),
-                xanchor="left",
-                yanchor="bottom",
-                xshift=8,
-                yshift=4,
-                bold=True,
+                xanchor="left" if now * 4 < right else "right",
             )
         )
+    limit = plan.resolved.derived_max_model_len
+    shows_limit = left < limit < right
+    seats_end = limit if shows_limit and limit > right / 8 else right
     notes += [
-        _note(left, 0.92, t("OOM at start: not even one request fits"), xanchor="left", yanchor="top", xshift=6),
-        _note(right, seats, t("max_num_seqs {count}: further requests wait", count=count(seats)), xanchor="right", yanchor="bottom"),
+        _warning(left, 0.9, t("OOM at start: not even one request fits")),
+        _note(seats_end, seats, f"max_num_seqs {count(seats)}", xanchor="right", yanchor="bottom", xshift=-4),
     ]  # fmt: skip
     shapes = [_rule(left, right, seats, seats, "dash"), _rule(left, right, 1, 1, "solid", CAPACITY)]
-    limit = plan.resolved.derived_max_model_len
-    if left <= limit <= right:
+    if shows_limit:
         shapes.append(_rule(limit, limit, low, high, "dot"))
         notes.append(
             _note(limit, high, t("model limit {tokens}", tokens=short_tokens(limit)), xanchor="right", yanchor="top", xshift=-4)
@@ -96,7 +106,7 @@ def _curve_layout(
     heights = [height for height in heights if low <= height <= high]
     return {
         "height": CURVE_HEIGHT,
-        "margin": {"l": 52, "r": 8, "t": 12, "b": 48},
+        "margin": {"l": 56, "r": 62, "t": 12, "b": 48},
         "showlegend": False,
         "dragmode": False,
         "hovermode": "closest",
@@ -179,14 +189,30 @@ def _curve_line(
     }  # fmt: skip
 
 
-def _line_name(curve: ConcurrencyCurve, *, bold: bool, low: float) -> Figure:
-    visible = [
-        (x, y)
-        for x, y in zip(curve.lengths, curve.concurrency, strict=True)
-        if y >= low * 1.2 and x & (x - 1) == 0
+def _line_names(
+    drawn: Sequence[ConcurrencyCurve], present: ConcurrencyCurve | None, low: float, high: float
+) -> list[Figure]:
+    """The names of the lines, outside the right edge where they end; lines that end together share one."""
+    apart = math.log10(high / low) * LINE_NAME_PIXELS / CURVE_HEIGHT
+    groups: list[list[ConcurrencyCurve]] = []
+    for curve in sorted(drawn, key=lambda curve: curve.concurrency[-1]):
+        end = max(curve.concurrency[-1], low)
+        if groups and math.log10(end / max(groups[-1][0].concurrency[-1], low)) < apart:
+            groups[-1].append(curve)
+        else:
+            groups.append([curve])
+    return [
+        _note(
+            group[0].lengths[-1],
+            max(group[0].concurrency[-1], low),
+            "TP " + ", ".join(str(curve.tensor_parallel_size) for curve in group),
+            xanchor="left",
+            yanchor="middle" if group[0].concurrency[-1] > low else "bottom",
+            xshift=5,
+            bold=present in group,
+        )
+        for group in groups
     ]
-    x, y = visible[0] if visible else (curve.lengths[0], low)
-    return _note(x, y, f"TP {curve.tensor_parallel_size}", xanchor="left", yanchor="bottom", bold=bold)
 
 
 def _operating_point(length: int, concurrency: float, t: Words) -> Figure:
@@ -217,6 +243,21 @@ def _rule(x0: float, x1: float, y0: float, y1: float, dash: str, color: str = BU
         "y0": y0,
         "y1": y1,
         "line": {"color": color, "dash": dash, "width": 1.5},
+    }
+
+
+def _tag(x: float, y: float, text: str, xanchor: str) -> Figure:
+    shift = 9 if xanchor == "left" else -9
+    note = _note(x, y, text, xanchor=xanchor, yanchor="bottom", xshift=shift, yshift=5, bold=True)
+    return note | {"bgcolor": POINT_GROUND, "borderpad": 3, "font": {"size": 12, "color": POINT_TEXT}}
+
+
+def _warning(x: float, y: float, text: str) -> Figure:
+    note = _note(x, y, text, xanchor="left", yanchor="top", xshift=6, yshift=-2)
+    return note | {
+        "bgcolor": WARNING_GROUND,
+        "borderpad": 3,
+        "font": {"size": 12, "color": WARNING_TEXT},
     }
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kvcore.engine.versions import PLUGIN_FILES, plugin_of, vllm_releases
 from kvcore.errors import KvPlannerError
 from kvcore.plan import plan
-from kvcore.scenario import Scenario
+from kvcore.scenario import Engine, Scenario
 
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 KV_CACHE_DTYPES: Final = ("auto", "fp8", "nvfp4")
@@ -81,3 +82,15 @@ def nearest_below(value: int, options: Sequence[int]) -> int:
         4096
     """
     return max((option for option in options if option <= value), default=options[0])
+
+
+def engine_versions(engine: Engine) -> tuple[str, ...]:
+    """The known releases of an engine, newest first.
+
+    Example:
+        >>> "0.19.0" in engine_versions(Engine.VLLM)
+        True
+    """
+    if engine in PLUGIN_FILES:
+        return tuple(str(own) for own, _ in reversed(plugin_of(engine).releases))
+    return tuple(str(version) for version in reversed(vllm_releases()))

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kvcore.cache.capacity import CachePlan, plan_cache
+from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, msg
 from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes
 from kvcore.units import GB
 
 _ELEMENT_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+_AMPLE_BYTES: Final = 1 << 50
 _PLANNER: Final = "vllm/v1/core/kv_cache_utils.py"
 
 GRADES: Final = {
@@ -84,7 +87,7 @@ def figures(plan: Plan) -> Figures:
         else _plain("available_kv", plan.available_kv_bytes or 0, Unit.BYTES, grade=Grade.MEASURED)
     )
     block_size = _plain("block_size", resolved.block_size)
-    per_token = _bytes_per_token(plan)
+    per_token = _bytes_per_token(plan, any_cache(plan))
     per_block = _plain("bytes_per_block", cache.bytes_per_block if cache else 0, Unit.BYTES)
     blocks = Quantity(
         name="blocks",
@@ -138,8 +141,18 @@ def figures(plan: Plan) -> Figures:
     )
 
 
-def _bytes_per_token(plan: Plan) -> Quantity:
-    cache, architecture, resolved = plan.cache, plan.architecture, plan.resolved
+def any_cache(plan: Plan) -> CachePlan | None:
+    """The KV plan, or without memory for one, that of a card as large as need be: for what one request takes."""
+    if plan.cache is not None and plan.cache.num_blocks > 0:
+        return plan.cache
+    try:
+        return plan_cache(plan.specs, (_AMPLE_BYTES,) * len(plan.specs), plan.resolved, plan.scenario.parallel)
+    except KvPlannerError:
+        return None
+
+
+def _bytes_per_token(plan: Plan, cache: CachePlan | None) -> Quantity:
+    architecture, resolved = plan.architecture, plan.resolved
     value = cache.bytes_per_token if cache else 0.0
     if cache is None or len(cache.groups) != 1:
         return _plain("bytes_per_token", value, Unit.BYTES)
@@ -231,9 +244,9 @@ def numbers_csv(plan: Plan, numbers: Figures, t: Words) -> str:
 
 
 def request_share(plan: Plan) -> RequestShare | None:
-    """One request of the planned length on one rank; None without a KV plan."""
-    cache = plan.cache
-    if cache is None or cache.num_blocks <= 0 or not cache.groups:
+    """One request of the planned length on one rank, also where no pool holds it; None for a model without a cache."""
+    cache = any_cache(plan)
+    if cache is None or not cache.groups:
         return None
     growing = max(cache.groups, key=lambda group: group.blocks_per_request)
     length = plan.resolved.max_model_len
@@ -242,11 +255,11 @@ def request_share(plan: Plan) -> RequestShare | None:
         fixed_bytes=cache.request_fixed_bytes,
         per_token_bytes=cache.bytes_per_token,
         needed_bytes=cache.needed_bytes,
-        pool_bytes=plan.available_kv_bytes or 0,
+        pool_bytes=max(0, plan.available_kv_bytes or 0),
         blocks=sum(group.blocks_per_request for group in cache.groups),
         block_size=growing.block_size,
         last_block_tokens=length % growing.block_size or growing.block_size,
-        concurrency=cache.max_concurrency,
+        concurrency=cache.max_concurrency if plan.cache is cache else 0.0,
         ranks=plan.scenario.parallel.ranks_per_replica,
     )
 

@@ -13,6 +13,10 @@ BUDGET: Final = "#8A8A8A"
 OPERATING_POINT: Final = "#CC79A7"
 CURRENT_LINE: Final = "#0072B2"
 OTHER_LINE: Final = "#8A8A8A"
+WARNING_TEXT: Final = "#8A3B00"
+WARNING_GROUND: Final = "#FCEBE1"
+POINT_TEXT: Final = "#5B2245"
+POINT_GROUND: Final = "#F8E6F0"
 DARK_TEXT: Final = "#111111"
 MUTED_TEXT: Final = "#7D7D7D"
 
@@ -36,8 +40,6 @@ PARTS: Final = (
     Part(name="activations", label=msg("Activations"), color="#E69F00", pattern="x", text_color=DARK_TEXT),
     Part(name="cuda_graphs", label=msg("CUDA graphs"), color="#F0E442", pattern=".", text_color=DARK_TEXT),
     Part(name="kv_cache", label=msg("KV cache"), color="#009E73", pattern="", text_color=DARK_TEXT),
-    Part(
-        name="unused", label=msg("Unused"), color="rgba(138,138,138,0.10)", pattern=".", text_color=MUTED_TEXT
-    ),
+    Part(name="unused", label=msg("Unused"), color="rgba(138,138,138,0.10)", pattern="", text_color=MUTED_TEXT),
 )
 """In the order in which the bar stacks them."""

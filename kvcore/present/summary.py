@@ -83,14 +83,14 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
         case Verdict.CONTEXT_TOO_LONG:
             longest = plan.cache.longest_request_tokens if plan.cache is not None else 0
             text = t(
-                "Starts only with a shorter context: room for {longest} tokens, one request of {tokens} is {spare} "
-                "per GPU short",
+                "Starts only with a shorter context: room for {longest} of the {tokens} tokens of one request, "
+                "{spare} per GPU",
                 longest=count(longest),
                 tokens=tokens,
                 spare=spare,
             )
         case Verdict.NO_KV_MEMORY:
-            text = t("Does not fit: the weights load, but the KV cache is left with {spare} per GPU", spare=spare)
+            text = t("Does not fit: the weights load, but {spare} per GPU is left for the KV cache", spare=spare)
         case Verdict.WEIGHTS_DO_NOT_FIT:
             text = t("Does not fit: {spare} per GPU; the weights alone exceed the budget", spare=spare)
     return Sentence(outcome=_OUTCOMES[plan.verdict], text=text)
@@ -115,15 +115,15 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
     cache, resolved = plan.cache, plan.resolved
     has_pool = cache is not None and cache.num_blocks > 0
     starts = has_pool and cache is not None and cache.fits
-    missing = t("no memory for it")
+    missing = t("no memory is left")
     ranks = plan.scenario.parallel.ranks_per_replica
-    per_token = cache.bytes_per_token if cache is not None else figures.bytes_per_token.value
+    per_token = figures.bytes_per_token.value
     return (
         Card(
-            label=t("Concurrent requests"),
+            label=t("Requests at once"),
             value=concurrency_text(cache.max_concurrency) if cache is not None and starts else DASH,
             note=_concurrency_note(plan, curve, t) if starts else t("the engine stops at start"),
-            help=_help(t("How many requests of the full context length the KV cache holds at once; shorter ones, more."), figures.concurrency, t),
+            help=_help(t("How many requests of the full context length the KV cache holds at once; of shorter ones, more. The range is the 80 % interval."), figures.concurrency, t),
         ),
         Card(
             label=t("KV cache tokens"),
@@ -140,9 +140,9 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
             help=_help(t("What each further token of a request takes on one GPU."), figures.bytes_per_token, t),
         ),
         Card(
-            label=t("Longest single request"),
+            label=t("Longest request"),
             value=count(cache.longest_request_tokens) if cache is not None and cache.longest_request_tokens else DASH,
-            note=t("tokens; the model itself takes {tokens}", tokens=count(resolved.derived_max_model_len)) if has_pool else missing,
+            note=t("model limit {tokens}", tokens=count(resolved.derived_max_model_len)) if has_pool else missing,
             help=_help(t("The largest --max-model-len that the engine accepts at start with this memory."), figures.longest, t),
         ),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> s
     if math.isclose(low, high, rel_tol=1e-3):
         return t("per replica")
     return t(
-        "per replica, 80 % sure: {low} to {high}", low=concurrency_text(low), high=concurrency_text(high)
+        "per replica, {low} to {high}", low=concurrency_text(low), high=concurrency_text(high)
     )
 
 
@@ -198,10 +198,10 @@ def fix_result(fix: Fix, t: Words) -> str:
     cache = fix.plan.cache
     if cache is None:
         return ""
-    requests, tokens = concurrency_text(cache.max_concurrency), count(fix.plan.resolved.max_model_len)
+    requests = concurrency_text(cache.max_concurrency)
     if fix.verdict is Verdict.TIGHT:
-        return t("tight: {requests} × {tokens} tokens", requests=requests, tokens=tokens)
-    return t("fits: {requests} × {tokens} tokens", requests=requests, tokens=tokens)
+        return t("tight, {requests} at once", requests=requests)
+    return t("{requests} at once", requests=requests)
 
 
 def uncertainty_bytes(plan: Plan) -> float:

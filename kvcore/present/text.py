@@ -158,6 +158,8 @@ def gib_text(size_bytes: float, *, signed: bool = False) -> str:
         >>> gib_text(5 * 2**30), gib_text(-1.25 * 2**30, signed=True), gib_text(2**20)
         ('5.0 GiB', '−1.2 GiB', '1.0 MiB')
     """
+    if size_bytes == 0:
+        return "0 GiB"
     unit, name = (MIB, "MiB") if 0 < abs(size_bytes) < GIB / 20 else (GIB, "GiB")
     number = abs(size_bytes) / unit
     figure = f"{number:,.1f}" if number >= 1 else f"{number:,.2f}"

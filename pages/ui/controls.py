@@ -8,7 +8,6 @@ from typing import Any
 import streamlit as st
 
 from kvcore import catalogue
-from kvcore.engine.versions import known_versions
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan
 from kvcore.present import choices, edit
@@ -41,8 +40,8 @@ def _changed(field: str, key: str) -> None:
 
 def _model(t: Words) -> None:
     now = state.scenario().model
-    ids = [entry.id for entry in catalogue.load_models()]
-    options = ids if now in ids else [now, *ids]
+    ids = catalogue.model_ids()
+    options = ids if now in ids else (now, *ids)
     st.selectbox(
         t("Model"),
         options,
@@ -88,54 +87,53 @@ def _context_length(plan: Plan | None, t: Words) -> None:
     now = plan.resolved.max_model_len if plan is not None else scenario.max_model_len or 8192
     limit = plan.resolved.derived_max_model_len if plan is not None else max(now, 32768)
     lengths = choices.context_lengths(limit, now)
-    left, right = st.columns([3, 2], vertical_alignment="bottom", wrap=False)
     label = t("Context length (tokens)")
-    left.select_slider(
+    st.number_input(
         label,
-        lengths,
-        format_func=short_tokens,
-        key=seed("max_model_len.slider", choices.nearest_below(now, lengths)),
-        help=t("`--max-model-len`: prompt and answer of one request together, at most. Most requests are shorter."),
-        on_change=_changed,
-        args=("max_model_len", "max_model_len.slider"),
-    )
-    right.number_input(
-        t("{label}, exactly", label=label),
         min_value=1,
         max_value=1 << 30,
         step=256,
         key=seed("max_model_len", now),
-        label_visibility="collapsed",
+        help=t("`--max-model-len`: prompt and answer of one request together, at most. Most requests are shorter."),
         on_change=_changed,
         args=("max_model_len", "max_model_len"),
+    )
+    st.select_slider(
+        t("{label}, by hand", label=label),
+        lengths,
+        format_func=short_tokens,
+        key=seed("max_model_len.slider", choices.nearest_below(now, lengths)),
+        label_visibility="collapsed",
+        on_change=_changed,
+        args=("max_model_len", "max_model_len.slider"),
     )
 
 
 def _utilization(plan: Plan | None, t: Words) -> None:
     now = plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
     now = 0.9 if now is None else now
-    left, right = st.columns([3, 2], vertical_alignment="bottom", wrap=False)
     label = t("GPU memory utilization")
-    left.slider(
+    st.number_input(
         label,
-        min_value=LOWEST_SLIDER_SHARE,
-        max_value=HIGHEST_SLIDER_SHARE,
-        step=0.01,
-        key=seed("gpu_memory_utilization.slider", min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)),
-        help=t("`--gpu-memory-utilization`: the share of the card that the engine may take in all, weights included."),
-        on_change=_changed,
-        args=("gpu_memory_utilization", "gpu_memory_utilization.slider"),
-    )  # fmt: skip
-    right.number_input(
-        t("{label}, exactly", label=label),
         min_value=0.01,
         max_value=1.0,
         step=0.01,
         format="%.4g",
         key=seed("gpu_memory_utilization", now),
-        label_visibility="collapsed",
+        help=t("`--gpu-memory-utilization`: the share of the card that the engine may take in all, weights included."),
         on_change=_changed,
         args=("gpu_memory_utilization", "gpu_memory_utilization"),
+    )
+    shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
+    st.slider(
+        t("{label}, by hand", label=label),
+        min_value=LOWEST_SLIDER_SHARE,
+        max_value=HIGHEST_SLIDER_SHARE,
+        step=0.01,
+        key=seed("gpu_memory_utilization.slider", shown),
+        label_visibility="collapsed",
+        on_change=_changed,
+        args=("gpu_memory_utilization", "gpu_memory_utilization.slider"),
     )
 
 
@@ -200,11 +198,10 @@ def _more(plan: Plan | None, t: Words) -> None:
 
 def _engine(t: Words) -> None:
     scenario = state.scenario()
-    versions = known_versions()
     _choice("engine", t("Engine"), tuple(Engine), scenario.engine, None)
-    own = [str(version) for engine, version in versions if engine is scenario.engine][::-1]
+    own = choices.engine_versions(scenario.engine)
     now = scenario.engine_version or own[0]
-    _choice("engine_version", t("Engine version"), own if now in own else [now, *own], now, None)
+    _choice("engine_version", t("Engine version"), own if now in own else (now, *own), now, None)
 
 
 def _segmented(field: str, label: str, options: Sequence[Any], now: Any, help_text: str) -> None:

@@ -44,11 +44,11 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
     if not found:
         st.caption(t("No single change mends it: combine a smaller model or fewer bits with more or larger GPUs."))
         return
-    st.caption(t("One change that mends it:"))
-    with st.container(horizontal=True, key="fixes", gap="small"):
+    with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
+        st.caption(t("One change that mends it:"), width="content")
         for fix in found:
             st.button(
-                f"{summary.fix_label(fix, t)} — {summary.fix_result(fix, t)}",
+                f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
                 key=f"fix.{fix.field}",
                 on_click=state.set_field,
                 args=(fix.field, fix.value),
@@ -104,8 +104,8 @@ def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> N
     """How to read the zones, and which sizes have no line."""
     lines = [
         t(
-            "Below 1 the engine stops at start. Above it every request runs, and those beyond the line wait or are "
-            "preempted. The band is the 80 % interval of the fitted parts."
+            "Below 1 the engine stops at start. Above it, requests beyond the line wait or are preempted; beyond "
+            "max_num_seqs they always wait. The band is the 80 % interval of the fitted parts."
         )
     ]
     absent = [str(curve.tensor_parallel_size) for curve in curves if not max(curve.concurrency, default=0)]

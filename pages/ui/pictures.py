@@ -10,10 +10,12 @@ from html import escape
 import streamlit as st
 
 from kvcore.plan import Plan
-from kvcore.present.bar import segments
+from kvcore.present.bar import segments, shortage
 from kvcore.present.explain import RequestShare, request_share
 from kvcore.present.text import Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
+from kvcore.units import GIB
 
+MAX_CELLS = 64
 MAX_SLOTS = 400
 """More request slots than this are thinner than a pixel."""
 
@@ -24,8 +26,11 @@ def legend(plan: Plan, t: Words) -> None:
     if memory is None:
         return
     items = []
+    missing = shortage(plan)
     for segment in segments(plan):
         quantity = getattr(memory, segment.part.name)
+        if segment.part.name == "unused" and quantity.value < 0:
+            continue
         interval = ""
         if quantity.interval is not None and segment.part.name != "unused":
             half = (quantity.interval[1] - quantity.interval[0]) / 2
@@ -34,6 +39,9 @@ def legend(plan: Plan, t: Words) -> None:
             f'<li><span class="kv-swatch kv-{segment.part.name}"></span>{escape(t(segment.part.label))} '
             f"<b>{escape(gib_text(quantity.value))}</b>{interval}</li>"
         )
+    if missing is not None:
+        text = f"{t('Missing')} <b>{escape(gib_text(-missing.size * GIB))}</b>"
+        items.append(f'<li><span class="kv-swatch kv-missing"></span>{text}</li>')
     st.html(f'<ul class="kv-legend">{"".join(items)}</ul>')
 
 
@@ -41,7 +49,7 @@ def request(plan: Plan, t: Words) -> None:
     """What one request of the full length takes, and how often it goes into the pool."""
     share = request_share(plan)
     if share is None:
-        st.caption(t("There is no KV cache to put a request into."))
+        st.caption(t("This model keeps nothing of a request."))
         return
     st.html(f'<div class="kv-request">{_request_bar(share, t)}{_pool_bar(share, t)}{_facts(plan, share, t)}</div>')
 
@@ -49,18 +57,27 @@ def request(plan: Plan, t: Words) -> None:
 def _request_bar(share: RequestShare, t: Words) -> str:
     growing = max(share.needed_bytes - share.fixed_bytes, 0)
     fixed = 100 * share.fixed_bytes / share.needed_bytes if share.needed_bytes else 0
-    cells = min(share.blocks, 64)
+    cells = min(share.blocks, MAX_CELLS)
     title = t("{tokens} tokens take {size} of each GPU", tokens=count(share.tokens), size=exact_gib_text(share.needed_bytes))
+    a_cell = -(-share.blocks // cells) if cells else 1
+    cell = t("one cell: {count} blocks", count=str(a_cell)) if a_cell > 1 else t("one cell: one block")
     parts = ""
     if share.fixed_bytes:
         parts += f'<span class="kv-fixed" style="width:{fixed:.2f}%"></span>'
     if growing:
         parts += f'<span class="kv-blocks" style="width:{100 - fixed:.2f}%;--cell:{100 / max(cells, 1):.3f}%"></span>'
-    return f'<div class="kv-title">{escape(title)}</div><div class="kv-strip">{parts}</div>'
+    return (
+        f'<div class="kv-title">{escape(title)}<span class="kv-soft">{escape(cell)}</span></div>'
+        f'<div class="kv-strip">{parts}</div>'
+    )
 
 
 def _pool_bar(share: RequestShare, t: Words) -> str:
     fitting = share.concurrency
+    if not fitting:
+        title = t("There is no memory for a KV cache")
+        empty = '<span class="kv-rest" style="width:100%"></span>'
+        return f'<div class="kv-title">{escape(title)}</div><div class="kv-strip">{empty}</div>'
     title = t(
         "The KV cache of {size} holds {count} of them",
         size=gib_text(share.pool_bytes),
@@ -81,16 +98,10 @@ def _facts(plan: Plan, share: RequestShare, t: Words) -> str:
     facts = [
         (t("Each further token"), t("{size} per GPU", size=kib_text(share.per_token_bytes))),
         (t("Fixed part"), gib_text(share.fixed_bytes) if share.fixed_bytes else t("none")),
-        (
-            t("Blocks"),
-            t(
-                "{blocks} of {size} tokens; the last holds {last}",
-                blocks=count(share.blocks),
-                size=str(share.block_size),
-                last=str(share.last_block_tokens),
-            ),
-        ),
+        (t("Blocks"), t("{blocks} × {size} tokens", blocks=count(share.blocks), size=str(share.block_size))),
     ]
+    if share.last_block_tokens < share.block_size:
+        facts.append((t("In the last block"), t("{tokens} tokens", tokens=str(share.last_block_tokens))))
     if share.ranks > 1:
         facts.append(
             (

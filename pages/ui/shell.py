@@ -17,6 +17,8 @@ from pages.ui import state
 
 ROOT = Path(__file__).resolve().parents[2]
 STYLE = Path(__file__).with_name("style.css")
+LOGO = Path(__file__).with_name("logo.svg")
+ICON = Path(__file__).with_name("icon.png")
 
 
 class PageSpec(NamedTuple):
@@ -62,15 +64,14 @@ def links(t: Words) -> None:
                 st.page_link(page, help=t(spec.help), query_params=state.params())
 
 
-def frame(t: Words) -> None:
-    """Style sheet and language of the document."""
+def frame() -> None:
+    """Style sheet and name."""
     st.html(STYLE)
-    st.html(_LANGUAGE_SCRIPTS[t.language], unsafe_allow_javascript=True)
-    st.logo(ROOT / "pages" / "ui" / "logo.svg", size="large")
+    st.logo(LOGO, size="large")
 
 
 def language_switch(t: Words) -> None:
-    """The languages by their own names."""
+    """The languages by their own names; the document says which one it is in."""
     key = state.seed("language_switch", t.language.value)
     st.segmented_control(
         "Language / 语言",
@@ -80,6 +81,7 @@ def language_switch(t: Words) -> None:
         required=True,
         on_change=lambda: state.set_language(Language(st.session_state[key])),
     )
+    st.html(_LANGUAGE_SCRIPTS[t.language], unsafe_allow_javascript=True)
 
 
 def _pages(t: Words) -> list[StreamlitPage]:
