@@ -27,6 +27,22 @@ MIXTRAL = {
     "vocab_size": 32000,
 }
 
+DEEPSEEK_MOE = {
+    **LLAMA,
+    "architectures": ["DeepseekForCausalLM"],
+    "model_type": "deepseek",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_hidden_layers": 4,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+}
+
 
 def weigh(raw: dict, stage: int = 0, **parallel) -> WeightBytes:
     config = ModelConfig.from_mapping(raw)
@@ -159,26 +175,10 @@ class TestBuffers:
 
 
 class TestSharedExperts:
-    DEEPSEEK_MOE = {
-        **LLAMA,
-        "architectures": ["DeepseekForCausalLM"],
-        "model_type": "deepseek",
-        "hidden_size": 2048,
-        "intermediate_size": 10944,
-        "moe_intermediate_size": 1408,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "num_hidden_layers": 4,
-        "n_routed_experts": 64,
-        "n_shared_experts": 2,
-        "num_experts_per_tok": 6,
-        "first_k_dense_replace": 1,
-    }
-
     def test_they_stay_whole_when_experts_are_dealt_over_tensor_and_data_ranks(self):
         routed, shared = 3 * 2048 * 1408 * 2, 3 * 2048 * 2816 * 2
-        alone = weigh(self.DEEPSEEK_MOE, tensor_parallel_size=2, enable_expert_parallel=True).parameters
+        alone = weigh(DEEPSEEK_MOE, tensor_parallel_size=2, enable_expert_parallel=True).parameters
         both = weigh(
-            self.DEEPSEEK_MOE, tensor_parallel_size=2, data_parallel_size=2, enable_expert_parallel=True
+            DEEPSEEK_MOE, tensor_parallel_size=2, data_parallel_size=2, enable_expert_parallel=True
         ).parameters
         assert both - alone == 3 * (-16 * routed + shared // 2)
