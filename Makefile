@@ -1,11 +1,12 @@
 # make run    a fresh machine to the app in the browser      make test   everything, a real browser included
 # make check  style, types, layers                            make bench  timings as ratios against a baseline
+# make fuzz   the log reader on more than 10^5 inputs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
 
-.PHONY: run test check bench accuracy clean
+.PHONY: run test check fuzz bench accuracy clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
@@ -19,6 +20,9 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+fuzz: $(VENV)/.test
+	LOG_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_log_fuzz.py
 
 bench: $(VENV)/.test
 	$(BIN)/python tools/browser.py --install

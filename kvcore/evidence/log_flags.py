@@ -17,8 +17,8 @@ from kvcore.evidence.log_text import LogText, message_of
 from kvcore.evidence.startup_log import FlagLine, LogFlags
 from kvcore.scenario import SpeculativeConfig
 
-MAX_ARGUMENT_CHARACTERS: Final = 200_000
-MAX_ARGUMENT_LINES: Final = 64
+MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
+MAX_ARGUMENT_LINES: Final = 32
 """Argument lines of one start that are read; each API server prints one."""
 MAX_COMMAND_LINES: Final = 48
 MAX_VALUE_CHARACTERS: Final = 4096

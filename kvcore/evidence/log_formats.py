@@ -19,8 +19,10 @@ from kvcore.errors import CatalogueError
 from kvcore.evidence.log_text import LogText
 from kvcore.units import GIB, KIB, MIB
 
-MAX_HITS: Final = 20_000
+MAX_HITS: Final = 4096
 """Occurrences of one format that are read; a start prints a few for each rank."""
+MAX_TRIES: Final = 1 << 17
+"""Places of one start at which a format is tried."""
 SHORTEST_BEGINNING: Final = 5
 
 _NUMBER: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?)"
@@ -31,7 +33,7 @@ _FILLERS: Final[Mapping[str, str]] = {
     "word": r"[\w.:+/-]{0,80}?",
     "unit": "(?:GiB|GB|Gib)",
 }
-_FIELD: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_FIELD: Final = re.compile(r"\{(\w{1,40})(?::(\w{1,10}))?\}")
 _DIGITS: Final = re.compile(r"[\d.,]{1,16}")
 _UNITS: Final[Mapping[str, float]] = {"K": KIB / GIB, "M": MIB / GIB, "G": 1.0, "T": float(KIB)}
 
@@ -115,14 +117,16 @@ def compile_format(text: str, ends_line: bool = False) -> LineFormat:
 def find_lines(log: LogText, line: LineFormat, start: int, end: int) -> Iterator[Hit]:
     """Every occurrence of a format between two offsets of the log, in order, at most MAX_HITS."""
     at = start
-    for _ in range(MAX_HITS):
+    hits = 0
+    for _ in range(MAX_TRIES):
         at = log.text.find(line.beginning, at, end)
-        if at < 0:
+        if at < 0 or hits == MAX_HITS:
             return
         match = line.pattern.match(log.text, at, end)
         if match is not None and line.ends_line:
             match = line.pattern.match(log.text, at, min(end, _number_end(log, match.start(match.re.groups))))
         if match is not None:
+            hits += 1
             yield Hit(
                 offset=at,
                 numbers=tuple(

@@ -10,6 +10,7 @@ from kvcore.evidence.log_text import LogText
 from kvcore.scenario import Engine
 
 MAX_MARKS: Final = 10_000
+MAX_CARD_LINES: Final = 64
 SHORTEST_CARD_NAME: Final = 2
 LONGEST_CARD_NAME: Final = 48
 
@@ -22,7 +23,7 @@ _ENGINE_MARKS: Final = (
 _VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,4}[0-9A-Za-z.+]{0,60})")
 _ENGINE_VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,4}[0-9A-Za-z.+\-]{0,60})\)")
 _DEVICE: Final = re.compile(r"device_name=([A-Za-z0-9_\-]{3,48})")
-_ASCEND: Final = re.compile(r"Ascend(910[A-C]?[1-4]?|310P[1-3]?)|\|\d{1,2}(910B[1-4]|910C|310P[1-3])\|")
+_ASCEND: Final = re.compile(r"(?:Ascend|\|)(910[A-C]?[1-4]?|310P[1-3]?)")
 _V0_ONLY: Final = (
     "non_torch_memorytakes",
     "InitializingaV0LLMengine",
@@ -133,17 +134,19 @@ def model_of(log: LogText, start: int, end: int) -> str | None:
     return shorten(name, 400) or None
 
 
-def card_of(log: LogText, start: int, end: int) -> str | None:
+def card_of(log: LogText) -> str | None:
     """The card's name: from a kernel's tuning file, or from what nvidia-smi or npu-smi printed above the log."""
-    at = log.text.find("device_name=", start, end)
-    match = _DEVICE.match(log.text, at, end) if at >= 0 else None
+    at = log.text.find("device_name=")
+    match = _DEVICE.match(log.text, at) if at >= 0 else None
     if match is not None:
         return match[1].replace("_", " ").strip()
-    ascend = _ASCEND.search(log.text)
-    if ascend is not None:
-        return f"Ascend {ascend[1] or ascend[2]}"
+    for anchor in ("Ascend910", "Ascend310P", "|910B", "|910C", "|310P"):
+        at = log.text.find(anchor)
+        match = _ASCEND.match(log.text, at) if at >= 0 else None
+        if match is not None:
+            return f"Ascend {match[1]}"
     at = log.text.find("NVIDIA")
-    for _ in range(64):
+    for _ in range(MAX_CARD_LINES):
         if at < 0:
             return None
         name = _card_name(log.lines[log.line_index(at)])

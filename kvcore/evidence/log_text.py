@@ -54,7 +54,7 @@ PROCESS_LOOK_BACK: Final = 4096
 """Characters of one line searched backwards for the process that wrote a message."""
 PROCESS_NAME_CHARACTERS: Final = 80
 LINE_BEGINNING_CHARACTERS: Final = 256
-CONTINUED_LINES: Final = 32
+CONTINUED_LINES: Final = 16
 """Lines that one message of the engine may be broken into."""
 
 

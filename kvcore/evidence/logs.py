@@ -60,12 +60,13 @@ def read_log(given: str | bytes) -> StartupLog:
     """
     log = clean_log(given)
     starts = start_offsets(log)
+    engine, card_name = engine_of(log), card_of(log)
     ends = (*starts[1:], len(log.text))
     chosen: StartupLog | None = None
     for start, end in reversed(list(zip(starts, ends, strict=True))):
         found, absurd = find_readings(log, start, end)
         arguments = read_flags(log, start, end)
-        read = _start(log, start, end, found, arguments)
+        read = _start(log, start, end, found, arguments, engine, card_name)
         if found or read.failures:
             chosen = replace(read, notices=_notices(log, starts) + absurd + read.notices)
             break
@@ -86,10 +87,15 @@ def _notices(log: LogText, starts: tuple[int, ...]) -> tuple[Notice, ...]:
 
 
 def _start(
-    log: LogText, start: int, end: int, found: tuple[Found, ...], arguments: LoggedArguments
+    log: LogText,
+    start: int,
+    end: int,
+    found: tuple[Found, ...],
+    arguments: LoggedArguments,
+    engine: Engine,
+    card_name: str | None,
 ) -> StartupLog:
     """The start between two offsets."""
-    engine = engine_of(log)
     v0 = is_v0(log, start, end)
     version = version_of(log, start, end)
     ranked = rank_figures(found, arguments.flags.ranks_per_replica)
@@ -103,7 +109,7 @@ def _start(
         version=version,
         is_v0=v0,
         model=arguments.model or model_of(log, start, end),
-        card_name=card_of(log, start, end),
+        card_name=card_name,
         flags=arguments.flags,
         flag_lines=arguments.lines,
         env=arguments.env,
