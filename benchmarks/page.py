@@ -1,0 +1,105 @@
+"""Key press to settled page, in a real Chromium.
+
+Baseline: a Streamlit page with one slider and one line of text, served by the same Python on the same machine in the
+same run, measured turn by turn with the Plan page.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from tools.browser import find_browser
+
+ROOT = Path(__file__).resolve().parents[1]
+EMPTY_PAGE = 'import streamlit as st\nvalue = st.slider("value", 0, 100, 50, key="value")\nst.write(f"value {value}")\n'
+PRESSES = 30
+SETTLED = """() => document.querySelector('[data-testid="stApp"]').dataset.testScriptState === 'notRunning'"""
+
+
+@contextmanager
+def server(script: Path) -> Iterator[str]:
+    """A fresh Streamlit server for `script`; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless=true",
+               f"--server.port={port}", "--server.address=127.0.0.1"]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"{address}/_stcore/health", timeout=1)
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def press(page: Page, key: str) -> float:
+    """Seconds from a key press on the focused slider to a page whose script has run and stopped."""
+    before = page.evaluate("() => window.__changes")
+    start = time.perf_counter()
+    page.keyboard.press(key)
+    page.wait_for_function(f"() => window.__changes > {before}", polling=10)
+    page.wait_for_function(SETTLED, polling=10)
+    return time.perf_counter() - start
+
+
+def prepare(page: Page, address: str, slider: str) -> None:
+    """Opens the page, focuses the slider and counts changes of the text in the main part."""
+    page.goto(address)
+    page.wait_for_selector(slider, timeout=60_000)
+    page.wait_for_function(SETTLED, timeout=60_000)
+    page.evaluate(
+        """() => { window.__changes = 0;
+        new MutationObserver(() => window.__changes++).observe(
+            document.querySelector('[data-testid="stMain"]'), {subtree: true, childList: true, characterData: true}); }"""
+    )
+    page.locator(slider).first.focus()
+
+
+def main() -> None:
+    """Prints both medians and their ratio."""
+    browser_path = find_browser()
+    if browser_path is None:
+        raise SystemExit("no browser: python tools/browser.py --install")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        empty = Path(folder) / "empty.py"
+        empty.write_text(EMPTY_PAGE)
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        link = "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
+        with server(ROOT / "app.py") as plan_address, server(empty) as empty_address:
+            plan_page, empty_page = browser.new_page(), browser.new_page()
+            prepare(plan_page, plan_address + link, '.st-key-gpu_memory_utilization_slider [role="slider"], .st-key-gpu_memory_utilization_slider input[type="range"]')
+            prepare(empty_page, empty_address, '[role="slider"], input[type="range"]')
+            times: dict[str, list[float]] = {"plan": [], "empty": []}
+            for turn in range(PRESSES):
+                key = "ArrowRight" if turn % 4 < 2 else "ArrowLeft"
+                empty_page.bring_to_front()
+                times["empty"].append(press(empty_page, key))
+                plan_page.bring_to_front()
+                times["plan"].append(press(plan_page, key))
+        browser.close()
+    plan, base = statistics.median(times["plan"]), statistics.median(times["empty"])
+    print(f"page: median of {PRESSES} key presses, key press to settled page")
+    print(f"  empty Streamlit page   {base * 1000:6.0f} ms")
+    print(f"  Plan page              {plan * 1000:6.0f} ms  {plan / base:4.1f} × the empty page")
+
+
+if __name__ == "__main__":
+    main()

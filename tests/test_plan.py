@@ -1,0 +1,199 @@
+"""The fold as a whole: worked examples, laws, and results that are not errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvcore.errors import EngineRefusalError, KvPlannerError
+from kvcore.plan import Plan, Verdict, plan
+from kvcore.quantity import Grade
+from kvcore.request import scenario_from_request
+from kvcore.units import GIB
+
+PARTS = ("system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused")
+
+
+def planned(**request: Any) -> Plan:
+    return plan(scenario_from_request(request))
+
+
+@pytest.fixture
+def rule_of_thumb() -> dict[str, Any]:
+    """Qwen3-32B on 8 RTX 4090 as yorickbao counts it (CC BY 4.0): 24 GiB a card, 64 GiB of weights, 5 GiB a card fixed."""
+    return {
+        "model": "Qwen/Qwen3-32B",
+        "accelerator": {"memory_gib": 24.0, "vendor": "nvidia", "name": "RTX 4090 24GB"},
+        "tensor_parallel_size": 8,
+        "gpu_memory_utilization": 0.75,
+        "max_model_len": 8192,
+        "dtype": "float16",
+        "measured": {"weights_gib": 8.0, "non_torch_gib": 5.0, "peak_activation_gib": 0.0, "cuda_graph_gib": 0.0},
+    }
+
+
+@pytest.mark.parametrize("version", ["0.19.0", "0.32.0", "0.33.0"])
+def test_the_rule_of_thumb_gives_the_article_s_numbers(rule_of_thumb: dict[str, Any], version: str) -> None:
+    got = planned(**rule_of_thumb, engine_version=version)
+    assert got.cache is not None
+    assert got.available_kv_bytes == 5 * GIB
+    assert got.cache.bytes_per_token * 8 == 262_144
+    assert (got.cache.tokens, got.cache.max_concurrency) == (163_840, 20.0)
+
+
+def test_what_the_person_gives_is_graded_measured(rule_of_thumb: dict[str, Any]) -> None:
+    memory = planned(**rule_of_thumb).memory
+    assert memory is not None
+    grades = {memory.weights.grade, memory.framework.grade, memory.activations.grade, memory.cuda_graphs.grade}
+    assert grades == {Grade.MEASURED}
+
+
+def test_the_engine_s_own_answer_differs_from_the_rule_of_thumb(rule_of_thumb: dict[str, Any]) -> None:
+    """65,524,246,528 bytes of checkpoint over 8 cards are 7.63 GiB, and 5 GiB a card of overhead is far too much."""
+    own = planned(**{**rule_of_thumb, "accelerator": "RTX-4090-24GB", "measured": None})
+    assert own.memory is not None
+    assert own.memory.total.value == 23.52 * GIB
+    assert own.memory.weights.value / GIB == pytest.approx(65_524_246_528 / 8 / GIB, rel=0.005)
+    assert own.available_kv_bytes is not None
+    assert own.available_kv_bytes > 7 * GIB
+
+
+def test_llama_2_70b_keeps_an_eighth_of_what_the_hidden_size_formula_says() -> None:
+    """The article's formula: 2 × 8192 × 80 layers × 2 bytes × 8192 tokens = 20 GiB; 8 of 64 heads keep K and V."""
+    got = planned(
+        model="meta-llama/Llama-2-70b-chat-hf",
+        config={
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
+            "intermediate_size": 28672, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000,
+            "max_position_embeddings": 4096, "torch_dtype": "float16", "tie_word_embeddings": False,
+        },
+        accelerator="A100-80GB", tensor_parallel_size=4, max_model_len=8192, dtype="float16",
+    )  # fmt: skip
+    assert got.cache is not None
+    per_request = got.cache.bytes_per_token * 8192
+    assert (per_request / GIB, 4 * per_request / GIB) == (0.625, 2.5)
+    assert "max-model-len-above-model" in {notice.code for notice in got.notices}
+    assert got.verdict is Verdict.FITS
+
+
+def test_kv_memory_given_is_planned_exactly() -> None:
+    """Mixtral 8x7B, TP 4, 40 GiB: 81,920 blocks, 1,310,720 tokens, 40.0 requests, 23,353,368,576 bytes of weights.
+
+    Source: vLLM 0.32.0's own planner, driven without a GPU.
+    """
+    got = planned(
+        model="mistralai/Mixtral-8x7B-Instruct-v0.1",
+        accelerator="H100-80GB",
+        engine_version="0.32.0",
+        tensor_parallel_size=4,
+        measured={"available_kv_gib": 40.0},
+    )
+    assert got.cache is not None
+    assert (got.cache.num_blocks, got.cache.tokens, got.cache.max_concurrency) == (81_920, 1_310_720, 40.0)
+    assert got.parameter_bytes_per_rank == 23_353_368_576
+
+
+def test_heads_that_do_not_divide_are_refused_in_the_engine_s_words() -> None:
+    with pytest.raises(EngineRefusalError) as caught:
+        planned(model="Qwen/Qwen3-32B", accelerator="H100-80GB", tensor_parallel_size=6)
+    assert str(caught.value) == (
+        "Total number of attention heads (64) must be divisible by tensor parallel size (6)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "verdict"),
+    [
+        ({"accelerator": "RTX-4090-24GB"}, Verdict.WEIGHTS_DO_NOT_FIT),
+        ({"accelerator": "H100-80GB", "measured": {"peak_activation_gib": 30.0}}, Verdict.NO_KV_MEMORY),
+        ({"accelerator": "H100-80GB", "max_model_len": 40960, "measured": {"available_kv_gib": 8.0}},
+         Verdict.CONTEXT_TOO_LONG),
+        ({"accelerator": "H100-80GB", "max_model_len": 2048}, Verdict.FITS),
+        ({"accelerator": "H200-141GB"}, Verdict.FITS),
+    ],
+)  # fmt: skip
+def test_not_fitting_is_a_result(request_: dict[str, Any], verdict: Verdict) -> None:
+    assert planned(model="Qwen/Qwen3-32B", **request_).verdict is verdict
+
+
+def test_without_a_card_only_what_needs_none_is_answered() -> None:
+    got = planned(model="Qwen/Qwen3-32B")
+    assert (got.memory, got.cache, got.available_kv_bytes) == (None, None, None)
+    assert got.weights.total > got.parameter_bytes_per_rank > 60 * GIB
+    assert "accelerator-assumed" in {notice.code for notice in got.notices}
+    with_kv = planned(model="Qwen/Qwen3-32B", measured={"available_kv_gib": 10.0})
+    assert with_kv.cache is not None
+    assert with_kv.memory is None
+
+
+MODELS = ("Qwen/Qwen3-32B", "meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mixtral-8x7B-Instruct-v0.1")
+scenarios = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(MODELS),
+        "accelerator": st.sampled_from(["H100-80GB", "A100-40GB", "RTX-4090-24GB", "MI300X-192GB", "B200-180GB"]),
+        "tensor_parallel_size": st.sampled_from([1, 2, 4, 8]),
+        "gpu_memory_utilization": st.integers(30, 98).map(lambda share: share / 100),
+        "max_model_len": st.integers(16, 40_960),
+        "kv_cache_dtype": st.sampled_from(["auto", "fp8"]),
+        "engine_version": st.sampled_from(["0.33.0", "0.32.0", "0.28.0", "0.19.0", "0.11.0", "0.9.2"]),
+        "max_num_seqs": st.none() | st.sampled_from([8, 64, 256, 1024]),
+        "enforce_eager": st.booleans(),
+    }
+)
+
+
+def attempt(request: dict[str, Any]) -> Plan | None:
+    try:
+        return planned(**request)
+    except KvPlannerError:
+        return None
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenarios)
+def test_the_parts_sum_to_the_total(request: dict[str, Any]) -> None:
+    got = attempt(request)
+    if got is None:
+        return
+    assert got.memory is not None
+    assert sum(getattr(got.memory, part).value for part in PARTS) == pytest.approx(got.memory.total.value, abs=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(scenarios)
+def test_a_longer_context_never_holds_more_requests(request: dict[str, Any]) -> None:
+    short = attempt({**request, "max_model_len": request["max_model_len"] // 2 or 1})
+    long = attempt(request)
+    if short is None or long is None or long.cache is None or not long.cache.fits:
+        return
+    assert short.cache is not None
+    assert short.cache.max_concurrency >= long.cache.max_concurrency
+
+
+@settings(max_examples=40, deadline=None)
+@given(scenarios)
+def test_more_of_the_card_never_leaves_less_for_the_cache(request: dict[str, Any]) -> None:
+    less, more = attempt(request), attempt({**request, "gpu_memory_utilization": 0.99})
+    if less is None or more is None:
+        return
+    assert less.available_kv_bytes is not None
+    assert more.available_kv_bytes is not None
+    assert more.available_kv_bytes >= less.available_kv_bytes
+
+
+@settings(max_examples=40, deadline=None)
+@given(scenarios)
+def test_more_ranks_never_more_weight_on_each(request: dict[str, Any]) -> None:
+    one, two = attempt(request), attempt({**request, "tensor_parallel_size": 2 * request["tensor_parallel_size"]})
+    if one is None or two is None:
+        return
+    assert two.weights.total <= one.weights.total
+
+
+def test_replacing_nothing_changes_nothing() -> None:
+    scenario = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB"})
+    assert plan(replace(scenario)) == plan(scenario)
