@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from kvcore.advice.fixes import Fix
 from kvcore.errors import KvPlannerError, Notice
@@ -11,17 +11,27 @@ from kvcore.present.launch import launch_command
 from kvcore.units import gib
 
 
+PARTS: Final = (
+    "total",
+    "system",
+    "framework",
+    "weights",
+    "activations",
+    "cuda_graphs",
+    "kv_cache",
+    "unused",
+)
+"""Of one rank; all but the first sum to it."""
+
+
 def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
     """The contract's result for one plan; figures that need an unknown card are null."""
     resolved, memory, cache = plan.resolved, plan.memory, plan.cache
-    parts = interval = None
+    parts: dict[str, float | None] = dict.fromkeys(PARTS)
+    parts["weights"] = gib(plan.loaded_weights.value)
+    interval = None
     if memory is not None:
-        parts = {
-            name: gib(getattr(memory, name).value)
-            for name in (
-                "total", "system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused",
-            )
-        }  # fmt: skip
+        parts = {name: gib(getattr(memory, name).value) for name in PARTS}
         if memory.available_kv.interval is not None:
             interval = {"kv_cache": [gib(bound) for bound in memory.available_kv.interval]}
     kv: dict[str, Any] = {

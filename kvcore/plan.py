@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kvcore import catalogue
-from kvcore.cache.capacity import CachePlan, plan_cache
+from kvcore.cache.capacity import CachePlan, check_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator
@@ -18,6 +18,7 @@ from kvcore.memory.weights import WeightBytes, weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization, read_quantization
+from kvcore.quantity import Quantity
 from kvcore.scenario import Scenario
 from kvcore.units import GIB
 
@@ -54,6 +55,8 @@ class Plan:
     """What the KV cache is planned in, on the worst rank; negative when short."""
     weights: WeightBytes
     """Of the worst rank."""
+    loaded_weights: Quantity
+    """What "Model loading took" prints on the worst rank; known without a card."""
     stage: int
     """The pipeline stage that the worst rank belongs to."""
     specs: tuple[tuple[LayerSpec, ...], ...]
@@ -113,6 +116,8 @@ def plan(scenario: Scenario) -> Plan:
     cache = None
     if (cards_known or given is not None) and min(available) > 0:
         cache = plan_cache(specs, available, resolved, parallel)
+        if given is None:
+            check_state_blocks(cache, resolved)
         if cache.max_model_len != resolved.max_model_len:
             resolved = replace(resolved, max_model_len=cache.max_model_len)
     memory = memories[worst].with_cache(cache, available[worst])
@@ -127,6 +132,7 @@ def plan(scenario: Scenario) -> Plan:
         cache=cache,
         available_kv_bytes=available[worst] if cards_known or given is not None else None,
         weights=weights[worst],
+        loaded_weights=memory.weights,
         stage=worst,
         specs=specs,
         notices=resolved.notices + memory.notices,

@@ -15,6 +15,8 @@ HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
 MENDED: Final = (Verdict.FITS, Verdict.TIGHT)
 SMALLEST_USEFUL_LENGTH: Final = 256
+LARGER: Final = 1.1
+"""A card counts as larger from a tenth more memory on: less is another board of the same kind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +134,7 @@ def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
         (
             card
             for card in catalogue.load_accelerators()
-            if card.vendor is now.vendor and card.memory_gib > now.memory_gib
+            if card.vendor is now.vendor and card.memory_gib > LARGER * now.memory_gib
         ),
         key=lambda card: (card.memory_gib, card.id),
     )
