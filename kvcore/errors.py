@@ -183,6 +183,15 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "FP8 KV cache is not supported by the attention backends on {name} (compute capability {capability}).",
         "set kv_cache_dtype to auto",
     ),
+    "memory-overrun": Message(
+        "the start takes {over} GiB more than the card has: {part} come on top of the budget",
+        "lower gpu_memory_utilization",
+    ),
+    "free-memory-below-utilization": Message(
+        "Free memory on device ({free}/{total} GiB) on startup is less than desired GPU memory utilization "
+        "({utilization}, {wanted} GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
+        "lower gpu_memory_utilization",
+    ),
     "batch-below-sequences": Message(
         "max_num_batched_tokens ({value}) must be greater than or equal to max_num_seqs ({sequences}).",
         "raise max_num_batched_tokens, or lower max_num_seqs",

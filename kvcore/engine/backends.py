@@ -17,13 +17,19 @@ FP8_NAMES: Final = ("fp8", "fp8_e4m3", "fp8_inc")
 """Spellings of float8_e4m3fn. Source: vllm/utils/torch_utils.py:STR_DTYPE_TO_TORCH_DTYPE (0.32.0)."""
 
 FP8_BY_DEFAULT_SM100: Final = ("glm_moe_dsa",)
-"""Sparse models whose cache is fp8 on SM100 when nothing is asked. Source: vllm/model_executor/models/config.py (0.32.0)."""
+"""Sparse models whose cache is fp8 on SM100 when nothing is asked.
+
+Source: vllm/model_executor/models/config.py (0.32.0).
+"""
 
 PACKING_BACKENDS: Final = ("FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
 """Sparse backends whose fp8 cache is fp8_ds_mla. Source: vllm/.../mla_attention.py (0.32.0)."""
 
 PREFIX_FAMILIES: Final = ("gemma3", "gemma4")
-"""Model types whose images attend to each other in both directions. Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0)."""
+"""Model types whose images attend to each other in both directions.
+
+Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0).
+"""
 
 
 @lru_cache(maxsize=4096)
@@ -112,10 +118,8 @@ def _sparse_default(
     major = capability_number(accelerator) // 10
     if switches.sparse_fp8_layout == "always":
         return "fp8_ds_mla"
-    if switches.sparse_fp8_layout == "by-backend":
-        if major == 12 or (major == 10 and architecture.model_type in FP8_BY_DEFAULT_SM100):
-            return "fp8_e4m3"
-    return dtype
+    by_card = major == 12 or (major == 10 and architecture.model_type in FP8_BY_DEFAULT_SM100)
+    return "fp8_e4m3" if by_card and switches.sparse_fp8_layout == "by-backend" else dtype
 
 
 def check_fp8(name: str, accelerator: Accelerator, switches: Switches) -> None:

@@ -59,9 +59,7 @@ def _sixteens(largest: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= largest)
 
 
-def capture_modes(
-    *, rule: str, is_v0: bool, is_hybrid: bool, is_encoder_decoder: bool
-) -> tuple[str, ...]:
+def capture_modes(*, rule: str, is_v0: bool, is_hybrid: bool, is_encoder_decoder: bool) -> tuple[str, ...]:
     """Which sets of graphs are captured. `rule` is the switch `graph_modes`.
 
     Source: vllm/config/compilation.py:CUDAGraphMode (0.10.2, 0.11.0, 0.32.0).

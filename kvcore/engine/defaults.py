@@ -76,7 +76,9 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     is_v0 = runs_v0(switches, scenario, architecture, accelerator)
     notices = list(release.notices)
     if scenario.accelerator is None:
-        notices.append(Notice(code="accelerator-assumed", field="accelerator", params={"name": accelerator.name}))
+        notices.append(
+            Notice(code="accelerator-assumed", field="accelerator", params={"name": accelerator.name})
+        )
     dtype = _dtype(scenario, architecture, accelerator, notices)
     kv_cache_dtype = kv_storage_dtype(
         asked=scenario.kv_cache_dtype,
@@ -203,7 +205,7 @@ def _lengths(
 def _chunked_prefill(
     scenario: Scenario, traits: Traits, architecture: Architecture, is_v0: bool, max_model_len: int
 ) -> bool:
-    """Source: vllm/engine/arg_utils.py:EngineArgs._set_default_args_v0 (0.8.5), ModelConfig.is_chunked_prefill_supported (0.32.0)."""
+    """Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5), is_chunked_prefill_supported (0.32.0)."""
     if scenario.enable_chunked_prefill is not None:
         return scenario.enable_chunked_prefill
     if not is_v0:
@@ -299,7 +301,10 @@ def _backend(
         return plugin.attention_backend, scenario.block_size or plugin.block_size
     attention = TURBOQUANT if kv_cache_dtype.startswith(TURBOQUANT) else traits.attention
     row = backend_row(
-        release.version, capability_number(accelerator), attention, kv_cache_dtype.startswith(("fp8", "nvfp4"))
+        release.version,
+        capability_number(accelerator),
+        attention,
+        kv_cache_dtype.startswith(("fp8", "nvfp4")),
     )
     if scenario.block_size is None or row.forced:
         return row.backend, row.block_size

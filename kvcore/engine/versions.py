@@ -15,6 +15,9 @@ from packaging.version import InvalidVersion, Version
 from kvcore.errors import CatalogueError, Notice, ScenarioError
 from kvcore.scenario import Engine
 
+OLDEST: Final = Version("0.0")
+NEVER: Final = Version("9999")
+
 PLUGIN_FILES: Final[Mapping[Engine, str]] = {
     Engine.VLLM_ASCEND: "vllm_ascend.toml",
     Engine.VLLM_MINDSPORE: "vllm_mindspore.toml",
@@ -69,8 +72,8 @@ class BackendRow:
     block_size: int
     attention: str = "plain"
     cache: str = "any"
-    since: Version = Version("0.0")
-    below: Version = Version("9999")
+    since: Version = OLDEST
+    below: Version = NEVER
     capability: tuple[int, int] = (0, 999)
     forced: bool = False
 

@@ -2,24 +2,188 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from typing import Final
 
-from kvcore.quantity import Quantity
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.resolved import Resolved
+from kvcore.errors import Notice
+from kvcore.memory.activations import peak_activation_bytes
+from kvcore.memory.framework import budget_kind, non_torch_bytes, system_bytes
+from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
+from kvcore.memory.mindspore import mindspore_memory
+from kvcore.memory.parts import RankMemory, measured_or, rank_parts
+from kvcore.memory.setting import Setting, setting_of
+from kvcore.memory.weights import WeightBytes
+from kvcore.model.architecture import Architecture
+from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.scenario import Engine, Scenario
+from kvcore.units import GIB, gib
+
+__all__ = ["RankMemory", "rank_memory"]
+
+ROUNDS_UP: Final = Version("0.14.1")
+"""Source: vllm/v1/worker/utils.py:request_memory (0.14.1)."""
+
+CHECKS_FREE_MEMORY: Final = Version("0.9.2")
+"""Source: vllm/v1/worker/gpu_worker.py:Worker.init_device (0.9.2)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankMemory:
-    """Where every byte of the worst rank goes; the parts sum to `total`. All in bytes."""
+def rank_memory(
+    *,
+    scenario: Scenario,
+    architecture: Architecture,
+    resolved: Resolved,
+    accelerator: Accelerator,
+    weights: WeightBytes,
+    stage: int,
+) -> RankMemory:
+    """Where the memory of a rank of pipeline stage `stage` goes, in bytes.
 
-    total: Quantity
-    system: Quantity
-    framework: Quantity
-    weights: Quantity
-    activations: Quantity
-    cuda_graphs: Quantity
-    kv_cache: Quantity
-    unused: Quantity
-    budget: Quantity
-    """utilization × total: what the engine may spend."""
-    available_kv: Quantity
-    """What is left for the KV cache, before it is cut into blocks; negative when short."""
+    available_kv = utilization × total − weights − activations − framework − counted graphs; all that a
+    `--kv-cache-memory-bytes` gives instead. Parts in `scenario.measured` replace predicted ones. The KV cache of the
+    result is what is available; `with_cache` makes it the blocks that fit.
+
+    Source: vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.9.2, 0.19.0, 0.27.1, 0.32.0),
+    vllm/worker/worker.py:Worker.determine_num_available_blocks (V0, 0.8.5).
+    """
+    setting = setting_of(scenario, architecture, resolved, accelerator, stage)
+    weights_quantity = weights_of(scenario, weights)
+    if resolved.engine is Engine.VLLM_MINDSPORE:
+        return mindspore_memory(setting, weights_quantity)
+    measured = scenario.measured
+    total = Quantity(
+        name="total",
+        value=int(accelerator.memory_gib * GIB),
+        unit=Unit.BYTES,
+        grade=accelerator.memory_grade,
+        source=accelerator.source,
+    )
+    system = measured_or(measured.system_gib, system_bytes(setting))
+    framework = measured_or(measured.non_torch_gib, non_torch_bytes(setting))
+    activations = measured_or(measured.peak_activation_gib, peak_activation_bytes(setting))
+    graphs = measured_or(measured.cuda_graph_gib, cuda_graph_bytes(setting))
+    counted = counted_graph_bytes(setting, graphs)
+    budget = budget_of(total, resolved)
+    available = available_of(setting, budget, weights_quantity, activations, framework, counted)
+    return rank_parts(
+        total=total,
+        system=system,
+        framework=framework,
+        weights=weights_quantity,
+        activations=activations,
+        cuda_graphs=graphs,
+        counted_graphs=counted,
+        budget=budget,
+        available_kv=available,
+        notices=notices_of(setting, total, system, budget),
+    )
+
+
+def weights_of(scenario: Scenario, weights: WeightBytes) -> Quantity:
+    """Weights as "Model loading took" prints them, less what `--cpu-offload-gb` keeps in host memory."""
+    given = scenario.measured.weights_gib
+    if given is not None:
+        return measured_or(given, Quantity(name="weights", value=0, unit=Unit.BYTES))
+    offload = min(weights.total, int(scenario.cpu_offload_gb * GIB))
+    parts = (
+        Quantity(name="parameters", value=weights.parameters, unit=Unit.BYTES, grade=Grade.EXACT),
+        Quantity(name="buffers", value=weights.buffers, unit=Unit.BYTES, grade=Grade.EXACT),
+        Quantity(name="loading", value=weights.loading, unit=Unit.BYTES, grade=Grade.DERIVED),
+        Quantity(name="offload", value=offload, unit=Unit.BYTES, grade=Grade.DERIVED),
+    )
+    return Quantity(
+        name="weights",
+        value=weights.total - offload,
+        unit=Unit.BYTES,
+        formula="{parameters} + {buffers} + {loading} − {offload}",
+        inputs=parts,
+        source="vllm/model_executor/models (0.32.0)",
+    )
+
+
+def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
+    """utilization × total, in whole bytes: rounded up from 0.14.1 on.
+
+    Source: vllm/v1/worker/utils.py:request_memory (0.14.1).
+    """
+    share = resolved.gpu_memory_utilization * total.value
+    return Quantity(
+        name="budget",
+        value=math.ceil(share) if resolved.version >= ROUNDS_UP else int(share),
+        unit=Unit.BYTES,
+        formula="{total} × {gpu_memory_utilization}",
+        inputs=(
+            total,
+            Quantity(name="gpu_memory_utilization", value=resolved.gpu_memory_utilization, grade=Grade.EXACT),
+        ),
+        grade=total.grade,
+        source="vllm/v1/worker/utils.py:request_memory (0.32.0)",
+    )
+
+
+def available_of(
+    setting: Setting,
+    budget: Quantity,
+    weights: Quantity,
+    activations: Quantity,
+    framework: Quantity,
+    counted: Quantity,
+) -> Quantity:
+    """What is left for the KV cache, with the interval that the fitted parts leave it."""
+    fixed = setting.scenario.kv_cache_memory_bytes
+    if fixed is not None and setting.switches.kv_cache_memory_bytes:
+        return Quantity(
+            name="available_kv",
+            value=fixed,
+            unit=Unit.BYTES,
+            formula="--kv-cache-memory-bytes",
+            grade=Grade.EXACT,
+            source="vllm/config/cache.py:CacheConfig.kv_cache_memory_bytes (0.10.2)",
+        )
+    value = int(budget.value - weights.value - activations.value - framework.value - counted.value)
+    spreads = [half_width(part) for part in (weights, activations, framework, counted)]
+    if setting.accelerator.memory_grade is Grade.ASSUMED:
+        spreads.append(ASSUMED_TOTAL_SPREAD * GIB)
+    spread = math.hypot(*spreads)
+    return Quantity(
+        name="available_kv",
+        value=value,
+        unit=Unit.BYTES,
+        formula="{budget} − {weights} − {activations} − {framework} − {counted_graphs}",
+        inputs=(budget, weights, activations, framework, counted),
+        grade=Grade.FITTED,
+        source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
+        interval=(value - spread, value + spread),
+    )
+
+
+ASSUMED_TOTAL_SPREAD: Final = 0.3
+"""GiB: how far the total of a card may be off when only the driver tool's figure is published."""
+
+
+def half_width(part: Quantity) -> float:
+    """Half the 80 % interval, 0 without one."""
+    return 0.0 if part.interval is None else (part.interval[1] - part.interval[0]) / 2
+
+
+def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:
+    """`free-memory-below-utilization` where the engine will find less free memory than it may spend."""
+    free = total.value - system.value
+    checks = budget_kind(setting) != "v0" and setting.resolved.version >= CHECKS_FREE_MEMORY
+    if not checks or free >= budget.value:
+        return ()
+    return (
+        Notice(
+            code="free-memory-below-utilization",
+            field="gpu_memory_utilization",
+            params={
+                "free": f"{gib(free):.2f}",
+                "total": f"{gib(total.value):.2f}",
+                "utilization": f"{setting.resolved.gpu_memory_utilization:g}",
+                "wanted": f"{gib(budget.value):.2f}",
+            },
+        ),
+    )

@@ -1,0 +1,225 @@
+"""The peak of torch memory in the engine's profile run, on one rank: the largest of its phases, and what stays."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.memory.setting import Setting, has_indexer
+from kvcore.memory.tables import SamplerRow, activation_tables
+from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.units import GIB, ceil_div
+
+INDEXER_ENTRY_BYTES: Final = 132
+INDEXER_ENTRIES: Final = 40
+"""For each token of max_model_len.
+
+Source: vllm/v1/attention/backends/mla/indexer.py:get_max_prefill_buffer_size (0.19.0, 0.32.0).
+"""
+INDEXER_ENTRIES_FIRST: Final = 2
+INDEXER_GROWS: Final = Version("0.11.1")
+"""Source: as above (0.11.0)."""
+
+LATENT_PREFILL_TOKENS: Final = 65_536
+"""Upper end of the MLA prefill workspace.
+
+Source: vllm/v1/attention/backends/mla/common.py:MLACommonMetadataBuilder (0.11.0).
+"""
+LATENT_HEAD_SIZE: Final = 128
+"""Of keys and of values, rope apart, in every published MLA model but a few."""
+
+EXPERT_CHUNK: Final = ((Version("0.18.0"), 1 << 62), (Version("0.12.0"), 16_384), (Version("0.0"), 32_768))
+"""Tokens that fused experts take at once, newest first.
+
+Source: vllm/envs.py:VLLM_FUSED_MOE_CHUNK_SIZE (0.11.2, 0.17.1).
+"""
+
+EXPERT_WORKSPACE_STAYS: Final = Version("0.13.0")
+"""Since then the workspace outlives its layer. Source: vllm/v1/worker/workspace.py:WorkspaceManager (0.13.0)."""
+
+NO_WORKSPACE: Final = "fp4"
+"""Formats whose expert kernels bring their own memory.
+
+Source: vllm/model_executor/layers/fused_moe/flashinfer_trtllm_moe.py (0.32.0).
+"""
+
+VOCABULARY_MULTIPLE: Final = 64
+"""Logits of a vocabulary that is no multiple are copied. Source: vllm/.../vocab_parallel_embedding.py (0.32.0)."""
+
+
+def peak_activation_bytes(setting: Setting) -> Quantity:
+    """Peak activation bytes of the profile run on one rank.
+
+    max(layers, sampling, vision encoder) + what stays allocated (encoder outputs, expert and indexer workspaces).
+    Only the last pipeline stage samples.
+
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run (0.19.0, 0.32.0).
+    """
+    row = sampler_row(setting.runner, setting.resolved.version)
+    body = body_bytes(setting)
+    sampler = sampler_bytes(setting, row) if setting.is_last else 0
+    encoder, outputs = encoder_bytes(setting) if setting.is_first else (0, 0)
+    experts = expert_workspace_bytes(setting)
+    stays = setting.resolved.version >= EXPERT_WORKSPACE_STAYS
+    kept = outputs + indexer_bytes(setting) + (experts if stays else 0)
+    layers = body + (0 if stays else experts)
+    head = head_copy_bytes(setting, row) if setting.is_last else 0
+    value = max(layers, sampler, encoder, head) + kept
+    spread = max(row.spread_gib * GIB, row.spread_share * value)
+    if encoder > max(layers, sampler, head):
+        spread = activation_tables().encoder.spread_share * value
+    parts = (
+        _part("layers", layers),
+        _part("sampling", max(sampler, head)),
+        _part("encoder", encoder),
+        _part("kept", kept),
+    )
+    return Quantity(
+        name="activations",
+        value=value,
+        unit=Unit.BYTES,
+        formula="max({layers}, {sampling}, {encoder}) + {kept}",
+        inputs=parts,
+        grade=Grade.FITTED,
+        source=row.source,
+        interval=(max(0.0, value - spread), value + spread),
+    )
+
+
+def _part(name: str, value: float) -> Quantity:
+    return Quantity(name=name, value=value, unit=Unit.BYTES, grade=Grade.FITTED)
+
+
+@lru_cache(maxsize=256)
+def sampler_row(runner: str, version: Version) -> SamplerRow:
+    """The constants of sampling in one era: the newest row of the runner."""
+    rows = [row for row in activation_tables().sampler if row.runner == runner]
+    return max((row for row in rows if row.since <= version < row.below), key=lambda row: row.since)
+
+
+def sampler_bytes(setting: Setting, row: SamplerRow) -> int:
+    """Logits of min(max_num_seqs, batch) rows with the sampler's copies, beside the hidden states of the batch."""
+    resolved, architecture = setting.resolved, setting.architecture
+    tokens = resolved.max_num_batched_tokens
+    rows = min(resolved.max_num_seqs, tokens)
+    vocabulary = architecture.vocab_size
+    top_k = row.vocabulary_rows_per_multiprocessor * multiprocessors(setting.accelerator) * vocabulary * 4
+    hidden = tokens * architecture.hidden_size * setting.element_bytes
+    per_logit = row.bytes_per_logit + (setting.element_bytes if vocabulary % VOCABULARY_MULTIPLE else 0)
+    return int(per_logit * rows * vocabulary + top_k + row.bytes_per_token * tokens) + hidden
+
+
+def head_copy_bytes(setting: Setting, row: SamplerRow) -> int:
+    """A second copy of the rank's share of the output embedding, where the profile's peak sees one."""
+    if not row.copies_output_embedding:
+        return 0
+    architecture = setting.architecture
+    share = ceil_div(architecture.vocab_size, setting.parallel.tensor_parallel_size)
+    return share * architecture.hidden_size * setting.element_bytes
+
+
+@lru_cache(maxsize=512)
+def multiprocessors(accelerator: Accelerator) -> int:
+    """Multiprocessors of a card, by its name, else by its compute capability; 0 for other vendors' cards."""
+    if accelerator.vendor is not Vendor.NVIDIA:
+        return 0
+    table = activation_tables().multiprocessors
+    label = f"{accelerator.id} {accelerator.name}".replace("-", " ").upper().split()
+    for name, count in table.card.items():
+        words = name.upper().split()
+        if any(label[at : at + len(words)] == words for at in range(len(label))):
+            return count
+    major, minor = accelerator.compute_capability or (8, 0)
+    return table.capability.get(f"{major}.{minor}", table.capability["8.0"])
+
+
+def body_bytes(setting: Setting) -> int:
+    """What one decoder layer holds for the whole batch: batch × (3 hidden + 3 intermediate / tp) elements.
+
+    For MLA the prefill workspace comes on top. Attention and recurrent scans do not run in the profile.
+    """
+    architecture, resolved = setting.architecture, setting.resolved
+    tables = activation_tables()
+    ranks = setting.parallel.tensor_parallel_size
+    tokens = resolved.max_num_batched_tokens
+    moe = architecture.moe
+    intermediate = architecture.intermediate_size if moe is None else moe.shared_intermediate_size
+    hidden_vectors = tables.body.hidden_vectors
+    if resolved.attention_backend == "XFORMERS":
+        hidden_vectors = tables.body.xformers_hidden_vectors
+    elements = (
+        hidden_vectors * architecture.hidden_size + tables.body.intermediate_vectors * intermediate / ranks
+    )
+    total = tokens * elements * setting.element_bytes
+    if architecture.is_mla and not has_indexer(architecture):
+        total += _latent_prefill_bytes(setting)
+    return int(total)
+
+
+def _latent_prefill_bytes(setting: Setting) -> int:
+    """Keys and values that MLA expands for a chunk of the prefix.
+
+    Source: vllm/v1/attention/backends/mla/common.py:MLACommonImpl (0.11.0, 0.19.0).
+    """
+    architecture, resolved = setting.architecture, setting.resolved
+    tokens = min(
+        max(8 * resolved.max_model_len, 4 * resolved.max_num_seqs * resolved.block_size),
+        LATENT_PREFILL_TOKENS,
+    )
+    heads = ceil_div(architecture.num_attention_heads, setting.parallel.tensor_parallel_size)
+    return tokens * heads * 2 * LATENT_HEAD_SIZE * setting.element_bytes
+
+
+def expert_workspace_bytes(setting: Setting) -> int:
+    """The two buffers of the fused experts: chunk × top_k rows of the larger of hidden size and what an expert makes.
+
+    Source: vllm/model_executor/layers/fused_moe/fused_moe.py:TritonExperts.workspace_shapes (0.19.0, 0.32.0).
+    """
+    architecture, resolved = setting.architecture, setting.resolved
+    moe = architecture.moe
+    if moe is None or NO_WORKSPACE in setting.storage or setting.runner == "ascend":
+        return 0
+    ranks = 1 if setting.parallel.enable_expert_parallel else setting.parallel.tensor_parallel_size
+    width = 2 * moe.moe_intermediate_size // ranks
+    chunk = next(size for since, size in EXPERT_CHUNK if resolved.version >= since)
+    rows = min(resolved.max_num_batched_tokens, chunk) * moe.top_k
+    hidden = architecture.hidden_size
+    return rows * (max(width // 2, hidden) + max(width, hidden)) * setting.element_bytes
+
+
+def indexer_bytes(setting: Setting) -> int:
+    """The gather buffer of a sparse-attention indexer: max_model_len × 40 entries of 132 bytes."""
+    if not has_indexer(setting.architecture) or setting.runner == "ascend":
+        return 0
+    grown = setting.resolved.version >= INDEXER_GROWS
+    entries = INDEXER_ENTRIES if grown else INDEXER_ENTRIES_FIRST
+    return setting.resolved.max_model_len * entries * INDEXER_ENTRY_BYTES
+
+
+def encoder_bytes(setting: Setting) -> tuple[int, int]:
+    """The vision encoder on as many of the largest items as a batch may hold; its inputs and outputs, which stay.
+
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run, vllm/multimodal/budget.py (0.19.0).
+    """
+    architecture, resolved = setting.architecture, setting.resolved
+    vision, limits = architecture.vision, setting.scenario.limit_mm_per_prompt
+    if vision is None or not architecture.is_multimodal:
+        return 0, 0
+    if limits is not None and limits.get("image", 1) == 0 and limits.get("video", 1) == 0:
+        return 0, 0
+    per_item = max(1, vision.max_tokens_per_item)
+    budget = max(resolved.max_num_batched_tokens, per_item)
+    per_prompt = max(1, resolved.max_model_len // per_item)
+    if limits is not None:
+        per_prompt = min(per_prompt, max(1, limits.get("image", per_prompt)))
+    items = max(1, min(budget // per_item, resolved.max_num_seqs * per_prompt))
+    tokens = items * per_item
+    element = setting.element_bytes
+    patches = tokens * vision.patches_per_token
+    constants = activation_tables().encoder
+    kept = tokens * architecture.hidden_size * element + int(patches * constants.values_per_patch * element)
+    ranks = setting.parallel.tensor_parallel_size
+    return int(patches * vision.hidden_size * constants.hidden_vectors * element / ranks), kept

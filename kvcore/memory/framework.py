@@ -1,0 +1,111 @@
+"""Memory outside torch's allocator, and torch buffers that are neither weights nor activations."""
+
+from __future__ import annotations
+
+from kvcore.memory.setting import Setting
+from kvcore.memory.tables import OverheadRow, find_overhead, framework_tables
+from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.units import GIB, ceil_div
+
+COUNTED_BUFFERS = ("absolute", "consumed")
+"""Budgets that see the runner's own buffers. Source: vllm/v1/worker/gpu_worker.py (0.9.0.1, 0.27.1)."""
+
+
+def non_torch_bytes(setting: Setting) -> Quantity:
+    """Bytes of the framework inside the budget of one rank.
+
+    Kernels, workspaces and communicators made while profiling; before 0.9.2 on V1 the context too; where the budget
+    counts what the device lost, the runner's buffers too.
+
+    Source: vllm/utils/mem_utils.py:memory_profiling (0.19.0, 0.27.1).
+    """
+    tables = framework_tables()
+    rows = [_find(tables.non_torch, setting)]
+    budget = budget_kind(setting)
+    if budget == "absolute":
+        rows.append(_find(tables.context, setting))
+    buffers = runner_buffer_bytes(setting) if budget in COUNTED_BUFFERS else 0
+    return _quantity("framework", "{measured} + {buffers}", rows, buffers)
+
+
+def system_bytes(setting: Setting) -> Quantity:
+    """Bytes that are taken outside the budget of one rank: driver, context and, from 0.11 on, communicators.
+
+    Buffers of the runner that the budget does not count are here too.
+
+    Source: vllm/v1/worker/gpu_worker.py:Worker.init_device (0.10.2, 0.11.0).
+    """
+    tables = framework_tables()
+    budget = budget_kind(setting)
+    rows = [] if budget == "absolute" else [_find(tables.context, setting)]
+    if setting.link != "single" and not communication_in_budget(setting):
+        rows.append(_find(tables.communication, setting))
+    buffers = 0 if budget in COUNTED_BUFFERS else runner_buffer_bytes(setting)
+    return _quantity("system", "{measured} + {buffers}", rows, buffers)
+
+
+def budget_kind(setting: Setting) -> str:
+    """How the budget is made up: v0, absolute, parts or consumed."""
+    if setting.runner == "v0":
+        return "v0"
+    if setting.runner == "ascend":
+        return "parts"
+    return setting.switches.budget
+
+
+def communication_in_budget(setting: Setting) -> bool:
+    """Whether communicators come after the snapshot."""
+    return setting.runner == "v0" or setting.switches.communication_in_budget
+
+
+def runner_buffer_bytes(setting: Setting) -> int:
+    """Torch buffers of the model runner: token ids, positions, slots, embeddings of a multimodal batch, drafts.
+
+    The V2 runner adds its sampler's state: max_num_seqs × vocabulary counters of 4 bytes and two bit masks.
+
+    Source: vllm/v1/worker/gpu/sample/penalties.py:PenaltiesState, structured_outputs.py, input_batch.py (0.28.0).
+    """
+    architecture, resolved = setting.architecture, setting.resolved
+    tokens, sequences = resolved.max_num_batched_tokens, resolved.max_num_seqs
+    total = tokens * 24
+    hidden = tokens * architecture.hidden_size * setting.element_bytes
+    if architecture.is_multimodal:
+        total += hidden
+    if resolved.speculative_method and not resolved.speculative_method.startswith("ngram"):
+        total += hidden * (2 if architecture.is_multimodal else 1)
+    if setting.runner == "v2":
+        queries = 1 + resolved.num_speculative_tokens
+        mask = ceil_div(architecture.vocab_size, 32) * 4
+        total += sequences * (architecture.vocab_size * 4 + mask + mask * queries)
+    return total
+
+
+def _find(rows: tuple[OverheadRow, ...], setting: Setting) -> OverheadRow:
+    row = find_overhead(
+        rows,
+        version=setting.resolved.version,
+        runner=setting.runner,
+        vendor=setting.accelerator.vendor.value,
+        link=setting.link,
+    )
+    assert row is not None, "the last row of each table matches anything"
+    return row
+
+
+def _quantity(name: str, formula: str, rows: list[OverheadRow], buffers: int) -> Quantity:
+    gib = sum(row.gib for row in rows)
+    spread = sum(row.spread_gib**2 for row in rows) ** 0.5
+    value = int(gib * GIB) + buffers
+    return Quantity(
+        name=name,
+        value=value,
+        unit=Unit.BYTES,
+        formula=formula,
+        inputs=(
+            Quantity(name="measured", value=int(gib * GIB), unit=Unit.BYTES, grade=Grade.FITTED),
+            Quantity(name="buffers", value=buffers, unit=Unit.BYTES, grade=Grade.DERIVED),
+        ),
+        grade=Grade.FITTED,
+        source="; ".join(row.source for row in rows),
+        interval=(value - spread * GIB, value + spread * GIB),
+    )

@@ -1,0 +1,95 @@
+"""What the overheads of one rank depend on, gathered once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from kvcore.catalogue.accelerators import Accelerator, Interconnect
+from kvcore.engine.partition import stage_layers
+from kvcore.engine.resolved import Resolved
+from kvcore.engine.versions import Switches, switches_of
+from kvcore.model.architecture import Architecture
+from kvcore.model.cache_state import SparseIndexer
+from kvcore.model.quantization import read_quantization
+from kvcore.scenario import Engine, Parallel, Scenario
+
+DTYPE_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One rank of one pipeline stage."""
+
+    scenario: Scenario
+    architecture: Architecture
+    resolved: Resolved
+    accelerator: Accelerator
+    parallel: Parallel
+    switches: Switches
+    stage: int
+    runner: str
+    """v0, v1, v2 or ascend."""
+    link: str
+    """single, nvlink (any fast link between the cards of a machine) or pcie."""
+    element_bytes: int
+    layers: int
+    """Decoder layers of this stage."""
+    storage: str
+    """The storage format of the weights: method and detail, lower case."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this stage makes the logits."""
+        return self.stage == self.parallel.pipeline_parallel_size - 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this stage embeds tokens and images."""
+        return self.stage == 0
+
+
+def setting_of(
+    scenario: Scenario, architecture: Architecture, resolved: Resolved, accelerator: Accelerator, stage: int
+) -> Setting:
+    """The setting of a rank of pipeline stage `stage`."""
+    parallel = scenario.parallel
+    quantization = read_quantization(scenario.config, scenario.quantization)
+    return Setting(
+        scenario=scenario,
+        architecture=architecture,
+        resolved=resolved,
+        accelerator=accelerator,
+        parallel=parallel,
+        switches=switches_of(resolved.version),
+        stage=stage,
+        runner=_runner(resolved),
+        link=_link(parallel, accelerator),
+        element_bytes=DTYPE_BYTES[resolved.dtype],
+        storage=f"{quantization.method} {quantization.detail}".lower(),
+        layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
+    )
+
+
+def _runner(resolved: Resolved) -> str:
+    if resolved.engine is not Engine.VLLM:
+        return "ascend"
+    if resolved.is_v0:
+        return "v0"
+    return "v2" if resolved.use_v2_model_runner else "v1"
+
+
+def _link(parallel: Parallel, accelerator: Accelerator) -> str:
+    if parallel.tensor_parallel_size == 1:
+        return "single"
+    is_fast = accelerator.interconnect not in (Interconnect.PCIE, Interconnect.NONE)
+    fits_one_machine = parallel.tensor_parallel_size <= accelerator.devices_per_node
+    return "nvlink" if is_fast and fits_one_machine else "pcie"
+
+
+@lru_cache(maxsize=4096)
+def has_indexer(architecture: Architecture) -> bool:
+    """Whether some layer has a sparse-attention indexer."""
+    layers = dict.fromkeys(architecture.layers)
+    return any(isinstance(cache, SparseIndexer) for layer in layers for cache in layer.caches)
