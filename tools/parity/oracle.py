@@ -2,8 +2,8 @@
 
     python oracle.py --card H100-80GB < jobs.jsonl > rows.jsonl
 
-A job: {"id", "config", "hf_quant_config"?, "draft_config"?, "args": {EngineArgs fields}, "available_gib": [...],
-"text_model_only"?}. The package is imported once; each job runs in a forked child with a memory and a time limit.
+A job: {"id", "config", "hf_quant_config"?, "draft_config"?, "args": {EngineArgs fields}, "available_gib": [...]}.
+The package is imported once; each job runs in a forked child with a memory and a time limit.
 """
 
 from __future__ import annotations
@@ -64,11 +64,29 @@ def _model_directory(config: dict[str, Any], quant: dict[str, Any] | None = None
 
 def _arguments(job: dict[str, Any]) -> dict[str, Any]:
     arguments = dict(job["args"])
-    if "speculative_config" in arguments and job.get("draft_config"):
+    if arguments.get("max_model_len") == "auto":
+        arguments["max_model_len"] = -1
+    if "speculative_config" in arguments:
         speculative = dict(arguments["speculative_config"])
-        speculative["model"] = _model_directory(job["draft_config"])
+        if speculative.pop("config", None) or "model" in speculative:
+            speculative["model"] = _model_directory(job["draft_config"])
         arguments["speculative_config"] = speculative
     return arguments
+
+
+def _text_model(job: dict[str, Any]) -> dict[str, Any] | None:
+    """The job for the language model of a multimodal config alone."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    config = job["config"]
+    text = next((config[name] for name in ("text_config", "llm_config") if name in config), None)
+    if not isinstance(text, dict):
+        return None
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(text.get("model_type", ""))
+    if not text.get("architectures") and not known:
+        return None
+    shared = {key: config[key] for key in ("quantization_config", "torch_dtype", "dtype") if key in config}
+    return job | {"config": {"architectures": [known], **shared, **text}, "text_model_only": True}
 
 
 def _built_rank(config: Any, rank: int) -> dict[str, Any]:
@@ -80,6 +98,7 @@ def _built_rank(config: Any, rank: int) -> dict[str, Any]:
     from vllm.platforms import current_platform
     from vllm.utils.torch_utils import set_default_torch_dtype
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+    from vllm.v1.worker.workspace import init_workspace_manager
     from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 
     parallel = config.parallel_config
@@ -93,6 +112,7 @@ def _built_rank(config: Any, rank: int) -> dict[str, Any]:
             parallel.prefill_context_parallel_size,
             parallel.decode_context_parallel_size,
         )
+        init_workspace_manager(torch.device("cuda"))
         with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
             model = initialize_model(vllm_config=config)
             built = {"weights_bytes": _bytes(model.parameters()), "buffers_bytes": _bytes(model.buffers())}
@@ -184,6 +204,8 @@ def _plan(config: Any, specs: list[dict[str, Any]], available_gib: float) -> dic
         resolve_kv_cache_layout(config, [layouts], [spec for rank in specs for spec in rank.values()])
         given = [int(available_gib * GIB)] * len(specs)
         cache = generate_scheduler_kv_cache_config(get_kv_cache_configs(config, copy.deepcopy(specs), given))
+        if not cache.kv_cache_groups:
+            return plan | {"num_blocks": cache.num_blocks, "groups": []}
         tokens, concurrency = get_kv_cache_capacity(config, cache)
         plan |= {"num_blocks": cache.num_blocks, "kv_tokens": tokens, "max_concurrency": concurrency}
         plan["groups"] = [_group(group) for group in cache.kv_cache_groups]
@@ -247,7 +269,11 @@ def main() -> None:
         for line in sys.stdin:
             job = json.loads(line)
             row = _in_child(lambda job=job: run_job(job))
-            row = {"id": job["id"], "card": card, "engine_version": vllm.__version__.split("+")[0]} | row
+            if "failed" in row and (text_only := _text_model(job)):
+                retried = _in_child(lambda job=text_only: run_job(job))
+                if "failed" not in retried:
+                    row = retried | {"text_model_only": True, "whole_model": row["failed"]}
+            row = {"id": job["id"], "engine_version": vllm.__version__.split("+")[0]} | row
             answers.write(json.dumps(row) + "\n")
             answers.flush()
 

@@ -18,6 +18,7 @@ os.environ.update(
     CUDA_VISIBLE_DEVICES="",  # Triton accepts having no driver only when the list is set and empty
     HF_HUB_OFFLINE="1",
     VLLM_NO_USAGE_STATS="1",
+    VLLM_ALLOW_LONG_MAX_MODEL_LEN="1",
     VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
     OMP_NUM_THREADS="1",  # a forked child must not wait for the parent's threads
     TOKENIZERS_PARALLELISM="false",
@@ -150,8 +151,11 @@ def _install_cuda() -> None:
     torch.cuda.current_stream = lambda *_, **__: Inert()
     torch.cuda.set_device = lambda *_, **__: None
     torch.cuda.current_device = lambda: "cuda:0"
+    torch.accelerator.empty_cache = torch.accelerator.synchronize = lambda *_, **__: None
     # The meta device context recognises constructors by identity: let it note them before they are wrapped.
     torch.utils._device._device_constructors()
+    tolist = torch.Tensor.tolist  # of ALiBi slopes, which are values and not shapes
+    torch.Tensor.tolist = lambda self: [0.0] * self.numel() if self.is_meta else tolist(self)
     for name in CONSTRUCTORS:
         setattr(torch, name, _on_meta_when_cuda(getattr(torch, name)))
 
@@ -263,7 +267,8 @@ def join_process_group(rank: int, world_size: int) -> None:
 def admit_config(config: dict[str, object]) -> None:
     """Let transformers read a config whose class comes as code beside the checkpoint: its keys as they stand.
 
-    The engine reads such a config by key too; class defaults of the missing code are not known, so nothing is.
+    The engine reads such a config by key too. No default of the missing code is known, so none is filled in,
+    except what no byte depends on and the catalogue therefore leaves out.
     """
     from transformers import AutoConfig, PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -284,6 +289,6 @@ def admit_config(config: dict[str, object]) -> None:
                 if key.endswith("_config") and key != "quantization_config" and isinstance(value, dict):
                     inner = value.get("model_type")
                     keys[key] = AutoConfig.for_model(**value) if inner else PreTrainedConfig(**value)
-            super().__init__(**keys)
+            super().__init__(**{"rms_norm_eps": 1e-6, "layer_norm_eps": 1e-5, "layer_norm_epsilon": 1e-5} | keys)
 
     AutoConfig.register(name, AsWritten)

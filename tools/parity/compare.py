@@ -1,0 +1,167 @@
+"""What kvcore.plan says beside what the engine said: a row, its disagreements, a table of agreement."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from kvcore.cli import answer
+
+Row = dict[str, Any]
+Disagreement = tuple[str, Any, Any]
+"""What differs, the engine's value, ours."""
+
+ASPECTS = ("weights", "blocks", "tokens", "concurrency", "defaults", "groups", "refusal")
+DEFAULTS = ("block_size", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization")
+KINDS = {
+    "FullAttentionSpec": "full_attention",
+    "SlidingWindowSpec": "sliding_window",
+    "ChunkedLocalAttentionSpec": "chunked_local_attention",
+    "MLAAttentionSpec": "mla_attention",
+    "SlidingWindowMLASpec": "sliding_window_mla",
+    "MambaSpec": "mamba",
+    "CrossAttentionSpec": "cross_attention",
+}
+REFUSALS = re.compile(
+    r"Total number of attention heads|is not supported anymore|are not supported for now|not divisible|"
+    r"must be divisible|does not support"
+)
+"""What the engine says when it refuses a deployment; other failures are of the stand-ins and make no row."""
+ESTIMATE = re.compile(r"estimated maximum model length is (\d+)")
+
+
+def row_of(job: dict[str, Any], result: dict[str, Any]) -> Row | None:
+    """The test datum of a job, or None where the stand-ins did not carry it to an answer."""
+    row: Row = {"model": job["model"], "card": job["card"], "args": job["args"]}
+    if "failed" in result:
+        if not REFUSALS.search(result["failed"]):
+            return None
+        return row | {"refused": result["failed"][:300]}
+    if result.get("text_model_only"):
+        row["text_model_only"] = True
+    else:
+        row["weights"] = [stage["weights_bytes"] for stage in result["stages"]]
+        for part in ("draft_bytes", "lora_bytes"):
+            if part in result["stages"][-1]:
+                row[part] = [stage.get(part, 0) for stage in result["stages"]]
+    row["resolved"] = {name: result["resolved"][name] for name in DEFAULTS}
+    row["backends"] = result["stages"][0]["backends"]
+    planned = [plan for plan in result["plans"] if "groups" in plan]
+    if planned:
+        row["groups"] = [group[:3] for group in planned[0]["groups"]]
+    row["plans"] = [_compact(plan) for plan in result["plans"]]
+    return row
+
+
+def _compact(plan: dict[str, Any]) -> list[Any]:
+    """[GiB, blocks, tokens, concurrency, length] or [GiB, refusal]."""
+    if "refusal" in plan:
+        return [plan["available_gib"], plan["refusal"][:250]]
+    figures = [plan["available_gib"], plan["num_blocks"], plan.get("kv_tokens"), plan.get("max_concurrency")]
+    return [*figures, plan["max_model_len"]] if "max_model_len" in plan else figures
+
+
+def request_of(row: Row, header: Row, available_gib: float) -> dict[str, Any]:
+    """The contract's request for one plan of a row."""
+    return {
+        "model": row["model"],
+        "accelerator": header["cards"][row["card"]],
+        "engine_version": header["engine_version"],
+        "measured": {"available_kv_gib": available_gib},
+        **row["args"],
+    }
+
+
+def disagreements(row: Row, header: Row) -> list[Disagreement]:
+    """Every figure of the row that kvcore does not give exactly."""
+    if "refused" in row:
+        result = answer(json.dumps(request_of(row, header, 40.0)))
+        return [] if result["status"] == "error" else [("refusal", row["refused"], "planned")]
+    found: list[Disagreement] = []
+    for plan in row["plans"]:
+        result = answer(json.dumps(request_of(row, header, plan[0])))
+        if result["status"] == "error":
+            if isinstance(plan[1], str) and not ESTIMATE.search(plan[1]):
+                continue  # refused by both
+            return [("answered", "a plan", result["error"]["message"])]
+        found += _plan_disagreements(row, plan, result)
+        if plan is row["plans"][0]:
+            found += _model_disagreements(row, result)
+    return found
+
+
+def _plan_disagreements(row: Row, plan: list[Any], result: dict[str, Any]) -> Iterable[Disagreement]:
+    kv = result["kv"]
+    if isinstance(plan[1], str):
+        estimate = ESTIMATE.search(plan[1])
+        if result["verdict"] not in ("context-too-long", "no-kv-memory"):
+            yield "refusal", plan[1], result["verdict"]
+        elif estimate and kv.get("longest_request_tokens") != int(estimate[1]):
+            yield "refusal", int(estimate[1]), kv.get("longest_request_tokens")
+        return
+    _, blocks, tokens, concurrency, *length = plan
+    expected = [("blocks", blocks, "num_blocks"), ("tokens", tokens, "tokens")]
+    for aspect, value, name in expected:
+        if value is not None and value != kv.get(name):
+            yield aspect, value, kv.get(name)
+    ours = kv.get("max_concurrency")
+    if concurrency is not None and (ours is None or abs(ours - concurrency) > 1e-9 * concurrency):
+        yield "concurrency", concurrency, ours
+    groups = [[g["kind"], g["block_size"], g["layers"]] for g in kv.get("groups", ())]
+    theirs = [[KINDS.get(kind, kind), block, layers] for kind, block, layers in row.get("groups", ())]
+    if sorted(groups) != sorted(theirs):
+        yield "groups", _short(theirs), _short(groups)
+    if length and result["resolved"]["max_model_len"] != length[0]:
+        yield "defaults", f"max_model_len={length[0]}", f"max_model_len={result['resolved']['max_model_len']}"
+
+
+def _model_disagreements(row: Row, result: dict[str, Any]) -> Iterable[Disagreement]:
+    if "weights" in row:
+        extra = row.get("draft_bytes", [0] * len(row["weights"]))
+        theirs = [one + more for one, more in zip(row["weights"], extra, strict=True)]
+        # With the KV memory given, no rank is worse than another: any stage's figure is right.
+        if result["weights_bytes_per_rank"] not in theirs:
+            yield "weights", theirs, result["weights_bytes_per_rank"]
+    for name in DEFAULTS:
+        if name == "max_model_len" and row["args"].get(name) == "auto":
+            continue
+        if row["resolved"][name] != result["resolved"][name]:
+            yield "defaults", f"{name}={row['resolved'][name]}", f"{name}={result['resolved'][name]}"
+
+
+def _short(groups: list[list[Any]]) -> str:
+    return ", ".join(f"{count}x{group}" for group, count in Counter(map(str, groups)).items())
+
+
+def aspects_of(row: Row) -> set[str]:
+    """What a row says something about."""
+    if "refused" in row:
+        return {"refusal"}
+    said = {"defaults"} | ({"weights"} if "weights" in row else set())
+    for plan in row["plans"]:
+        said |= {"refusal"} if isinstance(plan[1], str) else {"blocks", "tokens", "concurrency", "groups"}
+    return said
+
+
+def agreement_table(rows: Iterable[tuple[str, Row, list[Disagreement]]]) -> str:
+    """Rows that agree of rows that say something, per family and aspect."""
+    agree: dict[str, Counter[str]] = defaultdict(Counter)
+    total: dict[str, Counter[str]] = defaultdict(Counter)
+    for family, row, found in rows:
+        wrong = {aspect for aspect, _, _ in found}
+        for name in (family, "all"):
+            total[name]["rows"] += 1
+            agree[name]["rows"] += not found
+            for aspect in aspects_of(row):
+                total[name][aspect] += 1
+                agree[name][aspect] += not wrong & {aspect, "answered"}
+    width = max(map(len, total), default=3)
+    columns = ("rows", *ASPECTS)
+    lines = ["family".ljust(width) + "".join(column.rjust(13) for column in columns)]
+    for name in [*sorted(name for name in total if name != "all"), "all"]:
+        cells = [f"{agree[name][c]}/{total[name][c]}" if total[name][c] else "" for c in columns]
+        lines.append(name.ljust(width) + "".join(cell.rjust(13) for cell in cells))
+    return "\n".join(lines)
