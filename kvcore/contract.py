@@ -10,7 +10,6 @@ from kvcore.plan import Plan, Verdict
 from kvcore.present.launch import launch_command
 from kvcore.units import gib
 
-
 PARTS: Final = (
     "total",
     "system",

@@ -11,6 +11,7 @@ from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.defaults import resolve
+from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
@@ -79,6 +80,7 @@ def plan(scenario: Scenario) -> Plan:
     quantization = read_quantization(scenario.config, scenario.quantization)
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
     parallel = scenario.parallel
+    heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     resolved = resolve(scenario, architecture, accelerator)
     block_size = aligned_block_size(architecture, parallel, resolved)
     if block_size != resolved.block_size:

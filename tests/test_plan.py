@@ -32,7 +32,12 @@ def rule_of_thumb() -> dict[str, Any]:
         "gpu_memory_utilization": 0.75,
         "max_model_len": 8192,
         "dtype": "float16",
-        "measured": {"weights_gib": 8.0, "non_torch_gib": 5.0, "peak_activation_gib": 0.0, "cuda_graph_gib": 0.0},
+        "measured": {
+            "weights_gib": 8.0,
+            "non_torch_gib": 5.0,
+            "peak_activation_gib": 0.0,
+            "cuda_graph_gib": 0.0,
+        },
     }
 
 
@@ -48,7 +53,12 @@ def test_the_rule_of_thumb_gives_the_article_s_numbers(rule_of_thumb: dict[str, 
 def test_what_the_person_gives_is_graded_measured(rule_of_thumb: dict[str, Any]) -> None:
     memory = planned(**rule_of_thumb).memory
     assert memory is not None
-    grades = {memory.weights.grade, memory.framework.grade, memory.activations.grade, memory.cuda_graphs.grade}
+    grades = {
+        memory.weights.grade,
+        memory.framework.grade,
+        memory.activations.grade,
+        memory.cuda_graphs.grade,
+    }
     assert grades == {Grade.MEASURED}
 
 
@@ -56,7 +66,7 @@ def test_the_engine_s_own_answer_differs_from_the_rule_of_thumb(rule_of_thumb: d
     """65,524,246,528 bytes of checkpoint over 8 cards are 7.63 GiB, and 5 GiB a card of overhead is far too much."""
     own = planned(**{**rule_of_thumb, "accelerator": "RTX-4090-24GB", "measured": None})
     assert own.memory is not None
-    assert own.memory.total.value == 23.52 * GIB
+    assert own.memory.total.value == pytest.approx(23.52 * GIB, abs=1)
     assert own.memory.weights.value / GIB == pytest.approx(65_524_246_528 / 8 / GIB, rel=0.005)
     assert own.available_kv_bytes is not None
     assert own.available_kv_bytes > 7 * GIB
@@ -134,7 +144,9 @@ MODELS = ("Qwen/Qwen3-32B", "meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mixtr
 scenarios = st.fixed_dictionaries(
     {
         "model": st.sampled_from(MODELS),
-        "accelerator": st.sampled_from(["H100-80GB", "A100-40GB", "RTX-4090-24GB", "MI300X-192GB", "B200-180GB"]),
+        "accelerator": st.sampled_from(
+            ["H100-80GB", "A100-40GB", "RTX-4090-24GB", "MI300X-192GB", "B200-180GB"]
+        ),
         "tensor_parallel_size": st.sampled_from([1, 2, 4, 8]),
         "gpu_memory_utilization": st.integers(30, 98).map(lambda share: share / 100),
         "max_model_len": st.integers(16, 40_960),
@@ -160,7 +172,9 @@ def test_the_parts_sum_to_the_total(request: dict[str, Any]) -> None:
     if got is None:
         return
     assert got.memory is not None
-    assert sum(getattr(got.memory, part).value for part in PARTS) == pytest.approx(got.memory.total.value, abs=1)
+    assert sum(getattr(got.memory, part).value for part in PARTS) == pytest.approx(
+        got.memory.total.value, abs=1
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -188,7 +202,10 @@ def test_more_of_the_card_never_leaves_less_for_the_cache(request: dict[str, Any
 @settings(max_examples=40, deadline=None)
 @given(scenarios)
 def test_more_ranks_never_more_weight_on_each(request: dict[str, Any]) -> None:
-    one, two = attempt(request), attempt({**request, "tensor_parallel_size": 2 * request["tensor_parallel_size"]})
+    one, two = (
+        attempt(request),
+        attempt({**request, "tensor_parallel_size": 2 * request["tensor_parallel_size"]}),
+    )
     if one is None or two is None:
         return
     assert two.weights.total <= one.weights.total

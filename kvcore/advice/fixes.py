@@ -10,6 +10,7 @@ from kvcore import catalogue
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan, Verdict, plan
 from kvcore.scenario import Scenario
+from kvcore.units import gib
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
@@ -39,7 +40,8 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     Order: a shorter context, an fp8 KV cache, more of the card, fewer sequences in the profile run, no graphs,
     the next tensor parallel size, fp8 weights, a larger card.
     """
-    return tuple(fix for knob in _KNOBS for fix in knob(broken))
+    knobs = _WEIGHT_KNOBS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _KNOBS
+    return tuple(fix for knob in knobs for fix in knob(broken))
 
 
 def _try(scenario: Scenario, **changes: object) -> Plan | None:
@@ -130,11 +132,12 @@ def _fp8_weights(broken: Plan) -> Iterator[Fix]:
 
 def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
     now = broken.accelerator
+    least_gib = gib(broken.loaded_weights.value) / broken.resolved.gpu_memory_utilization
     larger = sorted(
         (
             card
             for card in catalogue.load_accelerators()
-            if card.vendor is now.vendor and card.memory_gib > LARGER * now.memory_gib
+            if card.vendor is now.vendor and card.memory_gib > max(LARGER * now.memory_gib, least_gib)
         ),
         key=lambda card: (card.memory_gib, card.id),
     )
@@ -151,3 +154,5 @@ _KNOBS: Final = (
     _fp8_weights,
     _larger_accelerator,
 )
+_WEIGHT_KNOBS: Final = (_more_utilization, _more_tensor_parallel, _fp8_weights, _larger_accelerator)
+"""The knobs that can mend weights that do not fit."""
