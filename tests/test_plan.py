@@ -67,7 +67,7 @@ def test_the_engine_s_own_answer_differs_from_the_rule_of_thumb(rule_of_thumb: d
     own = planned(**{**rule_of_thumb, "accelerator": "RTX-4090-24GB", "measured": None})
     assert own.memory is not None
     assert own.memory.total.value == pytest.approx(23.52 * GIB, abs=1)
-    assert own.memory.weights.value / GIB == pytest.approx(65_524_246_528 / 8 / GIB, rel=0.005)
+    assert own.memory.weights.value / GIB == pytest.approx(65_524_246_528 / 8 / GIB, rel=0.03)
     assert own.available_kv_bytes is not None
     assert own.available_kv_bytes > 7 * GIB
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -58,10 +59,12 @@ def cuda_graph_bytes(setting: Setting) -> Quantity:
 
 
 def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
-    """Bytes that the engine's own estimate takes off the budget: 0 before 0.20.
+    """Bytes that the engine's own estimate takes off the budget: 0 before 0.20; a given figure stands for both.
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_cudagraph_memory (0.18.1, 0.20.2).
     """
+    if actual.grade is Grade.MEASURED and counts_estimate(setting):
+        return replace(actual, name="counted_graphs")
     tables = graph_tables()
     value = spread = 0.0
     count = graph_count(setting)
