@@ -17,8 +17,8 @@ from kvcore.units import GIB, gib
 Figure: TypeAlias = dict[str, Any]
 
 BAR_HEIGHT: Final = 168
-ROW_HEIGHT: Final = 22
-"""Of one line of notes above the bar."""
+EXTRA_ROW: Final = 30
+"""Of the name of a narrow shortage, above the two lines of notes."""
 NARROW: Final = 0.15
 """A shortage of a smaller share of the bar is named above it."""
 
@@ -107,16 +107,16 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
         trace
         for segment in segments(plan)
         if segment.size > 0
-        for trace in _segment_traces(segment, missing.start if missing is not None else end, t)
+        for trace in _segment_traces(segment, missing, t)
     ]
     shapes = [_line(budget, BUDGET, "dash", 2), _line(total, CAPACITY, "solid", 3)]
     notes = [
         _line_note(budget, t("budget {size}", size=gib_text(memory.budget.value)), 1.06, budget / end),
         _line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, total / end),
     ]
-    rows = 2
+    extra = 0
     if missing is not None:
-        rows += missing.size < NARROW * end
+        extra = EXTRA_ROW if missing.size < NARROW * end else 0
         data.append(_shortage_trace(missing))
         label = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
         notes.append(_shortage_note(missing, label, end))
@@ -133,8 +133,8 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
     layout = {
         "barmode": "overlay",
         "bargap": 0,
-        "height": BAR_HEIGHT + ROW_HEIGHT * (rows - 2),
-        "margin": {"l": 4, "r": 4, "t": 4 + ROW_HEIGHT * rows, "b": 46},
+        "height": BAR_HEIGHT + extra,
+        "margin": {"l": 4, "r": 4, "t": 48 + extra, "b": 46},
         "showlegend": False,
         "xaxis": axis,
         "yaxis": {"visible": False, "fixedrange": True, "range": [-0.5, 0.5]},
@@ -147,15 +147,22 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _segment_traces(segment: Segment, limit: float, t: Words) -> list[Figure]:
-    """The segment up to `limit`, with its name, and the rest of it without."""
-    inside = min(segment.size, max(0.0, limit - segment.start))
-    if inside >= segment.size or segment.part.name == "unused":
-        return [_segment_trace(segment, segment.start, segment.size, t, named=True)]
-    rest = _segment_trace(segment, segment.start + inside, segment.size - inside, t, named=False)
-    if inside <= 0:
-        return [rest]
-    return [_segment_trace(segment, segment.start, inside, t, named=True), rest]
+def _segment_traces(segment: Segment, missing: Shortage | None, t: Words) -> list[Figure]:
+    """The segment with its name on the part that the shortage does not cover."""
+    start, end = segment.start, segment.start + segment.size
+    if missing is None or end <= missing.start:
+        return [_segment_trace(segment, start, segment.size, t, named=True)]
+    if segment.part.name == "unused":
+        cut = min(end, max(start, missing.start + missing.size))
+        pieces = [(start, cut, False), (cut, end, True)]
+    else:
+        cut = max(start, missing.start)
+        pieces = [(start, cut, True), (cut, end, False)]
+    return [
+        _segment_trace(segment, left, right - left, t, named=named)
+        for left, right, named in pieces
+        if right > left
+    ]
 
 
 def _segment_trace(segment: Segment, start: float, width: float, t: Words, *, named: bool) -> Figure:

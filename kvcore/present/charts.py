@@ -158,7 +158,7 @@ def _band(curve: ConcurrencyCurve, low: float) -> Figure:
         "x": [*curve.lengths, *reversed(curve.lengths)],
         "y": [*upper, *reversed(lower)],
         "fill": "toself",
-        "fillcolor": "rgba(0,114,178,0.20)",
+        "fillcolor": "rgba(0,114,178,0.30)",
         "line": {"width": 0},
         "hoverinfo": "skip",
         "name": "interval",
@@ -178,7 +178,7 @@ def _curve_line(
         "y": [y for _, y in points],
         "line": {
             "color": CURRENT_LINE if current else OTHER_LINE,
-            "width": 3.5 if current else 1.5,
+            "width": 2.5 if current else 1.5,
             "dash": dash,
         },
         "text": [

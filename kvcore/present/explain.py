@@ -11,7 +11,7 @@ from typing import Final
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan
-from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, msg
+from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
 from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes
 from kvcore.units import GB
 
@@ -215,7 +215,7 @@ def number_rows(plan: Plan, numbers: Figures, t: Words) -> tuple[NumberRow, ...]
         NumberRow(
             label=label,
             value=_value_text(quantity),
-            gigabytes=f"{quantity.value / GB:,.3f}" if quantity.unit is Unit.BYTES else "",
+            gigabytes=f"{quantity.value / GB:,.4g}" if quantity.unit is Unit.BYTES else "",
             scope=t(SCOPES[quantity.scope]),
             formula=quantity.symbolic,
             substituted=quantity.substituted,
@@ -274,7 +274,7 @@ def _value_text(quantity: Quantity) -> str:
 
 def _interval_text(quantity: Quantity, t: Words) -> str:
     if quantity.interval is None:
-        return DASH
+        return ""
     low, high = quantity.interval
     if quantity.unit is Unit.BYTES:
         return t("{low} to {high}", low=gib_text(low), high=gib_text(high))

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.versions import find_release
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
@@ -136,7 +137,9 @@ def decode(params: Mapping[str, str]) -> Decoded:
     scenario = None
     while scenario is None:
         try:
-            scenario = _scenario(given)
+            read = _scenario(given)
+            find_release(read.engine, read.engine_version)
+            scenario = read
         except KvPlannerError as error:
             blamed = _blamed(error, given)
             repairs.extend(_repair(error, given, name) for name in blamed)
@@ -188,7 +191,9 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
         return scenario if memory_gib is None else with_memory(scenario, memory_gib)
     facts = {name: given[f"accelerator.{name}"] for name in ("name", "vendor") if f"accelerator.{name}" in given}
     request["accelerator"] = facts | ({} if memory_gib is None else {"memory_gib": memory_gib})
-    return scenario_from_request(request)
+    scenario = scenario_from_request(request)
+    card = scenario.accelerator or catalogue.find_accelerator(START["accelerator"])
+    return replace(scenario, accelerator=catalogue_card(card) or card)
 
 
 def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
@@ -245,7 +250,9 @@ def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
     memory = {"accelerator.memory_gib": _text(card.memory_gib)}
     if known is not None:
         return {"accelerator": card.id, **memory}
-    return {"accelerator.name": card.name, "accelerator.vendor": card.vendor.value, **memory}
+    # A memory that was read from the name is read from it again.
+    is_given = card.memory_grade is Grade.MEASURED
+    return {"accelerator.name": card.name, "accelerator.vendor": card.vendor.value, **(memory if is_given else {})}
 
 
 def _encode_plain(name: str, value: object) -> dict[str, str]:

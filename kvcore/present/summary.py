@@ -128,15 +128,13 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
         Card(
             label=t("KV cache tokens"),
             value=count(cache.tokens) if cache is not None and has_pool else DASH,
-            note=t("per replica, {blocks} blocks × {size}", blocks=count(cache.num_blocks), size=str(resolved.block_size))
-            if cache is not None and has_pool
-            else missing,
+            note=t("per replica") if has_pool else missing,
             help=_help(t("The figure that the engine prints as GPU KV cache size."), figures.tokens, t),
         ),
         Card(
             label=t("KV per token"),
             value=kib_text(per_token) if per_token else DASH,
-            note=(t("per GPU, {size} on {count} GPUs", size=kib_text(per_token * ranks), count=str(ranks)) if ranks > 1 else t("per GPU")),
+            note=(t("per GPU, {size} in all", size=kib_text(per_token * ranks)) if ranks > 1 else t("per GPU")),
             help=_help(t("What each further token of a request takes on one GPU."), figures.bytes_per_token, t),
         ),
         Card(

@@ -59,7 +59,7 @@ def repairs(t: Words) -> None:
     """The values of a link that were not usable, once; the page goes on with what stands in their place."""
     found = st.session_state.get("repairs", ())
     if found:
-        with st.container(border=True, key="repairs"):
+        with st.container(border=True, key="repairs", gap="xsmall"):
             st.markdown(f":material/link_off: **{t('Part of this link was not usable')}**")
             for repair in found:
                 used = repair.used or t("the default")
@@ -92,12 +92,12 @@ def refusal(error: KvPlannerError, t: Words) -> None:
 
 
 def notices(found: Sequence[Notice], t: Words) -> None:
-    """Warnings beside the plan."""
+    """Warnings beside the plan, each with what can be done."""
     if found:
-        with st.container(border=True, key="notices"):
+        with st.container(border=True, key="notices", gap="xsmall"):
+            st.markdown(f":material/info: **{t('To know')}**")
             for notice in found:
-                st.markdown(f":material/info: `{notice.code}`")
-                st.text(f"{t.error(notice)}\n{t.next_step(notice)}")
+                st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
 
 
 def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> None:

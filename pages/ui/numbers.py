@@ -17,12 +17,18 @@ from kvcore.present.text import Words, count, gib_text
 
 def table(rows: Sequence[NumberRow], t: Words) -> None:
     """The text alternative of the charts: value, formula with today's numbers, grade, source."""
-    head = (t("Number"), t("Value"), "GB", t("Per"), t("Formula"), t("With today's numbers"), t("Known how"), t("80 % interval"), t("Source"))  # fmt: skip
-    body = [
-        (row.label, row.value, row.gigabytes, row.scope, row.formula, row.substituted, row.grade, row.interval, row.source)
+    head = (t("Number"), t("Value"), t("Formula, with today's numbers"), t("Known how, 80 % interval"), t("Source"))
+    body = "".join(
+        "<tr>"
+        f"<td>{_two_lines(row.label, row.scope)}</td>"
+        f'<td class="kv-figure">{_two_lines(row.value, row.gigabytes and f"{row.gigabytes} GB")}</td>'
+        f'<td class="kv-formula">{_two_lines(row.formula, row.substituted and f"= {row.substituted}")}</td>'
+        f"<td>{_two_lines(row.grade, row.interval)}</td>"
+        f'<td class="kv-source">{escape(row.source)}</td>'
+        "</tr>"
         for row in rows
-    ]  # fmt: skip
-    _html_table(head, body, figures=(1, 2), code=(4, 5))
+    )
+    _html_table(head, body)
 
 
 def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
@@ -31,17 +37,15 @@ def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
         return
     with st.expander(t("Your figures against the estimate"), expanded=True, icon=":material/compare_arrows:"):
         head = (t("Part"), t("Estimate"), t("Yours"), t("Difference"), t("KV cache tokens"))
-        body = [
-            (
-                t(step.label),
-                gib_text(step.predicted_bytes),
-                gib_text(step.given_bytes),
-                gib_text(step.given_bytes - step.predicted_bytes, signed=True),
-                f"{count(step.tokens_before)} → {count(step.tokens_after)}",
-            )
+        body = "".join(
+            f"<tr><td>{escape(t(step.label))}</td>"
+            f'<td class="kv-figure">{escape(gib_text(step.predicted_bytes))}</td>'
+            f'<td class="kv-figure">{escape(gib_text(step.given_bytes))}</td>'
+            f'<td class="kv-figure">{escape(gib_text(step.given_bytes - step.predicted_bytes, signed=True))}</td>'
+            f'<td class="kv-figure">{count(step.tokens_before)} → {count(step.tokens_after)}</td></tr>'
             for step in steps
-        ]
-        _html_table(head, body, figures=(1, 2, 3, 4))
+        )
+        _html_table(head, body)
         st.caption(t("Each line is laid on the one above it, so the last figure is the plan above."))
 
 
@@ -64,14 +68,10 @@ def downloads(plan: Plan, figures: Figures, t: Words) -> None:
         )
 
 
-def _html_table(
-    head: Sequence[str], body: Sequence[Sequence[str]], figures: tuple[int, ...] = (), code: tuple[int, ...] = ()
-) -> None:
-    def cell(index: int, text: str) -> str:
-        kind = ' class="kv-figure"' if index in figures else ""
-        inner = f"<code>{escape(text)}</code>" if index in code and text else escape(text)
-        return f"<td{kind}>{inner}</td>"
+def _two_lines(first: str, second: str) -> str:
+    return f'{escape(first)}<div class="kv-soft">{escape(second)}</div>' if second else escape(first)
 
+
+def _html_table(head: Sequence[str], body: str) -> None:
     header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    rows = "".join(f"<tr>{''.join(cell(i, text) for i, text in enumerate(row))}</tr>" for row in body)
-    st.html(f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>')
+    st.html(f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>')

@@ -15,6 +15,8 @@ from kvcore.present.explain import RequestShare, request_share
 from kvcore.present.text import Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
 from kvcore.units import GIB
 
+SMALLEST_HALF_WIDTH = GIB / 50
+"""A narrower interval says nothing at the precision shown."""
 MAX_CELLS = 64
 MAX_SLOTS = 400
 """More request slots than this are thinner than a pixel."""
@@ -34,7 +36,8 @@ def legend(plan: Plan, t: Words) -> None:
         interval = ""
         if quantity.interval is not None and segment.part.name != "unused":
             half = (quantity.interval[1] - quantity.interval[0]) / 2
-            interval = f' <span class="kv-soft">± {escape(gib_text(half))}</span>' if half else ""
+            if half >= SMALLEST_HALF_WIDTH:
+                interval = f' <span class="kv-soft">± {escape(gib_text(half))}</span>'
         items.append(
             f'<li><span class="kv-swatch kv-{segment.part.name}"></span>{escape(t(segment.part.label))} '
             f"<b>{escape(gib_text(quantity.value))}</b>{interval}</li>"
@@ -84,11 +87,12 @@ def _pool_bar(share: RequestShare, t: Words) -> str:
         count=concurrency_text(fitting),
     )
     whole = int(fitting)
-    used = 100 * whole / fitting if fitting >= 1 else 0
+    used = 100 * whole / fitting if fitting >= 1 else 100 * fitting
     slots = min(max(whole, 1), MAX_SLOTS)
+    rest = "kv-rest" if fitting >= 1 else "kv-missing"
     body = (
         f'<span class="kv-slots" style="width:{used:.2f}%;--cell:{100 / slots:.3f}%"></span>'
-        f'<span class="kv-rest" style="width:{100 - used:.2f}%"></span>'
+        f'<span class="{rest}" style="width:{100 - used:.2f}%"></span>'
     )
     return f'<div class="kv-title">{escape(title)}</div><div class="kv-strip">{body}</div>'
 

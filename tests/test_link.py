@@ -1,0 +1,249 @@
+"""The link: complete, readable, and never an exception."""
+
+import string
+from dataclasses import fields, replace
+from urllib.parse import parse_qsl
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvcore import catalogue
+from kvcore.errors import MESSAGES
+from kvcore.model.config import ModelConfig
+from kvcore.present import link
+from kvcore.request import DTYPES, KV_CACHE_DTYPES, scenario_from_request
+from kvcore.scenario import Engine, Measured, Parallel, Scenario, SpeculativeConfig
+
+WORKED = (
+    "model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"
+    "&max_model_len=8192&dtype=float16"
+)
+START = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB"})
+
+gib = st.floats(0, 1000, allow_nan=False)
+optional_gib = st.none() | gib
+names = st.text(string.ascii_letters + string.digits + "._- ", min_size=1, max_size=20)
+
+
+def counts(high: int) -> st.SearchStrategy[int]:
+    return st.integers(1, high)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    # Sizes that Qwen3-32B takes: 64 heads, 8 KV heads, 64 layers.
+    return replace(
+        START,
+        accelerator=draw(st.sampled_from(catalogue.load_accelerators())),
+        engine=draw(st.sampled_from(Engine)),
+        engine_version=draw(st.sampled_from((None, "0.33.0", "0.19.0"))),
+        parallel=Parallel(
+            tensor_parallel_size=draw(st.sampled_from((1, 2, 4, 8))),
+            pipeline_parallel_size=draw(st.sampled_from((1, 2))),
+            data_parallel_size=draw(counts(8)),
+            enable_expert_parallel=draw(st.booleans()),
+        ),
+        dtype=draw(st.sampled_from(DTYPES)),
+        quantization=draw(st.sampled_from((None, "fp8"))),
+        kv_cache_dtype=draw(st.sampled_from(KV_CACHE_DTYPES)),
+        gpu_memory_utilization=draw(st.none() | st.floats(0.01, 1.0)),
+        max_model_len=draw(st.sampled_from((None, -1)) | counts(1 << 20)),
+        max_num_seqs=draw(st.none() | counts(4096)),
+        max_num_batched_tokens=draw(st.none() | counts(1 << 20)),
+        block_size=draw(st.none() | st.sampled_from((16, 32, 128))),
+        enforce_eager=draw(st.booleans()),
+        enable_prefix_caching=draw(st.none() | st.booleans()),
+        enable_chunked_prefill=draw(st.none() | st.booleans()),
+        disable_hybrid_kv_cache_manager=draw(st.booleans()),
+        speculative_config=draw(
+            st.none()
+            | st.builds(
+                SpeculativeConfig,
+                method=st.sampled_from(("ngram", "eagle")),
+                num_speculative_tokens=st.none() | counts(16),
+                model=st.none() | names,
+                draft_tensor_parallel_size=st.none() | counts(8),
+            )
+        ),
+        enable_lora=draw(st.booleans()),
+        max_loras=draw(counts(64)),
+        max_lora_rank=draw(counts(512)),
+        limit_mm_per_prompt=draw(
+            st.none() | st.dictionaries(st.sampled_from(("image", "video")), st.integers(0, 9), min_size=1)
+        ),
+        cpu_offload_gb=draw(gib),
+        kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
+        num_gpu_blocks_override=draw(st.none() | counts(1 << 20)),
+        env=draw(st.dictionaries(st.text(string.ascii_uppercase + "_", min_size=1, max_size=12), names, max_size=2)),
+        measured=Measured(**{field.name: draw(optional_gib) for field in fields(Measured)}),
+    )  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(scenarios())
+def test_every_field_comes_back(scenario: Scenario) -> None:
+    params = dict(parse_qsl(link.query_string(link.encode(scenario)), keep_blank_values=True))
+    scenario_again = link.decode(params).scenario
+    refused = {repair.field for repair in link.decode(params).repairs}
+    # A refusal that makes the engine take another size may change that size, and nothing else.
+    assert refused <= {"tensor_parallel_size"}
+    assert scenario_again == replace(
+        scenario, parallel=replace(scenario.parallel, tensor_parallel_size=scenario_again.parallel.tensor_parallel_size)
+    )  # fmt: skip
+    if not refused:
+        assert scenario_again == scenario
+
+
+def test_every_field_of_a_scenario_is_generated() -> None:
+    generated = {
+        "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "dtype", "quantization",
+        "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+        "block_size", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
+        "disable_hybrid_kv_cache_manager", "speculative_config", "enable_lora", "max_loras", "max_lora_rank",
+        "limit_mm_per_prompt", "cpu_offload_gb", "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured",
+    }  # fmt: skip
+    assert {field.name for field in fields(Scenario)} == generated
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(link._KNOWN)) | st.text(max_size=12),
+        st.text(max_size=30) | st.sampled_from(("nan", "1e999", "-1", "0", "9" * 400, "{", "[" * 200, "true")),
+        max_size=6,
+    )
+)
+def test_no_link_raises_and_what_is_wrong_is_named(params: dict[str, str]) -> None:
+    decoded = link.decode(params)
+    for repair in decoded.repairs:
+        assert repair.error.code in MESSAGES
+        assert len(repair.given) <= 60
+    again = link.decode(link.encode(decoded.scenario))
+    assert again.scenario == decoded.scenario
+    assert again.repairs == ()
+
+
+@pytest.mark.parametrize("model", catalogue.model_ids())
+def test_every_bundled_model_comes_back_by_its_id(model: str) -> None:
+    scenario = scenario_from_request({"model": model, "accelerator": "H100-80GB"})
+    params = link.encode(scenario)
+    assert params["model"] == model
+    assert "config" not in params
+    assert link.decode(params).scenario.config == scenario.config
+
+
+def test_every_bundled_accelerator_comes_back_by_its_id() -> None:
+    for card in catalogue.load_accelerators():
+        params = link.encode(replace(START, accelerator=card))
+        assert params["accelerator"] == card.id
+        assert link.decode(params).scenario.accelerator == card
+
+
+def test_the_worked_example_is_read_as_people_write_it() -> None:
+    decoded = link.decode(dict(parse_qsl(WORKED)))
+    scenario = decoded.scenario
+    assert decoded.repairs == ()
+    assert scenario.accelerator is not None
+    assert scenario.accelerator.id == "RTX-4090-24GB"
+    assert (scenario.parallel.tensor_parallel_size, scenario.gpu_memory_utilization) == (8, 0.75)
+    assert (scenario.max_model_len, scenario.dtype) == (8192, "float16")
+    assert "&".join(f"{k}={v}" for k, v in parse_qsl(WORKED)) in WORKED
+
+
+def test_a_link_reads_like_flags() -> None:
+    scenario = link.decode(dict(parse_qsl(WORKED))).scenario
+    assert link.query_string(link.encode(scenario)) == (
+        "v=1&model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&engine=vllm&tensor_parallel_size=8&dtype=float16"
+        "&kv_cache_dtype=auto&gpu_memory_utilization=0.75&max_model_len=8192"
+    )
+
+
+def test_overrides_and_exact_memory_travel() -> None:
+    params = dict(parse_qsl(WORKED)) | {
+        "accelerator.memory_gib": "24",
+        "measured.weights_gib": "8",
+        "measured.cuda_graph_gib": "0",
+    }
+    scenario = link.decode(params).scenario
+    assert scenario.accelerator is not None
+    assert scenario.accelerator.memory_gib == 24.0
+    assert scenario.measured == Measured(weights_gib=8.0, cuda_graph_gib=0.0)
+    assert params.items() <= link.encode(scenario).items()
+
+
+def test_a_card_of_ones_own_travels() -> None:
+    params = {"accelerator.memory_gib": "30.5", "accelerator.vendor": "nvidia", "accelerator.name": "Prototype 9"}
+    scenario = link.decode(params).scenario
+    assert scenario.accelerator is not None
+    assert scenario.accelerator.memory_gib == 30.5
+    assert link.decode(link.encode(scenario)).scenario == scenario
+
+
+def test_a_config_of_ones_own_travels_in_the_link() -> None:
+    config = ModelConfig.from_mapping(
+        {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+            "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+            "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "rope_theta": 500000.0,
+        }
+    )  # fmt: skip
+    scenario = replace(START, model="config.json", config=config, checkpoint=type(START.checkpoint)())
+    decoded = link.decode(link.encode(scenario))
+    assert decoded.repairs == ()
+    assert decoded.scenario == scenario
+
+
+def test_a_config_too_long_for_a_link_stays_out() -> None:
+    config = ModelConfig.from_mapping({"model_type": "llama", "filler": "x" * link.MAX_CONFIG_CHARACTERS})
+    assert "config" not in link.encode(replace(START, model="config.json", config=config))
+
+
+@pytest.mark.parametrize(
+    ("params", "field", "code"),
+    [
+        ({"model": "no/such-model"}, "model", "unknown-model"),
+        ({"max_model_len": "many"}, "max_model_len", "invalid-value"),
+        ({"gpu_memory_utilization": "7"}, "gpu_memory_utilization", "invalid-value"),
+        ({"gpu_memory_utilization": "nan"}, "gpu_memory_utilization", "invalid-value"),
+        ({"measured.weights_gib": "-1"}, "measured.weights_gib", "invalid-value"),
+        ({"accelerator": "H1000"}, "accelerator", "unknown-accelerator"),
+        ({"accelerator.memory_gib": "0"}, "accelerator.memory_gib", "invalid-value"),
+        ({"enforce_eager": "perhaps"}, "enforce_eager", "invalid-value"),
+        ({"gpu_memory_utilisation": "0.9"}, "gpu_memory_utilisation", "unknown-field"),
+        ({"config": "{"}, "config", "invalid-json"),
+        ({"v": "2"}, "v", "unknown-link-version"),
+        ({"engine_version": "newest"}, "engine_version", "invalid-value"),
+    ],
+)
+def test_a_bad_value_is_named_once_and_the_rest_is_used(params: dict[str, str], field: str, code: str) -> None:
+    decoded = link.decode({"dtype": "float16", **params})
+    assert [(repair.field, repair.error.code) for repair in decoded.repairs] == [(field, code)]
+    assert decoded.scenario.dtype == "float16"
+
+
+def test_a_size_that_does_not_divide_the_heads_gives_way_to_the_next_smaller() -> None:
+    decoded = link.decode({"model": "Qwen/Qwen3-32B", "tensor_parallel_size": "6"})
+    assert decoded.scenario.parallel.tensor_parallel_size == 4
+    (repair,) = decoded.repairs
+    assert (repair.field, repair.given, repair.used) == ("tensor_parallel_size", "6", "4")
+
+
+def test_parameters_of_the_page_are_left_alone() -> None:
+    assert link.decode({"lang": "zh", "utm_source": "mail"}).repairs == ()
+    assert not link.is_scenario({"lang": "zh", "utm_source": "mail"})
+
+
+def test_what_absent_means_is_frozen() -> None:
+    """A link of version 1 leaves these out; a change here changes what old links say."""
+    assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
+        "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None, "block_size": None,
+        "enforce_eager": False, "enable_prefix_caching": None, "enable_chunked_prefill": None,
+        "disable_hybrid_kv_cache_manager": False, "enable_lora": False, "max_loras": 1, "max_lora_rank": 16,
+        "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,
+    }  # fmt: skip
+    assert (link.START["model"], link.START["accelerator"]) == ("Qwen/Qwen3-32B", "H100-80GB")
+    assert Parallel() == Parallel(
+        tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1,
+        decode_context_parallel_size=1, enable_expert_parallel=False,
+    )  # fmt: skip
