@@ -1,6 +1,7 @@
 """The bundled facts: models and accelerators, each with its source and the date it was checked."""
 
-from kvcore.catalogue.accelerators import accelerator_from_facts, find_accelerator, load_accelerators
+from kvcore.catalogue.accelerators import find_accelerator, load_accelerators
+from kvcore.catalogue.card_from_facts import accelerator_from_facts
 from kvcore.catalogue.models import find_model, load_models, model_ids
 
 __all__ = [

@@ -1,0 +1,238 @@
+"""The bundled facts: every entry loads strictly, and what logs print finds the right card."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from urllib.parse import quote
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor, read_accelerators
+from kvcore.errors import CatalogueError
+from kvcore.quantity import Grade
+
+CARD = """
+[Card-1GB]
+name = "Card"
+vendor = "nvidia"
+memory_gib = 0.9
+memory_grade = "exact"
+interconnect = "pcie"
+source = "a log"
+checked = 2026-11-21
+"""
+
+
+class TestAccelerators:
+    @pytest.mark.parametrize("card", catalogue.load_accelerators(), ids=lambda card: card.id)
+    def test_every_entry_is_usable_in_a_link_and_sourced(self, card: Accelerator) -> None:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+", card.id)
+        assert quote(card.id) == card.id
+        assert len(card.source) > 10
+        assert datetime.date(2026, 1, 1) <= datetime.date.fromisoformat(card.checked)
+        assert card.memory_grade in (Grade.EXACT, Grade.ASSUMED)
+        assert "LOG:" not in card.source
+        assert "GH:" not in card.source
+        for text in (card.id, card.name, *card.aliases):
+            assert catalogue.find_accelerator(text) is card
+
+    @pytest.mark.parametrize("card", catalogue.load_accelerators(), ids=lambda card: card.id)
+    def test_no_memory_is_the_marketing_figure(self, card: Accelerator) -> None:
+        marketed = re.search(r"(\d+)GB$", card.id)
+        assert marketed is not None
+        assert 0.78 * int(marketed[1]) <= card.memory_gib < int(marketed[1])
+
+    def test_there_are_enough_of_each_vendor(self) -> None:
+        cards = catalogue.load_accelerators()
+        assert len(cards) >= 100
+        assert {card.vendor for card in cards} == set(Vendor)
+        assert sum(card.vendor is Vendor.HUAWEI for card in cards) >= 8
+
+    def test_cuda_cards_have_a_capability_and_integrated_ones_are_alone(self) -> None:
+        for card in catalogue.load_accelerators():
+            assert (card.compute_capability is not None) == (card.vendor is Vendor.NVIDIA), card.id
+            if card.is_integrated:
+                assert (card.interconnect, card.devices_per_node) == (Interconnect.NONE, 1), card.id
+
+    @pytest.mark.parametrize(
+        ("accelerator", "memory_gib", "grade"),
+        [
+            # torch's own totals in published logs
+            ("H100-80GB", 79.19, Grade.EXACT),
+            ("H200-141GB", 139.81, Grade.EXACT),
+            ("B200-180GB", 178.35, Grade.EXACT),
+            ("L4-24GB", 22.05, Grade.EXACT),
+            ("T4-16GB", 14.56, Grade.EXACT),
+            ("Ascend-910B3-64GB", 60.96, Grade.EXACT),
+            ("GB10-128GB", 121.63, Grade.EXACT),
+            # 49,140 MiB of nvidia-smi = 47.988 GiB, less 0.40 and 0.18 %
+            ("RTX-A6000-48GB", 47.50, Grade.ASSUMED),
+            # 24,576 MiB = 24 GiB, less 0.40 and 0.18 %
+            ("A30-24GB", 23.56, Grade.ASSUMED),
+            # 21,527 MB = 21.02 GiB, less 7 %
+            ("Ascend-310P3-24GB", 19.55, Grade.ASSUMED),
+        ],
+    )
+    def test_memory(self, accelerator: str, memory_gib: float, grade: Grade) -> None:
+        card = catalogue.find_accelerator(accelerator)
+        assert (card.memory_gib, card.memory_grade) == (memory_gib, grade)
+
+    @pytest.mark.parametrize(
+        ("text", "accelerator"),
+        [
+            ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+            ("h100_80gb", "H100-80GB"),
+            ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+            ("Tesla T4", "T4-16GB"),
+            ("NVIDIA GeForce RTX 4090", "RTX-4090-24GB"),
+            ("RTX 4090", "RTX-4090-24GB"),
+            ("DGX Spark", "GB10-128GB"),
+            ("Ascend 910B3", "Ascend-910B3-64GB"),
+            ("amd instinct mi300x", "MI300X-192GB"),
+        ],
+    )
+    def test_names_that_logs_print(self, text: str, accelerator: str) -> None:
+        assert catalogue.find_accelerator(text).id == accelerator
+
+    def test_an_unknown_one_has_near_matches(self) -> None:
+        with pytest.raises(CatalogueError) as caught:
+            catalogue.find_accelerator("H100-80G")
+        assert caught.value.code == "unknown-accelerator"
+        assert "H100-80GB" in caught.value.params["near"]
+
+    @pytest.mark.parametrize("text", ["", "x" * 100_000, "\x00", "../../etc", "{value}"])
+    def test_any_text_is_refused_by_code(self, text: str) -> None:
+        with pytest.raises(CatalogueError) as caught:
+            catalogue.find_accelerator(text)
+        assert caught.value.code == "unknown-accelerator"
+        assert str(caught.value).isprintable()
+
+
+class TestReadAccelerators:
+    def test_the_smallest_entry(self) -> None:
+        (card,) = read_accelerators(CARD)
+        assert (card.id, card.devices_per_node, card.aliases) == ("Card-1GB", 8, ())
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ('source = "a log"\n', ""),
+            ('source = "a log"', 'source = " "'),
+            ("checked = 2026-11-21", 'checked = "yesterday"'),
+            ('name = "Card"', "name = 3"),
+            ("[Card-1GB]", '["Card 1GB"]'),
+            ("[Card-1GB]", '["Card/1GB"]'),
+            ('vendor = "nvidia"', 'vendor = "nvidea"'),
+            ("memory_gib = 0.9", "memory_gib = 1"),
+            ("memory_gib = 0.9", "memory_gib = -0.9"),
+            ("memory_gib = 0.9", "memory_gib = 2048.0"),
+            ("memory_gib = 0.9", "memory_gib = nan"),
+            ('memory_grade = "exact"', 'memory_grade = "sure"'),
+            ('interconnect = "pcie"', 'interconnect = "cable"'),
+            ('interconnect = "pcie"', 'interconnect = "pcie"\ncolour = "green"'),
+            ('interconnect = "pcie"', 'interconnect = "pcie"\ncompute_capability = [9]'),
+            ('interconnect = "pcie"', 'interconnect = "pcie"\ncompute_capability = "9.0"'),
+            ('interconnect = "pcie"', 'interconnect = "pcie"\nis_integrated = 1'),
+            ('interconnect = "pcie"', 'interconnect = "pcie"\ndevices_per_node = 0'),
+            ('interconnect = "pcie"', 'interconnect = "pcie"\naliases = "Card A"'),
+            ('interconnect = "pcie"', 'interconnect = "pcie"\nmemory_bandwidth_gb_s = 900'),
+            ("[Card-1GB]", "Card = 3\n[Card-1GB]"),
+        ],
+    )
+    def test_a_wrong_entry_is_named_with_its_file(self, old: str, new: str) -> None:
+        assert old in CARD
+        with pytest.raises(CatalogueError) as caught:
+            read_accelerators(CARD.replace(old, new))
+        assert caught.value.code == "catalogue-entry"
+        assert caught.value.field.startswith("accelerators.toml:Card")
+
+    @pytest.mark.parametrize("second", [CARD, "[Card-1GB"])
+    def test_a_table_twice_or_no_toml(self, second: str) -> None:
+        with pytest.raises(CatalogueError) as caught:
+            read_accelerators(CARD + second)
+        assert caught.value.field == "accelerators.toml"
+
+    def test_two_cards_must_not_be_spelt_alike(self) -> None:
+        twin = CARD.replace("Card-1GB", "Card-2GB").replace('"Card"', '"Twin"')
+        assert len(read_accelerators(CARD + twin)) == 2
+        with pytest.raises(CatalogueError) as caught:
+            read_accelerators(CARD + twin.replace('"Twin"', '"card 1gb"'))
+        assert caught.value.field == "accelerators.toml:Card-2GB"
+
+
+class TestAcceleratorFromFacts:
+    @pytest.mark.parametrize(
+        ("memory_gib", "vendor", "name", "capability", "interconnect"),
+        [
+            (79.19, "nvidia", "NVIDIA H100 80GB HBM3", (9, 0), Interconnect.NVLINK),
+            (79.19, "nvidia", "H100", (9, 0), Interconnect.NVLINK),
+            (79.1, "nvidia", "NVIDIA H100 PCIe", (9, 0), Interconnect.PCIE),
+            (44.4, "nvidia", "L40S 46GB", (8, 9), Interconnect.PCIE),
+            (44.4, "nvidia", "L40S 48GB", (8, 9), Interconnect.PCIE),
+            (95.01, "nvidia", "RTX PRO 6000 Blackwell Server 96GB", (12, 0), Interconnect.PCIE),
+            (94.97, "nvidia", "RTX PRO 6000 Blackwell 95GB", (12, 0), Interconnect.PCIE),
+            (31.36, "nvidia", "RTX 5090 32607MiB", (12, 0), Interconnect.PCIE),
+            (39.39, "nvidia", "A100-SXM4-40GB", (8, 0), Interconnect.NVLINK),
+            (79.3, "nvidia", "NVIDIA A100 80GB PCIe", (8, 0), Interconnect.PCIE),
+            (139.81, "nvidia", "GH200 120GB", (9, 0), Interconnect.NONE),
+            (14.56, None, "14.56 GiB card", (7, 5), Interconnect.PCIE),
+            (184.31, None, "184.31 GiB card", (10, 0), Interconnect.NVLINK),
+            (79.18, None, "79.18 GiB card", (9, 0), Interconnect.NVLINK),
+            (61.27, "huawei", "61.27 GiB card", None, Interconnect.HCCS),
+            (30.48, "huawei", "Ascend vNPU 32GB", None, Interconnect.HCCS),
+            (31.86, "amd", "AMD Radeon AI PRO R9700 32GB", None, Interconnect.PCIE),
+            (191.69, "amd", "AMD Instinct MI300X OAM", None, Interconnect.XGMI),
+            (23.6, "nvidia", None, (8, 6), Interconnect.PCIE),
+        ],
+    )
+    def test_the_kind_comes_from_the_name_and_the_memory_is_kept(
+        self,
+        memory_gib: float,
+        vendor: str | None,
+        name: str | None,
+        capability: tuple[int, int] | None,
+        interconnect: Interconnect,
+    ) -> None:
+        card = catalogue.accelerator_from_facts(memory_gib, vendor, name)
+        assert (card.memory_gib, card.memory_grade) == (memory_gib, Grade.MEASURED)
+        assert (card.compute_capability, card.interconnect) == (capability, interconnect)
+        assert card.name == name or name is None
+
+    @pytest.mark.parametrize(
+        ("name", "memory_gib", "is_integrated"),
+        [
+            ("A100", 79.15, False),
+            ("DGX Spark GB10", 121.63, True),
+            ("DGX Spark", 121.63, True),
+            ("Jetson AGX Thor", 122.80, True),
+            ("NVIDIA H200", 139.81, False),
+            # 24 GiB less 0.40 and 0.18 %
+            ("24GB card", 23.56, False),
+        ],
+    )
+    def test_a_missing_memory_is_assumed(self, name: str, memory_gib: float, is_integrated: bool) -> None:
+        card = catalogue.accelerator_from_facts(None, None, name)
+        assert (card.memory_gib, card.memory_grade) == (memory_gib, Grade.ASSUMED)
+        assert card.is_integrated is is_integrated
+
+    def test_a_board_with_twice_the_memory_is_another_board(self) -> None:
+        assert catalogue.accelerator_from_facts(47.4, "nvidia", "RTX 4090").name == "RTX 4090"
+        assert catalogue.accelerator_from_facts(47.4, "nvidia", "RTX 4090").compute_capability == (8, 9)
+
+    @pytest.mark.parametrize(
+        ("memory_gib", "vendor", "expected"),
+        [(17.3, "nvidia", Vendor.NVIDIA), (17.3, None, Vendor.NVIDIA), (40.0, "cambricon", Vendor.OTHER)],
+    )
+    def test_what_nothing_matches_is_of_no_known_kind(
+        self, memory_gib: float, vendor: str | None, expected: Vendor
+    ) -> None:
+        card = catalogue.accelerator_from_facts(memory_gib, vendor, "Unheard")
+        assert (card.vendor, card.compute_capability, card.memory_gib) == (expected, None, memory_gib)
+
+    @pytest.mark.parametrize("name", [None, "", "Moore Threads GPU", "RTX 9999", "GPU", "0GB card"])
+    def test_without_memory_and_without_a_known_name_there_is_no_card(self, name: str | None) -> None:
+        with pytest.raises(CatalogueError) as caught:
+            catalogue.accelerator_from_facts(None, "nvidia", name)
+        assert caught.value.code == "unknown-accelerator"
