@@ -101,6 +101,8 @@ class Words:
         if REASON in params:
             params[REASON] = self.reason(params[REASON])
         text = render(self._plain(msgid), error.field, params)
+        if self.language is not Language.ENGLISH:
+            return text
         first = msgid.split(" ", 1)[0]
         return text if first.strip("abcdefghijklmnopqrstuvwxyz',") else text[:1].upper() + text[1:]
 

@@ -1,0 +1,81 @@
+"""One control changes one field."""
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.errors import KvPlannerError
+from kvcore.model.config import ModelConfig
+from kvcore.present import choices
+from kvcore.present.edit import memory_override_gib, with_field, with_model
+from kvcore.request import scenario_from_request
+from kvcore.scenario import Checkpoint
+
+START = scenario_from_request(
+    {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": 8, "max_model_len": 32768}
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "read"),
+    [
+        ("tensor_parallel_size", 2, lambda s: s.parallel.tensor_parallel_size),
+        ("enable_expert_parallel", True, lambda s: s.parallel.enable_expert_parallel),
+        ("max_model_len", 1000, lambda s: s.max_model_len),
+        ("measured.weights_gib", 8.0, lambda s: s.measured.weights_gib),
+        ("accelerator", "A100-80GB", lambda s: s.accelerator.id),
+        ("accelerator.memory_gib", 24.0, lambda s: s.accelerator.memory_gib),
+        ("quantization", "fp8", lambda s: s.quantization),
+    ],
+)
+def test_one_field(field, value, read) -> None:
+    assert read(with_field(START, field, value)) == value
+
+
+def test_clearing_the_exact_memory_brings_the_cards_own_back() -> None:
+    exact = with_field(START, "accelerator.memory_gib", 24.0)
+    assert memory_override_gib(exact) == 24.0
+    assert memory_override_gib(START) is None
+    assert with_field(exact, "accelerator.memory_gib", None) == START
+
+
+def test_another_card_drops_the_exact_memory() -> None:
+    exact = with_field(START, "accelerator.memory_gib", 24.0)
+    other = with_field(exact, "accelerator", "A100-80GB")
+    assert memory_override_gib(other) is None
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e9, "24", True])
+def test_memory_that_cannot_be_is_refused(value) -> None:
+    with pytest.raises(KvPlannerError) as caught:
+        with_field(START, "accelerator.memory_gib", value)
+    assert caught.value.field == "accelerator.memory_gib"
+
+
+def test_what_another_model_does_not_take_follows_it() -> None:
+    # GPT-2: 12 heads, 1,024 positions.
+    config = ModelConfig.from_mapping(
+        {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12,
+         "n_positions": 1024, "n_ctx": 1024, "vocab_size": 50257}
+    )  # fmt: skip
+    adjusted = with_model(START, "config.json", config, Checkpoint())
+    assert adjusted.scenario.parallel.tensor_parallel_size == 4
+    assert adjusted.scenario.max_model_len == 1024
+    assert adjusted.fields == ("tensor_parallel_size", "max_model_len")
+
+
+def test_another_model_that_takes_everything_changes_nothing_else() -> None:
+    entry = catalogue.find_model("Qwen/Qwen3-14B")
+    adjusted = with_model(START, entry.id, entry.config, entry.checkpoint)
+    assert adjusted.fields == ()
+    assert adjusted.scenario.parallel == START.parallel
+
+
+def test_only_sizes_that_the_engine_takes_are_offered() -> None:
+    assert choices.tensor_parallel_sizes(START) == (1, 2, 4, 8, 16)
+
+
+def test_lengths_reach_past_the_models_limit_and_hold_it() -> None:
+    lengths = choices.context_lengths(40960, 8192)
+    assert 40960 in lengths
+    assert max(lengths) > 40960
+    assert list(lengths) == sorted(set(lengths))

@@ -1,0 +1,95 @@
+"""The table of all numbers and one request's share say what the plan says."""
+
+import csv
+import io
+
+import pytest
+
+from kvcore.present import explain
+from kvcore.present.overrides import override_steps
+from kvcore.present.text import Language, words
+from kvcore.units import GIB
+from tests import present_plans
+
+EN = words(Language.ENGLISH)
+PLANS = [present_plans.fits, present_plans.too_long, present_plans.too_big, present_plans.rule_of_thumb]
+
+
+def test_bytes_per_token_by_hand() -> None:
+    # 2 (K and V) × 64 layers × 8 KV heads × 128 × 2 bytes = 262,144 on one card; an eighth of it on each of eight.
+    assert explain.figures(present_plans.fits()).bytes_per_token.value == 262_144
+    assert explain.figures(present_plans.rule_of_thumb()).bytes_per_token.value == 32_768
+
+
+def test_bytes_per_token_are_known_without_a_pool() -> None:
+    plan = present_plans.too_big()
+    assert plan.cache is None
+    assert explain.figures(plan).bytes_per_token.value == 262_144
+
+
+@pytest.mark.parametrize("make", PLANS)
+def test_rows_have_value_grade_and_unique_names(make) -> None:
+    plan = make()
+    rows = explain.number_rows(plan, explain.figures(plan), EN)
+    assert len({row.label for row in rows}) == len(rows)
+    for row in rows:
+        assert row.value
+        assert row.grade
+        assert "{" not in row.formula + row.substituted
+
+
+@pytest.mark.parametrize("make", PLANS)
+def test_the_spreadsheet_holds_the_same_numbers(make) -> None:
+    plan = make()
+    figures = explain.figures(plan)
+    table = list(csv.DictReader(io.StringIO(explain.numbers_csv(plan, figures, EN))))
+    rows = explain.number_rows(plan, figures, EN)
+    assert [line["label"] for line in table] == [row.label for row in rows]
+    parts = {line["name"]: float(line["value"]) for line in table}
+    names = ("system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused")
+    assert sum(parts[name] for name in names) == pytest.approx(parts["total"])
+
+
+def test_concurrency_is_derived_from_blocks() -> None:
+    figures = explain.figures(present_plans.rule_of_thumb())
+    assert figures.concurrency.symbolic == "blocks / blocks_per_request"
+    assert figures.concurrency.substituted == "10,240 blocks / 512 blocks"
+    assert figures.tokens.substituted == "10,240 blocks × 16"
+
+
+def test_one_request_of_the_worked_example() -> None:
+    share = explain.request_share(present_plans.rule_of_thumb())
+    assert (share.blocks, share.block_size, share.last_block_tokens) == (512, 16, 16)
+    assert share.needed_bytes == 8192 * 32_768 == GIB // 4
+    assert (share.concurrency, share.ranks) == (20.0, 8)
+
+
+def test_the_last_block_of_an_odd_length_is_not_full() -> None:
+    share = explain.request_share(present_plans.request(max_model_len=1001))
+    assert (share.blocks, share.last_block_tokens) == (63, 9)
+
+
+def test_a_published_70b_example_by_hand() -> None:
+    # Llama-2-70B: 80 layers, 8 KV heads of 128, fp16, four cards: 2 × 80 × 2 × 128 × 2 bytes × 8192 = 0.625 GiB each.
+    plan = present_plans.request(
+        model="Qwen/Qwen2.5-72B-Instruct", accelerator="A100-80GB", tensor_parallel_size=4, dtype="float16"
+    )
+    share = explain.request_share(plan)
+    assert plan.architecture.num_layers == 80
+    assert share.needed_bytes == 0.625 * GIB
+
+
+class TestOverrides:
+    def test_each_step_begins_where_the_last_ended(self) -> None:
+        plan = present_plans.rule_of_thumb()
+        steps = override_steps(plan)
+        assert [step.field for step in steps] == [
+            "accelerator.memory_gib", "measured.weights_gib", "measured.non_torch_gib", "measured.peak_activation_gib",
+            "measured.cuda_graph_gib",
+        ] or steps[0].field == "measured.weights_gib"  # fmt: skip
+        for before, after in zip(steps, steps[1:], strict=False):
+            assert before.tokens_after == after.tokens_before
+        assert steps[-1].tokens_after == plan.cache.tokens == 163_840
+
+    def test_a_plan_without_overrides_has_no_steps(self) -> None:
+        assert override_steps(present_plans.fits()) == ()

@@ -1,0 +1,102 @@
+"""The verdict, the cards and the fixes in words."""
+
+import pytest
+
+from kvcore.advice.curve import concurrency_curve
+from kvcore.advice.fixes import fixes
+from kvcore.plan import Plan, Verdict
+from kvcore.present import explain, summary
+from kvcore.present.charts import curve_lengths
+from kvcore.present.summary import Outcome
+from kvcore.present.text import DASH, Language, words
+from tests import present_plans
+
+EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)
+
+
+def cards(plan: Plan) -> dict[str, summary.Card]:
+    curve = concurrency_curve(plan, curve_lengths(plan))
+    return {card.label: card for card in summary.cards(plan, curve, explain.figures(plan), EN)}
+
+
+@pytest.mark.parametrize(
+    ("make", "outcome", "words_of_it"),
+    [
+        (present_plans.fits, Outcome.FITS, ("Fits", "8,192 tokens", "+", "per GPU")),
+        (present_plans.too_long, Outcome.CAUTION, ("Starts only with a shorter context", "40,960", "−", "per GPU")),
+        (present_plans.too_big, Outcome.FAILS, ("Does not fit", "−", "per GPU")),
+    ],
+)
+def test_the_sentence_has_a_verdict_and_a_signed_number(make, outcome, words_of_it) -> None:
+    sentence = summary.verdict_sentence(make(), EN)
+    assert sentence.outcome is outcome
+    for word in words_of_it:
+        assert word in sentence.text
+
+
+@pytest.mark.parametrize("make", [present_plans.fits, present_plans.too_long, present_plans.too_big])
+def test_the_sentence_is_chinese_in_chinese(make) -> None:
+    text = summary.verdict_sentence(make(), ZH).text
+    assert "。" not in text
+    assert "：" in text
+    assert " per " not in text
+
+
+def test_a_tight_plan_says_so() -> None:
+    plan = present_plans.too_long()
+    tight = next((fix.plan for fix in fixes(plan) if fix.verdict is Verdict.TIGHT), None)
+    assert tight is not None
+    sentence = summary.verdict_sentence(tight, EN)
+    assert sentence.outcome is Outcome.CAUTION
+    assert sentence.text.startswith("Tight: 1 × ")
+
+
+def test_the_worked_example_in_four_cards() -> None:
+    shown = cards(present_plans.rule_of_thumb())
+    assert shown["Requests at once"].value == "20"
+    assert shown["KV cache tokens"].value == "163,840"
+    assert shown["KV per token"].value == "32 KiB"
+    assert shown["KV per token"].note == "per GPU, 256 KiB in all"
+    assert shown["Requests at once"].note.startswith("per replica")
+
+
+def test_what_is_not_there_is_a_dash_with_a_reason() -> None:
+    shown = cards(present_plans.too_big())
+    for name in ("Requests at once", "KV cache tokens", "Longest request"):
+        assert shown[name].value == DASH
+        assert shown[name].note
+    assert shown["KV per token"].value == "256 KiB"
+
+
+def test_a_start_that_fails_promises_no_concurrency() -> None:
+    shown = cards(present_plans.too_long())
+    assert shown["Requests at once"].value == DASH
+    assert shown["Longest request"].value != DASH
+
+
+def test_help_shows_the_formula_and_todays_numbers() -> None:
+    help_text = cards(present_plans.rule_of_thumb())["KV per token"].help
+    assert "2 × layers × kv_heads × head_dim × element_bytes" in help_text
+    assert "2 × 64 × 1 × 128 × 2" in help_text
+
+
+def test_the_scenario_line_says_what_is_set() -> None:
+    line = summary.scenario_line(present_plans.rule_of_thumb(), EN)
+    assert line[0] == "GeForce RTX 4090 × 8"
+    assert "8,192 tokens" in line
+    assert "utilization 0.75" in line
+
+
+@pytest.mark.parametrize("t", [EN, ZH])
+def test_every_fix_has_a_label_of_its_own(t) -> None:
+    found = (*fixes(present_plans.too_long()), *fixes(present_plans.too_big()))
+    assert found
+    for fix in found:
+        assert " = " not in summary.fix_label(fix, t), fix.field
+        assert summary.fix_result(fix, t)
+
+
+def test_model_ids_are_not_part_of_any_sentence() -> None:
+    plan = present_plans.fits()
+    texts = [summary.verdict_sentence(plan, EN).text, *summary.scenario_line(plan, EN)]
+    assert not any("Qwen" in text for text in texts)
