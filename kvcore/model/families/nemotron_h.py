@@ -127,7 +127,7 @@ def nemotron_kinds(section: Section) -> tuple[str, ...]:
         if unknown or not pattern or len(pattern) > 4096:
             raise section.invalid("hybrid_override_pattern", pattern, "expected the letters M, *, - and E")
         kinds = tuple(PATTERN[letter] for letter in pattern)
-    if set(kinds) - set(PATTERN.values()):
+    if not kinds or set(kinds) - set(PATTERN.values()):
         raise section.invalid("layers_block_type", sorted(set(kinds)), "expected mamba, attention, mlp, moe")
     return kinds
 

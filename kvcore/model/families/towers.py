@@ -112,6 +112,8 @@ def read_moonvit(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
     patch = vision.integer("patch_size")
     height, width = vision.integer("init_pos_emb_height"), vision.integer("init_pos_emb_width")
     merge = vision.integers("merge_kernel_size", minimum=1) or (2, 2)
+    if len(merge) != 2:
+        raise vision.invalid("merge_kernel_size", merge, "expected two numbers")
     merged = hidden * merge[0] * merge[1]
     modules: list[Module] = [
         Parameter(name="vision_tower.patch_embed.proj", replicated=(3 * patch**2 + 1) * hidden),

@@ -49,9 +49,7 @@ def read_fp8(section: Section) -> Quantization:
 
     Source: vllm/model_executor/layers/quantization/fp8.py:Fp8Config.from_config (0.32).
     """
-    block = section.integers("weight_block_size", minimum=1)
-    if block is not None and len(block) != 2:
-        raise section.invalid("weight_block_size", block, "expected two numbers")
+    block = read_block(section, "weight_block_size")
     is_static = section.string("activation_scheme", "dynamic") == "static"
     weights: Format = TensorScaled(static_input=is_static)
     if block is not None:
@@ -66,12 +64,22 @@ def read_fp8(section: Section) -> Quantization:
     )
 
 
+def read_block(section: Section, name: str) -> tuple[int, int] | None:
+    """Rows and columns that share a scale, or None where the checkpoint names none."""
+    block = section.integers(name, minimum=1)
+    if block is None:
+        return None
+    if len(block) != 2:
+        raise section.invalid(name, block, "expected two numbers")
+    return block[0], block[1]
+
+
 def read_deepseek_v4(section: Section, language: Section) -> Quantization:
     """DeepSeek-V4: fp8 blocks, and experts in MXFP4, NVFP4 or fp8 as `expert_dtype` and `moe_quant_algo` say.
 
     Source: vllm/models/deepseek_v4/quant_config.py:DeepseekV4FP8Config (0.32).
     """
-    block = section.integers("weight_block_size", minimum=1) or (128, 128)
+    block = read_block(section, "weight_block_size") or (128, 128)
     is_fp4 = language.string("expert_dtype", "fp4") == "fp4"
     linears = BlockScaled(rows=block[0], columns=block[1], scale_bytes=1 if is_fp4 else FLOAT32_BYTES)
     experts: Format = linears

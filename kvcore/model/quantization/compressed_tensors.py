@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.model.config import Section
-from kvcore.model.quantization.byte_wide import names_a_layer, unknown
+from kvcore.model.quantization.byte_wide import names_a_layer, read_block, unknown
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
     UNQUANTIZED,
@@ -100,17 +100,19 @@ def group_format(group: Section, packing: str) -> Format:
     bits = weights.integer("num_bits")
     kind = weights.string("type", "int")
     strategy = weights.string("strategy", "")
-    size = weights.optional_integer("group_size", minimum=-1)
+    size = weights.optional_integer("group_size", minimum=-1) or None
     is_static = inputs is not None and not inputs.get("dynamic")
     if kind == "float" and bits == 4:
         return (
             Mxfp4(linears=True)
             if size == 32
-            else Nvfp4(group_size=size or 16, input_scale=inputs is not None)
+            else Nvfp4(
+                group_size=size if size is not None and size > 0 else 16, input_scale=inputs is not None
+            )
         )
     if kind == "float" and bits == 8 and strategy == "group" and size == 32:
         return Mxfp8()
-    if kind == "int" and packing == "pack-quantized":
+    if kind == "int" and packing == "pack-quantized" and bits in (2, 3, 4, 8):
         is_grouped = strategy == "group" and size is not None
         return PackQuantized(
             bits=bits,
@@ -120,7 +122,7 @@ def group_format(group: Section, packing: str) -> Format:
     if bits != 8:
         raise unknown(METHOD, f"{bits}-bit {kind} in {packing}")
     if strategy == "block":
-        block = weights.integers("block_structure", minimum=1) or (128, 128)
+        block = read_block(weights, "block_structure") or (128, 128)
         return BlockScaled(rows=block[0], columns=block[1])
     if kind == "float":
         if strategy == "tensor":

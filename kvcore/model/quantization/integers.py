@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kvcore.model.config import Section
@@ -31,7 +31,7 @@ def read_awq(section: Section) -> Quantization:
     Source: vllm/model_executor/layers/quantization/auto_awq.py:AutoAWQConfig (0.32).
     """
     bits = section.optional_integer("w_bit", minimum=1) or section.integer("bits", minimum=1)
-    group = section.optional_integer("q_group_size", minimum=-1) or section.integer("group_size", minimum=-1)
+    group = read_group_size(section, "q_group_size" if section.has("q_group_size") else "group_size")
     if bits != 4:
         raise unknown("awq", f"{bits} bits")
     weights = PackedInteger(bits=bits, group_size=group, zero_points=section.boolean("zero_point", True))
@@ -57,7 +57,7 @@ def read_gptq(section: Section) -> Quantization:
     Source: vllm/model_executor/layers/quantization/auto_gptq.py:AutoGPTQConfig, utils/gptq_utils.py (0.32).
     """
     bits = section.integer("bits", minimum=1)
-    group = section.integer("group_size", minimum=-1)
+    group = read_group_size(section, "group_size")
     dynamic = section.optional_section("dynamic")
     rules = tuple(
         (key, value) for key, value in (dynamic.raw if dynamic else {}).items() if isinstance(value, Mapping)
@@ -79,7 +79,7 @@ def read_gptq(section: Section) -> Quantization:
         return gptq_format(
             section,
             override.integer("bits", bits, minimum=1),
-            override.integer("group_size", group, minimum=-1),
+            read_group_size(override, "group_size", group),
             override.boolean("desc_act", section.boolean("desc_act", False)),
         )
 
@@ -113,7 +113,7 @@ def dynamic_override(name: str, rules: tuple[tuple[str, Mapping[str, Any]], ...]
     """
     for key, values in rules:
         pattern = compiled_pattern(key.removeprefix("-:").removeprefix("+:"))
-        if pattern is not None and pattern.match(name):
+        if pattern.match(name):
             return None if key.startswith("-:") else Section(values, "config.quantization_config.dynamic", "")
     return Section({}, "config.quantization_config.dynamic", "")
 
@@ -161,9 +161,7 @@ def auto_round_format(section: Section, bits: int) -> Format:
         return BlockScaled(rows=128, columns=128)
     if bits not in (2, 4, 8):
         raise unknown("auto-round", f"{bits} bits")
-    return PackedInteger(
-        bits=bits, group_size=section.integer("group_size", 128, minimum=-1), expert_bias=True
-    )
+    return PackedInteger(bits=bits, group_size=read_group_size(section, "group_size", 128), expert_bias=True)
 
 
 def read_bitsandbytes(section: Section) -> Quantization:
@@ -200,10 +198,20 @@ def only_experts(weights: Format, method: str, detail: str) -> Quantization:
     return Quantization(method=method, detail=detail, format_of=format_of)
 
 
-def flatten(values: object) -> tuple[str, ...]:
-    """The texts in nested lists."""
-    if isinstance(values, str):
-        return (values,)
-    if isinstance(values, list | tuple):
-        return tuple(text for value in values for text in flatten(value))
-    return ()
+def flatten(values: Sequence[object]) -> tuple[str, ...]:
+    """The texts of a list, and of the lists in it.
+
+    Example:
+        >>> flatten(["a", ["b", "c"]])
+        ('a', 'b', 'c')
+    """
+    lists = (value if isinstance(value, list | tuple) else (value,) for value in values)
+    return tuple(text for texts in lists for text in texts if isinstance(text, str))
+
+
+def read_group_size(section: Section, name: str, default: int | None = None) -> int:
+    """Inputs a scale, -1 for one scale a row."""
+    size = section.integer(name, default, minimum=-1)
+    if size == 0:
+        raise section.invalid(name, size, "expected -1 or a positive number")
+    return size

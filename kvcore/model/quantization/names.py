@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
+from kvcore.errors import ModelError
+
 WRAPPERS: Final = (
     ("model.language_model.model.", "model."),
     ("model.language_model.", "model."),
@@ -151,24 +153,53 @@ def matches_pattern(name: str, pattern: str) -> bool:
     """
     if not pattern.startswith("re:"):
         return name == pattern
-    compiled = compiled_pattern(pattern[3:])
-    return compiled is not None and compiled.match(name) is not None
+    return compiled_pattern(pattern[3:]).match(name) is not None
 
 
 @lru_cache(maxsize=1024)
-def compiled_pattern(pattern: str) -> re.Pattern[str] | None:
-    """The compiled expression, or None for one that does not compile or nests repetitions (untrusted input)."""
-    if len(pattern) > MAX_PATTERN or NESTED_REPETITION.search(pattern):
-        return None
+def compiled_pattern(pattern: str) -> re.Pattern[str]:
+    """The compiled expression of a checkpoint; they are strangers' texts, and a short one can run for hours.
+
+    Raises ModelError `unknown-quantization` for one that does not compile or could take too long.
+
+    Example:
+        >>> compiled_pattern(".*mlp.(gate|up)_proj").match("model.layers.0.mlp.up_proj") is not None
+        True
+    """
     try:
-        return re.compile(pattern)
-    except re.error:
-        return None
+        if is_fast(pattern):
+            return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        pass
+    raise ModelError(
+        "unknown-quantization",
+        field="config.quantization_config",
+        method=f"pattern {pattern[:SHOWN_PATTERN]}",
+    )
+
+
+def is_fast(pattern: str) -> bool:
+    """Whether matching a module name takes a bounded number of steps, by the choices that the pattern leaves."""
+    if len(pattern) > MAX_PATTERN or REPEATED_GROUP.search(pattern):
+        return False
+    rest = CERTAIN.sub("", LOOKAROUND.sub("(", pattern))
+    choices: int = NAME_LENGTH ** len(UNBOUNDED.findall(rest)) * 2 ** rest.count("?")
+    while group := INNERMOST.search(rest):
+        choices *= 1 + group[0].count("|")
+        rest = rest[: group.start()] + rest[group.end() :]
+    return choices * (1 + rest.count("|")) <= MAX_CHOICES
 
 
 MAX_PATTERN: Final = 512
-NESTED_REPETITION: Final = re.compile(r"\([^()]*[*+][^()]*\)[*+{]")
-"""`(a*)*` and the like: a short text can make it run for hours."""
+SHOWN_PATTERN: Final = 60
+NAME_LENGTH: Final = 80
+MAX_CHOICES: Final = 4 * NAME_LENGTH**4
+REPEATED_GROUP: Final = re.compile(r"\)[*+{]")
+UNBOUNDED: Final = re.compile(r"[*+{]")
+INNERMOST: Final = re.compile(r"\([^()]*\)")
+LOOKAROUND: Final = re.compile(r"\(\?(?:[:=!]|<[=!])")
+CERTAIN: Final = re.compile(r"(?:\\d|\[0-9\])[*+]|\\[^dDwWsS]")
+"""Runs of digits, which names keep short, and signs that stand for themselves."""
 
 
 def matches_patterns(module: ModuleName, patterns: tuple[str, ...]) -> bool:

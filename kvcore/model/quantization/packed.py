@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
@@ -80,7 +81,7 @@ class PackedInteger(FormatBase):
         return not (aligned and shape.hidden_size % 128 == 0 and self.group_size in (-1, 32, 64, 128))
 
     def _fallback_bytes(self, shape: ExpertsShape) -> int:
-        group = self.group_size
+        group = self.group_size if self.group_size > 0 else gcd(shape.intermediate_size, shape.hidden_size)
         while group > 32 and (shape.intermediate_size % group or shape.hidden_size % group):
             group //= 2
         hidden, intermediate = shape.hidden_size, shape.intermediate_size

@@ -1,0 +1,495 @@
+"""Storage formats by hand, names against lists, and checkpoints exact against vLLM's own classes."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError
+from kvcore.memory.weights import WeightBytes, weight_bytes
+from kvcore.model.architecture import Experts, Linear, Output
+from kvcore.model.cache_state import FullAttention, Mla, RecurrentState
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
+from kvcore.model.quantization import Quantization, read_quantization
+from kvcore.model.quantization.formats import (
+    BlockScaled,
+    ChannelScaled,
+    ExpertsShape,
+    LinearShape,
+    TensorScaled,
+    Unquantized,
+)
+from kvcore.model.quantization.names import (
+    Kind,
+    ModuleName,
+    canonical,
+    compiled_pattern,
+    is_listed,
+    matches_patterns,
+    matches_wildcard,
+)
+from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackedInteger, PackQuantized
+from kvcore.scenario import Parallel
+from tests.test_families_decoder import LLAMA, resolved
+from tests.test_weights import MIXTRAL
+
+FACTS = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "data/special_models.jsonl").read_text().splitlines()
+    if '"model"' in line
+]
+
+SQUARE = LinearShape(in_features=256, outputs=(128, 128), element_bytes=2)
+EXPERTS = ExpertsShape(num_experts=2, hidden_size=256, intermediate_size=128, element_bytes=2)
+ELEMENTS = 2 * 3 * 256 * 128
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+FP8_BLOCKS = {**FP8, "weight_block_size": [128, 128]}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+W4A16 = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128},
+        }
+    },
+}
+
+
+def facts_of(room: str, *keys: str) -> list:
+    """The facts of one room that have all of `keys`, named by model."""
+    chosen = [fact for fact in FACTS if fact["room"] == room and all(key in fact for key in keys)]
+    return [pytest.param(fact, id=fact["model"]) for fact in chosen]
+
+
+def config_of(fact: dict) -> ModelConfig:
+    return ModelConfig.from_mapping(fact["config"], fact.get("hf_quant_config"))
+
+
+def parameters_per_rank(config: ModelConfig, tensor_parallel_size: int) -> int:
+    return weigh(config, tensor_parallel_size=tensor_parallel_size).parameters
+
+
+def weigh(config: ModelConfig, **parallel: Any) -> WeightBytes:
+    architecture = read_architecture(config)
+    dtype = "bfloat16" if architecture.dtype == "float32" else architecture.dtype
+    return weight_bytes(
+        architecture, read_quantization(config, None), Parallel(**parallel), resolved(dtype), 0
+    )
+
+
+def read(quantization: dict | None, base: dict = LLAMA, requested: str | None = None) -> Quantization:
+    raw = base if quantization is None else {**base, "quantization_config": quantization}
+    return read_quantization(ModelConfig.from_mapping(raw), requested)
+
+
+def linear_bytes(quantization: Quantization, name: str, parts: tuple[str, ...] = ()) -> int:
+    """Bytes of a 256 × 256 linear layer of that name."""
+    prefix, _, own = name.rpartition(".")
+    prefix = f"{prefix}." if prefix else ""
+    outputs = tuple(Output(units=256 // max(1, len(parts))) for _ in parts or (own,))
+    linear = Linear(name=own, in_features=256, outputs=outputs, parts=parts)
+    return quantization.linear_bytes(linear, 256, tuple(part.units for part in outputs), 2, prefix + own)
+
+
+def is_quantized(quantization: Quantization, name: str, parts: tuple[str, ...] = ()) -> bool:
+    return linear_bytes(quantization, name, parts) < 256 * 256 * 2
+
+
+class TestAgainstTheEngine:
+    @pytest.mark.parametrize("fact", facts_of("quantization", "weights_bytes_per_rank"))
+    def test_weights_are_exact_to_the_byte(self, fact):
+        for ranks, expected in fact["weights_bytes_per_rank"].items():
+            assert parameters_per_rank(config_of(fact), int(ranks)) == expected
+
+    def test_an_mlx_conversion_is_read_as_the_engine_reads_it_unquantized(self):
+        fact = next(fact for fact in FACTS if fact["model"].startswith("mlx-community/"))
+        assert read_quantization(config_of(fact), None).method == "unquantized"
+
+
+class TestFormatsByHand:
+    @pytest.mark.parametrize(
+        ("weights", "expected"),
+        [
+            (Unquantized(), 65536 * 2),
+            (TensorScaled(), 65536 + 2 * 4),
+            (TensorScaled(static_input=True), 65536 + 4 * 4),
+            (ChannelScaled(), 65536 + 256 * 4),
+            (BlockScaled(rows=128, columns=128), 65536 + 4 * 4),
+            (PackedInteger(bits=4, group_size=128), 32768 + 2 * 256 * 2 + 2 * 256 // 2),
+            (PackedInteger(bits=8, group_size=-1), 65536 + 256 * 2 + 256),
+            (PackQuantized(bits=4, group_size=128), 32768 + 2 * 256 * 2 + 16),
+            (PackQuantized(bits=8, group_size=-1), 65536 + 256 * 2 + 16),
+            (PackQuantized(bits=4, group_size=64, symmetric=False), 32768 + 4 * 256 * 2 + 4 * 128 + 16),
+            (Nvfp4(), 32768 + 65536 // 16 + 4 * 4),
+            (Nvfp4(input_scale=False), 32768 + 65536 // 16 + 2 * 4),
+            (Mxfp8(), 65536 + 65536 // 32),
+            (Mxfp4(), 65536 * 2),
+            (Mxfp4(linears=True), 32768 + 65536 // 32),
+        ],
+    )
+    def test_a_linear_layer(self, weights, expected):
+        assert weights.linear_bytes(SQUARE) == expected
+
+    @pytest.mark.parametrize(
+        ("weights", "expected"),
+        [
+            (Unquantized(), ELEMENTS * 2),
+            (TensorScaled(static_input=True), ELEMENTS + 2 * 5 * 4),
+            (ChannelScaled(), ELEMENTS + 2 * (2 * 128 + 256) * 4),
+            (BlockScaled(rows=128, columns=128), ELEMENTS + 2 * 6 * 4),
+            (Nvfp4(), ELEMENTS // 2 + ELEMENTS // 16 + 2 * 2 * 3 * 4),
+            (Mxfp8(), ELEMENTS + ELEMENTS // 32),
+            (Mxfp4(), ELEMENTS // 2 + ELEMENTS // 32),
+        ],
+    )
+    def test_experts(self, weights, expected):
+        assert weights.experts_bytes(EXPERTS) == expected
+
+    def test_gpt_oss_experts_are_padded_to_tiles(self):
+        shape = ExpertsShape(
+            num_experts=1, hidden_size=2880, intermediate_size=2880 // 4, element_bytes=2, bias=True
+        )
+        padded = Mxfp4(hidden_multiple=256, intermediate_multiple=128).experts_bytes(shape)
+        hidden, intermediate = 3072, 768
+        assert padded == 3 * hidden * intermediate * 17 // 32 + 2 * (2 * intermediate + hidden)
+
+    def test_a_slice_that_cuts_a_block_takes_a_finer_block(self):
+        shape = ExpertsShape(
+            num_experts=1, hidden_size=256, intermediate_size=192, element_bytes=2, is_cut=True
+        )
+        elements = 3 * 256 * 192
+        assert BlockScaled(rows=128, columns=128).experts_bytes(shape) == elements + elements // 64**2 * 4
+
+    @given(st.integers(1, 64), st.integers(1, 64), st.booleans())
+    def test_no_format_is_larger_than_sixteen_bits(self, inputs, outputs, gated):
+        linear = LinearShape(in_features=inputs * 256, outputs=(outputs * 256,), element_bytes=2)
+        experts = ExpertsShape(
+            num_experts=2,
+            hidden_size=inputs * 256,
+            intermediate_size=outputs * 256,
+            element_bytes=2,
+            gated=gated,
+        )
+        for weights in (
+            TensorScaled(static_input=True),
+            ChannelScaled(),
+            BlockScaled(rows=128, columns=128),
+            PackedInteger(bits=4, group_size=128, expert_bias=True),
+            PackedInteger(bits=8, group_size=-1),
+            PackQuantized(bits=4, group_size=32, symmetric=False),
+            Nvfp4(),
+            Mxfp8(),
+            Mxfp4(linears=True, hidden_multiple=256, intermediate_multiple=128),
+        ):
+            assert 0 < weights.linear_bytes(linear) < Unquantized().linear_bytes(linear)
+            assert 0 < weights.experts_bytes(experts) < Unquantized().experts_bytes(experts)
+            assert weights.experts_loading_bytes(experts) <= 0
+
+
+class TestNames:
+    def test_what_wraps_a_language_model_is_taken_off(self):
+        assert canonical("language_model.model.layers.0.mlp.down_proj") == "model.layers.0.mlp.down_proj"
+        assert canonical("language_model.lm_head") == "lm_head"
+        assert canonical("model.layers.0.mlp") == "model.layers.0.mlp"
+
+    def test_a_fused_module_is_listed_when_all_of_its_parts_are(self):
+        fused = ModuleName(name="a.qkv_proj", parts=("a.q_proj", "a.k_proj", "a.v_proj"))
+        assert is_listed(fused, frozenset({"a.q_proj", "a.k_proj", "a.v_proj"}))
+        assert is_listed(fused, frozenset({"a"}))
+        assert is_listed(fused, frozenset({"a.qkv_proj"}))
+        assert not is_listed(fused, frozenset({"a.q_proj", "a.k_proj"}))
+
+    def test_experts_are_listed_by_one_of_them(self):
+        experts = ModuleName(name="model.layers.1.mlp.experts", kind=Kind.EXPERTS)
+        assert is_listed(experts, frozenset({"model.layers.1.mlp.experts.0.up_proj"}))
+        assert not is_listed(experts, frozenset({"model.layers.11.mlp.experts.0.up_proj"}))
+
+    def test_wildcards(self):
+        module = ModuleName(name="model.layers.3.mlp.gate")
+        assert matches_wildcard(module, ("*.mlp.gate",))
+        assert matches_wildcard(module, ("model.layers.3.*",))
+        assert not matches_wildcard(module, ("model.layers.30.*", "lm_head"))
+
+    def test_patterns_match_from_the_start_and_names_as_a_whole(self):
+        module = ModuleName(name="model.layers.3.mlp.down_proj")
+        assert matches_patterns(module, ("re:.*mlp.*",))
+        assert matches_patterns(module, ("model.layers.3.mlp.down_proj",))
+        assert not matches_patterns(module, ("re:mlp.*", "down_proj"))
+
+    def test_experts_match_a_pattern_by_the_projections_of_the_first(self):
+        experts = ModuleName(name="model.layers.3.mlp.experts", kind=Kind.EXPERTS)
+        assert matches_patterns(experts, (r"re:.*experts\.\d+\.(gate|up|down)_proj",))
+        assert matches_patterns(experts, (r"re:.*experts\.0\.(gate|up|down)_proj",))
+        assert not matches_patterns(experts, (r"re:.*experts\.0\.gate_proj",))
+
+    @pytest.mark.parametrize(
+        "pattern",
+        [
+            r".*attn.*",
+            r"^(?!.*mlp\.experts).*$",
+            r".*\.(?:18|19)\..*",
+            r".*layers\.\d+\.mlp\.experts\.\d+\..*",
+        ],
+    )
+    def test_patterns_as_they_are_published_are_followed(self, pattern):
+        assert compiled_pattern(pattern).pattern == pattern
+
+    @pytest.mark.parametrize(
+        "pattern",
+        ["(a|a)*b", "(a*)*b", ".*" * 9 + "z", ".?" * 60, "(.|.)" * 40, "((.|.)|.)" * 20, "[", "a" * 5000],
+    )
+    def test_a_pattern_that_could_run_for_hours_is_refused_at_once(self, pattern):
+        started = time.monotonic()
+        with pytest.raises(ModelError) as caught:
+            read_and_match({**W4A16, "ignore": [f"re:{pattern}"]})
+        assert caught.value.code == "unknown-quantization"
+        assert time.monotonic() - started < 1
+
+
+def read_and_match(quantization: dict) -> bool:
+    return is_quantized(read(quantization), "model.layers.0.mlp.down_proj")
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        ("quantization", "method", "detail"),
+        [
+            (None, "unquantized", ""),
+            (FP8, "fp8", "one scale per tensor"),
+            (FP8_BLOCKS, "fp8", "128 × 128 blocks"),
+            (GPTQ, "gptq", "4 bits, groups of 128"),
+            ({**GPTQ, "bits": 8, "group_size": -1}, "gptq", "8 bits, one scale per row"),
+            (AWQ, "awq", "4 bits, groups of 128"),
+            (W4A16, "compressed-tensors", "pack-quantized"),
+            ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt_fp4", "NVFP4"),
+            ({"quant_method": "mxfp4"}, "mxfp4", "experts, groups of 32"),
+            ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", "4.5 bits"),
+            ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "auto-round", "4 bits"),
+            ({"bits": 4, "group_size": 64}, "unquantized", ""),
+        ],
+    )
+    def test_method_and_detail(self, quantization, method, detail):
+        read_one = read(quantization)
+        assert (read_one.method, read_one.detail) == (method, detail)
+
+    @pytest.mark.parametrize(
+        ("quantization", "named"),
+        [
+            ({"quant_method": "aqlm"}, "aqlm"),
+            ({"quant_method": "gguf"}, "gguf"),
+            ({**AWQ, "bits": 3}, "awq (3 bits)"),
+            ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "W4A8_AWQ"),
+            ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int3", "qscheme": "per_row"}}}, "quark"),
+        ],
+    )
+    def test_what_nobody_can_count_is_refused_by_name(self, quantization, named):
+        with pytest.raises(ModelError) as caught:
+            read(quantization)
+        assert named in str(caught.value)
+
+    def test_a_value_that_cannot_be_is_refused(self):
+        with pytest.raises(ModelError):
+            read({**GPTQ, "group_size": 0})
+        with pytest.raises(ModelError):
+            read({**FP8, "weight_block_size": [128]})
+
+    def test_the_flag_may_name_the_checkpoints_method_in_any_of_its_spellings(self):
+        for requested in ("gptq", "gptq_marlin", "auto_gptq"):
+            assert read(GPTQ, requested=requested).method == "gptq"
+
+    def test_a_flag_against_the_checkpoint_is_refused(self):
+        with pytest.raises(EngineRefusalError) as caught:
+            read(GPTQ, requested="awq")
+        assert caught.value.code == "quantization-mismatch"
+        assert "gptq" in str(caught.value)
+        assert "awq" in str(caught.value)
+
+    def test_a_flag_nobody_knows_is_refused(self):
+        with pytest.raises(ModelError) as caught:
+            read(None, requested="q8")
+        assert caught.value.code == "unknown-quantization"
+
+    def test_fp8_made_while_loading_halves_the_linear_layers(self):
+        made = read(None, requested="fp8")
+        assert made.method == "fp8"
+        assert linear_bytes(made, "model.layers.0.mlp.down_proj") == 256 * 256 + 4
+
+
+class TestLists:
+    def test_fp8_leaves_listed_modules_alone(self):
+        quantization = read({**FP8_BLOCKS, "modules_to_not_convert": ["model.layers.0.mlp.down_proj"]})
+        assert quantization.depends_on_layer
+        assert not is_quantized(quantization, "model.layers.0.mlp.down_proj")
+        assert is_quantized(quantization, "model.layers.1.mlp.down_proj")
+
+    def test_awq_leaves_alone_whatever_contains_a_listed_fragment(self):
+        quantization = read({**AWQ, "modules_to_not_convert": ["mlp"]})
+        assert not is_quantized(quantization, "model.layers.0.mlp.down_proj")
+        assert is_quantized(quantization, "model.layers.0.self_attn.o_proj")
+
+    def test_gptq_quantizes_only_the_modules_it_lists(self):
+        quantization = read({**GPTQ, "modules_in_block_to_quantize": [["self_attn.o_proj"], ["mlp.up_proj"]]})
+        assert is_quantized(quantization, "model.layers.0.self_attn.o_proj")
+        assert not is_quantized(quantization, "model.layers.0.mlp.down_proj")
+
+    def test_gptqmodels_rules_leave_alone_and_override(self):
+        rules = {"-:.*attn.*": {}, r".*\.1\.mlp.*": {"bits": 8}}
+        quantization = read({**GPTQ, "dynamic": rules})
+        assert not is_quantized(quantization, "model.layers.0.self_attn.o_proj")
+        four = linear_bytes(quantization, "model.layers.0.mlp.down_proj")
+        eight = linear_bytes(quantization, "model.layers.1.mlp.down_proj")
+        weights, zero_points = 256 * 256 // 2, 2 * 256 // 2
+        assert eight - four == weights + zero_points
+
+    def test_compressed_tensors_ignore(self):
+        quantization = read({**W4A16, "ignore": ["re:.*self_attn.*", "model.layers.0.mlp.down_proj"]})
+        assert not is_quantized(quantization, "model.layers.3.self_attn.o_proj")
+        assert not is_quantized(quantization, "model.layers.0.mlp.down_proj")
+        assert is_quantized(quantization, "model.layers.1.mlp.down_proj")
+
+    def test_modelopt_excludes_by_wildcard(self):
+        quantization = read(
+            {
+                "quant_method": "modelopt",
+                "quant_algo": "FP8",
+                "exclude_modules": ["model.layers.0.*", "lm_head"],
+            }
+        )
+        assert not is_quantized(quantization, "model.layers.0.mlp.down_proj")
+        assert is_quantized(quantization, "model.layers.1.mlp.down_proj")
+
+    def test_encoders_stay_in_the_models_dtype(self):
+        for quantization in (FP8, GPTQ, AWQ, W4A16):
+            assert not is_quantized(read(quantization), "visual.blocks.0.mlp.linear_fc1")
+
+    def test_the_lm_head_is_quantized_only_where_the_checkpoint_says_so(self):
+        architecture = read_architecture(ModelConfig.from_mapping(LLAMA))
+        (lm_head,) = (module for module in architecture.last if module.name == "lm_head")
+        plain = read(GPTQ).vocab_bytes(lm_head, 128256, 2, "lm_head")
+        quantized = read({**GPTQ, "lm_head": True}).vocab_bytes(lm_head, 128256, 2, "lm_head")
+        assert plain == 128256 * 4096 * 2
+        assert quantized < plain / 3
+
+
+class TestKvCache:
+    @pytest.mark.parametrize(
+        ("quantization", "declared"),
+        [
+            (FP8, ""),
+            ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "fp8_e4m3"),
+            ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+            ({**W4A16, "kv_cache_scheme": {"type": "float", "num_bits": 8, "dynamic": False}}, "fp8_e4m3"),
+            ({**W4A16, "kv_cache_scheme": {"type": "int", "num_bits": 8}}, ""),
+            ({**W4A16, "kv_cache_scheme": None}, ""),
+        ],
+    )
+    def test_what_the_checkpoint_declares(self, quantization, declared):
+        assert read(quantization).kv_cache_dtype == declared
+
+    def test_scales_stand_beside_attention_only(self):
+        quantization = read({"quant_method": "modelopt", "quant_algo": "FP8"})
+        attention = FullAttention(num_kv_heads=8, head_size=128, head_size_v=128)
+        assert quantization.scale_bytes(attention) == 8
+        assert quantization.scale_bytes(Mla(kv_lora_rank=512, qk_rope_head_dim=64)) == 8
+        assert quantization.scale_bytes(RecurrentState(kind="mamba2", shapes=(), heads=8)) == 0
+
+
+class TestSideFile:
+    def test_mixed_precision_takes_the_algorithm_of_each_module(self):
+        side = {
+            "quantization": {
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {
+                    "model.layers.0.mlp.down_proj": {"quant_algo": "FP8"},
+                    "model.layers.1.mlp.down_proj": {"quant_algo": "NVFP4", "group_size": 16},
+                },
+            }
+        }
+        quantization = read_quantization(ModelConfig.from_mapping(LLAMA, side), None)
+        assert quantization.method == "modelopt_mixed"
+        eight, four, whole = (
+            linear_bytes(quantization, f"model.layers.{layer}.mlp.down_proj") for layer in range(3)
+        )
+        assert eight == 256 * 256 + 8
+        assert four == 256 * 256 // 2 + 256 * 256 // 16 + 8
+        assert whole == 256 * 256 * 2
+
+    def test_a_mixed_checkpoint_without_its_layers_is_refused(self):
+        with pytest.raises(ModelError):
+            read({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"})
+
+    def test_the_written_config_comes_before_the_side_file(self):
+        raw = {**LLAMA, "quantization_config": FP8}
+        side = {"quantization": {"quant_algo": "NVFP4"}}
+        assert read_quantization(ModelConfig.from_mapping(raw, side), None).method == "fp8"
+
+
+class TestExperts:
+    def experts(self) -> Experts:
+        return Experts(name="mlp.experts", num_experts=8, hidden_size=256, intermediate_size=128)
+
+    def test_gptq_experts_drop_their_zero_biases_after_loading(self):
+        quantization = read(GPTQ, MIXTRAL)
+        name = "model.layers.0.block_sparse_moe.experts"
+        assert quantization.experts_loading_bytes(self.experts(), 8, 128, 2, name) == -8 * (2 * 128 + 256) * 2
+
+    def test_the_rest_keep_what_they_load(self):
+        for quantization in (FP8, AWQ, W4A16, {"quant_method": "mxfp4"}):
+            name = "model.layers.0.block_sparse_moe.experts"
+            assert read(quantization, MIXTRAL).experts_loading_bytes(self.experts(), 8, 128, 2, name) == 0
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 300) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    [
+        *("bits", "group_size", "dynamic", "modules_to_not_convert", "weight_block_size", "config_groups"),
+        *(
+            "ignore",
+            "quant_algo",
+            "exclude_modules",
+            "quantized_layers",
+            "global_quant_config",
+            "extra_config",
+        ),
+        *("block_name_to_quantize", "modules_in_block_to_quantize", "kv_cache_scheme", "lm_head", "sym"),
+    ]
+)
+METHODS = st.sampled_from(
+    [
+        *("fp8", "gptq", "awq", "compressed-tensors", "modelopt", "mxfp4", "bitsandbytes", "auto-round"),
+        *("quark", "fbgemm_fp8", "mxfp8", "other"),
+    ]
+)
+
+
+class TestHostileConfigs:
+    @given(METHODS, st.dictionaries(KEYS, JSON, max_size=5))
+    def test_any_config_is_counted_or_refused(self, method, values):
+        raw = {**LLAMA, "num_hidden_layers": 2, "quantization_config": {**values, "quant_method": method}}
+        config = ModelConfig.from_mapping(raw)
+        try:
+            assert weigh(config, tensor_parallel_size=2).total > 0
+        except KvPlannerError:
+            return
+
+    @given(st.dictionaries(KEYS, JSON, max_size=5))
+    def test_any_side_file_is_counted_or_refused(self, values):
+        config = ModelConfig.from_mapping({**LLAMA, "num_hidden_layers": 2}, {"quantization": values})
+        try:
+            assert weigh(config).total > 0
+        except KvPlannerError:
+            return
