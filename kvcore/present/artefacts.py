@@ -60,7 +60,8 @@ def _command(plan: Plan, every_flag: bool) -> str:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
     parts = [shlex.join([*launch_program(plan), plan.scenario.model])]
     parts += [
-        shlex.join([f"--{name}"] if value is True else [f"--{name}", str(value)]) for name, value in arguments.items()
+        shlex.join([f"--{name}"] if value is True else [f"--{name}", str(value)])
+        for name, value in arguments.items()
     ]
     return "\n".join([*lines, " \\\n  ".join(parts)]) + "\n"
 
@@ -109,7 +110,11 @@ def _docker_devices(plan: Plan) -> list[str]:
     if vendor is Vendor.HUAWEI:
         devices = [f"--device /dev/davinci{rank}" for rank in range(ranks)]
         shared = ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
-        return [*devices, *(f"--device {path}" for path in shared), "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver"]
+        return [
+            *devices,
+            *(f"--device {path}" for path in shared),
+            "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver",
+        ]
     if vendor is Vendor.AMD:
         return ["--device /dev/kfd", "--device /dev/dri", "--group-add video"]
     return [f"--gpus {shlex.quote(chr(34) + 'device=' + ','.join(map(str, range(ranks))) + chr(34))}"]
@@ -124,7 +129,10 @@ def _compose(plan: Plan, every_flag: bool) -> str:
         "volumes": ["~/.cache/huggingface:/root/.cache/huggingface"],
         "restart": "unless-stopped",
         "healthcheck": {
-            "test": ["CMD-SHELL", f"python3 -c \"import urllib.request as r; r.urlopen('http://127.0.0.1:{PORT}/health')\""],
+            "test": [
+                "CMD-SHELL",
+                f"python3 -c \"import urllib.request as r; r.urlopen('http://127.0.0.1:{PORT}/health')\"",
+            ],
             "interval": "15s",
             "timeout": "5s",
             "retries": 3,
@@ -157,7 +165,9 @@ _RESOURCES: Final[Mapping[Vendor, str]] = {
 def start_seconds(plan: Plan) -> int:
     """Seconds that a start may take before a probe should give up, in whole minutes."""
     loaded_gib = plan.weights.total / (1 << 30)
-    seconds = _START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib * plan.scenario.parallel.ranks_per_replica
+    seconds = (
+        _START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib * plan.scenario.parallel.ranks_per_replica
+    )
     return int(-(-seconds // 60) * 60)
 
 
@@ -227,7 +237,9 @@ def kubernetes_name(model: str) -> str:
 
 def _systemd(plan: Plan, every_flag: bool) -> str:
     argv = [*launch_program(plan), plan.scenario.model, *_argv(plan, every_flag)[2:]]
-    environment = [f"Environment={_systemd_word(f'{name}={value}')}" for name, value in launch_environment(plan).items()]
+    environment = [
+        f"Environment={_systemd_word(f'{name}={value}')}" for name, value in launch_environment(plan).items()
+    ]
     lines = [
         "[Unit]",
         f"Description=vLLM server for {plan.scenario.model.replace('%', '%%')}",
