@@ -5,8 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from packaging.version import Version
+
 LIMIT: Final = 512
 """The largest captured batch. Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.11.2, 0.32.0)."""
+
+GPT_OSS_LIMITS: Final = ((Version("0.11.1"), 1024), (Version("0.11.0"), 992))
+"""What gpt-oss sets, newest first.
+
+Source: vllm/model_executor/models/config.py:GptOssForCausalLMConfig (0.11.0, 0.32.0).
+"""
 
 FINE_LIMIT: Final = 256
 """Steps of 8 below, of 16 from here on."""
@@ -14,9 +22,16 @@ FINE_LIMIT: Final = 256
 
 @lru_cache(maxsize=1024)
 def capture_sizes(
-    *, rule: str, max_num_seqs: int, max_num_batched_tokens: int, limit: int, num_speculative_tokens: int
+    *,
+    rule: str,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    limit: int,
+    num_speculative_tokens: int,
+    model_limit: int = 0,
 ) -> tuple[int, ...]:
-    """Batch sizes in tokens, ascending. `rule` is the switch `graph_sizes`.
+    """Batch sizes in tokens, ascending. `rule` is the switch `graph_sizes`; `model_limit` is a largest size that the
+    model sets itself, whatever max_num_seqs.
 
     1, 2, 4, then every 8th; from 0.11.2 every 16th above 256. At most twice max_num_seqs from 0.10.1 on.
 
@@ -31,6 +46,8 @@ def capture_sizes(
     """
     if rule == "v0":
         return tuple(size for size in _eights(max_num_seqs) if size <= max_num_seqs)
+    if model_limit:
+        return _sixteens(min(model_limit, max_num_batched_tokens))
     if rule == "eights":
         return tuple(size for size in _eights(limit) if size <= max_num_batched_tokens)
     if rule == "eights-capped":
@@ -69,3 +86,15 @@ def capture_modes(*, rule: str, is_v0: bool, is_hybrid: bool, is_encoder_decoder
     if rule == "full-and-piecewise" or (rule == "full-for-hybrids" and is_hybrid):
         return ("PIECEWISE", "FULL")
     return ("PIECEWISE",)
+
+
+def model_capture_limit(model_type: str, version: Version) -> int:
+    """The largest captured batch that a model sets itself; 0 for none.
+
+    Example:
+        >>> model_capture_limit("gpt_oss", Version("0.19.0")), model_capture_limit("llama", Version("0.19.0"))
+        (1024, 0)
+    """
+    if model_type != "gpt_oss":
+        return 0
+    return next((limit for since, limit in GPT_OSS_LIMITS if version >= since), 0)

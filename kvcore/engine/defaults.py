@@ -11,7 +11,7 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.backends import attention_kind, backend_row, capability_number, kv_storage_dtype
 from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
-from kvcore.engine.captures import LIMIT, capture_modes, capture_sizes
+from kvcore.engine.captures import LIMIT, capture_modes, capture_sizes, model_capture_limit
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
 from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, find_release, plugin_of
@@ -106,7 +106,15 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     prefix_caching = _prefix_caching(scenario, traits, switches, is_v0)
     backend, block_size = _backend(scenario, traits, kv_cache_dtype, accelerator, release, is_v0)
     sizes, modes = _captures(
-        scenario, traits, switches, accelerator, is_v0, tokens, sequences, speculative_tokens
+        scenario,
+        traits,
+        switches,
+        accelerator,
+        is_v0,
+        tokens,
+        sequences,
+        speculative_tokens,
+        model_capture_limit(architecture.model_type, version),
     )
     return Resolved(
         engine=scenario.engine,
@@ -320,6 +328,7 @@ def _captures(
     tokens: int,
     sequences: int,
     speculative_tokens: int,
+    model_limit: int,
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Graph sizes and modes; none when eager."""
     if scenario.enforce_eager:
@@ -331,6 +340,7 @@ def _captures(
         max_num_batched_tokens=tokens,
         limit=switches.graph_limit_sm100 if is_sm100 else LIMIT,
         num_speculative_tokens=speculative_tokens,
+        model_limit=model_limit,
     )
     modes = capture_modes(
         rule=switches.graph_modes,

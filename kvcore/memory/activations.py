@@ -40,8 +40,8 @@ Source: vllm/envs.py:VLLM_FUSED_MOE_CHUNK_SIZE (0.11.2, 0.17.1).
 EXPERT_WORKSPACE_STAYS: Final = Version("0.13.0")
 """Since then the workspace outlives its layer. Source: vllm/v1/worker/workspace.py:WorkspaceManager (0.13.0)."""
 
-NO_WORKSPACE: Final = "fp4"
-"""Formats whose expert kernels bring their own memory.
+NO_WORKSPACE: Final = ("fp4", "modelopt_mixed")
+"""Parts of the names of formats whose expert kernels bring their own memory.
 
 Source: vllm/model_executor/layers/fused_moe/flashinfer_trtllm_moe.py (0.32.0).
 """
@@ -180,7 +180,7 @@ def expert_workspace_bytes(setting: Setting) -> int:
     """
     architecture, resolved = setting.architecture, setting.resolved
     moe = architecture.moe
-    if moe is None or NO_WORKSPACE in setting.storage or setting.runner == "ascend":
+    if moe is None or setting.runner == "ascend" or any(name in setting.storage for name in NO_WORKSPACE):
         return 0
     ranks = 1 if setting.parallel.enable_expert_parallel else setting.parallel.tensor_parallel_size
     width = 2 * moe.moe_intermediate_size // ranks

@@ -20,10 +20,10 @@ def non_torch_bytes(setting: Setting) -> Quantity:
     Source: vllm/utils/mem_utils.py:memory_profiling (0.19.0, 0.27.1).
     """
     tables = framework_tables()
-    rows = [_find(tables.non_torch, setting)]
+    rows = [find_overhead_of(tables.non_torch, setting)]
     budget = budget_kind(setting)
     if budget == "absolute":
-        rows.append(_find(tables.context, setting))
+        rows.append(find_overhead_of(tables.context, setting))
     buffers = runner_buffer_bytes(setting) if budget in COUNTED_BUFFERS else 0
     return _quantity("framework", "{measured} + {buffers}", rows, buffers)
 
@@ -37,9 +37,9 @@ def system_bytes(setting: Setting) -> Quantity:
     """
     tables = framework_tables()
     budget = budget_kind(setting)
-    rows = [] if budget == "absolute" else [_find(tables.context, setting)]
-    if setting.link != "single" and not communication_in_budget(setting):
-        rows.append(_find(tables.communication, setting))
+    rows = [] if budget == "absolute" else [find_overhead_of(tables.context, setting)]
+    if setting.parallel.tensor_parallel_size > 1 and not communication_in_budget(setting):
+        rows.append(find_overhead_of(tables.communication, setting))
     buffers = 0 if budget in COUNTED_BUFFERS else runner_buffer_bytes(setting)
     return _quantity("system", "{measured} + {buffers}", rows, buffers)
 
@@ -80,13 +80,15 @@ def runner_buffer_bytes(setting: Setting) -> int:
     return total
 
 
-def _find(rows: tuple[OverheadRow, ...], setting: Setting) -> OverheadRow:
+def find_overhead_of(rows: tuple[OverheadRow, ...], setting: Setting) -> OverheadRow:
+    """The first row that matches the setting; the last of each table matches anything."""
     row = find_overhead(
         rows,
         version=setting.resolved.version,
         runner=setting.runner,
         vendor=setting.accelerator.vendor.value,
         link=setting.link,
+        capability=".".join(map(str, setting.accelerator.compute_capability or ())),
     )
     assert row is not None, "the last row of each table matches anything"
     return row

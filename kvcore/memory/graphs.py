@@ -19,10 +19,6 @@ V2_ESTIMATES: Final = Version("0.29.0")
 Source: vllm/v1/worker/gpu/model_runner.py:profile_cudagraph_memory (0.28.0, 0.32.0).
 """
 
-HOPPER: Final = (9, 0)
-FULL_SET: Final = 102
-"""51 sizes, piecewise and in full."""
-
 
 def cuda_graph_bytes(setting: Setting) -> Quantity:
     """Bytes that captured graphs really take on one rank: graphs × layers × a rate by kind of layer.
@@ -33,7 +29,7 @@ def cuda_graph_bytes(setting: Setting) -> Quantity:
     """
     count = graph_count(setting)
     rate = graph_rate(graph_kind(setting))
-    base = hopper_bytes(setting, rate, count)
+    base = card_bytes(setting) if count else 0
     value = int(count * setting.layers * rate.bytes_per_graph_and_layer) + base
     spread = rate.spread_share * value
     return Quantity(
@@ -114,11 +110,13 @@ def graph_count(setting: Setting) -> int:
     return count
 
 
-def hopper_bytes(setting: Setting, rate: GraphRate, count: int) -> int:
-    """What Hopper's kernels add, in proportion to a full set of graphs."""
-    if setting.accelerator.compute_capability != HOPPER or setting.runner == "ascend":
-        return 0
-    return int(rate.hopper_gib * GIB * min(1.0, count / FULL_SET))
+def card_bytes(setting: Setting) -> int:
+    """What graphs take more on this card, whatever their number."""
+    capability = ".".join(map(str, setting.accelerator.compute_capability or ()))
+    for row in graph_tables().card:
+        if row.capability == capability and row.since <= setting.resolved.version < row.below:
+            return int(row.gib * GIB)
+    return 0
 
 
 def graph_kind(setting: Setting) -> str:

@@ -32,7 +32,7 @@ class Setting:
     runner: str
     """v0, v1, v2 or ascend."""
     link: str
-    """single, nvlink (any fast link between the cards of a machine) or pcie."""
+    """single, unified (memory shared with the processor), nvlink (any fast link inside a machine) or pcie."""
     element_bytes: int
     layers: int
     """Decoder layers of this stage."""
@@ -82,7 +82,7 @@ def _runner(resolved: Resolved) -> str:
 
 def _link(parallel: Parallel, accelerator: Accelerator) -> str:
     if parallel.tensor_parallel_size == 1:
-        return "single"
+        return "unified" if accelerator.is_integrated else "single"
     is_fast = accelerator.interconnect not in (Interconnect.PCIE, Interconnect.NONE)
     fits_one_machine = parallel.tensor_parallel_size <= accelerator.devices_per_node
     return "nvlink" if is_fast and fits_one_machine else "pcie"

@@ -71,7 +71,7 @@ class ActivationTables:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OverheadRow:
-    """A figure in GiB for one era, runner, vendor and link; "" matches any."""
+    """A figure in GiB for one era, runner, vendor, link and compute capability; "" matches any."""
 
     source: str
     gib: float
@@ -79,6 +79,7 @@ class OverheadRow:
     runner: str = ""
     vendor: str = ""
     link: str = ""
+    capability: str = ""
     since: Version = OLDEST
     below: Version = NEVER
 
@@ -97,8 +98,18 @@ class GraphRate:
     source: str
     kind: str
     bytes_per_graph_and_layer: float
-    hopper_gib: float
     spread_share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphCard:
+    """What graphs take more on cards of one compute capability."""
+
+    source: str
+    capability: str
+    gib: float
+    since: Version = OLDEST
+    below: Version = NEVER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +130,7 @@ class GraphTables:
     """graphs.toml."""
 
     rates: tuple[GraphRate, ...]
+    card: tuple[GraphCard, ...]
     estimate: GraphEstimate
     flashinfer_workspace: Workspace
 
@@ -186,6 +198,7 @@ def graph_tables() -> GraphTables:
     raw = load("graphs.toml", GraphTables)
     return GraphTables(
         rates=read_rows(GraphRate, raw["rates"], "graphs.toml rates"),
+        card=read_rows(GraphCard, raw["card"], "graphs.toml card"),
         estimate=read_row(GraphEstimate, raw["estimate"], "graphs.toml estimate"),
         flashinfer_workspace=read_row(
             Workspace, raw["flashinfer_workspace"], "graphs.toml flashinfer_workspace"
@@ -207,7 +220,7 @@ def load(file: str, kind: type) -> dict[str, Any]:
 
 
 def find_overhead(
-    rows: tuple[OverheadRow, ...], *, version: Version, runner: str, vendor: str, link: str
+    rows: tuple[OverheadRow, ...], *, version: Version, runner: str, vendor: str, link: str, capability: str
 ) -> OverheadRow | None:
     """The first row that matches."""
     for row in rows:
@@ -216,6 +229,7 @@ def find_overhead(
             and row.runner in ("", runner)
             and row.vendor in ("", vendor)
             and row.link in ("", link)
+            and row.capability in ("", capability)
         ):
             return row
     return None
