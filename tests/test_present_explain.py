@@ -72,7 +72,7 @@ def test_the_last_block_of_an_odd_length_is_not_full() -> None:
 def test_a_published_70b_example_by_hand() -> None:
     # Llama-2-70B: 80 layers, 8 KV heads of 128, fp16, four cards: 2 × 80 × 2 × 128 × 2 bytes × 8192 = 0.625 GiB each.
     plan = present_plans.request(
-        model="Qwen/Qwen2.5-72B-Instruct", accelerator="A100-80GB", tensor_parallel_size=4, dtype="float16"
+        model="meta-llama/Llama-2-70b-chat-hf", accelerator="A100-80GB", tensor_parallel_size=4, dtype="float16"
     )
     share = explain.request_share(plan)
     assert plan.architecture.num_layers == 80

@@ -1,0 +1,191 @@
+"""The Plan page as a person meets it: deep link, slider, back, phone, dark, Chinese, reload."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage, metrics, settled
+
+pytestmark = pytest.mark.browser
+
+WORKED = (
+    "?model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"
+    "&max_model_len=8192&dtype=float16"
+)
+RULE_OF_THUMB = (
+    WORKED + "&accelerator.memory_gib=24&measured.weights_gib=8&measured.non_torch_gib=5"
+    "&measured.peak_activation_gib=0&measured.cuda_graph_gib=0"
+)
+TOO_LONG = "?model=Qwen/Qwen3-32B&accelerator=H100-80GB&max_model_len=40960"
+
+
+def query(page: Page) -> dict[str, str]:
+    return {name: values[-1] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def slider(page: Page, number: int):
+    return page.locator("[data-testid=stSidebar] [role=slider], [data-testid=stSidebar] input[type=range]").nth(number)
+
+
+def wait_for_query(page: Page, **wanted: str) -> None:
+    page.wait_for_function(
+        "wanted => Object.entries(wanted).every(([k, v]) => new URLSearchParams(location.search).get(k) === v)",
+        arg=wanted,
+    )
+    settled(page)
+
+
+def scrolls_sideways(page: Page) -> bool:
+    return page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+
+
+def test_the_first_visit_of_a_fresh_server_may_be_a_deep_link(fresh_server: str, open_page: OpenPage) -> None:
+    page = open_page(fresh_server + "/" + RULE_OF_THUMB)
+    assert metrics(page) == {
+        "Requests at once": "20", "KV cache tokens": "163,840", "KV per token": "32 KiB", "Longest request": "40,960",
+    }  # fmt: skip
+    expect(page.locator("[data-testid=stSidebar]").get_by_text("Tensor parallel size")).to_be_visible()
+
+
+def test_dragging_a_slider_changes_the_numbers(server: str, open_page: OpenPage) -> None:
+    page = open_page(server)
+    before = metrics(page)
+    box = slider(page, 1).bounding_box()
+    assert box is not None
+    handle = page.locator("[data-testid=stSidebar] [data-testid=stSlider]").nth(1)
+    area = handle.bounding_box()
+    assert area is not None
+    # From the value's place to the left third of the track.
+    start_x = area["x"] + area["width"] * (0.92 - 0.50) / (0.98 - 0.50)
+    y = area["y"] + area["height"] - 12
+    page.mouse.move(start_x, y)
+    page.mouse.down()
+    page.mouse.move(start_x - 30, y, steps=4)
+    page.mouse.move(area["x"] + area["width"] * 0.5, y, steps=6)
+    page.mouse.up()
+    page.wait_for_function("new URLSearchParams(location.search).has('gpu_memory_utilization')")
+    settled(page)
+    page.wait_for_timeout(500)
+    assert float(query(page)["gpu_memory_utilization"]) < 0.9
+    assert metrics(page) != before
+
+
+def test_a_key_on_a_slider_changes_number_field_link_and_cards(server: str, open_page: OpenPage) -> None:
+    page = open_page(server)
+    before = metrics(page)
+    slider(page, 0).focus()
+    page.keyboard.press("ArrowLeft")
+    wait_for_query(page, max_model_len="4096", v="1")
+    expect(page.get_by_label("Context length (tokens)", exact=True)).to_have_value("4096")
+    after = metrics(page)
+    assert float(after["Requests at once"]) > float(before["Requests at once"])
+
+
+def test_back_and_forward_restore_the_scenario(server: str, open_page: OpenPage) -> None:
+    page = open_page(server + "/" + RULE_OF_THUMB)
+    first = metrics(page)
+    page.get_by_role("radio", name="4", exact=True).or_(
+        page.locator("[data-testid=stSidebar]").get_by_role("button", name="4", exact=True)
+    ).first.click()
+    wait_for_query(page, tensor_parallel_size="4")
+    second = metrics(page)
+    assert second != first
+    page.go_back()
+    wait_for_query(page, tensor_parallel_size="8")
+    expect(page.locator("[data-testid=stMetricValue]").first).to_have_text("20")
+    assert metrics(page) == first
+    page.go_forward()
+    wait_for_query(page, tensor_parallel_size="4")
+    expect(page.locator("[data-testid=stMetricValue]").first).to_have_text(second["Requests at once"])
+    assert metrics(page) == second
+
+
+def test_one_change_is_one_step_back(server: str, open_page: OpenPage) -> None:
+    page = open_page(server + "/" + TOO_LONG)
+    entries = page.evaluate("history.length")
+    page.get_by_role("button", name=re.compile("Tensor parallel size 2")).click()
+    wait_for_query(page, tensor_parallel_size="2")
+    expect(page.get_by_text(re.compile("^Fits: "))).to_be_visible()
+    assert page.evaluate("history.length") == entries + 1
+    page.go_back()
+    expect(page.get_by_text(re.compile("^Starts only with a shorter context"))).to_be_visible()
+
+
+def test_reload_restores_everything(server: str, open_page: OpenPage) -> None:
+    page = open_page(server)
+    slider(page, 0).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    wait_for_query(page, max_model_len="32768")
+    before, address = metrics(page), page.url
+    page.reload()
+    settled(page)
+    assert metrics(page) == before
+    assert page.url == address
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_only_downwards(server: str, open_page: OpenPage, scheme: str) -> None:
+    for address in (RULE_OF_THUMB, TOO_LONG):
+        page = open_page(f"{server}/{address}", width=390, height=844, scheme=scheme)
+        assert not scrolls_sideways(page)
+        verdict = page.locator("[data-testid=stAlert]").first.bounding_box()
+        assert verdict is not None
+        assert verdict["y"] < 300
+
+
+def test_verdict_bar_and_cards_stand_above_the_fold(server: str, open_page: OpenPage) -> None:
+    page = open_page(server, width=1280, height=720)
+    for card in page.locator("[data-testid=stMetric]").all():
+        box = card.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 720
+
+
+def test_dark_is_dark_and_its_text_is_light(server: str, open_page: OpenPage) -> None:
+    page = open_page(server, scheme="dark")
+
+    def lightness(selector: str, style: str) -> float:
+        color = page.eval_on_selector(selector, f"e => getComputedStyle(e).{style}")
+        return sum(float(part) for part in re.findall(r"[\d.]+", color)[:3]) / 3
+
+    assert lightness("[data-testid=stApp]", "backgroundColor") < 60
+    for selector in (".kv-legend li", ".kv-request dd"):
+        assert lightness(selector, "color") > 180
+    titles = page.eval_on_selector_all(".js-plotly-plot .xtitle", "es => es.map(e => getComputedStyle(e).fill)")
+    assert len(titles) == 2
+    for fill in titles:
+        assert sum(float(part) for part in re.findall(r"[\d.]+", fill)[:3]) / 3 > 130
+
+
+def test_chinese_from_the_browser_and_switching_keeps_the_selection(server: str, open_page: OpenPage) -> None:
+    page = open_page(server + "/" + RULE_OF_THUMB, locale="zh-CN")
+    expect(page.get_by_text(re.compile("^可以部署："))).to_be_visible()
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    values = list(metrics(page).values())
+    page.locator("[data-testid=stSidebar]").get_by_text("English", exact=True).click()
+    wait_for_query(page, lang="en", tensor_parallel_size="8")
+    expect(page.get_by_text(re.compile("^Fits: "))).to_be_visible()
+    assert page.evaluate("document.documentElement.lang") == "en"
+    assert list(metrics(page).values()) == values
+
+
+def test_charts_are_named_for_those_who_do_not_see_them(server: str, open_page: OpenPage) -> None:
+    page = open_page(server + "/" + TOO_LONG)
+    expect(page.get_by_role("figure", name=re.compile("^Memory of one GPU: Starts only"))).to_be_visible()
+    expect(page.get_by_role("figure", name=re.compile("^Requests that fit at once"))).to_be_visible()
+
+
+def test_nothing_is_asked_of_other_hosts(server: str, open_page: OpenPage, browser) -> None:
+    context = browser.new_context()
+    hosts: set[str] = set()
+    context.on("request", lambda request: hosts.add(urlsplit(request.url).hostname or ""))
+    page = context.new_page()
+    page.goto(server)
+    settled(page)
+    context.close()
+    assert hosts <= {"127.0.0.1", ""}

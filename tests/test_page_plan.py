@@ -1,0 +1,257 @@
+"""The Plan page in its states, without a browser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcore.present import link
+from kvcore.present.text import DASH
+
+APP = str(Path(__file__).resolve().parents[1] / "app.py")
+WORKED = {
+    "model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "tensor_parallel_size": "8",
+    "gpu_memory_utilization": "0.75", "max_model_len": "8192", "dtype": "float16",
+}  # fmt: skip
+RULE_OF_THUMB = WORKED | {
+    "accelerator.memory_gib": "24", "measured.weights_gib": "8", "measured.non_torch_gib": "5",
+    "measured.peak_activation_gib": "0", "measured.cuda_graph_gib": "0",
+}  # fmt: skip
+
+
+def open_app(params: dict[str, str] | None = None, locale: str = "en-US") -> AppTest:
+    app = AppTest.from_file(APP, default_timeout=60)
+    app.context = {"locale": locale}
+    for name, value in (params or {}).items():
+        app.query_params[name] = value
+    return checked(app.run())
+
+
+def checked(app: AppTest) -> AppTest:
+    assert not app.exception, app.exception
+    return app
+
+
+def params(app: AppTest) -> dict[str, str]:
+    return {name: values[-1] if isinstance(values, list) else values for name, values in app.query_params.items()}
+
+
+def metrics(app: AppTest) -> dict[str, str]:
+    return {metric.label: metric.value for metric in app.metric}
+
+
+def figures(app: AppTest) -> list[dict]:
+    return [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+
+
+def seen(app: AppTest) -> str:
+    kinds = (app.caption, app.markdown, app.success, app.warning, app.error, app.text, app.subheader)
+    return "\n".join(element.value for kind in kinds for element in kind)
+
+
+class TestFits:
+    def test_a_first_visit_shows_a_plan_that_works(self) -> None:
+        app = open_app()
+        assert app.success[0].value.startswith("Fits: ")
+        assert metrics(app)["Requests at once"] != DASH
+        assert len(figures(app)) == 2
+        assert params(app) == {}
+
+    def test_the_published_worked_example(self) -> None:
+        app = open_app(RULE_OF_THUMB)
+        assert metrics(app) == {
+            "Requests at once": "20", "KV cache tokens": "163,840", "KV per token": "32 KiB", "Longest request": "40,960",
+        }  # fmt: skip
+
+    def test_its_difference_to_the_engine_is_told_term_by_term(self) -> None:
+        app = open_app(RULE_OF_THUMB)
+        html = "".join(element.proto.body for element in app.get("html"))
+        assert "163,840</td>" in html
+        assert [expander.label for expander in app.expander if expander.label.startswith("Your figures")]
+        assert not [e for e in open_app(WORKED).expander if e.label.startswith("Your figures")]
+
+    def test_the_table_says_the_numbers_of_the_charts(self) -> None:
+        app = open_app()
+        html = "".join(element.proto.body for element in app.get("html"))
+        for part in ("Weights", "Activations", "KV cache", "Unused"):
+            assert part in html
+
+
+class TestDoesNotFit:
+    def test_a_context_too_long(self) -> None:
+        app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"})
+        assert app.warning[0].value.startswith("Starts only with a shorter context")
+        assert metrics(app)["Requests at once"] == DASH
+
+    def test_weights_too_big(self) -> None:
+        app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "max_model_len": "8192"})
+        assert app.error[0].value.startswith("Does not fit: −")
+        assert metrics(app)["KV cache tokens"] == DASH
+        assert any(trace["name"] == "missing" for trace in figures(app)[0]["data"])
+
+    def test_one_click_mends_it_and_is_in_the_link(self) -> None:
+        app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"})
+        app.button(key="fix.tensor_parallel_size").click()
+        checked(app.run())
+        assert app.success[0].value.startswith("Fits: ")
+        assert params(app)["tensor_parallel_size"] == "2"
+        assert app.segmented_control(key="tensor_parallel_size").value == 2
+
+    def test_a_proposed_length_stands_exactly_in_the_field(self) -> None:
+        app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"})
+        app.button(key="fix.max_model_len").click()
+        checked(app.run())
+        length = app.number_input(key="max_model_len").value
+        assert params(app)["max_model_len"] == str(length)
+        assert length % 16 == 0
+        assert app.select_slider(key="max_model_len.slider").value <= length
+
+
+class TestLink:
+    def test_a_change_writes_the_whole_link(self) -> None:
+        app = open_app()
+        app.slider(key="gpu_memory_utilization.slider").set_value(0.8)
+        checked(app.run())
+        assert app.number_input(key="gpu_memory_utilization").value == pytest.approx(0.8)
+        written = params(app)
+        assert written["v"] == "1"
+        assert written["gpu_memory_utilization"] == "0.8"
+        assert link.decode(written).repairs == ()
+        assert link.encode(link.decode(written).scenario) == written
+
+    def test_every_control_is_restored_from_it(self) -> None:
+        app = open_app(RULE_OF_THUMB | {"max_num_seqs": "64", "enforce_eager": "true", "kv_cache_dtype": "fp8"})
+        assert app.selectbox(key="model").value == "Qwen/Qwen3-32B"
+        assert app.selectbox(key="accelerator").value == "RTX-4090-24GB"
+        assert app.segmented_control(key="tensor_parallel_size").value == 8
+        assert app.number_input(key="max_model_len").value == 8192
+        assert app.number_input(key="gpu_memory_utilization").value == 0.75
+        assert app.segmented_control(key="kv_cache_dtype").value == "fp8"
+        assert app.selectbox(key="dtype").value == "float16"
+        assert app.number_input(key="max_num_seqs").value == 64
+        assert app.toggle(key="enforce_eager").value is True
+        assert app.number_input(key="accelerator.memory_gib").value == 24
+        assert app.number_input(key="measured.weights_gib").value == 8
+        assert app.number_input(key="measured.cuda_graph_gib").value == 0
+        assert app.number_input(key="measured.available_kv_gib").value is None
+
+    def test_what_was_not_usable_is_named_and_the_rest_is_planned(self) -> None:
+        app = open_app(WORKED | {"tensor_parallel_size": "6", "max_num_seqs": "lots"})
+        text = seen(app)
+        assert "Part of this link was not usable" in text
+        assert "tensor_parallel_size: 6 → 4" in text
+        assert "max_num_seqs: lots → the default" in text
+        assert app.segmented_control(key="tensor_parallel_size").value == 4
+        assert app.number_input(key="gpu_memory_utilization").value == 0.75
+
+    def test_it_is_named_once(self) -> None:
+        app = open_app(WORKED | {"max_num_seqs": "lots"})
+        app.segmented_control(key="tensor_parallel_size").set_value(4)
+        checked(app.run())
+        assert "not usable" not in seen(app)
+
+    def test_untrusted_text_is_never_markdown(self) -> None:
+        app = open_app(WORKED | {"model": "[free GPUs](https://evil.example)", "dtype": "<img src=x>"})
+        rendered = "\n".join(e.value for kind in (app.markdown, app.caption, app.success) for e in kind)
+        html = "".join(element.proto.body for element in app.get("html"))
+        assert "evil" not in rendered + html
+        assert "<img" not in rendered + html
+        assert "evil" in "\n".join(text.value for text in app.text)
+
+    def test_an_unknown_model_offers_the_hub_and_asks_nobody(self) -> None:
+        app = open_app(WORKED | {"model": "some/unknown-model"})
+        assert "some/unknown-model" in seen(app)
+        assert [button.label for button in app.button if "Hub" in button.label] == ["Look it up on the Hub"]
+
+    def test_back_brings_the_scenario_of_that_link(self) -> None:
+        app = open_app(WORKED)
+        app.segmented_control(key="tensor_parallel_size").set_value(4)
+        checked(app.run())
+        for name in list(params(app)):
+            del app.query_params[name]
+        for name, value in WORKED.items():
+            app.query_params[name] = value
+        checked(app.run())
+        assert app.segmented_control(key="tensor_parallel_size").value == 8
+
+
+class TestModels:
+    CONFIG = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+        "num_hidden_layers": 16, "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 128,
+        "vocab_size": 128256, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+
+    def test_another_model_keeps_the_rest_and_what_cannot_stay_follows(self) -> None:
+        app = open_app(WORKED)
+        app.text_area(key="config_text").set_value(json.dumps(self.CONFIG))
+        next(button for button in app.button if button.label == "Use this config").click()
+        checked(app.run())
+        assert app.selectbox(key="model").value == "config.json"
+        assert app.segmented_control(key="tensor_parallel_size").value == 4
+        assert app.number_input(key="max_model_len").value == 4096
+        assert app.number_input(key="gpu_memory_utilization").value == 0.75
+        assert link.decode(params(app)).scenario.config.raw == self.CONFIG
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"model_type": "no-such"}', "[" * 20_000, '{"a": NaN}'])
+    def test_a_config_that_cannot_be_read_changes_nothing(self, text: str) -> None:
+        app = open_app(WORKED)
+        before = metrics(app)
+        app.text_area(key="config_text").set_value(text)
+        next(button for button in app.button if button.label == "Use this config").click()
+        checked(app.run())
+        assert "The model was not changed." in seen(app)
+        assert metrics(app) == before
+
+    def test_a_bundled_model(self) -> None:
+        app = open_app()
+        app.selectbox(key="model").set_value("Qwen/Qwen3-14B")
+        checked(app.run())
+        assert params(app)["model"] == "Qwen/Qwen3-14B"
+
+    def test_only_sizes_that_divide_are_offered(self) -> None:
+        app = open_app({"model": "Qwen/Qwen2.5-14B", "accelerator": "H100-80GB"})  # 40 heads
+        assert app.segmented_control(key="tensor_parallel_size").options == ["1", "2", "4", "8"]
+
+    def test_what_the_engine_refuses_is_said_in_its_words_and_the_controls_stay(self) -> None:
+        app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"})
+        assert "This cannot be planned" in seen(app)
+        assert app.selectbox(key="accelerator").value == "V100-PCIe-16GB"
+        app.selectbox(key="dtype").set_value("half")
+        checked(app.run())
+        assert "This cannot be planned" not in seen(app)
+
+
+class TestLanguages:
+    def test_a_chinese_browser_gets_chinese(self) -> None:
+        app = open_app(WORKED, locale="zh-CN")
+        assert app.success[0].value.startswith("可以部署：") or app.warning or app.error
+        assert "并发请求数" in metrics(app)
+
+    @pytest.mark.parametrize(("first", "second"), [("en-US", "zh"), ("zh-CN", "en")])
+    def test_switching_keeps_every_selection(self, first: str, second: str) -> None:
+        app = open_app(RULE_OF_THUMB | {"kv_cache_dtype": "fp8", "max_num_seqs": "64"}, locale=first)
+        before = list(metrics(app).values())
+        app.segmented_control(key="language_switch").set_value(second)
+        checked(app.run())
+        assert params(app)["lang"] == second
+        assert list(metrics(app).values()) == before
+        assert app.segmented_control(key="kv_cache_dtype").value == "fp8"
+        assert app.number_input(key="max_num_seqs").value == 64
+        assert app.number_input(key="measured.weights_gib").value == 8
+
+    def test_a_chinese_page_says_nothing_in_english(self) -> None:
+        app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"}, "zh-CN")
+        labels = [w.label for kind in (app.selectbox, app.number_input, app.toggle, app.expander) for w in kind]
+        for label in labels:
+            assert any("\u4e00" <= c <= "\u9fff" for c in label) or label == "CUDA graph", label
+
+
+def test_app_and_page_stay_short() -> None:
+    root = Path(APP).parent
+    assert len((root / "app.py").read_text().splitlines()) <= 60
+    for page in (root / "pages").glob("*.py"):
+        assert len(page.read_text().splitlines()) <= 150, page.name
