@@ -1,16 +1,12 @@
 """Storage formats by hand, names against lists, and checkpoints exact against vLLM's own classes."""
 
-import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError
-from kvcore.memory.weights import WeightBytes, weight_bytes
 from kvcore.model.architecture import Experts, Linear, Output
 from kvcore.model.cache_state import FullAttention, Mla, RecurrentState
 from kvcore.model.config import ModelConfig
@@ -34,15 +30,9 @@ from kvcore.model.quantization.names import (
     matches_wildcard,
 )
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackedInteger, PackQuantized
-from kvcore.scenario import Parallel
-from tests.test_families_decoder import LLAMA, resolved
+from tests.special_models import config_of, fact_of, facts_of, parameters_per_rank, weigh
+from tests.test_families_decoder import LLAMA
 from tests.test_weights import MIXTRAL
-
-FACTS = [
-    json.loads(line)
-    for line in (Path(__file__).parent / "data/special_models.jsonl").read_text().splitlines()
-    if '"model"' in line
-]
 
 SQUARE = LinearShape(in_features=256, outputs=(128, 128), element_bytes=2)
 EXPERTS = ExpertsShape(num_experts=2, hidden_size=256, intermediate_size=128, element_bytes=2)
@@ -63,28 +53,6 @@ W4A16 = {
         }
     },
 }
-
-
-def facts_of(room: str, *keys: str) -> list:
-    """The facts of one room that have all of `keys`, named by model."""
-    chosen = [fact for fact in FACTS if fact["room"] == room and all(key in fact for key in keys)]
-    return [pytest.param(fact, id=fact["model"]) for fact in chosen]
-
-
-def config_of(fact: dict) -> ModelConfig:
-    return ModelConfig.from_mapping(fact["config"], fact.get("hf_quant_config"))
-
-
-def parameters_per_rank(config: ModelConfig, tensor_parallel_size: int) -> int:
-    return weigh(config, tensor_parallel_size=tensor_parallel_size).parameters
-
-
-def weigh(config: ModelConfig, **parallel: Any) -> WeightBytes:
-    architecture = read_architecture(config)
-    dtype = "bfloat16" if architecture.dtype == "float32" else architecture.dtype
-    return weight_bytes(
-        architecture, read_quantization(config, None), Parallel(**parallel), resolved(dtype), 0
-    )
 
 
 def read(quantization: dict | None, base: dict = LLAMA, requested: str | None = None) -> Quantization:
@@ -112,8 +80,8 @@ class TestAgainstTheEngine:
             assert parameters_per_rank(config_of(fact), int(ranks)) == expected
 
     def test_an_mlx_conversion_is_read_as_the_engine_reads_it_unquantized(self):
-        fact = next(fact for fact in FACTS if fact["model"].startswith("mlx-community/"))
-        assert read_quantization(config_of(fact), None).method == "unquantized"
+        config = config_of(fact_of("mlx-community/Qwen3-14B-4bit"))
+        assert read_quantization(config, None).method == "unquantized"
 
 
 class TestFormatsByHand:
@@ -289,7 +257,13 @@ class TestReading:
             ({"quant_method": "gguf"}, "gguf"),
             ({**AWQ, "bits": 3}, "awq (3 bits)"),
             ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "W4A8_AWQ"),
-            ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int3", "qscheme": "per_row"}}}, "quark"),
+            (
+                {
+                    "quant_method": "quark",
+                    "global_quant_config": {"weight": {"dtype": "int3", "qscheme": "per_row"}},
+                },
+                "quark",
+            ),
         ],
     )
     def test_what_nobody_can_count_is_refused_by_name(self, quantization, named):

@@ -1,0 +1,133 @@
+"""Recurrent layers beside attention, and Whisper: exact against vLLM's own classes and published totals."""
+
+import pytest
+
+from kvcore.errors import EngineRefusalError, ModelError
+from kvcore.model.cache_state import CrossAttention, FullAttention, Mla, RecurrentState
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
+from kvcore.units import gib
+from tests.special_models import (
+    cache_layers,
+    config_of,
+    fact_of,
+    facts_of,
+    gib_of_log,
+    parameters_per_rank,
+    read,
+    weigh,
+)
+from tests.test_families_decoder import total_elements
+
+WHISPER = {
+    "architectures": ["WhisperForConditionalGeneration"],
+    "model_type": "whisper",
+    "d_model": 1280,
+    "encoder_layers": 32,
+    "decoder_layers": 32,
+    "encoder_attention_heads": 20,
+    "decoder_attention_heads": 20,
+    "encoder_ffn_dim": 5120,
+    "decoder_ffn_dim": 5120,
+    "vocab_size": 51866,
+    "num_mel_bins": 128,
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+    "torch_dtype": "float16",
+}
+
+
+def kinds(fact: dict) -> set[str]:
+    """The engine's names of the states that a model keeps."""
+    caches = [cache for layer in read(fact).layers for cache in layer.caches]
+    return {cache.kind for cache in caches if isinstance(cache, RecurrentState)}
+
+
+class TestAgainstTheEngine:
+    @pytest.mark.parametrize("fact", facts_of("hybrid", "weights_bytes_per_rank"))
+    def test_weights_are_exact_to_the_byte(self, fact):
+        for ranks, expected in fact["weights_bytes_per_rank"].items():
+            assert parameters_per_rank(config_of(fact), int(ranks)) == expected
+
+    @pytest.mark.parametrize("fact", facts_of("hybrid", "cache_layers"))
+    def test_cache_layers_by_kind(self, fact):
+        assert cache_layers(read(fact)) == fact["cache_layers"]
+
+    @pytest.mark.parametrize("fact", facts_of("hybrid", "logged"))
+    def test_what_a_log_prints(self, fact):
+        for logged in fact["logged"]:
+            assert gib_of_log(fact, logged) == pytest.approx(logged["gib"], rel=0.003)
+
+    @pytest.mark.parametrize("fact", facts_of("hybrid", "parameters"))
+    def test_parameters_are_the_published_total(self, fact):
+        assert total_elements(read(fact)) == fact["parameters"]
+
+    @pytest.mark.parametrize("fact", facts_of("hybrid", "parameters_billions"))
+    def test_parameters_round_to_the_published_total(self, fact):
+        assert total_elements(read(fact)) / 1e9 == pytest.approx(fact["parameters_billions"], rel=0.001)
+
+
+class TestStates:
+    @pytest.mark.parametrize(
+        ("model", "kind"),
+        [
+            ("tiiuae/falcon-mamba-7b", "mamba1"),
+            ("ai21labs/Jamba-v0.1", "mamba1"),
+            ("mistralai/Mamba-Codestral-7B-v0.1", "mamba2"),
+            ("nvidia/Nemotron-H-56B-Base-8K", "mamba2"),
+            ("Zyphra/Zamba2-7B", "mamba2"),
+            ("Qwen/Qwen3-Next-80B-A3B-Instruct", "gdn_attention"),
+            ("LiquidAI/LFM2-1.2B", "short_conv"),
+            ("MiniMaxAI/MiniMax-M1-80k", "linear_attention"),
+        ],
+    )
+    def test_each_mixer_keeps_its_own(self, model, kind):
+        assert kinds(fact_of(model)) == {kind}
+
+    def test_falcon_mamba_by_hand(self):
+        (state,) = {layer.caches[0] for layer in read(fact_of("tiiuae/falcon-mamba-7b")).layers}
+        convolution, scan = state.shapes
+        assert convolution.sharded * convolution.replicated == 8192 * 3
+        assert scan.sharded * scan.replicated == 8192 * 16
+
+    def test_kimi_linear_has_delta_attention_beside_latents(self):
+        fact = fact_of("moonshotai/Kimi-Linear-48B-A3B-Base")
+        assert kinds(fact) == {"kda"}
+        caches = [layer.caches[0] for layer in read(fact).layers]
+        assert sum(isinstance(cache, Mla) for cache in caches) == 7
+
+    def test_every_fourth_layer_of_qwen3_next_is_attention(self):
+        layers = read(fact_of("Qwen/Qwen3-Next-80B-A3B-Instruct")).layers
+        full = [index for index, layer in enumerate(layers) if isinstance(layer.caches[0], FullAttention)]
+        assert full == list(range(3, 48, 4))
+
+    def test_mlp_layers_of_nemotron_h_keep_nothing(self):
+        layers = read(fact_of("nvidia/Nemotron-H-56B-Base-8K")).layers
+        assert sum(not layer.caches for layer in layers) == len(layers) - 54 - 10
+
+
+class TestRefusals:
+    def test_a_pattern_of_other_letters(self):
+        with pytest.raises(ModelError) as caught:
+            read(fact_of("nvidia/Nemotron-H-56B-Base-8K"), hybrid_override_pattern="MX*")
+        assert caught.value.code == "invalid-config-value"
+
+    def test_a_kind_of_layer_that_nobody_knows(self):
+        with pytest.raises(ModelError):
+            read(fact_of("Qwen/Qwen3-Next-80B-A3B-Instruct"), layer_types=["other"] * 48)
+
+    def test_a_tensor_parallel_size_that_does_not_divide_the_states(self):
+        with pytest.raises(EngineRefusalError):
+            weigh(config_of(fact_of("tiiuae/falcon-mamba-7b")), tensor_parallel_size=3)
+
+
+class TestWhisper:
+    def test_what_a_log_prints(self):
+        assert gib(weigh(ModelConfig.from_mapping(WHISPER)).total) == pytest.approx(2.875, abs=0.005)
+
+    def test_decoder_layers_keep_their_own_tokens_and_the_encoders(self):
+        layers = read_architecture(ModelConfig.from_mapping(WHISPER)).layers
+        assert len(layers) == 32
+        own, across = layers[0].caches
+        assert isinstance(own, FullAttention)
+        assert across == CrossAttention(num_kv_heads=20, head_size=64, encoder_tokens=1500)
