@@ -6,7 +6,7 @@ from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.present import bar, charts, explain, overrides, summary
-from pages.ui import numbers, notes, pictures, shell, state
+from pages.ui import lengths, notes, numbers, pictures, share, shell, state
 
 shell.guard()
 t = state.translator()
@@ -63,6 +63,8 @@ with right:
 
 notes.notices(plan.notices, t)
 numbers.override_table(overrides.override_steps(plan), t)
+share.panel(plan, t)
+lengths.panel(plan, t)
 with st.expander(t("All numbers"), icon=":material/table:"):
     numbers.table(explain.number_rows(plan, figures, t), t)
     numbers.downloads(plan, figures, t)

@@ -1,0 +1,50 @@
+"""The plan as text for a ticket: Markdown that reads well unrendered."""
+
+from __future__ import annotations
+
+from kvcore.contract import PARTS
+from kvcore.plan import Plan
+from kvcore.present.expected_log import expected_log_lines
+from kvcore.present.launch import launch_command
+from kvcore.present.summary import scenario_line, verdict_sentence
+from kvcore.present.text import Words, count, gib_text, msg
+
+PART_LABELS = {
+    "total": msg("Memory of one GPU"),
+    "system": msg("System"),
+    "framework": msg("Framework"),
+    "weights": msg("Weights"),
+    "activations": msg("Activations"),
+    "cuda_graphs": msg("CUDA graphs"),
+    "kv_cache": msg("KV cache"),
+    "unused": msg("Unused"),
+}
+
+
+def ticket_text(plan: Plan, link: str, t: Words) -> str:
+    """Verdict, memory table, capacity, command, log lines to expect, link. The model name stands in a code block."""
+    lines = [f"**{verdict_sentence(plan, t).text}**", "", " · ".join(scenario_line(plan, t)), ""]
+    if plan.memory is not None:
+        lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
+        lines += [
+            f"| {t(PART_LABELS[name])} | {gib_text(getattr(plan.memory, name).value)} |" for name in PARTS
+        ]
+        lines.append("")
+    if plan.cache is not None:
+        lines += [
+            f"- {t('KV cache tokens')}: {count(plan.cache.tokens)}",
+            f"- {t('Requests at once')}: {plan.cache.max_concurrency:.2f}",
+            f"- {t('Longest request')}: {count(plan.cache.longest_request_tokens)}",
+            "",
+        ]
+    lines += [t("Start command:"), "", *_code(launch_command(plan))]
+    expected = expected_log_lines(plan)
+    if expected:
+        lines += ["", t("Lines to expect in the log:"), "", *_code(*expected)]
+    lines += ["", f"{t('The same plan as a link:')} <{link}>", ""]
+    return "\n".join(lines)
+
+
+def _code(*lines: str) -> list[str]:
+    """An indented code block: no fence that a text could close."""
+    return [f"    {line}" for line in lines]

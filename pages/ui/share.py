@@ -1,0 +1,106 @@
+"""Share and launch: the plan as a link, a command, a file, a ticket."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit, urlunsplit
+
+import streamlit as st
+
+from kvcore.contract import result_of
+from kvcore.plan import Plan
+from kvcore.present import link
+from kvcore.present.artefacts import Artefact, artefact
+from kvcore.present.expected_log import expected_log_lines
+from kvcore.present.text import Words, msg
+from kvcore.present.ticket import ticket_text
+from pages.ui import state
+
+LINK, TICKET, RESULT = "link", "ticket", "json"
+LABELS = {
+    LINK: msg("Link"),
+    Artefact.COMMAND: msg("Command"),
+    Artefact.YAML: "YAML",
+    Artefact.DOCKER: "Docker",
+    Artefact.COMPOSE: "Compose",
+    Artefact.KUBERNETES: "Kubernetes",
+    Artefact.SYSTEMD: "systemd",
+    TICKET: msg("Ticket"),
+    RESULT: "JSON",
+}
+FILE_NAMES = {
+    Artefact.COMMAND: "serve.sh",
+    Artefact.YAML: "config.yaml",
+    Artefact.DOCKER: "docker-run.sh",
+    Artefact.COMPOSE: "compose.yaml",
+    Artefact.KUBERNETES: "deployment.yaml",
+    Artefact.SYSTEMD: "vllm.service",
+    TICKET: "ticket.md",
+    RESULT: "kv-plan.json",
+}
+CODE_LANGUAGES = {
+    Artefact.COMMAND: "bash",
+    Artefact.YAML: "yaml",
+    Artefact.DOCKER: "bash",
+    Artefact.COMPOSE: "yaml",
+    Artefact.KUBERNETES: "yaml",
+    Artefact.SYSTEMD: "ini",
+    RESULT: "json",
+}
+
+
+def absolute_link(plan: Plan) -> str:
+    """The complete link of the plan on this server, without the language."""
+    address = urlsplit(st.context.url or "http://localhost:8501/")
+    path = "/" if address.path in ("", "/") else address.path
+    return urlunsplit(
+        (address.scheme, address.netloc, path, link.query_string(link.encode(plan.scenario)), "")
+    )
+
+
+def panel(plan: Plan, t: Words) -> None:
+    """The choice of a form, its text with a copy button, and a download."""
+    with st.expander(t("Share and launch"), icon=":material/ios_share:"):
+        form = st.session_state.get("share_chosen", LINK)
+        st.segmented_control(
+            t("Form"),
+            list(LABELS),
+            format_func=lambda option: t(LABELS[option]),
+            key=state.seed("share_form", form),
+            required=True,
+            label_visibility="collapsed",
+            on_change=_choose,
+        )
+        every_flag = False
+        if form in tuple(Artefact):
+            every_flag = st.toggle(t("Write resolved defaults too"), key="share_every_flag")
+        expected = expected_log_lines(plan)
+        if form == Artefact.COMMAND and expected:
+            st.caption(t("Lines to expect in the log:"))
+            st.code("\n".join(expected), language=None)
+        text = _text(plan, form, every_flag, t)
+        st.code(text, language=CODE_LANGUAGES.get(form), wrap_lines=form == LINK)
+        if form in FILE_NAMES:
+            st.download_button(
+                t("Download {name}", name=FILE_NAMES[form]),
+                data=text,
+                file_name=FILE_NAMES[form],
+                mime="text/plain",
+                on_click="ignore",
+                key="share_download",
+            )
+
+
+def _choose() -> None:
+    """Kept apart from the widget, whose labels change with the language."""
+    st.session_state["share_chosen"] = st.session_state["share_form"]
+
+
+def _text(plan: Plan, form: str, every_flag: bool, t: Words) -> str:
+    if form == LINK:
+        return absolute_link(plan)
+    if form == TICKET:
+        return ticket_text(plan, absolute_link(plan), t)
+    if form == RESULT:
+        return json.dumps(result_of(plan, plan.scenario.model), indent=2, ensure_ascii=False)
+    return artefact(Artefact(form), plan, every_flag=every_flag)
