@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
 from urllib.parse import quote
 
 import pytest
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor, read_accelerators
+from kvcore.catalogue.models import (
+    IRRELEVANT,
+    Checkpoint,
+    _load,
+    entry_text,
+    model_ids,
+    read_entry,
+)
 from kvcore.errors import CatalogueError
+from kvcore.model.config import ModelConfig
+from kvcore.plan import plan
 from kvcore.quantity import Grade
+from kvcore.scenario import Measured, Scenario
 
 CARD = """
 [Card-1GB]
@@ -236,3 +248,150 @@ class TestAcceleratorFromFacts:
         with pytest.raises(CatalogueError) as caught:
             catalogue.accelerator_from_facts(None, "nvidia", name)
         assert caught.value.code == "unknown-accelerator"
+
+
+ENTRY = """
+id = "owner/model"
+source = "config.json of owner/model"
+checked = 2026-11-21
+nulls = ["sliding_window", "text_config.rope_scaling"]
+
+[config]
+architectures = ["LlamaForCausalLM"]
+text_config = {hidden_size = 64}
+"""
+
+
+class TestModels:
+    def test_every_entry_loads_strictly_under_its_own_name(self) -> None:
+        entries = catalogue.load_models()
+        assert len(entries) >= 300
+        assert [entry.id for entry in entries] == list(catalogue.model_ids())
+        assert len({entry.id.lower() for entry in entries}) == len(entries)
+        for entry in entries:
+            assert re.fullmatch(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", entry.id), entry.id
+            assert len(entry.source) > 20, entry.id
+            assert datetime.date(2026, 1, 1) <= datetime.date.fromisoformat(entry.checked), entry.id
+            assert entry.config.architectures, entry.id
+            assert not IRRELEVANT & entry.config.raw.keys(), entry.id
+
+    @pytest.mark.parametrize("model", catalogue.model_ids())
+    def test_a_reader_reads_it_and_the_engine_takes_it(self, model: str) -> None:
+        entry = catalogue.find_model(model)
+        scenario = Scenario(
+            model=entry.id,
+            config=entry.config,
+            checkpoint=entry.checkpoint,
+            measured=Measured(available_kv_gib=10_000.0),
+        )
+        planned = plan(scenario)
+        assert planned.parameter_bytes_per_rank > 0
+        assert planned.cache is not None
+        stored = entry.checkpoint.total_size
+        if stored is not None and not planned.architecture.uncounted:
+            # drafts and a second copy of a tied embedding are stored, and not always loaded
+            assert 0.9 * stored <= planned.parameter_bytes_per_rank <= 1.02 * stored
+
+    @pytest.mark.parametrize(
+        ("model", "parameter_bytes"),
+        [
+            # the safetensors totals that the Hub publishes, 2 bytes each
+            ("Qwen/Qwen3-32B", 2 * 32_762_123_264),
+            ("meta-llama/Llama-3.1-8B-Instruct", 2 * 8_030_261_248),
+            ("meta-llama/Llama-3.3-70B-Instruct", 2 * 70_553_706_496),
+            ("mistralai/Mistral-Small-24B-Instruct-2501", 2 * 23_572_403_200),
+            ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 2 * 1_777_088_000),
+            ("Qwen/Qwen2.5-VL-72B-Instruct", 2 * 73_410_777_344),
+            ("Qwen/Qwen2-57B-A14B-Instruct", 2 * 57_408_658_944),
+            ("tiiuae/Falcon3-7B-Instruct", 2 * 7_455_550_464),
+        ],
+    )
+    def test_published_parameters(self, model: str, parameter_bytes: int) -> None:
+        entry = catalogue.find_model(model)
+        planned = plan(
+            Scenario(model=model, config=entry.config, measured=Measured(available_kv_gib=10_000.0))
+        )
+        assert planned.parameter_bytes_per_rank == parameter_bytes
+
+    def test_any_case_is_found(self) -> None:
+        assert catalogue.find_model(" qwen/qwen3-32b ").id == "Qwen/Qwen3-32B"
+
+    def test_an_unknown_one_has_near_matches(self) -> None:
+        with pytest.raises(CatalogueError) as caught:
+            catalogue.find_model("Qwen/Qwen3-32")
+        assert caught.value.code == "unknown-model"
+        assert "Qwen/Qwen3-32B" in caught.value.params["near"]
+
+    @pytest.mark.parametrize("text", ["", "../../etc/passwd", "x" * 100_000, "\x00", "Qwen__Qwen3-32B"])
+    def test_any_text_is_refused_by_code(self, text: str) -> None:
+        with pytest.raises(CatalogueError) as caught:
+            catalogue.find_model(text)
+        assert caught.value.code == "unknown-model"
+
+    def test_one_look_up_reads_one_file(self) -> None:
+        model_ids.cache_clear()
+        _load.cache_clear()
+        started = time.perf_counter()
+        catalogue.find_model("meta-llama/Llama-3.1-8B-Instruct")
+        assert time.perf_counter() - started < 0.1
+        assert _load.cache_info().currsize == 1
+
+
+class TestReadEntry:
+    def test_nulls_are_put_back(self) -> None:
+        entry = read_entry("owner__model.toml", ENTRY)
+        assert entry.config.raw == {
+            "architectures": ["LlamaForCausalLM"],
+            "sliding_window": None,
+            "text_config": {"hidden_size": 64, "rope_scaling": None},
+        }
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ('id = "owner/model"\n', ""),
+            ('id = "owner/model"', "id = 3"),
+            ('id = "owner/model"', 'id = "owner/other"'),
+            ('id = "owner/model"', 'id = "owner"'),
+            ('source = "config.json of owner/model"', 'source = ""'),
+            ("checked = 2026-11-21", 'checked = "2026-11-21"'),
+            ("checked = 2026-11-21", "checked = 2026-11-21\nlicence = 3"),
+            ("checked = 2026-11-21", "checked = 2026-11-21\ntotal_size = 0"),
+            ("checked = 2026-11-21", "checked = 2026-11-21\ntotal_size = true"),
+            ("checked = 2026-11-21", "checked = 2026-11-21\ntotal_parameters = 1.5"),
+            ("checked = 2026-11-21", "checked = 2026-11-21\nhf_quant_config = 3"),
+            ('["sliding_window", ', '["architectures", '),
+            ('["sliding_window", ', '["architectures.x", '),
+            ('["sliding_window", ', "[3, "),
+            ("[config]", "[configuration]"),
+            ("[config]", "[config"),
+        ],
+    )
+    def test_a_wrong_entry_is_named_by_its_file(self, old: str, new: str) -> None:
+        assert old in ENTRY
+        with pytest.raises(CatalogueError) as caught:
+            read_entry("owner__model.toml", ENTRY.replace(old, new))
+        assert (caught.value.code, caught.value.field) == ("catalogue-entry", "owner__model.toml")
+
+    def test_what_is_written_reads_back_the_same(self) -> None:
+        config = ModelConfig.from_mapping(
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "model_type": "llama",
+                "rope_scaling": {"factor": 8.0, "rope_type": "llama3", "low": None},
+                "sliding_window": None,
+                "layer.types": ["a", "b"],
+                "tie": True,
+                "size": 2**40,
+                "blocks": [{"no_op": False, "n": 4}, {"no_op": True}],
+                "text": 'with "quotes", \\ and é',
+                "bos_token_id": 1,
+            },
+            {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}},
+        )
+        checkpoint = Checkpoint(total_size=10, total_parameters=5)
+        text = entry_text("owner/model", config, checkpoint, "a source", datetime.date(2026, 11, 21))
+        entry = read_entry("owner__model.toml", text)
+        kept = {key: value for key, value in config.raw.items() if key != "bos_token_id"}
+        assert entry.config == ModelConfig.from_mapping(kept, config.hf_quant_config)
+        assert (entry.checkpoint, entry.source, entry.checked) == (checkpoint, "a source", "2026-11-21")

@@ -1,12 +1,13 @@
-"""Adds a model to the catalogue, from a Hub id or from a config file, and refuses on doubt.
+"""Adds a model to the catalogue, and refuses on doubt.
 
-    python tools/add_model.py Qwen/Qwen3-32B
-    python tools/add_model.py my/model --config config.json --source "where it was read" [--hf-quant-config FILE]
-                              [--total-size BYTES] [--total-parameters N]
+    python tools/add_model.py Qwen/Qwen3-32B                                     # from the Hub
+    python tools/add_model.py my/model --config FOLDER_OR_FILE --source "where it was read"
+    python tools/add_model.py my/tune --same-as Qwen/Qwen3-32B --source "why it has the same shape"
+        --set max_position_embeddings=131072 --total-size BYTES --total-parameters N
 
 The entry holds the facts that a family reader needs, in our own schema (kvcore/catalogue/models.py). It is refused
-when no reader reads the config exactly, when a part of the model is not counted, or when the weights that are
-counted from it are more than 2 % off the checkpoint's own size.
+when no reader reads the config exactly, when a part of the model is not counted, or when what is counted from it is
+more than 2 % off the published size. An entry that is there already is written anew.
 """
 
 from __future__ import annotations
@@ -15,75 +16,149 @@ import argparse
 import datetime
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from kvcore.catalogue.models import FOLDER, Checkpoint, entry_file_name, entry_text
-from kvcore.errors import KvPlannerError
-from kvcore.hub import fetch_model
-from kvcore.memory.weights import weight_bytes
-from kvcore.model.config import ModelConfig
-from kvcore.model.families import read_architecture
-from kvcore.model.quantization import read_quantization
-from kvcore.scenario import Parallel
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from kvcore.catalogue import find_model  # noqa: E402
+from kvcore.catalogue.models import FOLDER, Checkpoint, entry_file_name, entry_text  # noqa: E402
+from kvcore.errors import KvPlannerError  # noqa: E402
+from kvcore.hub import ID, fetch_model  # noqa: E402
+from kvcore.memory.weights import DTYPE_BYTES  # noqa: E402
+from kvcore.model.config import ModelConfig  # noqa: E402
+from kvcore.plan import Plan, plan  # noqa: E402
+from kvcore.scenario import Measured, Scenario, SpeculativeConfig  # noqa: E402
+from kvcore.untrusted import parse_json_object  # noqa: E402
 
 TOLERANCE = 0.02
 """Checkpoints store a tied embedding twice, or leave out buffers: more than this is a mistake in the reader."""
+UNQUANTIZED = "unquantized"
 
 
-def doubt(config: ModelConfig, checkpoint: Checkpoint) -> str:
-    """Why the model should not be added; empty when nothing speaks against it."""
-    try:
-        architecture = read_architecture(config)
-        quantization = read_quantization(config, None)
-        counted = weight_bytes(architecture, quantization, Parallel(), architecture.dtype, 0).parameters
-    except KvPlannerError as error:
-        return f"{error.code}: {error}; {error.next_step}"
-    if architecture.uncounted:
-        return f"not counted: {', '.join(architecture.uncounted)}"
-    stored = checkpoint.total_size
-    if stored and abs(counted / stored - 1) > TOLERANCE:
-        return f"{counted:,} bytes counted, {stored:,} bytes in the checkpoint"
-    return ""
+class Found(NamedTuple):
+    """What is known of the model, before any doubt."""
+
+    config: ModelConfig
+    checkpoint: Checkpoint
+    source: str
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 1 when the model was refused."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("id")
-    parser.add_argument("--config", type=Path)
-    parser.add_argument("--hf-quant-config", type=Path)
-    parser.add_argument("--source")
-    parser.add_argument("--total-size", type=int)
-    parser.add_argument("--total-parameters", type=int)
-    arguments = parser.parse_args()
-    if arguments.config is None:
-        found = fetch_model(arguments.id)
-        config, checkpoint = found.config, found.checkpoint
-        source = f"huggingface.co/{arguments.id} at {found.revision}"
-    else:
-        if not arguments.source:
-            parser.error("--config needs --source")
-        config = ModelConfig.from_mapping(_read(arguments.config), _read(arguments.hf_quant_config))
-        checkpoint = Checkpoint(total_size=arguments.total_size, total_parameters=arguments.total_parameters)
-        source = arguments.source
-    reason = doubt(config, checkpoint)
+    arguments = _parser().parse_args(argv)
+    try:
+        found = _find(arguments)
+        reason = "" if ID.fullmatch(arguments.id) else "an id is owner/name"
+        reason = reason or doubt(found.config, found.checkpoint)
+    except KvPlannerError as error:
+        reason = f"{error.code}: {error}; {error.next_step}"
     if reason:
         print(f"{arguments.id} refused: {reason}", file=sys.stderr)
         return 1
     path = FOLDER / entry_file_name(arguments.id)
-    path.write_text(
-        entry_text(arguments.id, config, checkpoint, source, datetime.date.today()), encoding="utf-8"
-    )
+    today = datetime.date.today()
+    text = entry_text(arguments.id, found.config, found.checkpoint, found.source, today)
+    path.write_text(text, encoding="utf-8")
     print(path)
     return 0
 
 
-def _read(path: Path | None) -> Mapping[str, Any] | None:
-    return None if path is None else json.loads(path.read_text("utf-8"))
+def doubt(config: ModelConfig, checkpoint: Checkpoint) -> str:
+    """Why the model should not be added; empty when nothing speaks against it."""
+    planned = plan(Scenario(model="", config=config, measured=Measured(available_kv_gib=1e5)))
+    if planned.architecture.uncounted:
+        return f"not counted: {', '.join(planned.architecture.uncounted)}"
+    published = checkpoint.total_size
+    if published is None and checkpoint.total_parameters and planned.quantization.method == UNQUANTIZED:
+        published = checkpoint.total_parameters * DTYPE_BYTES[planned.resolved.dtype]
+    if published and all(abs(stored / published - 1) > TOLERANCE for stored in _stored_bytes(planned)):
+        return f"{planned.parameter_bytes_per_rank:,} bytes counted, {published:,} bytes published"
+    return ""
+
+
+def _stored_bytes(planned: Plan) -> Iterator[int]:
+    """What a checkpoint of that model may hold: with or without a second copy of a tied embedding, with or without
+    the draft layers that are only loaded for speculative decoding."""
+    language = planned.scenario.config.language
+    embedding = (language.optional_integer("vocab_size") or 0) * (
+        language.optional_integer("hidden_size") or 0
+    )
+    embedding_bytes = embedding * DTYPE_BYTES[planned.resolved.dtype]
+    for extra in (0, embedding_bytes, *_draft_bytes(planned.scenario)):
+        yield planned.parameter_bytes_per_rank + extra
+
+
+def _draft_bytes(scenario: Scenario) -> Iterator[int]:
+    speculative = SpeculativeConfig(method="mtp", num_speculative_tokens=1)
+    try:
+        yield plan(replace(scenario, speculative_config=speculative)).weights.drafts
+    except KvPlannerError:
+        return
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("id", help="owner/name, as on the Hub")
+    origin = parser.add_mutually_exclusive_group()
+    origin.add_argument("--config", type=Path, help="config.json, or the folder with it and its side files")
+    origin.add_argument("--same-as", metavar="ID", help="a bundled model of the same shape")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="a key that differs")
+    parser.add_argument("--source", help="where the facts were read; not with the Hub")
+    parser.add_argument("--revision", help="branch, tag or commit on the Hub")
+    parser.add_argument("--total-size", type=int, help="bytes of the tensors in the safetensors files")
+    parser.add_argument("--total-parameters", type=int)
+    return parser
+
+
+def _find(arguments: argparse.Namespace) -> Found:
+    given = Checkpoint(total_size=arguments.total_size, total_parameters=arguments.total_parameters)
+    if arguments.config is None and arguments.same_as is None:
+        answer = fetch_model(arguments.id, revision=arguments.revision)
+        source = f"huggingface.co/{arguments.id} at {answer.revision[:12]}"
+        return Found(_with(answer.config, arguments.set), answer.checkpoint, source)
+    if not arguments.source:
+        _parser().error("--config and --same-as need --source")
+    if arguments.same_as is not None:
+        config = find_model(arguments.same_as).config
+        source = f"values of {arguments.same_as}: {arguments.source}"
+        return Found(_with(config, arguments.set), given, source)
+    return Found(_with(_from_files(arguments.config), arguments.set), given, arguments.source)
+
+
+def _with(config: ModelConfig, assignments: Sequence[str]) -> ModelConfig:
+    raw = dict(config.raw)
+    for assignment in assignments:
+        key, _, value = assignment.partition("=")
+        *parents, name = key.split(".")
+        section = raw
+        for parent in parents:
+            section[parent] = dict(section.get(parent) or {})
+            section = section[parent]
+        section[name] = json.loads(value)
+    return ModelConfig.from_mapping(raw, config.hf_quant_config)
+
+
+def _from_files(path: Path) -> ModelConfig:
+    folder = path if path.is_dir() else path.parent
+    raw: Mapping[str, Any] = _read(folder / "config.json" if path.is_dir() else path) or {}
+    sides = {
+        name: _read(folder / name) if path.is_dir() else None
+        for name in ("hf_quant_config.json", "quantize_config.json")
+    }
+    old_gptq = sides["quantize_config.json"]
+    if old_gptq is not None and "quantization_config" not in raw:
+        raw = {**raw, "quantization_config": {"quant_method": "gptq", **old_gptq}}
+    return ModelConfig.from_mapping(raw, sides["hf_quant_config.json"])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return parse_json_object(path.read_text("utf-8")) if path.is_file() else None
 
 
 if __name__ == "__main__":

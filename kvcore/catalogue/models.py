@@ -16,6 +16,7 @@ import datetime
 import difflib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,28 +28,29 @@ from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
 
 FOLDER: Final = Path(__file__).parent / "models"
+ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _REQUIRED: Final = frozenset(("id", "source", "checked", "config"))
 _OPTIONAL: Final = frozenset(("total_size", "total_parameters", "nulls", "hf_quant_config"))
 
 IRRELEVANT: Final = frozenset(
-    [
-        "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "attention_dropout", "attn_pdrop",
-        "auto_map", "bos_token_id", "bos_token", "decoder_start_token_id", "embd_pdrop", "embed_dropout", "eos_token_id",
-        "eos_token", "dropout", "hidden_dropout", "hidden_dropout_prob", "id2label", "image_token_id", "image_token_index",
-        "initializer_range", "initializer_factor", "label2id", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon",
-        "norm_eps", "pad_token_id", "pad_token", "resid_pdrop", "rms_norm_eps", "router_aux_loss_coef", "summary_activation",
-        "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params",
-        "transformers_version", "use_cache", "video_token_id", "vision_end_token_id", "vision_start_token_id",
-        "vision_token_id", "output_router_logits", "pretraining_tp", "unk_token_id", "sep_token_id", "max_length",
-        "chat_template", "generation_config", "gradient_checkpointing", "torchscript", "return_dict", "output_attentions",
-        "output_hidden_states", "top_p", "temperature", "top_k_sampling", "repetition_penalty", "no_repeat_ngram_size",
-        "num_beams", "num_beam_groups", "length_penalty", "early_stopping", "do_sample", "diversity_penalty", "typical_p",
-        "bad_words_ids", "begin_suppress_tokens", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
-        "exponential_decay_length_penalty", "encoder_no_repeat_ngram_size", "finetuning_task", "problem_type", "prefix",
-        "pruned_heads", "remove_invalid_values", "return_dict_in_generate", "output_scores", "min_length", "tf_legacy_loss",
-        "use_bfloat16", "chunk_size_feed_forward", "cross_attention_hidden_size", "tokenizer_class",
-    ]
-)  # fmt: skip
+    """
+    _attn_implementation _attn_implementation_autoset _name_or_path attention_dropout attn_pdrop auto_map
+    bad_words_ids begin_suppress_tokens bos_token bos_token_id chat_template chunk_size_feed_forward
+    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dropout early_stopping
+    embd_pdrop embed_dropout encoder_no_repeat_ngram_size eos_token eos_token_id
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
+    generation_config gradient_checkpointing hidden_dropout hidden_dropout_prob id2label image_token_id
+    image_token_index initializer_factor initializer_range label2id layer_norm_eps layer_norm_epsilon
+    layernorm_epsilon length_penalty max_length min_length no_repeat_ngram_size norm_eps num_beam_groups
+    num_beams output_attentions output_hidden_states output_router_logits output_scores pad_token
+    pad_token_id prefix pretraining_tp problem_type pruned_heads remove_invalid_values repetition_penalty
+    resid_pdrop return_dict return_dict_in_generate rms_norm_eps router_aux_loss_coef sep_token_id
+    summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
+    suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k_sampling top_p
+    torchscript transformers_version typical_p unk_token_id use_bfloat16 use_cache video_token_id
+    vision_end_token_id vision_start_token_id vision_token_id
+    """.split()
+)
 """Keys of config.json that no byte depends on: an entry leaves them out."""
 
 
@@ -95,7 +97,7 @@ def find_model(model: str) -> ModelEntry:
     """
     known = _by_lower_id().get(model.strip().lower())
     if known is None:
-        near = difflib.get_close_matches(model, model_ids(), n=3, cutoff=0.5)
+        near = difflib.get_close_matches(model[:200], model_ids(), n=3, cutoff=0.5)
         raise CatalogueError(
             "unknown-model", field="model", value=model, near=", ".join(near) or "a bundled model"
         )
@@ -137,20 +139,33 @@ def read_entry(file_name: str, text: str) -> ModelEntry:
         raise refuse(f"missing {', '.join(sorted(missing))}")
     if unknown := table.keys() - _REQUIRED - _OPTIONAL:
         raise refuse(f"unknown {', '.join(sorted(unknown))}")
-    if entry_file_name(table["id"]) != file_name:
-        raise refuse("the file is named after the id, with __ for /")
-    if not isinstance(table["checked"], datetime.date) or not str(table["source"]).strip():
-        raise refuse("source is a text and checked a date")
+    for name in ("id", "source"):
+        if not isinstance(table[name], str) or not table[name].strip():
+            raise refuse(f"{name} is a text")
+    if ID.fullmatch(table["id"]) is None or entry_file_name(table["id"]) != file_name:
+        raise refuse("the id is owner/name, and the file is named after it, with __ for /")
+    if not isinstance(table["checked"], datetime.date):
+        raise refuse("checked is a date")
     for name in ("total_size", "total_parameters"):
-        if name in table and not (isinstance(table[name], int) and table[name] > 0):
+        value = table.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise refuse(f"{name} is a positive whole number")
+    for name in ("config", "hf_quant_config"):
+        if not isinstance(table.get(name, {}), dict):
+            raise refuse(f"{name} is a table")
     config = table["config"]
-    for dotted in table.get("nulls", ()):
+    nulls = table.get("nulls", [])
+    if not isinstance(nulls, list) or not all(isinstance(dotted, str) for dotted in nulls):
+        raise refuse("nulls is a list of keys")
+    for dotted in nulls:
         *parents, key = dotted.split(".")
         inner = config
         for parent in parents:
             inner = inner.setdefault(parent, {})
-        inner[key] = None
+            if not isinstance(inner, dict):
+                raise refuse(f"nulls: {dotted} lies in no table")
+        if inner.setdefault(key) is not None:
+            raise refuse(f"nulls: {dotted} has a value")
     return ModelEntry(
         id=table["id"],
         config=ModelConfig.from_mapping(config, table.get("hf_quant_config")),
