@@ -1,5 +1,6 @@
 """Configs of strangers: with any one value changed, a model is counted or refused, and soon."""
 
+import contextlib
 import copy
 import time
 from collections.abc import Iterator
@@ -41,8 +42,6 @@ class TestOneValueChanged:
             section = section[key]
         section[path[-1]] = value
         started = time.monotonic()
-        try:
+        with contextlib.suppress(KvPlannerError):
             assert weigh(ModelConfig.from_mapping(config), tensor_parallel_size=2).total >= 0
-        except KvPlannerError as refused:
-            assert str(refused)
         assert time.monotonic() - started < 5
