@@ -14,6 +14,8 @@ from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.contract import error_of, needs_fixes, result_of
 from kvcore.errors import KvPlannerError
+from kvcore.evidence.log_report import log_report, log_table
+from kvcore.evidence.logs import read_log
 from kvcore.hub import fetch_model
 from kvcore.plan import plan
 from kvcore.request import Json, parse_request, scenario_from_request
@@ -52,6 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     curve.add_argument("--json", action="store_true", help="JSON instead of a table")
     curve.set_defaults(run=_curve)
+
+    log = commands.add_parser(
+        "log", help="a start-up log -> measured values, resolved flags, and how the plan differs"
+    )
+    log.add_argument("file", nargs="?", default="-", help="the log; - is standard input")
+    log.add_argument("--config", type=Path, help="config.json of a model that is not bundled")
+    log.add_argument("--json", action="store_true", help="JSON instead of a table")
+    log.set_defaults(run=_log)
 
     listing = commands.add_parser(
         "catalogue", help="the bundled models and accelerators, and the known engine versions"
@@ -118,6 +128,14 @@ def _curve(arguments: argparse.Namespace) -> int:
     print("tokens".rjust(12) + "".join(f"TP {curve.tensor_parallel_size}".rjust(12) for curve in curves))
     for index, length in enumerate(arguments.lengths):
         print(f"{length:>12,}" + "".join(f"{curve.concurrency[index]:>12,.2f}" for curve in curves))
+    return 0
+
+
+def _log(arguments: argparse.Namespace) -> int:
+    data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
+    config = None if arguments.config is None else parse_request(arguments.config.read_text("utf-8"))
+    report = log_report(read_log(data), config)
+    print(json.dumps(report, ensure_ascii=False) if arguments.json else log_table(report))
     return 0
 
 

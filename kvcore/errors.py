@@ -326,6 +326,81 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "start-failed": Message(
         "the engine stopped, and its own error is not among the lines", "send the lines before this one as well"
     ),
+    # -- why a start may differ from its plan
+    "cause-display": Message(
+        "a display is attached: the desktop takes memory of this card",
+        "move the display to another card, or plan with the measured system part",
+    ),
+    "cause-other-process": Message(
+        "another process held memory of this card when the engine started",
+        "look with nvidia-smi or npu-smi and stop it, or plan with the measured system part",
+    ),
+    "cause-driver-context": Message(
+        "the driver's context on this machine has another size", "plan with the measured system part"
+    ),
+    "cause-communication": Message(
+        "communication buffers differ: NCCL or HCCL, custom all-reduce, the link between the cards",
+        "plan with the measured framework part for this number of GPUs",
+    ),
+    "cause-process-while-profiling": Message(
+        "another process took or freed memory while the engine measured itself",
+        "start again when nothing else runs on the card",
+    ),
+    "cause-extra-weights": Message(
+        "a draft model or adapter slots are loaded with the weights", "check the draft model and the LoRA flags"
+    ),
+    "cause-quantized": Message(
+        "the checkpoint is quantized ({method}), and the planned model is not",
+        "choose the checkpoint that was started, or give its config.json",
+    ),
+    "cause-other-weights": Message(
+        "another checkpoint, precision or revision was loaded than the planned one",
+        "give the config.json of the checkpoint that was started",
+    ),
+    "cause-encoder": Message(
+        "the profile run of the image or audio encoder differs: limits per prompt, largest image, encoder budget",
+        "check --limit-mm-per-prompt and the processor's largest image",
+    ),
+    "cause-batched-tokens": Message(
+        "the log does not show how many tokens a step takes, so its default is assumed",
+        "set --max-num-batched-tokens in the scenario",
+    ),
+    "cause-eager": Message(
+        "the engine ran in eager mode: no CUDA graphs, and activations that are not compiled",
+        "set eager mode in the scenario, or leave --enforce-eager out",
+    ),
+    "cause-kernels": Message(
+        "other kernels were chosen for this card or build, with another workspace",
+        "compare the attention and MoE backends that the log names",
+    ),
+    "cause-capture-sizes": Message(
+        "other graph sizes were captured, or the memory pool was shared with the profile run",
+        "check --max-cudagraph-capture-size and the compilation config",
+    ),
+    "cause-patched-build": Message(
+        "this is not a release but a build of its own ({version})",
+        "compare with the release next to it, or plan with these measurements",
+    ),
+    "cause-follows-weights": Message("it follows from the weights", "see the weights"),
+    "cause-follows-activations": Message("it follows from the activations", "see the activations"),
+    "cause-follows-framework": Message("it follows from the framework's part", "see the framework's part"),
+    "cause-unknown": Message(
+        "nothing in the log tells why", "send the log from its first line on, at debug level if you can"
+    ),
+    "cause-other-version": Message(
+        "the log is of version {logged}, and the plan of {planned}", "take the log's scenario over"
+    ),
+    "cause-other-flags": Message(
+        "the plan has other values than the log: {fields}", "take the log's scenario over"
+    ),
+    "cause-unnamed-card": Message(
+        "the log does not tell which card it ran on: the plan is for {name}",
+        "choose the card in the sidebar, or send a log at debug level",
+    ),
+    "cause-driver": Message(
+        "the driver shows {logged} GiB, the catalogue {known} GiB for this card: an older or newer driver, or ECC",
+        "plan with the log's figure",
+    ),
 }
 
 

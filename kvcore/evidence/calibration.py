@@ -1,0 +1,213 @@
+"""Predicted against measured: a start-up log held against a plan, part by part, and the plan corrected by the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from kvcore.errors import KvPlannerError, Notice
+from kvcore.evidence.causes import Difference, likely_causes
+from kvcore.evidence.logs import measured_from
+from kvcore.evidence.startup_log import Reading, StartupLog
+from kvcore.plan import Plan, plan
+from kvcore.scenario import Engine, Measured
+from kvcore.units import gib
+
+PRINTED_HALF_GIB: Final = 0.006
+"""Logs print two decimals."""
+SAME_SHARE: Final = 0.01
+SAME_GIB: Final = 0.05
+"""A part without an interval is as predicted when it is that near: the larger of both."""
+LARGEST_ROUNDING_GIB: Final = 0.5
+"""What a log's own parts may miss of its own budget; more means that they are not of one start."""
+LARGEST_UNTOLD_GIB: Final = 2.0
+"""What may be put down to the activations when the log does not give them, beyond the predicted ones."""
+
+PART_FIELDS: Final = (
+    ("system", "system_gib"),
+    ("framework", "non_torch_gib"),
+    ("weights", "weights_gib"),
+    ("activations", "peak_activation_gib"),
+    ("cuda_graphs", "cuda_graph_gib"),
+    ("available_kv", "available_kv_gib"),
+)
+"""A part of `RankMemory`, and the field of `Measured` that replaces it; in the order of the memory bar."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartComparison:
+    """One part of a rank, in GiB; `measured_gib` is None where the log does not give it."""
+
+    part: str
+    predicted_gib: float
+    measured_gib: float | None
+    interval_gib: tuple[float, float] | None
+    causes: tuple[Notice, ...] = ()
+
+    @property
+    def difference_gib(self) -> float | None:
+        """Measured less predicted."""
+        return None if self.measured_gib is None else self.measured_gib - self.predicted_gib
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured figure lies in the 80 % interval; for a part without one, whether it is the same."""
+        if self.measured_gib is None:
+            return None
+        low, high = self.interval_gib or (self.predicted_gib, self.predicted_gib)
+        slack = PRINTED_HALF_GIB
+        if self.interval_gib is None:
+            slack = max(SAME_GIB, SAME_SHARE * abs(self.predicted_gib))
+        return low - slack <= self.measured_gib <= high + slack
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigureComparison:
+    """A figure that the engine prints for the whole replica."""
+
+    figure: str
+    """`kv_tokens` or `max_concurrency`."""
+    predicted: float | None
+    measured: float
+    from_measured_kv: float | None
+    """The same, computed from the KV memory that the log gives: tests the KV plan alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A log against a plan."""
+
+    parts: tuple[PartComparison, ...]
+    figures: tuple[FigureComparison, ...]
+    notices: tuple[Notice, ...]
+    """What makes the comparison doubtful: another version, other flags."""
+
+    @property
+    def measured_parts(self) -> tuple[PartComparison, ...]:
+        """The parts that the log gives."""
+        return tuple(part for part in self.parts if part.measured_gib is not None)
+
+    @property
+    def largest(self) -> PartComparison | None:
+        """The part outside its interval that is furthest from the prediction; None when all are inside."""
+        outside = [part for part in self.measured_parts if part.is_inside is False]
+        causing = [part for part in outside if part.part != "available_kv"] or outside
+        return max(causing, key=lambda part: abs(part.difference_gib or 0.0), default=None)
+
+
+def compare(log: StartupLog, planned: Plan) -> Comparison:
+    """Each part of the worst rank as `planned` predicts it and as `log` gives it, with likely causes."""
+    measured, memory = measured_from(log), planned.memory
+    parts: list[PartComparison] = []
+    for name, field in PART_FIELDS:
+        if name == "weights":
+            quantity = planned.loaded_weights
+        elif memory is not None:
+            quantity = getattr(memory, name)
+        else:
+            continue
+        interval = quantity.interval
+        parts.append(
+            PartComparison(
+                part=name,
+                predicted_gib=gib(quantity.value),
+                measured_gib=getattr(measured, field),
+                interval_gib=None if interval is None else (gib(interval[0]), gib(interval[1])),
+            )
+        )
+    differences = {
+        part.part: Difference(
+            gib=part.difference_gib, predicted_gib=part.predicted_gib, is_inside=bool(part.is_inside)
+        )
+        for part in parts
+        if part.difference_gib is not None
+    }
+    causes = likely_causes(log, planned, differences)
+    return Comparison(
+        parts=tuple(replace(part, causes=causes.parts.get(part.part, ())) for part in parts),
+        figures=_figures(log, planned, measured),
+        notices=causes.notices,
+    )
+
+
+def _figures(log: StartupLog, planned: Plan, measured: Measured) -> tuple[FigureComparison, ...]:
+    given = None
+    if measured.available_kv_gib is not None:
+        only_cache = Measured(available_kv_gib=measured.available_kv_gib)
+        try:
+            given = plan(replace(planned.scenario, measured=only_cache)).cache
+        except KvPlannerError:
+            given = None
+    readings: tuple[tuple[str, Reading | None, str], ...] = (
+        ("kv_tokens", log.figures.kv_tokens, "tokens"),
+        ("max_concurrency", log.figures.max_concurrency, "max_concurrency"),
+    )
+    return tuple(
+        FigureComparison(
+            figure=figure,
+            predicted=None if planned.cache is None else getattr(planned.cache, attribute),
+            measured=reading.value,
+            from_measured_kv=None if given is None else getattr(given, attribute),
+        )
+        for figure, reading, attribute in readings
+        if reading is not None
+    )
+
+
+def calibrated(log: StartupLog, planned: Plan) -> Measured:
+    """The log's parts as overrides for `planned.scenario`, in GiB, such that its KV memory comes out as measured.
+
+    KV memory itself is not fixed: it has to follow when the length or the utilization changes. What the log does not
+    tell apart goes into the activations, or into the framework when the activations are measured; where the engine
+    takes its estimate of the graphs off the budget, that is what the graphs cost. Only where the parts do not add up
+    to the log's own budget, or no card is known, is the KV memory given as it is.
+    """
+    measured = measured_from(log)
+    available = measured.available_kv_gib
+    parts = replace(measured, available_kv_gib=None)
+    estimate = log.worst_rank.cuda_graph_estimate_gib
+    if log.charges_graph_estimate and estimate is not None:
+        parts = replace(parts, cuda_graph_gib=estimate.value)
+    scenario = planned.scenario
+    if planned.memory is None:
+        return measured
+    if (
+        available is None
+        or scenario.engine is Engine.VLLM_MINDSPORE
+        or scenario.kv_cache_memory_bytes is not None
+    ):
+        return parts
+    try:
+        corrected = plan(replace(scenario, measured=parts)).memory
+    except KvPlannerError:
+        return measured
+    if corrected is None:
+        return measured
+    rest_gib = gib(corrected.available_kv.value) - available
+    parts_are_told = measured.peak_activation_gib is not None
+    limit_gib = LARGEST_ROUNDING_GIB if parts_are_told else LARGEST_UNTOLD_GIB
+    takers = [("peak_activation_gib", corrected.activations), ("non_torch_gib", corrected.framework)]
+    for field, part in reversed(takers) if parts_are_told else takers:
+        absorbed_gib = gib(part.value) + rest_gib
+        if absorbed_gib >= 0 and abs(rest_gib) <= limit_gib:
+            return replace(parts, **{field: round(absorbed_gib, 4)})
+    return replace(measured, available_kv_gib=max(0.0, available))
+
+
+def given_fields(measured: Measured) -> tuple[str, ...]:
+    """The parts that are given, in the order of the memory bar.
+
+    Example:
+        >>> given_fields(Measured(weights_gib=15.27, non_torch_gib=0.1))
+        ('framework', 'weights')
+    """
+    return tuple(part for part, field in PART_FIELDS if getattr(measured, field) is not None)
+
+
+def measured_values(measured: Measured) -> dict[str, float]:
+    """The parts that are given, by their fields in the contract."""
+    return {
+        entry.name: value
+        for entry in fields(measured)
+        if (value := getattr(measured, entry.name)) is not None
+    }

@@ -1,0 +1,126 @@
+"""What `python -m kvcore log` prints: the log's figures, the plan for the same scenario, and their differences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvcore.errors import KvPlannerError
+from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
+from kvcore.evidence.log_result import log_result
+from kvcore.evidence.logs import request_from
+from kvcore.evidence.recognized import find_logged_model, scenario_from_log
+from kvcore.evidence.startup_log import StartupLog
+from kvcore.plan import Plan, plan
+from kvcore.request import scenario_from_request
+
+
+def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`log_result` with `comparison` and `calibrated`: what to put into `measured` to plan from this start.
+
+    The model is that of `config`, or the catalogue's. Where it is in neither, or its flags cannot be planned, both are
+    null and `prediction_error` says why.
+    """
+    result = log_result(log)
+    result |= {"comparison": None, "calibrated": None, "prediction_error": None}
+    try:
+        planned = _planned(log, config)
+    except KvPlannerError as error:
+        result["prediction_error"] = {
+            "code": error.code,
+            "field": error.field,
+            "message": str(error),
+            "next_step": error.next_step,
+        }
+        return result
+    result["request"] = {**result["request"], "model": planned.scenario.model}
+    result["comparison"] = comparison_json(compare(log, planned))
+    result["calibrated"] = measured_values(calibrated(log, planned))
+    return result
+
+
+def _planned(log: StartupLog, config: Mapping[str, Any] | None) -> Plan:
+    if config is None:
+        return plan(scenario_from_log(log).scenario)
+    entry = find_logged_model(log.model)
+    scenario = scenario_from_request({**request_from(log).as_request(), "config": config})
+    return plan(replace(scenario, model=entry.id) if entry is not None else scenario)
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as JSON, in GiB and in the engine's own figures."""
+    return {
+        "parts": [
+            {
+                "part": part.part,
+                "predicted_gib": part.predicted_gib,
+                "measured_gib": part.measured_gib,
+                "difference_gib": part.difference_gib,
+                "interval_gib": None if part.interval_gib is None else list(part.interval_gib),
+                "inside": part.is_inside,
+                "causes": [
+                    {"code": cause.code, "message": cause.message, "next_step": cause.next_step}
+                    for cause in part.causes
+                ],
+            }
+            for part in comparison.parts
+        ],
+        "figures": [
+            {
+                "figure": figure.figure,
+                "predicted": figure.predicted,
+                "measured": figure.measured,
+                "from_measured_kv": figure.from_measured_kv,
+            }
+            for figure in comparison.figures
+        ],
+        "notices": [{"code": notice.code, "message": notice.message} for notice in comparison.notices],
+    }
+
+
+def log_table(report: Mapping[str, Any]) -> str:
+    """A report as lines for people."""
+    name = " ".join(
+        str(report[key]) for key in ("model", "engine", "engine_version") if report[key] is not None
+    )
+    lines = [name, ""]
+    comparison = report["comparison"]
+    if comparison is None:
+        lines += [
+            f"  {figure['figure']:<24}{figure['value']:>14,.4g} {figure['unit']}"
+            for figure in report["figures"]
+        ]
+        error = report["prediction_error"]
+        lines += ["", f"not planned: {error['message']}; {error['next_step']}"]
+    else:
+        lines.append(f"  {'GiB of one GPU':<16}{'predicted':>10}{'measured':>10}{'difference':>12}")
+        for part in comparison["parts"]:
+            lines.append(_part_line(part))
+            lines += [f"    {cause['message']}" for cause in part["causes"]]
+        for figure in comparison["figures"]:
+            numbers = "".join(
+                f"{'-' if figure[key] is None else format(figure[key], ',.2f'):>18}"
+                for key in ("predicted", "measured", "from_measured_kv")
+            )
+            lines.append(f"  {figure['figure']:<16}{numbers}")
+        lines += [f"  {notice['message']}" for notice in comparison["notices"]]
+        lines += ["", "to plan from these figures: " + json.dumps({"measured": report["calibrated"]})]
+    failure = report["failure"]
+    if failure is not None:
+        lines += ["", f"the start failed: {failure['message']}", f"  {failure['next_step']}"]
+        if failure["change"] is not None:
+            lines.append(f"  {failure['change']['field']} = {failure['change']['value']}")
+    lines += [f"  {warning['message']}" for warning in report["warnings"]]
+    return "\n".join(lines)
+
+
+def _part_line(part: Mapping[str, Any]) -> str:
+    if part["measured_gib"] is None:
+        return f"  {part['part']:<16}{part['predicted_gib']:>10.2f}{'-':>10}"
+    inside = "" if part["inside"] else "  outside its interval" if part["interval_gib"] else "  differs"
+    return (
+        f"  {part['part']:<16}{part['predicted_gib']:>10.2f}{part['measured_gib']:>10.2f}"
+        f"{part['difference_gib']:>+12.2f}{inside}"
+    )

@@ -1,0 +1,128 @@
+"""The scenario that a start-up log is about: from the log where it says so, from the one at hand where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from kvcore import catalogue
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import ModelEntry
+from kvcore.errors import CatalogueError, ScenarioError
+from kvcore.evidence.logs import request_from
+from kvcore.evidence.startup_log import LogScenario, StartupLog
+from kvcore.quantity import Grade
+from kvcore.request import scenario_from_request
+from kvcore.scenario import Engine, Measured, Parallel, Scenario
+
+SAME_MEMORY_GIB: Final = 0.006
+"""Two totals that differ by less are one: logs print two decimals."""
+SAME_CARD_SHARE: Final = 0.01
+"""A total that near the card at hand is that card with another driver."""
+_PARALLEL: Final = frozenset(entry.name for entry in fields(Parallel))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recognized:
+    """A log's scenario, and which parts of it the log does not name and the scenario at hand lent."""
+
+    scenario: Scenario
+    borrowed: tuple[str, ...] = ()
+    """Of `model`, `accelerator`, `engine_version` and `flags`."""
+    unknown_model: str = ""
+    """A model that the log names and the catalogue does not have."""
+
+
+def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recognized:
+    """What to plan so that the plan can be held against the log; nothing in it is measured.
+
+    Without any line of engine arguments the flags are those of `at_hand`. A model given by a path is looked up by its
+    last part. Raises ScenarioError `missing-field` or CatalogueError `unknown-model` when nothing names the model, and
+    what `scenario_from_request` raises for flags that cannot be.
+
+    Example:
+        >>> from kvcore.evidence.logs import read_log
+        >>> log = read_log("non-default args: {'model': '/models/Qwen3-8B', 'max_model_len': 8192}")
+        >>> found = scenario_from_log(log)
+        >>> found.scenario.model, found.scenario.max_model_len, found.borrowed
+        ('Qwen/Qwen3-8B', 8192, ())
+    """
+    given = request_from(log)
+    entry = find_logged_model(log.model)
+    if entry is None and at_hand is None:
+        if log.model is None:
+            raise ScenarioError("missing-field", field="model")
+        catalogue.find_model(log.model)
+    borrowed = []
+    request = {**given.as_request(), "model": entry.id if entry is not None else None}
+    if entry is None and at_hand is not None:
+        request |= {"model": at_hand.model, "config": dict(at_hand.config.raw)}
+    scenario = scenario_from_request({name: value for name, value in request.items() if value is not None})
+    if at_hand is None:
+        return Recognized(scenario=scenario)
+    if entry is None:
+        scenario = replace(
+            scenario, model=at_hand.model, config=at_hand.config, checkpoint=at_hand.checkpoint
+        )
+        borrowed.append("model")
+    card = _card(given, scenario.accelerator, at_hand.accelerator)
+    if scenario.accelerator is None and card is not None:
+        borrowed.append("accelerator")
+    scenario = replace(scenario, accelerator=card)
+    if log.version is None and at_hand.engine is log.engine:
+        scenario = replace(scenario, engine_version=at_hand.engine_version)
+        borrowed.append("engine_version")
+    if not log.flag_lines:
+        scenario = _over(at_hand, scenario, given)
+        borrowed.append("flags")
+    return Recognized(
+        scenario=scenario,
+        borrowed=tuple(borrowed),
+        unknown_model=log.model if entry is None and log.model is not None else "",
+    )
+
+
+def find_logged_model(name: str | None) -> ModelEntry | None:
+    """The catalogue's model of that id, or the only one whose name is the last part of that path."""
+    if name is None:
+        return None
+    try:
+        return catalogue.find_model(name)
+    except CatalogueError:
+        last = name.rstrip("/").rsplit("/", 1)[-1].lower()
+        same = [known for known in catalogue.model_ids() if known.rsplit("/", 1)[-1].lower() == last]
+        return catalogue.find_model(same[0]) if len(same) == 1 else None
+
+
+def _card(given: LogScenario, read: Accelerator | None, at_hand: Accelerator | None) -> Accelerator | None:
+    """The card of the log; the one at hand when the log gives only a total that is its own, or nothing."""
+    total = given.accelerator_memory_gib
+    if at_hand is None or (given.accelerator_name is not None and read is not None):
+        return read
+    if total is None or given.engine is Engine.VLLM_MINDSPORE:
+        return read or at_hand
+    if abs(total - at_hand.memory_gib) <= SAME_MEMORY_GIB:
+        return at_hand
+    if abs(total - at_hand.memory_gib) <= SAME_CARD_SHARE * at_hand.memory_gib:
+        return replace(at_hand, memory_gib=total, memory_grade=Grade.MEASURED, source="")
+    return read
+
+
+def _over(at_hand: Scenario, read: Scenario, given: LogScenario) -> Scenario:
+    """The flags at hand under what the log shows."""
+    known = {entry.name for entry in fields(given.flags) if getattr(given.flags, entry.name) is not None}
+    parallel = {name: getattr(read.parallel, name) for name in known & _PARALLEL}
+    plain = {name: getattr(read, name) for name in known - _PARALLEL}
+    return replace(
+        at_hand,
+        model=read.model,
+        config=read.config,
+        checkpoint=read.checkpoint,
+        accelerator=read.accelerator,
+        engine=read.engine,
+        engine_version=read.engine_version,
+        parallel=replace(at_hand.parallel, **parallel),
+        env={**at_hand.env, **read.env},
+        measured=Measured(),
+        **plain,
+    )
