@@ -1,0 +1,140 @@
+"""Versions as logs print them, and switches by version as the releases' own sources show them."""
+
+import copy
+import tomllib
+from importlib import resources
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from kvcore.engine.versions import (
+    find_release,
+    plugin_of,
+    read_backend_rows,
+    read_plugin,
+    read_switches,
+    switches_of,
+    vllm_releases,
+)
+from kvcore.errors import CatalogueError, ScenarioError
+from kvcore.scenario import Engine
+
+RAW: dict[str, Any] = tomllib.loads(
+    resources.files("kvcore.engine").joinpath("vllm.toml").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize(
+    ("printed", "used", "is_exact"),
+    [
+        ("0.19.0", "0.19.0", True),
+        ("v0.19.0", "0.19.0", True),
+        ("0.8.5.post1", "0.8.5.post1", True),
+        ("0.11.0+torch271", "0.11.0", True),
+        ("0.11.2.dev278+g55c6a5c", "0.11.1", False),
+        ("0.20.0rc1", "0.19.1", False),
+        ("0.10.1.2.dev0+g1da94e673.d20250903", "0.10.1.1", False),
+        ("0.26.1rc1.dev1108+gda329cc30", "0.26.0", False),
+        ("0.41.0", "0.33.0", False),
+    ],
+)
+def test_the_latest_known_release_not_above_stands_for_a_version(
+    printed: str, used: str, is_exact: bool
+) -> None:
+    release = find_release(Engine.VLLM, printed)
+    assert str(release.version) == used
+    assert [notice.code for notice in release.notices] == (
+        [] if is_exact else ["engine-version-approximated"]
+    )
+
+
+def test_the_newest_release_is_taken_when_none_is_named() -> None:
+    assert find_release(Engine.VLLM, None).version == Version("0.33.0")
+    assert find_release(Engine.VLLM_ASCEND, None).version == Version("0.23.0")
+
+
+@pytest.mark.parametrize(
+    ("engine", "printed", "host"),
+    [
+        (Engine.VLLM_ASCEND, "0.11.0rc1.dev209", "0.11.0"),
+        (Engine.VLLM_ASCEND, "0.7.3.post1", "0.7.3"),
+        (Engine.VLLM_ASCEND, "0.14.0rc2", "0.14.0"),
+        (Engine.VLLM_MINDSPORE, "0.3.0", "0.8.3"),
+        (Engine.VLLM_MINDSPORE, "0.9.1", "0.9.1"),
+    ],
+)
+def test_plugins_are_followed_to_the_vllm_they_run_on(engine: Engine, printed: str, host: str) -> None:
+    assert str(find_release(engine, printed).version) == host
+
+
+def test_unreadable_and_ancient_versions_are_refused() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        find_release(Engine.VLLM, "vx.x.x")
+    assert (caught.value.code, caught.value.field) == ("invalid-value", "engine_version")
+    with pytest.raises(ScenarioError) as caught:
+        find_release(Engine.VLLM, "0.5.4")
+    assert caught.value.code == "engine-version-too-old"
+
+
+@given(st.sampled_from(vllm_releases()[2:]), st.sampled_from(["", ".dev3", "rc1"]))
+def test_no_release_above_the_asked_one_is_used(version: Version, suffix: str) -> None:
+    asked = f"{version.base_version}{suffix}"
+    assert find_release(Engine.VLLM, asked).version <= Version(asked)
+
+
+@pytest.mark.parametrize(
+    ("version", "switch", "value"),
+    [
+        ("0.19.1", "gpu_memory_utilization", 0.9),
+        ("0.20.2", "gpu_memory_utilization", 0.92),
+        ("0.9.0.1", "budget", "absolute"),
+        ("0.9.2", "budget", "parts"),
+        ("0.26.0", "budget", "parts"),
+        ("0.27.1", "budget", "consumed"),
+        ("0.10.2", "communication_in_budget", True),
+        ("0.11.0", "communication_in_budget", False),
+        ("0.18.1", "graph_estimate", "when-asked"),
+        ("0.20.2", "graph_estimate", "counted"),
+        ("0.13.0", "async_scheduling", False),
+        ("0.14.1", "async_scheduling", True),
+        ("0.26.0", "hybrid_prefix_caching", "off"),
+        ("0.28.0", "hybrid_prefix_caching", "on"),
+        ("0.28.0", "model_runner_v2", "dense"),
+        ("0.29.0", "model_runner_v2", "all"),
+        ("0.10.2", "v1_engine", "default"),
+        ("0.11.0", "v1_engine", "only"),
+    ],
+)
+def test_switches_change_where_the_sources_do(version: str, switch: str, value: object) -> None:
+    assert getattr(switches_of(Version(version)), switch) == value
+
+
+def test_unknown_missing_and_mistyped_switches_are_refused() -> None:
+    tables = RAW["switches"]
+    without_source = copy.deepcopy(tables)
+    del without_source["budget"]["source"]
+    not_a_number = copy.deepcopy(tables)
+    not_a_number["gpu_memory_utilization"]["0.20.0"] = "high"
+    for broken in (
+        {**tables, "swap_space": {"source": "x", "0.0": 4}},
+        {name: table for name, table in tables.items() if name != "budget"},
+        without_source,
+        not_a_number,
+    ):
+        with pytest.raises(CatalogueError):
+            read_switches(broken)
+
+
+def test_unknown_keys_of_backends_and_plugins_are_refused() -> None:
+    row = {"source": "x", "backend": "FLASH_ATTN", "block_size": 16}
+    assert read_backend_rows([row])[0].attention == "plain"
+    with pytest.raises(CatalogueError):
+        read_backend_rows([{**row, "blocksize": 16}])
+    with pytest.raises(CatalogueError):
+        read_backend_rows([{"source": "x", "backend": "FLASH_ATTN"}])
+    with pytest.raises(CatalogueError):
+        read_plugin({"source": "x", "block_size": 128, "releases": {}}, "a.toml")
+    assert plugin_of(Engine.VLLM_ASCEND).block_size == 128

@@ -1,0 +1,113 @@
+"""Peak activations: published profile runs, and the arithmetic of each mechanism."""
+
+import pytest
+from packaging.version import Version
+
+from kvcore.memory.activations import (
+    body_bytes,
+    encoder_bytes,
+    expert_workspace_bytes,
+    head_copy_bytes,
+    multiprocessors,
+    peak_activation_bytes,
+    sampler_bytes,
+    sampler_row,
+)
+from kvcore.units import GIB, gib
+from tests.engine_examples import (
+    GEMMA3_12B,
+    L40S,
+    LLAMA_8B,
+    QWEN3_14B,
+    QWEN3_30B_A3B,
+    QWEN25_05B,
+    setting_for,
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "printed_gib"),
+    [
+        (QWEN3_14B, {"engine_version": "0.16.0"}, 5.64),
+        (QWEN3_14B, {"engine_version": "0.17.0"}, 2.23),
+        (QWEN3_30B_A3B, {"engine_version": "0.10.2"}, 5.58),
+        (GEMMA3_12B, {"engine_version": "0.19.0", "max_model_len": 8192}, 3.94),
+        (QWEN25_05B, {"engine_version": "0.26.0", "max_num_batched_tokens": 32768, "max_num_seqs": 256,
+                      "env": {"VLLM_USE_V2_MODEL_RUNNER": "1"}}, 1.06),
+        (LLAMA_8B, {"engine_version": "0.6.6", "max_model_len": 20000, "max_num_batched_tokens": 20000,
+                    "max_num_seqs": 16}, 2.071),
+        (LLAMA_8B, {"engine_version": "0.6.6", "max_model_len": 29000, "max_num_batched_tokens": 29000,
+                    "max_num_seqs": 16}, 2.991),
+    ],
+)  # fmt: skip
+def test_published_profile_runs(
+    config: dict[str, object], fields: dict[str, object], printed_gib: float
+) -> None:
+    """vLLM's own "PyTorch activation peak memory" on the cards named in benchmarks/data/starts.jsonl."""
+    peak = peak_activation_bytes(setting_for(config, **fields))
+    assert gib(peak.value) == pytest.approx(printed_gib, rel=0.03)
+    assert peak.interval is not None
+    assert peak.interval[0] <= printed_gib * GIB <= peak.interval[1]
+
+
+def test_layers_hold_three_hidden_and_three_intermediate_vectors_a_token() -> None:
+    tokens = 8192
+    assert body_bytes(setting_for(engine_version="0.19.0")) == tokens * 2 * 3 * (4096 + 14336)
+    cut = setting_for(engine_version="0.19.0", tensor_parallel_size=4)
+    assert body_bytes(cut) == tokens * 2 * 3 * (4096 + 14336 // 4)
+
+
+def test_sampling_is_paid_by_the_last_stage_only() -> None:
+    fields = {"engine_version": "0.19.0", "pipeline_parallel_size": 2}
+    first = peak_activation_bytes(setting_for(stage=0, **fields))
+    last = peak_activation_bytes(setting_for(stage=1, **fields))
+    assert first.value == body_bytes(setting_for(stage=0, **fields))
+    assert last.value > first.value
+
+
+def test_sampling_grows_with_sequences_and_vocabulary() -> None:
+    row = sampler_row("v1", Version("0.19.0"))
+    few, many = (
+        sampler_bytes(setting_for(engine_version="0.19.0", max_num_seqs=n), row) for n in (256, 1024)
+    )
+    assert many - few == pytest.approx(row.bytes_per_logit * 768 * 128256, abs=2)
+
+
+def test_eras_of_sampling() -> None:
+    assert sampler_row("v1", Version("0.16.0")).bytes_per_logit == 38.0
+    assert sampler_row("v1", Version("0.17.1")).bytes_per_logit == 14.0
+    assert sampler_row("v2", Version("0.29.0")).bytes_per_logit == 6.0
+
+
+def test_the_v2_runner_peaks_at_a_copy_of_the_output_embedding() -> None:
+    """An AWQ start of Qwen2.5-7B on a 16 GB card prints 1.04 GiB: 152,064 × 3,584 × 2 bytes are 1.015 GiB."""
+    setting = setting_for(QWEN3_14B, engine_version="0.28.0", accelerator=L40S)
+    copied = 151936 * 5120 * 2
+    assert head_copy_bytes(setting, sampler_row("v2", setting.resolved.version)) == copied
+    assert peak_activation_bytes(setting).value == copied
+    cut = setting_for(QWEN3_14B, engine_version="0.28.0", accelerator=L40S, tensor_parallel_size=2)
+    assert head_copy_bytes(cut, sampler_row("v2", cut.resolved.version)) == copied // 2
+
+
+def test_expert_workspace_is_chunk_times_top_k_rows() -> None:
+    """Qwen3-30B-A3B: 8 of 128 experts of 768 features, hidden size 2048: two buffers of rows × 2048."""
+    rows = 8192 * 8
+    assert expert_workspace_bytes(setting_for(QWEN3_30B_A3B, engine_version="0.19.0")) == rows * 2 * 2048 * 2
+    chunked = setting_for(QWEN3_30B_A3B, engine_version="0.16.0", max_num_batched_tokens=65536)
+    assert expert_workspace_bytes(chunked) == 16384 * 8 * 2 * 2048 * 2
+    assert expert_workspace_bytes(setting_for(LLAMA_8B)) == 0
+
+
+def test_images_cost_nothing_when_none_are_allowed() -> None:
+    assert encoder_bytes(setting_for(GEMMA3_12B, limit_mm_per_prompt={"image": 0, "video": 0})) == (0, 0)
+    activations, kept = encoder_bytes(setting_for(GEMMA3_12B, engine_version="0.19.0"))
+    images = 8192 // 256
+    assert kept == images * 256 * 3840 * 2 + images * 4096 * 588 * 2
+    assert activations > kept
+
+
+def test_multiprocessors_by_name_and_by_capability() -> None:
+    assert multiprocessors(setting_for().accelerator) == 132
+    assert multiprocessors(setting_for(accelerator=L40S).accelerator) == 142
+    assert multiprocessors(setting_for(accelerator="L4-24GB", max_model_len=1024).accelerator) == 58
+    assert multiprocessors(setting_for(accelerator="MI300X-192GB").accelerator) == 0

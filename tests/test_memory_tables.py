@@ -1,0 +1,64 @@
+"""The loader of fitted constants refuses what it does not know."""
+
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from kvcore.errors import CatalogueError
+from kvcore.memory.tables import (
+    GraphCard,
+    OverheadRow,
+    activation_tables,
+    find_overhead,
+    framework_tables,
+    graph_tables,
+    read_row,
+)
+
+
+def test_every_constant_names_its_source() -> None:
+    activations, framework, graphs = activation_tables(), framework_tables(), graph_tables()
+    rows: list[Any] = [
+        *activations.sampler, activations.body, activations.encoder, activations.multiprocessors,
+        *framework.non_torch, *framework.context, *framework.communication,
+        *graphs.rates, *graphs.card, graphs.estimate, graphs.flashinfer_workspace,
+    ]  # fmt: skip
+    assert all(len(row.source) > 10 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"source": "x", "gib": 1.0},
+        {"source": "x", "gib": 1.0, "spread_gib": 0.1, "colour": "red"},
+        {"source": "x", "gib": "much", "spread_gib": 0.1},
+        {"source": "x", "gib": True, "spread_gib": 0.1},
+        {"source": 5, "gib": 1.0, "spread_gib": 0.1},
+    ],
+)
+def test_unknown_missing_and_mistyped_keys_are_refused(raw: dict[str, object]) -> None:
+    with pytest.raises(CatalogueError):
+        read_row(OverheadRow, raw, "framework.toml")
+
+
+def test_versions_are_read_as_versions() -> None:
+    card = read_row(
+        GraphCard, {"source": "x", "capability": "8.0", "gib": 1, "below": "0.15.0"}, "graphs.toml"
+    )
+    assert card.below == Version("0.15.0")
+
+
+@pytest.mark.parametrize("link", ["single", "unified", "nvlink", "pcie"])
+@pytest.mark.parametrize("runner", ["v0", "v1", "v2", "ascend"])
+def test_some_row_of_non_torch_memory_matches_everything(runner: str, link: str) -> None:
+    for version in ("0.6.6", "0.10.2", "0.19.0", "0.33.0"):
+        row = find_overhead(
+            framework_tables().non_torch,
+            version=Version(version),
+            runner=runner,
+            vendor="other",
+            link=link,
+            capability="",
+        )
+        assert row is not None
