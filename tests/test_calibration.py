@@ -136,7 +136,7 @@ def test_eager_mode_is_told() -> None:
 
 def test_patched_builds_other_versions_and_other_flags_are_told() -> None:
     text = (
-        "Initializing a V1 LLM engine (v0.11.2.dev278+g55c6a5c) with config: model='Qwen/Qwen3-8B', max_seq_len=4096\n"
+        "Initializing a V1 LLM engine (v0.11.2.dev278+g55c6a5c) with config: model='Qwen/Qwen3-8B', max_seq_len=4096, dtype=auto\n"
         "Available KV cache memory: 20.00 GiB"
     )
     log = read_log(text)
