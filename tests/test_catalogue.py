@@ -8,6 +8,8 @@ import time
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor, read_accelerators
@@ -19,6 +21,7 @@ from kvcore.catalogue.models import (
     model_ids,
     read_entry,
 )
+from kvcore.catalogue.name_patterns import fold, names_of, patterns_of, unfold
 from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
 from kvcore.plan import plan
@@ -395,3 +398,51 @@ class TestReadEntry:
         kept = {key: value for key, value in config.raw.items() if key != "bos_token_id"}
         assert entry.config == ModelConfig.from_mapping(kept, config.hf_quant_config)
         assert (entry.checkpoint, entry.source, entry.checked) == (checkpoint, "a source", "2026-11-21")
+
+
+class TestNamePatterns:
+    NAMES = st.lists(
+        st.lists(
+            st.sampled_from(
+                ["model", "layers", "mlp", "experts", "0", "1", "2", "3", "10", "007", "up-proj", "re:.*"]
+            ),
+            min_size=1,
+            max_size=5,
+        ).map(".".join),
+        unique=True,
+        max_size=40,
+    )
+
+    @given(NAMES)
+    def test_patterns_stand_for_exactly_the_names(self, names: list[str]) -> None:
+        patterns = list(patterns_of(names))
+        assert sorted(name for pattern in patterns for name in names_of(pattern)) == sorted(names)
+        assert len(patterns) <= len(names)
+
+    def test_experts_of_a_few_layers_are_one_pattern(self) -> None:
+        names = [f"layers.{layer}.experts.{expert}.up" for layer in (1, 3, 4, 5) for expert in range(128)]
+        assert list(patterns_of(names)) == ["layers.<1,3-5>.experts.<0-127>.up"]
+
+    def test_a_table_is_folded_by_its_values(self) -> None:
+        table = {f"layers.{layer}.q": {"algo": "FP8" if layer < 4 else "NVFP4"} for layer in range(8)}
+        folded = fold({"quantized_layers": table})
+        assert folded == {
+            "quantized_layers": {"layers.<0-3>.q": {"algo": "FP8"}, "layers.<4-7>.q": {"algo": "NVFP4"}}
+        }
+        assert unfold(folded) == {"quantized_layers": table}
+
+    def test_short_lists_and_repeated_names_stay(self) -> None:
+        for names in (
+            ["layers.0.q", "layers.1.q"],
+            ["layers.0.q"] * 20,
+            [f"layers.<{n}>.q" for n in range(20)],
+        ):
+            assert fold({"ignore": names}) == {"ignore": names}
+
+    def test_other_angle_brackets_are_no_pattern(self) -> None:
+        assert list(names_of("re:(?<!vision)<x>.*<1->")) == ["re:(?<!vision)<x>.*<1->"]
+
+    @pytest.mark.parametrize("pattern", ["<0-999999999999>", "<0-9999>.<0-9999>"])
+    def test_a_pattern_has_its_limit(self, pattern: str) -> None:
+        with pytest.raises(ValueError, match=r"names|too long"):
+            list(names_of(pattern))

@@ -18,18 +18,20 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from kvcore.catalogue.name_patterns import fold, unfold
 from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
 
 FOLDER: Final = Path(__file__).parent / "models"
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _REQUIRED: Final = frozenset(("id", "source", "checked", "config"))
+_QUANTIZATION: Final = frozenset(("quantization_config", "compression_config"))
 _OPTIONAL: Final = frozenset(("total_size", "total_parameters", "nulls", "hf_quant_config"))
 
 IRRELEVANT: Final = frozenset(
@@ -153,7 +155,11 @@ def read_entry(file_name: str, text: str) -> ModelEntry:
     for name in ("config", "hf_quant_config"):
         if not isinstance(table.get(name, {}), dict):
             raise refuse(f"{name} is a table")
-    config = table["config"]
+    try:
+        config = _with_quantization(table["config"], unfold)
+        hf_quant_config = unfold(table["hf_quant_config"]) if "hf_quant_config" in table else None
+    except ValueError as error:
+        raise refuse(str(error)) from None
     nulls = table.get("nulls", [])
     if not isinstance(nulls, list) or not all(isinstance(dotted, str) for dotted in nulls):
         raise refuse("nulls is a list of keys")
@@ -168,13 +174,25 @@ def read_entry(file_name: str, text: str) -> ModelEntry:
             raise refuse(f"nulls: {dotted} has a value")
     return ModelEntry(
         id=table["id"],
-        config=ModelConfig.from_mapping(config, table.get("hf_quant_config")),
+        config=ModelConfig.from_mapping(config, hf_quant_config),
         checkpoint=Checkpoint(
             total_size=table.get("total_size"), total_parameters=table.get("total_parameters")
         ),
         source=table["source"],
         checked=table["checked"].isoformat(),
     )
+
+
+def _with_quantization(
+    config: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Any]
+) -> dict[str, Any]:
+    """`config` with `change` made to its quantization, at whatever depth."""
+    return {
+        key: (change if key in _QUANTIZATION else partial(_with_quantization, change=change))(value)
+        if isinstance(value, dict)
+        else value
+        for key, value in config.items()
+    }
 
 
 # -- writing, for tools/add_model.py ---------------------------------------------------------------------------
@@ -192,9 +210,9 @@ def entry_text(
         lines.append(f"total_parameters = {checkpoint.total_parameters}")
     if nulls := list(_nulls(facts)):
         lines.append(f"nulls = {_toml(nulls)}")
-    lines += ["", "[config]", *_pairs(facts)]
+    lines += ["", "[config]", *_pairs(_with_quantization(facts, fold))]
     if config.hf_quant_config:
-        lines += ["", "[hf_quant_config]", *_pairs(config.hf_quant_config)]
+        lines += ["", "[hf_quant_config]", *_pairs(fold(config.hf_quant_config))]
     return "\n".join(lines) + "\n"
 
 
