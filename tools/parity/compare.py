@@ -6,9 +6,18 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
+from kvcore.cache.capacity import plan_cache
+from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.cli import answer
+from kvcore.errors import EngineRefusalError
+from kvcore.plan import plan as plan_of
+from kvcore.request import scenario_from_request
+from kvcore.scenario import Parallel
+from kvcore.units import GIB
 
 Row = dict[str, Any]
 Disagreement = tuple[str, Any, Any]
@@ -130,6 +139,75 @@ def _model_disagreements(row: Row, result: dict[str, Any]) -> Iterable[Disagreem
             continue
         if row["resolved"][name] != result["resolved"][name]:
             yield "defaults", f"{name}={row['resolved'][name]}", f"{name}={result['resolved'][name]}"
+
+
+def planner_disagreements(case: dict[str, Any], row: Row) -> list[Disagreement]:
+    """What kvcore.cache makes of the same cache specs as that release's own planner."""
+    version = row["engine_version"]
+    ranks = case.get("decode_context_parallel_size", 1)
+    parallel = Parallel(
+        tensor_parallel_size=ranks,
+        decode_context_parallel_size=ranks,
+        pipeline_parallel_size=len(case["stages"]),
+    )
+    resolved = replace(
+        _plain_flags(version),
+        max_model_len=case["max_model_len"],
+        derived_max_model_len=0,
+        max_num_batched_tokens=case["max_num_batched_tokens"],
+        max_concurrent_batches=case.get("max_concurrent_batches", 2),
+        mamba_cache_mode=case.get("mamba_cache_mode", "none"),
+    )
+    stages = tuple(
+        tuple(_layer_spec(layers, page) for layers, page in zip(stage, pages, strict=True))
+        for stage, pages in zip(case["stages"], row.get("pages") or _pages(case), strict=True)
+    )
+    try:
+        ours = plan_cache(stages, (int(case["available_gib"] * GIB),) * len(stages), resolved, parallel)
+    except EngineRefusalError as error:
+        return [] if "refusal" in row else [("answered", "a plan", str(error))]
+    if "refusal" in row:
+        estimate = ESTIMATE.search(row["refusal"])
+        if ours.fits:
+            return [("refusal", row["refusal"], "planned")]
+        if estimate and int(estimate[1]) != ours.longest_request_tokens:
+            return [("refusal", int(estimate[1]), ours.longest_request_tokens)]
+        return []
+    figures = [
+        ("blocks", row["num_blocks"], ours.num_blocks),
+        ("tokens", row["tokens"], ours.tokens),
+        ("concurrency", round(row["concurrency"], 9), round(ours.max_concurrency, 9)),
+    ]
+    return [(aspect, theirs, mine) for aspect, theirs, mine in figures if theirs != mine]
+
+
+@cache
+def _plain_flags(version: str) -> Any:
+    request = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "engine_version": version}
+    return plan_of(scenario_from_request(request)).resolved
+
+
+def _layer_spec(layers: dict[str, Any], page: int) -> LayerSpec:
+    names = ("layers", "block_size", "num_kv_heads", "head_size", "sliding_window", "attention_chunk_size")
+    known = {name: layers[name] for name in names if name in layers}
+    kind = CacheKind(KINDS[layers["kind"]])
+    return LayerSpec(kind=kind, page_size_bytes=page, dtype=layers.get("dtype", "float32"), **known)
+
+
+def _pages(case: dict[str, Any]) -> list[list[int]]:
+    """Bytes of a page of each kind of layer, from its own fields: rows of a refusal do not say."""
+    return [
+        [
+            layers.get("page_size_padded")
+            or layers["block_size"]
+            * layers["num_kv_heads"]
+            * layers["head_size"]
+            * (1 if layers["kind"] == "MLAAttentionSpec" else 2)
+            * (1 if layers["dtype"] == "uint8" else 2)
+            for layers in stage
+        ]
+        for stage in case["stages"]
+    ]
 
 
 def _short(groups: list[list[Any]]) -> str:

@@ -88,7 +88,6 @@ CASES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     (LLAMA_8B, "H100-80GB", 1, {"enable_lora": True}),
     (LLAMA_8B, "H100-80GB", 2, {"enable_lora": True, "max_loras": 4, "max_lora_rank": 64}),
     (QWEN3, "H100-80GB", 4, {"enable_lora": True, "max_loras": 2, "max_lora_rank": 32}),
-    (QWEN3_MOE, "H100-80GB", 4, {"enable_lora": True}),
     # pipeline, expert, context parallelism
     (QWEN3, "H100-80GB", 4, {"pipeline_parallel_size": 2}),
     (LLAMA_70B, "H100-80GB", 2, {"pipeline_parallel_size": 3}),
@@ -112,12 +111,9 @@ CASES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     (GEMMA, "H100-80GB", 1, {"max_num_batched_tokens": 32768, "max_model_len": 131072}),
     (GEMMA, "H100-80GB", 1, {"disable_hybrid_kv_cache_manager": True, "max_model_len": 32768}),
     (QWEN3_NEXT, "H100-80GB", 4, {"enable_prefix_caching": False, "max_model_len": 32768}),
-    (LLAMA_8B, "H100-80GB", 1, {"quantization": "fp8"}),
-    (QWEN3_MOE, "H100-80GB", 4, {"quantization": "fp8"}),
     (LLAMA_8B, "H100-80GB", 1, {"kv_cache_dtype": "int8_per_token_head"}),
     (LLAMA_8B, "H100-80GB", 1, {"kv_cache_dtype": "int4_per_token_head"}),
     (LLAMA_8B, "H100-80GB", 1, {"kv_cache_dtype": "turboquant_4bit_nc"}),
-    (LLAMA_8B, "B200", 1, {"kv_cache_dtype": "nvfp4"}),
 )
 
 

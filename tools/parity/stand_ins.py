@@ -228,6 +228,17 @@ def _install_platform(card: str, devices: int) -> None:
     platforms._current_platform = FakeCuda()
 
 
+def install_for_import() -> None:
+    """Make an older release importable beside the newest one's libraries, as far as its planner needs it."""
+    global UNUSED_PACKAGES
+    UNUSED_PACKAGES += ("gguf", "diskcache", "mistral_common", "openai_harmony", "intel_extension_for_pytorch")
+    _install_modules()
+    from transformers import AutoConfig
+
+    register = AutoConfig.register
+    AutoConfig.register = lambda name, config, exist_ok=False: register(name, config, exist_ok=True)
+
+
 def install(card: str, devices: int = 1024) -> None:
     """Make this process look like one rank of a machine with that card."""
     _install_modules()
