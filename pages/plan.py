@@ -6,12 +6,11 @@ from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.present import bar, charts, explain, overrides, summary
-from pages.ui import lengths, notes, numbers, pictures, share, shell, state
+from pages.ui import figure, lengths, notes, numbers, pictures, share, shell, state
 
 shell.guard()
 t = state.translator()
 plan = state.planned()
-CHART = {"displayModeBar": False, "responsive": True}
 
 notes.repairs(t)
 if isinstance(plan, KvPlannerError):
@@ -29,9 +28,7 @@ notes.verdict(sentence)
 if sentence.outcome is not summary.Outcome.FITS:
     notes.fixes(plan, fixes(plan), t)
 
-st.plotly_chart(
-    bar.memory_bar(plan, t), config=CHART, key="memory_bar", alt=t("Memory of one GPU") + ": " + sentence.text
-)
+figure.chart(bar.memory_bar(plan, t), "memory_bar", f"{t('Memory of one GPU')}: {sentence.text}")
 pictures.legend(plan, t)
 
 grid = st.grid(4, min_column_width=150)
@@ -50,11 +47,10 @@ for card in summary.cards(plan, curve, figures, t):
 left, right = st.columns([5, 3], gap="medium")
 with left:
     st.subheader(t("Concurrency by context length"), anchor=False)
-    st.plotly_chart(
+    figure.chart(
         charts.concurrency_chart(plan, curves, t),
-        config=CHART,
-        key="concurrency",
-        alt=t("Requests that fit at once, by context length and tensor parallel size"),
+        "concurrency",
+        t("Requests that fit at once, by context length and tensor parallel size"),
     )
     notes.curve_caption(plan, curves, t)
 with right:

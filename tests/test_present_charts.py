@@ -7,7 +7,7 @@ import pytest
 
 from kvcore.advice.curve import ConcurrencyCurve, tensor_parallel_curves
 from kvcore.plan import Plan
-from kvcore.present.bar import budget_end_gib, graphs_in_budget, memory_bar, segments, shortage
+from kvcore.present.bar import budget_end_gib, counted_graphs_gib, memory_bar, segments, shortage
 from kvcore.present.charts import concurrency_chart, curve_lengths
 from kvcore.present.palette import PARTS
 from kvcore.present.text import Language, words
@@ -79,14 +79,19 @@ class TestMemoryBar:
         assert "budget" in notes(memory_bar(plan, EN))
         assert "card" in notes(memory_bar(plan, EN))
 
-    def test_graphs_outside_the_budget_stand_past_its_line(self) -> None:
-        old, new = present_plans.request(engine_version="0.19.0"), present_plans.fits()
-        assert graphs_in_budget(new)
-        assert not graphs_in_budget(old)
-        order = [segment.part.name for segment in segments(old)]
-        assert order.index("cuda_graphs") > order.index("kv_cache")
-        graphs = next(segment for segment in segments(old) if segment.part.name == "cuda_graphs")
-        assert graphs.start == pytest.approx(budget_end_gib(old), abs=0.01)
+    @pytest.mark.parametrize("version", ["0.33.0", "0.32.0", "0.28.0", "0.19.0", "0.11.0"])
+    @pytest.mark.parametrize("size", [1, 2, 8])
+    def test_the_kv_cache_ends_at_the_budget_in_every_version(self, version: str, size: int) -> None:
+        plan = present_plans.request(engine_version=version, tensor_parallel_size=size)
+        kv = next(segment for segment in segments(plan) if segment.part.name == "kv_cache")
+        # Less than one block is left over: 4 MiB.
+        assert kv.start + kv.size == pytest.approx(budget_end_gib(plan), abs=0.0045)
+
+    def test_graphs_that_are_not_counted_stand_past_the_budget(self) -> None:
+        plan = present_plans.request(engine_version="0.19.0")
+        assert counted_graphs_gib(plan) == 0
+        graphs = [segment for segment in segments(plan) if segment.part.name == "cuda_graphs"]
+        assert [round(segment.start, 1) for segment in graphs] == [round(budget_end_gib(plan), 1)]
 
     def test_neighbours_differ_in_colour_and_every_part_has_its_own(self) -> None:
         assert len({part.color for part in PARTS}) == len(PARTS)

@@ -43,33 +43,31 @@ class Shortage:
 def segments(plan: Plan) -> tuple[Segment, ...]:
     """The parts of the worst rank from left to right; a negative part has no width.
 
-    CUDA graphs that the engine captures outside its budget stand to the right of the KV cache, past the budget line.
+    What of the CUDA graphs the engine does not take out of its budget stands to the right of the KV cache, past the
+    line: so the KV cache ends at the budget in every version.
     """
     memory = plan.memory
     if memory is None:
         return ()
-    order = list(PARTS)
-    if not graphs_in_budget(plan):
-        graphs = next(part for part in order if part.name == "cuda_graphs")
-        order.remove(graphs)
-        order.insert(len(order) - 1, graphs)
+    sizes = [(part, max(0.0, gib(getattr(memory, part.name).value))) for part in PARTS]
+    counted = counted_graphs_gib(plan)
+    graphs, size = next(pair for pair in sizes if pair[0].name == "cuda_graphs")
+    sizes[sizes.index((graphs, size))] = (graphs, counted)
+    sizes.insert(len(sizes) - 1, (graphs, size - counted))
     placed, position = [], 0.0
-    for part in order:
-        size = max(0.0, gib(getattr(memory, part.name).value))
+    for part, size in sizes:
         placed.append(Segment(part=part, start=position, size=size))
         position += size
-    return tuple(placed)
+    return tuple(segment for segment in placed if segment.size > 0)
 
 
-def graphs_in_budget(plan: Plan) -> bool:
-    """Whether this engine version takes CUDA graphs out of the budget before it sizes the KV cache."""
+def counted_graphs_gib(plan: Plan) -> float:
+    """What this engine version takes off the budget for CUDA graphs before it sizes the KV cache, in GiB."""
     memory = plan.memory
     if memory is None:
-        return True
-    without_graphs = (
-        memory.framework.value + memory.weights.value + memory.activations.value + memory.available_kv.value
-    )
-    return memory.budget.value - without_graphs > memory.cuda_graphs.value / 2
+        return 0.0
+    others = memory.framework.value + memory.weights.value + memory.activations.value + memory.available_kv.value
+    return gib(min(max(0.0, memory.budget.value - others), memory.cuda_graphs.value))
 
 
 def budget_end_gib(plan: Plan) -> float:
@@ -86,8 +84,7 @@ def shortage(plan: Plan) -> Shortage | None:
         size = -gib(memory.available_kv.value)
         return Shortage(start=budget_end_gib(plan), size=size) if size else None
     if plan.verdict is Verdict.CONTEXT_TOO_LONG and cache is not None:
-        kv = next(segment for segment in segments(plan) if segment.part.name == "kv_cache")
-        return Shortage(start=kv.start + kv.size, size=gib(cache.needed_bytes - memory.available_kv.value))
+        return Shortage(start=budget_end_gib(plan), size=gib(cache.needed_bytes - memory.available_kv.value))
     if memory.unused.value < 0:
         return Shortage(start=gib(memory.total.value), size=-gib(memory.unused.value))
     return None
@@ -106,7 +103,6 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
     data = [
         trace
         for segment in segments(plan)
-        if segment.size > 0
         for trace in _segment_traces(segment, missing, t)
     ]
     shapes = [_line(budget, BUDGET, "dash", 2), _line(total, CAPACITY, "solid", 3)]

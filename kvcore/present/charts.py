@@ -247,8 +247,10 @@ def _rule(x0: float, x1: float, y0: float, y1: float, dash: str, color: str = BU
 
 
 def _tag(x: float, y: float, text: str, xanchor: str) -> Figure:
-    shift = 9 if xanchor == "left" else -9
-    note = _note(x, y, text, xanchor=xanchor, yanchor="bottom", xshift=shift, yshift=5, bold=True)
+    # Lines fall to the right: the free sides of a point are above right and below left.
+    side = 1 if xanchor == "left" else -1
+    yanchor = "bottom" if side > 0 else "top"
+    note = _note(x, y, text, xanchor=xanchor, yanchor=yanchor, xshift=9 * side, yshift=5 * side, bold=True)
     return note | {"bgcolor": POINT_GROUND, "borderpad": 3, "font": {"size": 12, "color": POINT_TEXT}}
 
 

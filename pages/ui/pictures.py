@@ -10,8 +10,9 @@ from html import escape
 import streamlit as st
 
 from kvcore.plan import Plan
-from kvcore.present.bar import segments, shortage
+from kvcore.present.bar import shortage
 from kvcore.present.explain import RequestShare, request_share
+from kvcore.present.palette import PARTS
 from kvcore.present.text import Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
 from kvcore.units import GIB
 
@@ -29,17 +30,17 @@ def legend(plan: Plan, t: Words) -> None:
         return
     items = []
     missing = shortage(plan)
-    for segment in segments(plan):
-        quantity = getattr(memory, segment.part.name)
-        if segment.part.name == "unused" and quantity.value < 0:
+    for part in PARTS:
+        quantity = getattr(memory, part.name)
+        if part.name == "unused" and quantity.value < 0:
             continue
         interval = ""
-        if quantity.interval is not None and segment.part.name != "unused":
+        if quantity.interval is not None and part.name != "unused":
             half = (quantity.interval[1] - quantity.interval[0]) / 2
             if half >= SMALLEST_HALF_WIDTH:
                 interval = f' <span class="kv-soft">± {escape(gib_text(half))}</span>'
         items.append(
-            f'<li><span class="kv-swatch kv-{segment.part.name}"></span>{escape(t(segment.part.label))} '
+            f'<li><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))} '
             f"<b>{escape(gib_text(quantity.value))}</b>{interval}</li>"
         )
     if missing is not None:
