@@ -32,7 +32,7 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.towers import read_siglip
+from kvcore.model.families.towers import read_gemma4_audio, read_gemma4_vision, read_siglip
 from kvcore.model.rope import read_ropes
 
 SLIDING: Final = "sliding_attention"
@@ -184,24 +184,40 @@ def read_gemma4(config: ModelConfig) -> Architecture:
     inputs = section.integer("hidden_size_per_layer_input", 0, minimum=0)
     extra = per_layer_inputs(section, local.hidden_size, inputs, len(kinds)) if inputs else ()
     positions = section.integer("max_position_embeddings")
-    return replace(
-        decoder(
-            config,
-            section,
-            family="gemma",
-            heads=local,
-            layers=tuple(variants[kind, index >= shared_from] for index, kind in enumerate(kinds)),
-            intermediate_size=section.integer("intermediate_size"),
-            first=(embedding(section), *extra),
-            tied=True,
-            rotary_tables=tuple(
-                RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)
-            ),
-            layer_prefix="model.language_model.layers",
-            moe=gemma4_moe(section),
-            is_multimodal=config.root.optional_section("vision_config") is not None,
+    vision, audio = (config.root.optional_section(f"{name}_config") for name in ("vision", "audio"))
+    towers: tuple[Module, ...] = ()
+    if vision is not None:
+        towers += read_gemma4_vision(vision, local.hidden_size)
+    if audio is not None:
+        towers += read_gemma4_audio(audio, local.hidden_size)
+    return decoder(
+        config,
+        section,
+        family="gemma",
+        heads=local,
+        layers=tuple(variants[kind, index >= shared_from] for index, kind in enumerate(kinds)),
+        intermediate_size=section.integer("intermediate_size"),
+        first=(*towers, embedding(section), *extra),
+        tied=True,
+        rotary_tables=tuple(
+            RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)
         ),
-        uncounted=towers(config),
+        layer_prefix="model.language_model.layers",
+        moe=gemma4_moe(section),
+        vision=gemma4_encoder(vision),
+        is_multimodal=vision is not None,
+    )
+
+
+def gemma4_encoder(vision: Section | None) -> VisionEncoder | None:
+    """What the image encoder takes: square groups of patches become one token."""
+    if vision is None:
+        return None
+    return VisionEncoder(
+        hidden_size=vision.integer("hidden_size"),
+        intermediate_size=vision.integer("intermediate_size"),
+        max_tokens_per_item=vision.integer("default_output_length", 280),
+        patches_per_token=vision.integer("pooling_kernel_size", 3) ** 2,
     )
 
 

@@ -1,4 +1,4 @@
-"""Vision transformers beside a language model, cut over ranks like a dense model: SigLIP, Llama 4, MoonViT."""
+"""Transformers for images and sound beside a language model: SigLIP, Llama 4, MoonViT, Gemma 4."""
 
 from __future__ import annotations
 
@@ -134,3 +134,57 @@ def read_moonvit(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
             unquantized(row(f"{prefix}wo", hidden, hidden, bias=True)),
         ]
     return tuple(modules)
+
+
+def read_gemma4_vision(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
+    """Gemma 4's image encoder, whole on every rank, and its projection.
+
+    Source: transformers 5.19, models/gemma4/modeling_gemma4.py:Gemma4VisionModel;
+    vllm/model_executor/models/gemma4_mm.py (0.32).
+    """
+    hidden, intermediate = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    head = vision.integer("head_dim")
+    queries = vision.integer("num_attention_heads") * head
+    keys = vision.integer("num_key_value_heads", queries // head) * head
+    layer = 2 * hidden * (queries + keys) + 3 * hidden * intermediate + 4 * hidden + 2 * head
+    pixels = vision.integer("num_channels", 3) * vision.integer("patch_size") ** 2
+    positions = 2 * vision.integer("position_embedding_size") * hidden
+    return (
+        Parameter(name="vision_tower.patch_embedder", replicated=pixels * hidden + positions),
+        *(
+            Parameter(name=f"vision_tower.encoder.layers.{index}", replicated=layer)
+            for index in range(vision.layers())
+        ),
+        replicated("embed_vision.embedding_projection", hidden, text_hidden_size),
+    )
+
+
+def read_gemma4_audio(audio: Section, text_hidden_size: int) -> tuple[Module, ...]:
+    """Gemma 4's Conformer for sound, whole on every rank, and its projection.
+
+    A layer is attention with relative positions, two MLPs of four times the width, and a light convolution.
+
+    Source: transformers 5.19, models/gemma4/modeling_gemma4.py:Gemma4AudioModel;
+    vllm/model_executor/models/gemma4_mm.py (0.32).
+    """
+    hidden = audio.integer("hidden_size")
+    kernel = audio.integer("conv_kernel_size")
+    head = hidden // audio.integer("num_attention_heads")
+    channels = audio.integers("subsampling_conv_channels", minimum=1) or ()
+    if len(channels) != 2:
+        raise audio.invalid("subsampling_conv_channels", channels, "expected two numbers")
+    projected = audio.integer("output_proj_dims")
+    matrices = 5 + 2 * 8 + 3
+    vectors = kernel + 2 * 2 + 2 + 3
+    layer = matrices * hidden**2 + vectors * hidden + head
+    start = (9 + 1) * channels[0] + (9 * channels[0] + 1) * channels[1]
+    return (
+        Parameter(name="audio_tower.subsample_conv_projection", replicated=start),
+        Parameter(
+            name="audio_tower.subsample_conv_projection.input_proj_linear",
+            replicated=channels[0] // 4 * channels[1] * hidden,
+        ),
+        *(Parameter(name=f"audio_tower.layers.{index}", replicated=layer) for index in range(audio.layers())),
+        Parameter(name="audio_tower.output_proj", replicated=(hidden + 1) * projected),
+        replicated("embed_audio.embedding_projection", projected, text_hidden_size),
+    )
