@@ -100,6 +100,7 @@ def test_expert_workspace_is_chunk_times_top_k_rows() -> None:
 
 def test_images_cost_nothing_when_none_are_allowed() -> None:
     assert encoder_bytes(setting_for(GEMMA3_12B, limit_mm_per_prompt={"image": 0, "video": 0})) == (0, 0)
+    assert encoder_bytes(setting_for(GEMMA3_12B, limit_mm_per_prompt={"image": 0})) == (0, 0)
     activations, kept = encoder_bytes(setting_for(GEMMA3_12B, engine_version="0.19.0"))
     images = 8192 // 256
     assert kept == images * 256 * 3840 * 2 + images * 4096 * 588 * 2

@@ -46,6 +46,9 @@ NO_WORKSPACE: Final = ("fp4", "modelopt_mixed")
 Source: vllm/model_executor/layers/fused_moe/flashinfer_trtllm_moe.py (0.32.0).
 """
 
+VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl", "llava_onevision")
+"""Model types that profile a video where images are not allowed. Source: vllm/model_executor/models (0.32.0)."""
+
 VOCABULARY_MULTIPLE: Final = 64
 """Logits of a vocabulary that is no multiple are copied. Source: vllm/.../vocab_parallel_embedding.py (0.32.0)."""
 
@@ -208,8 +211,10 @@ def encoder_bytes(setting: Setting) -> tuple[int, int]:
     vision, limits = architecture.vision, setting.scenario.limit_mm_per_prompt
     if vision is None or not architecture.is_multimodal:
         return 0, 0
-    if limits is not None and limits.get("image", 1) == 0 and limits.get("video", 1) == 0:
-        return 0, 0
+    if limits is not None and limits.get("image", 1) == 0:
+        takes_video = architecture.model_type.startswith(VIDEO_FAMILIES)
+        if not takes_video or limits.get("video", 1) == 0:
+            return 0, 0
     per_item = max(1, vision.max_tokens_per_item)
     budget = max(resolved.max_num_batched_tokens, per_item)
     per_prompt = max(1, resolved.max_model_len // per_item)
