@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -229,4 +228,4 @@ def is_covered(start: dict[str, Any]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
