@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvcore.contract import PARTS
 from kvcore.plan import Plan
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.launch import launch_command
