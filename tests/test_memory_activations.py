@@ -76,7 +76,8 @@ def test_sampling_grows_with_sequences_and_vocabulary() -> None:
 def test_eras_of_sampling() -> None:
     assert sampler_row("v1", Version("0.16.0")).bytes_per_logit == 38.0
     assert sampler_row("v1", Version("0.17.1")).bytes_per_logit == 14.0
-    assert sampler_row("v2", Version("0.29.0")).bytes_per_logit == 6.0
+    assert sampler_row("v2", Version("0.29.0")).bytes_per_logit == 2.0
+    assert sampler_row("v2", Version("0.33.0")).bytes_per_logit == 14.0
 
 
 def test_the_v2_runner_peaks_at_a_copy_of_the_output_embedding() -> None:
