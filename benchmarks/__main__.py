@@ -1,6 +1,7 @@
 """python -m benchmarks: all of them."""
 
-from benchmarks import batch, page
+from benchmarks import batch, page, sweep
 
 batch.main()
+sweep.main()
 page.main()

@@ -12,12 +12,14 @@ from typing import Any, TextIO
 from kvcore import catalogue
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
+from kvcore.advice.sweep import SIZES, sweep
 from kvcore.contract import error_of, needs_fixes, result_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.log_report import log_report, log_table
 from kvcore.evidence.logs import read_log
 from kvcore.hub import fetch_model
 from kvcore.plan import plan
+from kvcore.present.sweep_rows import json_lines, table_lines
 from kvcore.request import Json, parse_request, scenario_from_request
 
 UNREADABLE_INPUT = 2
@@ -63,6 +65,18 @@ def _parser() -> argparse.ArgumentParser:
     log.add_argument("--json", action="store_true", help="JSON instead of a table")
     log.set_defaults(run=_log)
 
+    sweeping = commands.add_parser("sweep", help="every model on every accelerator, or those that are named")
+    sweeping.add_argument("--models", type=_names, default=(), help="catalogue ids, separated by commas")
+    sweeping.add_argument("--accelerators", type=_names, default=(), help="catalogue ids, separated by commas")
+    sweeping.add_argument("--tensor-parallel-sizes", type=_lengths, default=SIZES, help="1,2,4,8")
+    sweeping.add_argument("--max-model-len", type=int, help="8192, or what the model allows where that is less")
+    sweeping.add_argument("--gpu-memory-utilization", type=float)
+    sweeping.add_argument("--kv-cache-dtype")
+    sweeping.add_argument("--quantization")
+    sweeping.add_argument("--engine-version")
+    sweeping.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
+    sweeping.set_defaults(run=_sweep)
+
     listing = commands.add_parser(
         "catalogue", help="the bundled models and accelerators, and the known engine versions"
     )
@@ -77,6 +91,10 @@ def _lengths(text: str) -> tuple[int, ...]:
     if not lengths or min(lengths) < 1:
         raise argparse.ArgumentTypeError("lengths are positive whole numbers separated by commas")
     return lengths
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _open(path: str) -> TextIO:
@@ -136,6 +154,25 @@ def _log(arguments: argparse.Namespace) -> int:
     config = None if arguments.config is None else parse_request(arguments.config.read_text("utf-8"))
     report = log_report(read_log(data), config)
     print(json.dumps(report, ensure_ascii=False) if arguments.json else log_table(report))
+    return 0
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    models = [catalogue.find_model(name) for name in arguments.models or catalogue.model_ids()]
+    named = [catalogue.find_accelerator(name) for name in arguments.accelerators]
+    flags = (
+        "max_model_len",
+        "gpu_memory_utilization",
+        "kv_cache_dtype",
+        "quantization",
+        "engine_version",
+    )
+    given = {flag: getattr(arguments, flag) for flag in flags if getattr(arguments, flag) is not None}
+    base = scenario_from_request({"model": models[0].id, **given})
+    sizes = tuple(dict.fromkeys(arguments.tensor_parallel_sizes))
+    for swept in sweep(base, models, named or catalogue.load_accelerators(), sizes):
+        lines = json_lines(swept) if arguments.json else table_lines(swept, sizes)
+        sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 

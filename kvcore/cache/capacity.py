@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from kvcore.cache.fit import fit_checks, group_blocks
+from kvcore.cache.fit import fit_checks, group_blocks, longest_within
 from kvcore.cache.groups import Grouping, StageGroup, StageSpecs, group_layers
 from kvcore.cache.rules import planner_rules
-from kvcore.cache.spec import CacheKind, Demand, demand_of, grows_with_length
+from kvcore.cache.spec import CacheKind, Demand, LayerSpec, demand_of, grows_with_length
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
 from kvcore.scenario import Parallel
@@ -111,18 +112,19 @@ def check_state_blocks(cache: CachePlan, resolved: Resolved) -> None:
 
     Source: vllm/config/compilation.py:CompilationConfig.resolve_cudagraph_mode_and_sizes (0.32.0).
     """
-    if not planner_rules(resolved.version).state_blocks_check or "FULL" not in resolved.cudagraph_modes:
-        return
-    if (
-        any(group.kind is CacheKind.MAMBA for group in cache.groups)
-        and resolved.max_num_seqs > cache.num_blocks
-    ):
+    if cache.num_blocks < least_state_blocks((group.kind for group in cache.groups), resolved):
         raise EngineRefusalError(
             "state-blocks-too-few",
             field="max_num_seqs",
             value=resolved.max_num_seqs,
             blocks=cache.num_blocks,
         )
+
+
+def least_state_blocks(kinds: Iterable[CacheKind], resolved: Resolved) -> int:
+    """Blocks below which `check_state_blocks` refuses a model with groups of these kinds; 0 where it does not."""
+    checks = planner_rules(resolved.version).state_blocks_check and "FULL" in resolved.cudagraph_modes
+    return resolved.max_num_seqs if checks and CacheKind.MAMBA in kinds else 0
 
 
 def max_concurrency_at(
@@ -148,6 +150,79 @@ def max_concurrency_at(
     num_blocks = _num_blocks(grouping, available_bytes, resolved)
     groups = _largest_stage(grouping)
     return tuple(_concurrency(num_blocks, groups, length, resolved, demand) for length in lengths)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """The figures of a `CachePlan` that change with the memory."""
+
+    num_blocks: int
+    tokens: int
+    max_concurrency: float
+    longest_request_tokens: int
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pools:
+    """One rank's KV plan in each of several sizes of memory, and what does not change with them."""
+
+    pools: tuple[Pool, ...]
+    bytes_per_block: int
+    needed_bytes: int
+    budget_offset_bytes: int
+    """What the start-up check adds to the available memory before it compares; at most 0."""
+    least_blocks: int
+    """Fewer blocks are refused, see `check_state_blocks`."""
+
+
+def plan_pools(
+    specs: tuple[LayerSpec, ...], available_bytes: Sequence[int], resolved: Resolved, parallel: Parallel
+) -> Pools | None:
+    """`plan_cache` of a rank with `specs` for each of `available_bytes`, at the cost of little more than one.
+
+    None where that cannot be had so: V0, automatic lengths, a given number of blocks, a model without a cache.
+
+    Raises EngineRefusalError as `plan_cache` does.
+    """
+    if resolved.is_v0 or resolved.max_model_len_auto or resolved.num_gpu_blocks_override is not None:
+        return None
+    demand = demand_of(resolved, parallel)
+    stages = (specs,)
+    grouping = group_layers(stages, demand.rules, resolved.hybrid_kv_cache_manager)
+    if not grouping.whole:
+        return None
+    check = fit_checks(stages, grouping, (0,), resolved, demand)[0]
+    groups, block_bytes = grouping.stages[0], grouping.bytes_per_block[0]
+    length = resolved.max_model_len
+    limit = max(length, resolved.derived_max_model_len)
+    tokens_or_one, divisor = _share_of_block(groups, length, resolved, demand)
+
+    @lru_cache(maxsize=4096)
+    def needed(tokens: int) -> int:
+        return check.needed_bytes(tokens, demand)
+
+    pools = []
+    for available in available_bytes:
+        num_blocks = max(0, available // block_bytes)
+        concurrency = num_blocks * tokens_or_one / divisor
+        longest = longest_within(needed, available + check.budget_bytes, limit)
+        pools.append(
+            Pool(
+                num_blocks=num_blocks,
+                tokens=_reported_tokens(num_blocks, concurrency, groups, length, resolved, demand),
+                max_concurrency=concurrency,
+                longest_request_tokens=longest,
+                fits=length <= longest,
+            )
+        )
+    return Pools(
+        pools=tuple(pools),
+        bytes_per_block=block_bytes,
+        needed_bytes=needed(length),
+        budget_offset_bytes=check.budget_bytes,
+        least_blocks=least_state_blocks((group.kind for group in groups), resolved),
+    )
 
 
 def _largest_stage(grouping: Grouping) -> tuple[StageGroup, ...]:
@@ -187,15 +262,21 @@ def _blocks_per_token(group: StageGroup, demand: Demand) -> float:
 def _concurrency(
     num_blocks: int, groups: tuple[StageGroup, ...], length: int, resolved: Resolved, demand: Demand
 ) -> float:
+    tokens_or_one, divisor = _share_of_block(groups, length, resolved, demand)
+    return num_blocks * tokens_or_one / divisor
+
+
+def _share_of_block(
+    groups: tuple[StageGroup, ...], length: int, resolved: Resolved, demand: Demand
+) -> tuple[int, int]:
+    """How much of a request of `length` tokens one block holds, as numerator and denominator."""
     rule = demand.rules.reported_concurrency
     if rule == "tokens":
-        return num_blocks * resolved.block_size / length
+        return resolved.block_size, length
     if rule == "blocks" or len(groups) == 1:
-        blocks = sum(group_blocks(group.members, length, demand) for group in groups)
-    else:
-        taken = sum(group_blocks(group.members, length, demand) * group.page_size_bytes for group in groups)
-        blocks = ceil_div(taken, groups[0].page_size_bytes)
-    return num_blocks / blocks
+        return 1, sum(group_blocks(group.members, length, demand) for group in groups)
+    taken = sum(group_blocks(group.members, length, demand) * group.page_size_bytes for group in groups)
+    return 1, ceil_div(taken, groups[0].page_size_bytes)
 
 
 def _reported_tokens(

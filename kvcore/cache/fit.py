@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -31,18 +31,28 @@ class FitCheck:
         Source: vllm/v1/core/kv_cache_utils.py:estimate_max_model_len (0.9.2),
         _auto_fit_max_model_len (0.14.1).
         """
-        if self.budget_bytes <= 0 or self.needed_bytes(1, demand) > self.budget_bytes:
-            return 0
-        if self.needed_bytes(limit, demand) <= self.budget_bytes:
-            return limit
-        low, high = 1, limit
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.needed_bytes(middle, demand) <= self.budget_bytes:
-                low = middle
-            else:
-                high = middle
-        return low
+        return longest_within(lambda length: self.needed_bytes(length, demand), self.budget_bytes, limit)
+
+
+def longest_within(needed_bytes: Callable[[int], int], budget_bytes: int, limit: int) -> int:
+    """The largest length up to `limit` whose `needed_bytes` are within the budget; 0 when not even one token's are.
+
+    Example:
+        >>> longest_within(lambda length: 10 * length, 1005, 4096)
+        100
+    """
+    if budget_bytes <= 0 or needed_bytes(1) > budget_bytes:
+        return 0
+    if needed_bytes(limit) <= budget_bytes:
+        return limit
+    low, high = 1, limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        if needed_bytes(middle) <= budget_bytes:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def group_blocks(members: tuple[LayerSpec, ...], length: int, demand: Demand) -> int:

@@ -327,7 +327,7 @@ def _check_context_parallel(architecture: Architecture, parallel: Parallel) -> N
         code = "context-parallel-division"
     elif not architecture.is_mla and ranks <= heads:
         code = "context-parallel-ranks"
-    elif not architecture.is_mla and size > ranks // heads:
+    elif not architecture.is_mla and heads and size > ranks // heads:
         code, maximum = "context-parallel-size", ranks // heads
     if code:
         raise EngineRefusalError(

@@ -55,13 +55,7 @@ def rank_memory(
     if resolved.engine is Engine.VLLM_MINDSPORE:
         return mindspore_memory(setting, weights_quantity)
     measured = scenario.measured
-    total = Quantity(
-        name="total",
-        value=int(accelerator.memory_gib * GIB),
-        unit=Unit.BYTES,
-        grade=accelerator.memory_grade,
-        source=accelerator.source,
-    )
+    total = total_of(accelerator)
     system = measured_or(measured.system_gib, system_bytes(setting))
     framework = measured_or(measured.non_torch_gib, non_torch_bytes(setting))
     activations = measured_or(measured.peak_activation_gib, peak_activation_bytes(setting))
@@ -80,6 +74,17 @@ def rank_memory(
         budget=budget,
         available_kv=available,
         notices=notices_of(setting, total, system, budget),
+    )
+
+
+def total_of(accelerator: Accelerator) -> Quantity:
+    """The memory of a card as torch reports it, in whole bytes."""
+    return Quantity(
+        name="total",
+        value=int(accelerator.memory_gib * GIB),
+        unit=Unit.BYTES,
+        grade=accelerator.memory_grade,
+        source=accelerator.source,
     )
 
 

@@ -65,7 +65,7 @@ def setting_of(
         switches=switches_of(resolved.version),
         stage=stage,
         runner=_runner(resolved),
-        link=_link(parallel, accelerator),
+        link=link_of(parallel, accelerator),
         element_bytes=DTYPE_BYTES[resolved.dtype],
         storage=f"{quantization.method} {quantization.detail}".lower(),
         layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
@@ -80,7 +80,8 @@ def _runner(resolved: Resolved) -> str:
     return "v2" if resolved.use_v2_model_runner else "v1"
 
 
-def _link(parallel: Parallel, accelerator: Accelerator) -> str:
+def link_of(parallel: Parallel, accelerator: Accelerator) -> str:
+    """How the ranks of a tensor parallel group reach each other."""
     if parallel.tensor_parallel_size == 1:
         return "unified" if accelerator.is_integrated else "single"
     is_fast = accelerator.interconnect not in (Interconnect.PCIE, Interconnect.NONE)

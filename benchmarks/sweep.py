@@ -1,0 +1,45 @@
+"""The whole catalogue on every accelerator at tensor parallel sizes 1, 2, 4 and 8.
+
+Baseline: planning each cell by itself, on a sample of them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+from kvcore import catalogue
+from kvcore.advice.sweep import SIZES, plan_cell, sweep
+from kvcore.present.sweep_rows import json_lines
+from kvcore.request import scenario_from_request
+
+SAMPLE = 2000
+
+
+def main() -> None:
+    """Prints the seconds of a first and of a second sweep, with JSON, and the ratio to the baseline."""
+    models, cards = catalogue.load_models(), catalogue.load_accelerators()
+    base = scenario_from_request({"model": models[0].id})
+    times, rows = [], 0
+    for _ in range(2):
+        start = time.perf_counter()
+        rows = sum(len(swept.cells) for swept in sweep(base, models, cards))
+        times.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    for swept in sweep(base, models, cards):
+        "\n".join(json_lines(swept))
+    with_json = time.perf_counter() - start
+    chosen = random.Random(0)
+    sample = [(chosen.choice(models), chosen.choice(cards), chosen.choice(SIZES)) for _ in range(SAMPLE)]
+    start = time.perf_counter()
+    for entry, card, size in sample:
+        plan_cell(base, entry, card, size)
+    alone = (time.perf_counter() - start) / SAMPLE * rows
+    print(f"sweep: {rows:,} cells")
+    print(f"  first, every model read once   {times[0]:6.2f} s")
+    print(f"  again                          {times[1]:6.2f} s   {alone / times[1]:5.0f} × faster than cell by cell")
+    print(f"  again, with JSON               {with_json:6.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""A sweep answers what planning each cell answers."""
+
+import json
+import random
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
+from kvcore.cli import main
+from kvcore.plan import Verdict
+from kvcore.present.sweep_rows import json_lines, table_lines
+from kvcore.request import scenario_from_request
+from kvcore.scenario import Engine
+
+CARDS = catalogue.load_accelerators()
+KINDS = (
+    "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-235B-A22B",
+    "deepseek-ai/DeepSeek-V3.2",
+    "google/gemma-3-27b-it",
+    "Qwen/Qwen2-VL-7B-Instruct",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "tiiuae/falcon-mamba-7b",
+    "openai/gpt-oss-120b",
+)
+"""Plain, experts, sparse MLA, windows, vision, hybrid, attention-free, sinks."""
+
+
+def base(**flags):
+    return scenario_from_request({"model": "Qwen/Qwen3-32B", **flags})
+
+
+def entries():
+    return [catalogue.find_model(name) for name in KINDS]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.8},
+        {"quantization": "fp8", "max_model_len": 65536},
+        {"engine_version": "0.19.0", "max_model_len": 40000},
+        {"engine_version": "0.11.0", "enforce_eager": True},
+        {"engine_version": "0.8.5"},
+        {"max_model_len": "auto"},
+        {"pipeline_parallel_size": 2},
+        {"decode_context_parallel_size": 2},
+        {"max_num_seqs": 16, "block_size": 32},
+    ],
+    ids=lambda flags: ",".join(flags) or "defaults",
+)
+def test_every_kind_of_model_equals_its_plan(flags) -> None:
+    chosen = random.Random(str(flags))
+    cards = chosen.sample(CARDS, 12)
+    scenario = base(**flags)
+    for entry, swept in zip(entries(), sweep(scenario, entries(), cards), strict=True):
+        alone = [plan_cell(scenario, entry, card, size) for card in cards for size in SIZES]
+        assert swept.cells == tuple(alone), entry.id
+
+
+def test_the_whole_catalogue_equals_its_plans_on_a_sample() -> None:
+    chosen = random.Random(5)
+    models = catalogue.load_models()
+    scenario = base()
+    swept = list(sweep(scenario, models, CARDS))
+    assert sum(len(one.cells) for one in swept) == len(models) * len(CARDS) * len(SIZES)
+    for _ in range(600):
+        at, card, size = (
+            chosen.randrange(len(models)),
+            chosen.randrange(len(CARDS)),
+            chosen.randrange(len(SIZES)),
+        )
+        cell = swept[at].cells[card * len(SIZES) + size]
+        assert cell == plan_cell(scenario, models[at], CARDS[card], SIZES[size])
+
+
+def test_weights_that_no_card_holds_are_a_verdict() -> None:
+    # 671 × 10⁹ parameters in fp8 are over 600 GiB; eight cards of 24 GB have less than 192.
+    (swept,) = sweep(
+        base(),
+        [catalogue.find_model("deepseek-ai/DeepSeek-V3")],
+        [catalogue.find_accelerator("RTX-4090-24GB")],
+    )
+    assert {cell.verdict for cell in swept.cells} == {Verdict.WEIGHTS_DO_NOT_FIT}
+    assert all(cell.weights_gib > 24 * 0.8 and cell.requests_per_gpu == 0 for cell in swept.cells)
+
+
+def test_a_refusal_is_a_cell() -> None:
+    # 64 heads are not divisible by 3.
+    (swept,) = sweep(base(), [catalogue.find_model("Qwen/Qwen3-32B")], CARDS[:2], (3,))
+    assert [cell.refusal for cell in swept.cells] == ["heads-not-divisible"] * 2
+
+
+def test_no_card_and_no_model_are_empty() -> None:
+    assert list(sweep(base(), [], CARDS)) == []
+    (swept,) = sweep(base(), entries()[:1], [])
+    assert swept.cells == ()
+
+
+def test_ascend_cards_run_their_own_engine() -> None:
+    ascend = next(card for card in CARDS if card.vendor.value == "huawei")
+    nvidia = catalogue.find_accelerator("H100-80GB")
+    entry = catalogue.find_model("Qwen/Qwen3-8B")
+    assert cell_scenario(base(engine_version="0.19.0"), entry, ascend, 1).engine is Engine.VLLM_ASCEND
+    assert cell_scenario(base(engine_version="0.19.0"), entry, nvidia, 1).engine_version == "0.19.0"
+    assert cell_scenario(base(engine="vllm-mindspore"), entry, ascend, 1).engine is Engine.VLLM_MINDSPORE
+    assert cell_scenario(base(engine="vllm-ascend"), entry, nvidia, 1).engine is Engine.VLLM
+
+
+def test_measurements_of_one_deployment_do_not_count() -> None:
+    measured = base(measured={"weights_gib": 1.0}, kv_cache_memory_bytes=1 << 30, num_gpu_blocks_override=7)
+    cards = [catalogue.find_accelerator("H100-80GB")]
+    assert list(sweep(measured, entries()[:1], cards)) == list(sweep(base(), entries()[:1], cards))
+
+
+def test_lines_are_json_and_say_what_the_cells_say() -> None:
+    cards = [catalogue.find_accelerator("H100-80GB"), catalogue.find_accelerator("RTX-4090-24GB")]
+    (swept,) = sweep(base(), [catalogue.find_model("Qwen/Qwen3-32B")], cards, (1, 3))
+    rows = [json.loads(line) for line in json_lines(swept)]
+    assert [(row["accelerator"], row["tensor_parallel_size"]) for row in rows] == [
+        ("H100-80GB", 1), ("H100-80GB", 3), ("RTX-4090-24GB", 1), ("RTX-4090-24GB", 3)
+    ]  # fmt: skip
+    assert rows[0]["verdict"] == "fits"
+    assert rows[0]["max_concurrency"] == swept.cells[0].max_concurrency
+    assert rows[1] | {"model": "", "max_model_len": 0} == {
+        "model": "", "max_model_len": 0, "accelerator": "H100-80GB", "tensor_parallel_size": 3, "status": "error",
+        "code": "heads-not-divisible",
+    }  # fmt: skip
+    table = "\n".join(table_lines(swept, (1, 3)))
+    assert "too big" in table
+    assert "refused" in table
+
+
+def test_the_command_line(capsys) -> None:
+    assert (
+        main(["sweep", "--models", "qwen/qwen3-32b", "--accelerators", "H100-80GB,L40S-48GB", "--json"]) == 0
+    )
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["tensor_parallel_size"] for row in rows] == [1, 2, 4, 8] * 2
+    assert {row["model"] for row in rows} == {"Qwen/Qwen3-32B"}
+    assert (
+        main(["sweep", "--models", "Qwen/Qwen3-8B", "--accelerators", "H100-80GB", "--max-model-len", "4096"])
+        == 0
+    )
+    assert "4,096 tokens" in capsys.readouterr().out
+    assert main(["sweep", "--models", "no/such-model"]) == 2
+    assert "no/such-model" in capsys.readouterr().err
