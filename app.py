@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import controls, shell, state
+from pages.ui import controls, measurements, shell, state
 
 st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
 state.adopt_link()
@@ -14,4 +14,5 @@ with st.sidebar:
     controls.scenario(planned, t)
     shell.language_switch(t)
 shell.links(t)
+measurements.chip(t)
 page.run()

@@ -33,6 +33,7 @@ class PageSpec(NamedTuple):
 
 PAGES = (
     PageSpec("plan.py", "", msg("Plan"), ":material/memory:", msg("What one deployment takes and what it holds")),
+    PageSpec("check.py", "check", msg("Check"), ":material/fact_check:", msg("A start-up log against its plan")),
 )  # fmt: skip
 """In the order of the navigation. A new page is one file and one line here."""
 

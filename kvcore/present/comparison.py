@@ -1,0 +1,160 @@
+"""Predicted against measured in words: labels of a log's figures, one row a part, one sentence of advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvcore.evidence.calibration import Comparison, PartComparison
+from kvcore.evidence.startup_log import Reading
+from kvcore.present.text import DASH, Words, concurrency_text, count, msg
+
+PART_LABELS: Final[Mapping[str, str]] = {
+    "system": msg("System"),
+    "framework": msg("Framework"),
+    "weights": msg("Weights"),
+    "activations": msg("Activations"),
+    "cuda_graphs": msg("CUDA graphs"),
+    "available_kv": msg("Available for the KV cache"),
+}
+
+FIGURE_LABELS: Final[Mapping[str, str]] = {
+    "weights_gib": msg("Weights"),
+    "profiled_weights_gib": msg("Weights, as profiled"),
+    "non_torch_gib": msg("Framework, non-torch memory"),
+    "peak_activation_gib": msg("Activation peak"),
+    "summary_peak_gib": msg("Activation peak of the summary"),
+    "consumed_gib": msg("Weights and all that stayed"),
+    "non_kv_gib": msg("All but the KV cache"),
+    "cuda_graph_gib": msg("CUDA graphs"),
+    "cuda_graph_estimate_gib": msg("CUDA graphs, estimated by the engine"),
+    "available_kv_gib": msg("Available for the KV cache"),
+    "total_gib": msg("Memory of the card"),
+    "free_gib": msg("Free at the start"),
+    "used_gib": msg("Taken at the start"),
+    "requested_gib": msg("Budget"),
+    "peak_torch_gib": msg("Torch's peak, weights included"),
+    "peak_used_gib": msg("Peak in use (MindSpore)"),
+    "kv_tokens": msg("KV cache tokens"),
+    "max_concurrency": msg("Requests at once"),
+    "concurrency_for_len": msg("Length that the requests are counted for"),
+    "num_gpu_blocks": msg("Blocks"),
+    "block_size": msg("Block size"),
+    "mamba_padding_percent": msg("Padding of state pages"),
+    "auto_fit_from": msg("Length before it was fitted"),
+    "auto_fit_len": msg("Length after it was fitted"),
+    "utilization": msg("GPU memory utilization"),
+    "batched_tokens": msg("Tokens of one step"),
+    "context_parallel": msg("Context parallel size"),
+    "model_len": msg("Context length"),
+}
+
+BORROWED_LABELS: Final[Mapping[str, str]] = {
+    "model": msg("model"),
+    "accelerator": msg("accelerator"),
+    "engine_version": msg("engine version"),
+    "flags": msg("flags"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartRow:
+    """One part, ready to be shown."""
+
+    label: str
+    predicted: str
+    interval: str
+    measured: str
+    difference: str
+    judgement: str
+    is_outside: bool
+    causes: tuple[str, ...]
+
+
+def part_rows(comparison: Comparison, t: Words) -> tuple[PartRow, ...]:
+    """The parts in the order of the memory bar, in GiB with two decimals as the engine prints them."""
+    return tuple(_part_row(part, t) for part in comparison.parts)
+
+
+def _part_row(part: PartComparison, t: Words) -> PartRow:
+    half = "" if part.interval_gib is None else f"± {(part.interval_gib[1] - part.interval_gib[0]) / 2:.2f}"
+    difference = part.difference_gib
+    return PartRow(
+        label=t(PART_LABELS[part.part]),
+        predicted=f"{part.predicted_gib:.2f}",
+        interval=half,
+        measured=DASH if part.measured_gib is None else f"{part.measured_gib:.2f}",
+        difference=DASH if difference is None else signed_gib(difference),
+        judgement=_judgement(part, t),
+        is_outside=part.is_inside is False,
+        causes=tuple(t.error(cause) for cause in part.causes),
+    )
+
+
+def _judgement(part: PartComparison, t: Words) -> str:
+    if part.is_inside is None:
+        return t("not in the log")
+    if part.interval_gib is None:
+        return t("the same") if part.is_inside else t("differs")
+    return t("inside") if part.is_inside else t("outside")
+
+
+def signed_gib(difference_gib: float) -> str:
+    """A difference with its sign, a real minus.
+
+    Example:
+        >>> signed_gib(-0.306), signed_gib(0.5), signed_gib(0.001)
+        ('−0.31', '+0.50', '0.00')
+    """
+    text = f"{abs(difference_gib):.2f}"
+    if text == "0.00":
+        return text
+    return ("+" if difference_gib > 0 else "\N{MINUS SIGN}") + text
+
+
+def figure_sentences(comparison: Comparison, t: Words) -> tuple[str, ...]:
+    """Tokens and concurrency: planned, printed, and planned again from the KV memory that was measured."""
+    lines = []
+    for figure in comparison.figures:
+        show = count if figure.figure == "kv_tokens" else concurrency_text
+        params = {
+            "figure": t(FIGURE_LABELS[figure.figure]),
+            "predicted": DASH if figure.predicted is None else show(figure.predicted),
+            "printed": show(figure.measured),
+        }
+        line = t("{figure}: predicted {predicted}, printed {printed}", **params)
+        if figure.from_measured_kv is not None:
+            line += t("; computed from the KV memory of the log {again}", again=show(figure.from_measured_kv))
+        lines.append(line)
+    return tuple(lines)
+
+
+def advice(comparison: Comparison, t: Words) -> str:
+    """One sentence: what to do about the largest difference."""
+    if not comparison.measured_parts:
+        return t(
+            "No part of the memory is in this log: send it from its first line on, at debug level if you can."
+        )
+    largest = comparison.largest
+    if largest is None:
+        return t("Every measured part is as predicted: the plan holds for this machine.")
+    return t(
+        "{part} is {difference} GiB off the prediction. Next: {step}. Or plan with these measurements.",
+        part=t(PART_LABELS[largest.part]),
+        difference=signed_gib(largest.difference_gib or 0.0),
+        step=t.next_step(largest.causes[0]).rstrip("。."),
+    )
+
+
+def reading_text(reading: Reading) -> str:
+    """A figure with its unit.
+
+    Example:
+        >>> reading_text(Reading(figure="weights_gib", value=15.2683, unit="GiB", line_number=1, line=""))
+        '15.2683 GiB'
+        >>> reading_text(Reading(figure="kv_tokens", value=94784.0, unit="tokens", line_number=1, line=""))
+        '94,784 tokens'
+    """
+    number = f"{reading.value:,.0f}" if reading.value.is_integer() else f"{reading.value:,.6g}"
+    return f"{number} {reading.unit}".strip()

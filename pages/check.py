@@ -1,0 +1,40 @@
+"""Check: a start-up log held against the plan, and the guided pre-run for MindSpore on Ascend."""
+
+import streamlit as st
+
+from kvcore.errors import KvPlannerError, LogError
+from kvcore.evidence.calibration import compare
+from kvcore.evidence.recognized import scenario_from_log
+from kvcore.plan import plan
+from pages.ui import check_log, check_result, notes, shell, state
+
+shell.guard()
+t = state.translator()
+
+notes.repairs(t)
+st.header(t("Check a start against its plan"), anchor=False)
+log_tab, prerun_tab = st.tabs([t("Start-up log"), t("MindSpore pre-run")])
+with log_tab:
+    check_log.ask(t)
+    kept = check_log.kept_log()
+    log = None if kept is None else kept.read
+    if kept is not None and isinstance(log, LogError):
+        check_log.refusal(log, kept.source, t)
+    elif kept is not None and log is not None:
+        check_log.found(kept, log, t)
+        notes.notices(log.notices, t)
+        try:
+            found = scenario_from_log(log, state.scenario())
+            planned = plan(found.scenario)
+        except KvPlannerError as error:
+            if log.failure is not None:
+                check_result.failure(log.failure, state.scenario(), error, t)
+            notes.refusal(error, t)
+        else:
+            if log.failure is not None:
+                check_result.failure(log.failure, found.scenario, planned, t)
+            check_result.recognized(found, planned, t)
+            compared = compare(log, planned)
+            if compared.measured_parts:
+                check_result.comparison(compared, planned, t)
+                check_result.use_measurements(log, found, planned, t)

@@ -1,0 +1,164 @@
+"""The log on the Check page: pasted, uploaded or a sample; read once; kept whatever happens.
+
+A log is untrusted: it is shown as plain text or code, never as markdown or HTML, and only its numbers leave the page.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import streamlit as st
+
+from kvcore.errors import LogError
+from kvcore.evidence.logs import read_log
+from kvcore.evidence.startup_log import StartupLog
+from kvcore.present.comparison import FIGURE_LABELS, reading_text
+from kvcore.present.text import Words, msg
+from pages.ui import state
+
+SAMPLES = Path(__file__).parent / "samples"
+LARGEST_UPLOAD_MIB = 50
+LONGEST_SHOWN_LINE = 300
+KEPT = "check.log"
+"""Key of the log of this session, whichever way it came."""
+FIELD = "check.text"
+UPLOAD = "check.upload"
+
+
+class KeptLog(NamedTuple):
+    """A log of this session and what was read from it."""
+
+    source: str
+    """Name of the file; empty for pasted text."""
+    content: str | bytes
+    read: StartupLog | LogError
+
+
+def ask(t: Words) -> None:
+    """The field, the upload, and samples one click away."""
+    kept = kept_log()
+    pasted = kept.content if kept is not None and isinstance(kept.content, str) else ""
+    st.text_area(
+        t("Paste the start-up log of vLLM, vllm-ascend or vllm-mindspore"),
+        key=state.seed(FIELD, pasted),
+        height=180,
+        placeholder="INFO 04-14 09:02:00 [gpu_worker.py:456] Available KV cache memory: 52.80 GiB",
+        on_change=_take_pasted,
+    )
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        st.file_uploader(
+            t("Or upload it"),
+            type=["txt", "log"],
+            key=UPLOAD,
+            max_upload_size=LARGEST_UPLOAD_MIB,
+            on_change=_take_upload,
+        )
+    with right:
+        st.caption(t("No log at hand?"))
+        with st.container(horizontal=True, gap="small"):
+            st.button(
+                t("A start on two H100"), on_click=_take_sample, args=("start.log",), key="sample.start"
+            )
+            st.button(t("A failed start"), on_click=_take_sample, args=("failed.log",), key="sample.failed")
+            if kept is not None:
+                st.button(
+                    t("Clear"), icon=":material/close:", on_click=_clear, type="tertiary", key="check.clear"
+                )
+    st.caption(
+        t(
+            "The text is read in the memory of the server that runs this page, for this session only; it is neither "
+            "stored nor sent on. Only numbers that you take over go into the link."
+        )
+    )
+
+
+def kept_log() -> KeptLog | None:
+    """The log of this session."""
+    kept: KeptLog | None = st.session_state.get(KEPT)
+    return kept
+
+
+def keep(content: str | bytes, source: str = "") -> None:
+    """Reads a log and keeps it, also when it cannot be read."""
+    if not content.strip():
+        st.session_state.pop(KEPT, None)
+        return
+    try:
+        read: StartupLog | LogError = read_log(content)
+    except LogError as error:
+        read = error
+    st.session_state[KEPT] = KeptLog(source, content, read)
+
+
+def _take_pasted() -> None:
+    keep(st.session_state[FIELD])
+
+
+def _take_upload() -> None:
+    uploaded = st.session_state[UPLOAD]
+    if uploaded is not None:
+        keep(uploaded.getvalue(), uploaded.name)
+
+
+def _take_sample(name: str) -> None:
+    keep((SAMPLES / name).read_text("utf-8"))
+
+
+def _clear() -> None:
+    st.session_state.pop(KEPT, None)
+
+
+def refusal(error: LogError, source: str, t: Words) -> None:
+    """Why a log cannot be read; what was pasted stays in the field."""
+    with st.container(border=True, key="check.refusal"):
+        st.markdown(f":material/error: **{t('This log cannot be read')}**")
+        if source:
+            st.text(source)
+        st.text(f"{t.error(error)}\n→ {t.next_step(error)}")
+
+
+FLAG_LINES = {
+    "arguments": msg("engine arguments"),
+    "namespace": msg("engine arguments"),
+    "config": msg("engine configuration"),
+    "command": msg("command line"),
+    "environment": msg("environment"),
+}
+
+
+def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
+    """Which lines were found, and which usual ones are not there."""
+    readings = log.readings
+    parts = [t("{count} figures found", count=str(len(readings)))]
+    if kinds := dict.fromkeys(t(FLAG_LINES[line.kind]) for line in log.flag_lines):
+        parts.append(t("flags from: {kinds}", kinds=", ".join(kinds)))
+    else:
+        parts.append(t("no flags found"))
+    if log.missing:
+        names = ", ".join(t(FIGURE_LABELS[name]) for name in log.missing)
+        parts.append(t("not found: {figures}", figures=names))
+    summary = " · ".join(parts)
+    with st.expander(summary, icon=":material/search:"):
+        if kept.source:
+            st.text(kept.source)
+        head = (t("Figure"), t("Value"), t("Line"), t("As printed"))
+        body = "".join(
+            f"<tr><td>{escape(t(FIGURE_LABELS[reading.figure]))}</td>"
+            f'<td class="kv-figure">{escape(reading_text(reading))}</td>'
+            f'<td class="kv-figure">{reading.line_number}</td>'
+            f'<td class="kv-source">{escape(reading.line[:LONGEST_SHOWN_LINE])}</td></tr>'
+            for reading in readings
+        )
+        body += "".join(
+            f"<tr><td>{escape(t(FLAG_LINES[line.kind]))}</td><td></td>"
+            f'<td class="kv-figure">{line.line_number}</td>'
+            f'<td class="kv-source">{escape(line.line[:LONGEST_SHOWN_LINE])}</td></tr>'
+            for line in log.flag_lines
+        )
+        header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+        st.html(
+            f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+        )

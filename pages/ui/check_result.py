@@ -1,0 +1,164 @@
+"""What the Check page says about a log: why it failed, its scenario, predicted against measured, advice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import escape
+
+import streamlit as st
+
+from kvcore.advice.fixes import fixes
+from kvcore.errors import KvPlannerError
+from kvcore.evidence.calibration import Comparison, calibrated, measured_values
+from kvcore.evidence.recognized import Recognized
+from kvcore.evidence.startup_log import Failure, StartupLog
+from kvcore.plan import Plan, Verdict
+from kvcore.present import edit, summary
+from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
+from kvcore.present.comparison_bar import comparison_bar
+from kvcore.present.text import Words, msg
+from kvcore.scenario import Measured, Scenario
+from pages.ui import figure, model_source, notes, state
+
+PHASES = {
+    "configuration": msg("while the flags were checked, before any memory was taken"),
+    "loading": msg("while the weights were loaded"),
+    "profiling": msg("in the profile run"),
+    "kv-cache": msg("when the KV cache was sized"),
+    "graph-capture": msg("after the KV cache was allocated, while graphs were captured"),
+    "warm-up": msg("in the warm-up behind the graphs"),
+    "run-time": msg("after the start, while requests ran"),
+    "unknown": msg("at a point that the log does not show"),
+}
+
+
+def failure(found: Failure, scenario: Scenario, planned: Plan | KvPlannerError, t: Words) -> None:
+    """A failed start in plain words, the engine's own line, and the smallest changes that mend it."""
+    st.error(t("This start failed {phase}.", phase=t(PHASES[found.phase.value])), icon=":material/cancel:")
+    with st.container(border=True, key="check.failure"):
+        st.text(t.error(found.notice))
+        st.text(t("Next: {step}", step=t.next_step(found.notice)))
+        st.code(found.line, language=None, wrap_lines=True)
+        st.caption(t("Line {number}", number=str(found.line_number)))
+        change = found.change
+        if change is not None:
+            st.button(
+                t("Plan this start with {field} = {value}", field=change.field, value=str(change.value)),
+                key="check.change",
+                icon=":material/build:",
+                type="primary",
+                on_click=_take_over_with,
+                args=(scenario, change.field, change.value),
+            )
+    if isinstance(planned, Plan) and planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+        _other_fixes(planned, scenario, t)
+
+
+def _other_fixes(planned: Plan, scenario: Scenario, t: Words) -> None:
+    found = fixes(planned)
+    if not found:
+        return
+    with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
+        st.caption(t("The plan says the same. Single changes that mend it:"), width="content")
+        for fix in found:
+            st.button(
+                f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
+                key=f"check.fix.{fix.field}",
+                on_click=_take_over_with,
+                args=(scenario, fix.field, fix.value),
+            )
+
+
+def _take_over_with(scenario: Scenario, field: str, value: object) -> None:
+    try:
+        state.set_scenario(edit.with_field(scenario, field, value))
+    except KvPlannerError as error:
+        st.session_state["input_error"] = error
+
+
+def recognized(found: Recognized, planned: Plan, t: Words) -> None:
+    """The scenario of the log in one line, what it does not name, and taking it over."""
+    st.subheader(t("The scenario of this log"), anchor=False)
+    name = planned.scenario.model if notes.ID.fullmatch(planned.scenario.model) else model_source.CONFIG_LABEL
+    st.caption(" · ".join((f"`{name}`", *summary.scenario_line(planned, t))))
+    if found.unknown_model:
+        st.text(
+            t(
+                "The log names the model {model}, which is not bundled: it is compared with the one of the sidebar. "
+                "Look it up there under “Another model”.",
+                model=found.unknown_model,
+            )
+        )
+    if found.borrowed:
+        names = ", ".join(t(BORROWED_LABELS[name]) for name in found.borrowed)
+        st.caption(t("Not in the log, taken from the sidebar: {names}", names=names))
+    if replace(state.scenario(), measured=Measured()) == found.scenario:
+        st.caption(t("The sidebar shows this scenario."))
+    else:
+        st.button(
+            t("Take this scenario over"),
+            key="check.take",
+            icon=":material/input:",
+            on_click=state.set_scenario,
+            args=(found.scenario,),
+        )
+
+
+def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
+    """Two bars, the table of differences, and one sentence of advice."""
+    st.subheader(t("Predicted and measured"), anchor=False)
+    sentence = advice(compared, t)
+    figure.chart(
+        comparison_bar(compared, planned, t), "comparison_bar", f"{t('Predicted and measured')}: {sentence}"
+    )
+    if compared.largest is None and compared.measured_parts:
+        st.success(sentence, icon=":material/check_circle:")
+    else:
+        st.warning(sentence, icon=":material/change_history:")
+    head = (
+        t("GiB of one GPU"),
+        t("Predicted"),
+        t("Measured"),
+        t("Difference"),
+        t("80 % interval"),
+        t("Likely cause"),
+    )
+    body = "".join(
+        f"<tr><td>{escape(row.label)}</td>"
+        f'<td class="kv-figure">{escape(row.predicted)} <span class="kv-soft">{escape(row.interval)}</span></td>'
+        f'<td class="kv-figure">{escape(row.measured)}</td>'
+        f'<td class="kv-figure">{escape(row.difference)}</td>'
+        f'<td class="kv-figure">{"⚠ " if row.is_outside else ""}{escape(row.judgement)}</td>'
+        f"<td>{'<br>'.join(escape(cause) for cause in row.causes)}</td></tr>"
+        for row in part_rows(compared, t)
+    )
+    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    st.html(
+        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+    if lines := figure_sentences(compared, t):
+        st.text("\n".join(lines))
+    notes.notices(compared.notices, t)
+
+
+def use_measurements(log: StartupLog, found: Recognized, planned: Plan, t: Words) -> None:
+    """The log's parts in place of the predicted ones, on the log's scenario; they go into the link as numbers."""
+    given = calibrated(log, planned)
+    if not measured_values(given):
+        return
+    target = replace(found.scenario, measured=given)
+    if state.scenario() == target:
+        st.success(
+            t("The plan now starts from these measurements; the link carries them."),
+            icon=":material/straighten:",
+        )
+        return
+    st.button(
+        t("Plan with these measurements"),
+        key="check.calibrate",
+        type="primary",
+        icon=":material/straighten:",
+        on_click=state.set_scenario,
+        args=(target,),
+        help=t("Measured parts replace the predicted ones on every page, and travel in the link as numbers."),
+    )

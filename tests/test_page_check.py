@@ -1,0 +1,139 @@
+"""The Check page in its states, in both languages, without a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
+
+DATA = Path(__file__).parent / "data" / "logs"
+TAKE, CALIBRATE = "check.take", "check.calibrate"
+
+
+def open_check(locale: str = "en-US", **query: str) -> AppTest:
+    app = open_app(query, locale)
+    return checked(app.switch_page("pages/check.py").run())
+
+
+def paste(app: AppTest, text: str) -> AppTest:
+    return checked(app.text_area(key="check.text").set_value(text).run())
+
+
+def log(name: str) -> str:
+    return (DATA / name).read_text("utf-8")
+
+
+def html(app: AppTest) -> str:
+    return "".join(element.proto.body for element in app.get("html"))
+
+
+def keys(app: AppTest) -> set[str]:
+    return {button.key for button in app.button if button.key}
+
+
+@pytest.mark.parametrize(
+    ("locale", "words"), [("en-US", "neither stored nor sent on"), ("zh-CN", "不会保存，也不会转发")]
+)
+def test_empty_page_asks_and_says_what_happens_to_the_text(locale: str, words: str) -> None:
+    app = open_check(locale)
+    assert words in seen(app)
+    assert not figures(app)
+    assert {"sample.start", "sample.failed"} <= keys(app)
+
+
+@pytest.mark.parametrize(("locale", "title"), [("en-US", "Predicted and measured"), ("zh-CN", "预测与实测")])
+def test_a_start_is_compared_part_by_part(locale: str, title: str) -> None:
+    app = paste(open_check(locale), log("v1_0.19.0_tp2_debug.log"))
+    assert title in seen(app)
+    bar = figures(app)[0]
+    assert {trace["y"][0] for trace in bar["data"]} == (
+        {"Predicted", "Measured"} if locale == "en-US" else {"预测", "实测"}
+    )
+    assert "67.80</td>" in html(app)
+    assert "19,920" in seen(app)
+
+
+def test_the_table_names_causes() -> None:
+    app = paste(open_check(), log("v0_0.8.2_tp4.log"))
+    assert "it follows from the activations" in html(app).lower()
+    assert "outside" in html(app)
+    assert app.warning
+
+
+def test_measurements_go_into_the_link_and_out_again() -> None:
+    app = paste(open_check(), log("v1_0.10.2_h100.log"))
+    checked(app.button(key=CALIBRATE).click().run())
+    link = params(app)
+    assert (link["measured.weights_gib"], link["measured.peak_activation_gib"]) == ("56.9342", "5.58")
+    assert "measured.available_kv_gib" not in link
+    shared = open_app({name: value for name, value in link.items() if name != "lang"})
+    # the log prints 94,784 tokens from 8.68 GiB, which is rounded: one block of 16 more fits
+    assert metrics(shared)["KV cache tokens"] == "94,800"
+    assert any("Measured: " in element.value for element in shared.markdown)
+    checked(shared.button(key="measurements.remove").click().run())
+    assert not [name for name in params(shared) if name.startswith("measured.")]
+
+
+def test_taking_the_scenario_over_leaves_the_figures_predicted() -> None:
+    app = paste(open_check(), log("v1_0.19.0_tp2_debug.log"))
+    checked(app.button(key=TAKE).click().run())
+    assert params(app)["model"] == "Qwen/Qwen2.5-72B-Instruct"
+    assert params(app)["max_num_seqs"] == "1024"
+    assert not [name for name in params(app) if name.startswith("measured.")]
+    assert TAKE not in keys(app)
+
+
+@pytest.mark.parametrize(("locale", "words"), [("en-US", "is left"), ("zh-CN", "此次启动失败")])
+def test_a_failed_start_is_explained_with_the_change_that_mends_it(locale: str, words: str) -> None:
+    app = open_check(locale)
+    checked(app.button(key="sample.failed").click().run())
+    assert "5.62 GiB" in seen(app)
+    if locale == "zh-CN":
+        assert words in seen(app)
+    checked(app.button(key="check.change").click().run())
+    assert params(app)["max_model_len"] == "37424"
+    assert params(app)["accelerator"].startswith("RTX-4090") or "4090" in params(app)["accelerator.name"]
+
+
+def test_what_is_no_log_is_told_and_kept() -> None:
+    text = "# a [link](http://example.org)\n<script>alert(1)</script> **bold**"
+    app = paste(open_check(), text)
+    assert "none of the engine's start-up lines" in seen(app).lower()
+    assert app.text_area(key="check.text").value == text
+    assert "<script>alert(1)" not in html(app)
+    assert "example.org" not in "".join(element.value for element in app.markdown)
+
+
+def test_a_hostile_line_is_escaped() -> None:
+    app = paste(open_check(), "<img src=x onerror=alert(1)> Available KV cache memory: 5.00 GiB **x**")
+    assert "<img src=x" not in html(app)
+    assert "&lt;img src=x" in html(app)
+
+
+def test_the_text_survives_another_page_and_can_be_cleared() -> None:
+    app = paste(open_check(), log("v1_0.9.2_a100.log"))
+    checked(app.switch_page("pages/plan.py").run())
+    checked(app.switch_page("pages/check.py").run())
+    assert app.text_area(key="check.text").value == log("v1_0.9.2_a100.log")
+    checked(app.button(key="check.clear").click().run())
+    assert app.text_area(key="check.text").value == ""
+    assert not figures(app)
+
+
+def test_an_unknown_model_is_compared_with_the_one_at_hand() -> None:
+    app = paste(
+        open_check(),
+        "non-default args: {'model': 'nobody/heard-of-it', 'max_model_len': 4096}\nAvailable KV cache memory: 9.00 GiB",
+    )
+    assert "nobody/heard-of-it" in "".join(element.value for element in app.text)
+
+
+def test_a_version_that_is_too_old_is_refused_in_words() -> None:
+    app = paste(
+        open_check(), "Initializing a V1 LLM engine (v0.1.0) with config: model='Qwen/Qwen3-8B', dtype=auto"
+    )
+    assert "older than" in seen(app)
+    assert app.text_area(key="check.text").value
