@@ -38,7 +38,9 @@ def test_chinese_uses_its_own_punctuation() -> None:
 
 def test_chinese_is_chinese() -> None:
     """Texts without a Chinese character are names, units or signs only."""
-    plain = [text for text in messages.read(Language.CHINESE).values() if not re.search(r"[\u4e00-\u9fff]", text)]
+    plain = [
+        text for text in messages.read(Language.CHINESE).values() if not re.search(r"[\u4e00-\u9fff]", text)
+    ]
     assert all(len(re.sub(r"\{\w+\}", "", text).split()) <= 2 for text in plain), plain
 
 

@@ -110,7 +110,8 @@ def test_every_field_of_a_scenario_is_generated() -> None:
 @given(
     st.dictionaries(
         st.sampled_from(sorted(link._KNOWN)) | st.text(max_size=12),
-        st.text(max_size=30) | st.sampled_from(("nan", "1e999", "-1", "0", "9" * 400, "{", "[" * 200, "true")),
+        st.text(max_size=30)
+        | st.sampled_from(("nan", "1e999", "-1", "0", "9" * 400, "{", "[" * 200, "true")),
         max_size=6,
     )
 )
@@ -173,7 +174,11 @@ def test_overrides_and_exact_memory_travel() -> None:
 
 
 def test_a_card_of_ones_own_travels() -> None:
-    params = {"accelerator.memory_gib": "30.5", "accelerator.vendor": "nvidia", "accelerator.name": "Prototype 9"}
+    params = {
+        "accelerator.memory_gib": "30.5",
+        "accelerator.vendor": "nvidia",
+        "accelerator.name": "Prototype 9",
+    }
     scenario = link.decode(params).scenario
     assert scenario.accelerator is not None
     assert scenario.accelerator.memory_gib == 30.5
@@ -183,8 +188,9 @@ def test_a_card_of_ones_own_travels() -> None:
 def test_a_config_of_ones_own_travels_in_the_link() -> None:
     config = ModelConfig.from_mapping(
         {
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
-            "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+            "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "vocab_size": 128256,
             "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "rope_theta": 500000.0,
         }
     )  # fmt: skip
@@ -216,7 +222,9 @@ def test_a_config_too_long_for_a_link_stays_out() -> None:
         ({"engine_version": "newest"}, "engine_version", "invalid-value"),
     ],
 )
-def test_a_bad_value_is_named_once_and_the_rest_is_used(params: dict[str, str], field: str, code: str) -> None:
+def test_a_bad_value_is_named_once_and_the_rest_is_used(
+    params: dict[str, str], field: str, code: str
+) -> None:
     decoded = link.decode({"dtype": "float16", **params})
     assert [(repair.field, repair.error.code) for repair in decoded.repairs] == [(field, code)]
     assert decoded.scenario.dtype == "float16"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.present import link
 from kvcore.present.text import DASH
+from pages.ui import model_source
+from tests.test_hub import StandIn, stand_in
+
+__all__ = ["stand_in"]
 
 APP = str(Path(__file__).resolve().parents[1] / "app.py")
 WORKED = {
@@ -36,7 +41,9 @@ def checked(app: AppTest) -> AppTest:
 
 
 def params(app: AppTest) -> dict[str, str]:
-    return {name: values[-1] if isinstance(values, list) else values for name, values in app.query_params.items()}
+    return {
+        name: values[-1] if isinstance(values, list) else values for name, values in app.query_params.items()
+    }
 
 
 def metrics(app: AppTest) -> dict[str, str]:
@@ -63,7 +70,8 @@ class TestFits:
     def test_the_published_worked_example(self) -> None:
         app = open_app(RULE_OF_THUMB)
         assert metrics(app) == {
-            "Requests at once": "20", "KV cache tokens": "163,840", "KV per token": "32 KiB", "Longest request": "40,960",
+            "Requests at once": "20", "KV cache tokens": "163,840", "KV per token": "32 KiB",
+            "Longest request": "40,960",
         }  # fmt: skip
 
     def test_its_difference_to_the_engine_is_told_term_by_term(self) -> None:
@@ -123,7 +131,9 @@ class TestLink:
         assert link.encode(link.decode(written).scenario) == written
 
     def test_every_control_is_restored_from_it(self) -> None:
-        app = open_app(RULE_OF_THUMB | {"max_num_seqs": "64", "enforce_eager": "true", "kv_cache_dtype": "fp8"})
+        app = open_app(
+            RULE_OF_THUMB | {"max_num_seqs": "64", "enforce_eager": "true", "kv_cache_dtype": "fp8"}
+        )
         assert app.selectbox(key="model").value == "Qwen/Qwen3-32B"
         assert app.selectbox(key="accelerator").value == "RTX-4090-24GB"
         assert app.segmented_control(key="tensor_parallel_size").value == 8
@@ -179,7 +189,7 @@ class TestLink:
 
 
 class TestModels:
-    CONFIG = {
+    CONFIG: ClassVar = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
         "num_hidden_layers": 16, "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 128,
         "vocab_size": 128256, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
@@ -225,6 +235,58 @@ class TestModels:
         assert "This cannot be planned" not in seen(app)
 
 
+class TestHub:
+    NAME = "owner/model"
+
+    @pytest.fixture(autouse=True)
+    def forget(self) -> None:
+        model_source._fetch.clear()
+
+    def look_up(self, app: AppTest, name: str) -> AppTest:
+        app.text_input(key="hub_id").set_value(name)
+        next(button for button in app.button if button.label == "Look up").click()
+        return checked(app.run())
+
+    def test_a_model_that_is_there_is_planned_and_needs_no_network_again(self, stand_in: StandIn) -> None:
+        stand_in.model(self.NAME, {"config.json": TestModels.CONFIG})
+        app = self.look_up(open_app(WORKED), self.NAME)
+        assert app.selectbox(key="model").value == self.NAME
+        written, asked = params(app), len(stand_in.asked)
+        again = open_app(written)
+        assert metrics(again) == metrics(app)
+        assert len(stand_in.asked) == asked
+
+    def test_a_model_that_is_not_there_changes_nothing(self, stand_in: StandIn) -> None:
+        app = open_app(WORKED)
+        before = metrics(app)
+        self.look_up(app, "owner/missing")
+        assert "The model was not changed." in seen(app)
+        assert "the Hub has no model owner/missing".casefold() in seen(app).casefold()
+        assert metrics(app) == before
+
+    def test_a_failure_is_not_remembered(self, stand_in: StandIn) -> None:
+        app = self.look_up(open_app(WORKED), self.NAME)
+        assert "The model was not changed." in seen(app)
+        stand_in.model(self.NAME, {"config.json": TestModels.CONFIG})
+        self.look_up(app, self.NAME)
+        assert "The model was not changed." not in seen(app)
+        assert app.selectbox(key="model").value == self.NAME
+
+    def test_nobody_is_asked_without_a_click(self, stand_in: StandIn) -> None:
+        app = open_app(WORKED | {"model": self.NAME})
+        assert stand_in.asked == []
+        stand_in.model(self.NAME, {"config.json": TestModels.CONFIG})
+        next(button for button in app.button if button.label == "Look it up on the Hub").click()
+        checked(app.run())
+        assert app.selectbox(key="model").value == self.NAME
+
+    def test_offline_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        app = open_app(WORKED)
+        assert app.text_input(key="hub_id").disabled
+        assert "HF_HUB_OFFLINE" in seen(app)
+
+
 class TestLanguages:
     def test_a_chinese_browser_gets_chinese(self) -> None:
         app = open_app(WORKED, locale="zh-CN")
@@ -244,8 +306,12 @@ class TestLanguages:
         assert app.number_input(key="measured.weights_gib").value == 8
 
     def test_a_chinese_page_says_nothing_in_english(self) -> None:
-        app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"}, "zh-CN")
-        labels = [w.label for kind in (app.selectbox, app.number_input, app.toggle, app.expander) for w in kind]
+        app = open_app(
+            {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"}, "zh-CN"
+        )
+        labels = [
+            w.label for kind in (app.selectbox, app.number_input, app.toggle, app.expander) for w in kind
+        ]
         for label in labels:
             assert any("\u4e00" <= c <= "\u9fff" for c in label) or label == "CUDA graph", label
 

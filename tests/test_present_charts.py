@@ -112,7 +112,9 @@ class TestConcurrencyChart:
         assert "TP 3" not in names
 
     def test_the_present_line_is_told_by_more_than_colour(self) -> None:
-        lines = {t["name"]: t["line"] for t in chart(present_plans.fits())["data"] if t["name"].startswith("TP")}
+        lines = {
+            t["name"]: t["line"] for t in chart(present_plans.fits())["data"] if t["name"].startswith("TP")
+        }
         assert lines["TP 1"]["dash"] == "solid"
         assert lines["TP 1"]["width"] > lines["TP 2"]["width"]
         others = [line["dash"] for name, line in lines.items() if name != "TP 1"]
@@ -184,7 +186,10 @@ class TestConcurrencyChart:
 @pytest.mark.parametrize("t", [EN, ZH])
 def test_figures_are_plain_finite_json(make, t) -> None:
     plan = make()
-    figures = [memory_bar(plan, t), concurrency_chart(plan, tensor_parallel_curves(plan, curve_lengths(plan)), t)]
+    figures = [
+        memory_bar(plan, t),
+        concurrency_chart(plan, tensor_parallel_curves(plan, curve_lengths(plan)), t),
+    ]
     for figure in figures:
         assert json.loads(json.dumps(figure, allow_nan=False)) == figure
         assert figure["layout"]["showlegend"] is False

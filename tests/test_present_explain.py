@@ -2,6 +2,7 @@
 
 import csv
 import io
+from itertools import pairwise
 
 import pytest
 
@@ -72,22 +73,37 @@ def test_the_last_block_of_an_odd_length_is_not_full() -> None:
 def test_a_published_70b_example_by_hand() -> None:
     # Llama-2-70B: 80 layers, 8 KV heads of 128, fp16, four cards: 2 × 80 × 2 × 128 × 2 bytes × 8192 = 0.625 GiB each.
     plan = present_plans.request(
-        model="meta-llama/Llama-2-70b-chat-hf", accelerator="A100-80GB", tensor_parallel_size=4, dtype="float16"
+        model="meta-llama/Llama-2-70b-chat-hf",
+        accelerator="A100-80GB",
+        tensor_parallel_size=4,
+        dtype="float16",
     )
     share = explain.request_share(plan)
     assert plan.architecture.num_layers == 80
     assert share.needed_bytes == 0.625 * GIB
 
 
+def test_all_ranks_together_hold_every_layer_once() -> None:
+    # 64 layers over 4 stages of 2 ranks: the whole model's 262,144 bytes per token, wherever the layers are.
+    plan = present_plans.request(tensor_parallel_size=2, pipeline_parallel_size=4)
+    assert explain.bytes_per_token_in_all(plan) == 262_144
+    assert explain.needed_bytes_in_all(plan) == 262_144 * 8192
+
+
+def test_copies_of_kv_heads_are_counted() -> None:
+    # 8 KV heads over 16 ranks: every head twice.
+    assert explain.bytes_per_token_in_all(present_plans.request(tensor_parallel_size=16)) == 2 * 262_144
+
+
 class TestOverrides:
     def test_each_step_begins_where_the_last_ended(self) -> None:
         plan = present_plans.rule_of_thumb()
         steps = override_steps(plan)
-        assert [step.field for step in steps] == [
-            "accelerator.memory_gib", "measured.weights_gib", "measured.non_torch_gib", "measured.peak_activation_gib",
-            "measured.cuda_graph_gib",
-        ] or steps[0].field == "measured.weights_gib"  # fmt: skip
-        for before, after in zip(steps, steps[1:], strict=False):
+        # The card is one of the person's own: there is no estimate that its memory could replace.
+        assert [step.field.removeprefix("measured.") for step in steps] == [
+            "weights_gib", "non_torch_gib", "peak_activation_gib", "cuda_graph_gib",
+        ]  # fmt: skip
+        for before, after in pairwise(steps):
             assert before.tokens_after == after.tokens_before
         assert steps[-1].tokens_after == plan.cache.tokens == 163_840
 

@@ -23,7 +23,11 @@ def cards(plan: Plan) -> dict[str, summary.Card]:
     ("make", "outcome", "words_of_it"),
     [
         (present_plans.fits, Outcome.FITS, ("Fits", "8,192 tokens", "+", "per GPU")),
-        (present_plans.too_long, Outcome.CAUTION, ("Starts only with a shorter context", "40,960", "−", "per GPU")),
+        (
+            present_plans.too_long,
+            Outcome.CAUTION,
+            ("Starts only with a shorter context", "40,960", "−", "per GPU"),
+        ),
         (present_plans.too_big, Outcome.FAILS, ("Does not fit", "−", "per GPU")),
     ],
 )

@@ -17,7 +17,8 @@ def test_a_concurrency_is_never_rounded_up(value: float) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 GiB"), (-43.04 * GIB, "−43.0 GiB"), (0.5 * GIB, "0.50 GiB"), (3 * MIB, "3.0 MiB"), (1536 * GIB, "1,536.0 GiB")],
+    [(0, "0 GiB"), (-43.04 * GIB, "−43.0 GiB"), (0.5 * GIB, "0.50 GiB"), (3 * MIB, "3.0 MiB"),
+     (1536 * GIB, "1,536.0 GiB")],
 )  # fmt: skip
 def test_gib(size: float, text: str) -> None:
     assert gib_text(size) == text
@@ -32,7 +33,9 @@ def test_infinity_has_a_sign() -> None:
     assert concurrency_text(math.inf) == "∞"
 
 
-@pytest.mark.parametrize(("tag", "language"), [("zh-CN", "zh"), ("zh-TW", "zh"), ("en-US", "en"), ("fr", "en"), ("", "en")])
+@pytest.mark.parametrize(
+    ("tag", "language"), [("zh-CN", "zh"), ("zh-TW", "zh"), ("en-US", "en"), ("fr", "en"), ("", "en")]
+)
 def test_language_of_the_browser(tag: str, language: str) -> None:
     assert Language.of_browser(tag) == language
 

@@ -14,7 +14,9 @@ def test_calls_of_t_and_msg_are_texts() -> None:
 
 
 def test_reasons_are_texts_of_their_own_context() -> None:
-    assert texts('E("code", reason=f"between {low:g} and {self.high}")') == [("reason", "between {low} and {high}")]
+    assert texts('E("code", reason=f"between {low:g} and {self.high}")') == [
+        ("reason", "between {low} and {high}")
+    ]
 
 
 def test_both_branches_of_a_conditional_reason_count() -> None:

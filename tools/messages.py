@@ -34,7 +34,11 @@ def wanted() -> dict[Key, None]:
     keys: dict[Key, None] = {}
     for message in MESSAGES.values():
         keys |= {("", message.text): None, ("", message.next_step): None}
-    files = [ROOT / "app.py", *sorted((ROOT / "pages").rglob("*.py")), *sorted((ROOT / "kvcore").rglob("*.py"))]
+    files = [
+        ROOT / "app.py",
+        *sorted((ROOT / "pages").rglob("*.py")),
+        *sorted((ROOT / "kvcore").rglob("*.py")),
+    ]
     for path in files:
         for key in _texts(ast.parse(path.read_text(encoding="utf-8"))):
             keys[key] = None
@@ -75,9 +79,16 @@ def _template(node: ast.expr) -> str | None:
         if isinstance(part, ast.Constant):
             text += str(part.value)
         elif isinstance(part, ast.FormattedValue):
-            names = [n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(part.value) if isinstance(n, ast.Attribute | ast.Name)]  # fmt: skip
-            text += "{" + (names[0] if names else "value") + "}"
+            text += "{" + next(_names(part.value), "value") + "}"
     return text
+
+
+def _names(node: ast.expr) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute):
+            yield part.attr
+        elif isinstance(part, ast.Name):
+            yield part.id
 
 
 def read(language: Language) -> dict[Key, str]:
@@ -100,7 +111,10 @@ def write(language: Language, texts: dict[Key, str]) -> None:
     write_po(out, catalogue, width=0, omit_header=True)
     path = LOCALE_ROOT / language.locale / "LC_MESSAGES" / "kvplanner.po"
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = f'{catalogue.header_comment}\nmsgid ""\nmsgstr ""\n"Language: {language.locale}\\n"\n"Content-Type: text/plain; charset=utf-8\\n"\n\n'
+    head = (
+        f'{catalogue.header_comment}\nmsgid ""\nmsgstr ""\n'
+        f'"Language: {language.locale}\\n"\n"Content-Type: text/plain; charset=utf-8\\n"\n\n'
+    )
     path.write_bytes(head.encode() + out.getvalue())
 
 

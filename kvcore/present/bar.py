@@ -66,7 +66,9 @@ def counted_graphs_gib(plan: Plan) -> float:
     memory = plan.memory
     if memory is None:
         return 0.0
-    others = memory.framework.value + memory.weights.value + memory.activations.value + memory.available_kv.value
+    others = (
+        memory.framework.value + memory.weights.value + memory.activations.value + memory.available_kv.value
+    )
     return gib(min(max(0.0, memory.budget.value - others), memory.cuda_graphs.value))
 
 
@@ -98,13 +100,11 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
     total, budget = gib(memory.total.value), budget_end_gib(plan)
     missing = shortage(plan)
     end = max(
-        total, *(segment.start + segment.size for segment in segments(plan)), missing.start + missing.size if missing else 0
+        total,
+        *(segment.start + segment.size for segment in segments(plan)),
+        missing.start + missing.size if missing else 0,
     )
-    data = [
-        trace
-        for segment in segments(plan)
-        for trace in _segment_traces(segment, missing, t)
-    ]
+    data = [trace for segment in segments(plan) for trace in _segment_traces(segment, missing, t)]
     shapes = [_line(budget, BUDGET, "dash", 2), _line(total, CAPACITY, "solid", 3)]
     notes = [
         _line_note(budget, t("budget {size}", size=gib_text(memory.budget.value)), 1.06, budget / end),
@@ -133,7 +133,7 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
         "margin": {"l": 4, "r": 4, "t": 48 + extra, "b": 46},
         "showlegend": False,
         "xaxis": axis,
-        "yaxis": {"visible": False, "fixedrange": True, "range": [-0.5, 0.5]},
+        "yaxis": {"visible": False, "fixedrange": True, "range": [-0.52, 0.52]},
         "uniformtext": {"minsize": 11, "mode": "hide"},
         "shapes": shapes,
         "annotations": notes,
@@ -202,7 +202,8 @@ def _shortage_trace(missing: Shortage) -> Figure:
         "marker": {
             "color": "rgba(213,94,0,0.22)",
             "line": {"color": CAPACITY, "width": 2},
-            "pattern": {"shape": "/", "fgcolor": CAPACITY, "bgcolor": "rgba(255,255,255,0.55)", "size": 9, "solidity": 0.35},
+            "pattern": {"shape": "/", "fgcolor": CAPACITY, "bgcolor": "rgba(255,255,255,0.55)", "size": 9,
+                        "solidity": 0.35},
         },
         "hoverinfo": "skip",
     }  # fmt: skip

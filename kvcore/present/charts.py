@@ -84,8 +84,15 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     if shows_limit:
         shapes.append(_rule(limit, limit, low, high, "dot"))
         notes.append(
-            _note(limit, high, t("model limit {tokens}", tokens=short_tokens(limit)), xanchor="right", yanchor="top", xshift=-4)
-        )  # fmt: skip
+            _note(
+                limit,
+                high,
+                t("model limit {tokens}", tokens=short_tokens(limit)),
+                xanchor="right",
+                yanchor="top",
+                xshift=-4,
+            )
+        )
     return {"data": data, "layout": _curve_layout(lengths, left, right, low, high, shapes, notes, t)}
 
 
@@ -142,7 +149,8 @@ def _out_of_memory_zone(left: float, right: float, low: float) -> Figure:
         "y": [1, 1, low, low],
         "fill": "toself",
         "fillcolor": "rgba(213,94,0,0.16)",
-        "fillpattern": {"shape": "/", "fgcolor": "rgba(213,94,0,0.45)", "bgcolor": "rgba(213,94,0,0.12)", "size": 9, "solidity": 0.2},
+        "fillpattern": {"shape": "/", "fgcolor": "rgba(213,94,0,0.45)", "bgcolor": "rgba(213,94,0,0.12)", "size": 9,
+                        "solidity": 0.2},
         "line": {"width": 0},
         "hoverinfo": "skip",
         "name": "oom",
@@ -165,9 +173,7 @@ def _band(curve: ConcurrencyCurve, low: float) -> Figure:
     }
 
 
-def _curve_line(
-    curve: ConcurrencyCurve, dash: str, t: Words, low: float, *, current: bool = False
-) -> Figure:
+def _curve_line(curve: ConcurrencyCurve, dash: str, t: Words, low: float, *, current: bool = False) -> Figure:
     name = f"TP {curve.tensor_parallel_size}"
     points = [(x, y) for x, y in zip(curve.lengths, curve.concurrency, strict=True) if y > low / 10]
     return {

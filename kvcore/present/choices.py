@@ -53,9 +53,7 @@ def refusal(scenario: Scenario, tensor_parallel_size: int) -> KvPlannerError | N
     """Why the engine refuses a tensor parallel size, or None."""
     try:
         plan(
-            replace(
-                scenario, parallel=replace(scenario.parallel, tensor_parallel_size=tensor_parallel_size)
-            )
+            replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=tensor_parallel_size))
         )
     except KvPlannerError as error:
         return error

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from kvcore import catalogue
+from kvcore.catalogue.models import Checkpoint
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link import catalogue_card, with_memory
 from kvcore.quantity import Grade
-from kvcore.request import scenario_from_request
-from kvcore.scenario import Checkpoint, Measured, Parallel, Scenario
+from kvcore.scenario import Measured, Parallel, Scenario
 
 _PARALLEL = frozenset(field.name for field in fields(Parallel))
 _MEASURED = frozenset(f"measured.{field.name}" for field in fields(Measured))
@@ -30,6 +31,7 @@ def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
     Raises a KvPlannerError for an unknown accelerator or engine. Another accelerator drops the exact memory.
 
     Example:
+        >>> from kvcore.request import scenario_from_request
         >>> start = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB"})
         >>> with_field(start, "tensor_parallel_size", 2).parallel.tensor_parallel_size
         2
@@ -38,12 +40,13 @@ def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
         return replace(scenario, accelerator=catalogue.find_accelerator(str(value)))
     if field == "accelerator.memory_gib":
         return _with_memory(scenario, value)
+    changes: dict[str, Any] = {field: value}
     if field in _PARALLEL:
-        return replace(scenario, parallel=replace(scenario.parallel, **{field: value}))
+        return replace(scenario, parallel=replace(scenario.parallel, **changes))
     if field in _MEASURED:
         name = field.removeprefix("measured.")
-        return replace(scenario, measured=replace(scenario.measured, **{name: value}))
-    return replace(scenario, **{field: value})  # type: ignore[arg-type]
+        return replace(scenario, measured=replace(scenario.measured, **{name: changes[field]}))
+    return replace(scenario, **changes)
 
 
 def with_model(scenario: Scenario, model: str, config: ModelConfig, checkpoint: Checkpoint) -> Adjusted:

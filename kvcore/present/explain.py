@@ -76,6 +76,8 @@ class RequestShare:
     last_block_tokens: int
     concurrency: float
     ranks: int
+    needed_bytes_in_all: int
+    """On all ranks of a replica."""
 
 
 def figures(plan: Plan) -> Figures:
@@ -146,9 +148,35 @@ def any_cache(plan: Plan) -> CachePlan | None:
     if plan.cache is not None and plan.cache.num_blocks > 0:
         return plan.cache
     try:
-        return plan_cache(plan.specs, (_AMPLE_BYTES,) * len(plan.specs), plan.resolved, plan.scenario.parallel)
+        return plan_cache(
+            plan.specs, (_AMPLE_BYTES,) * len(plan.specs), plan.resolved, plan.scenario.parallel
+        )
     except KvPlannerError:
         return None
+
+
+def bytes_per_token_in_all(plan: Plan) -> float:
+    """Bytes per further token of one request on all ranks of a replica, copies of KV heads included."""
+    return sum(stage.bytes_per_token for stage in _stages(plan)) * plan.scenario.parallel.tensor_parallel_size
+
+
+def needed_bytes_in_all(plan: Plan) -> int:
+    """Bytes of one request of the planned length on all ranks of a replica."""
+    return sum(stage.needed_bytes for stage in _stages(plan)) * plan.scenario.parallel.tensor_parallel_size
+
+
+def _stages(plan: Plan) -> tuple[CachePlan, ...]:
+    """The KV plan of each pipeline stage by itself, on cards as large as need be."""
+    if len(plan.specs) == 1:
+        whole = any_cache(plan)
+        return () if whole is None else (whole,)
+    try:
+        return tuple(
+            plan_cache((specs,), (_AMPLE_BYTES,), plan.resolved, plan.scenario.parallel)
+            for specs in plan.specs
+        )
+    except KvPlannerError:
+        return ()
 
 
 def _bytes_per_token(plan: Plan, cache: CachePlan | None) -> Quantity:
@@ -161,7 +189,8 @@ def _bytes_per_token(plan: Plan, cache: CachePlan | None) -> Quantity:
     heads = max(1, architecture.num_kv_heads // plan.scenario.parallel.tensor_parallel_size)
     if 2 * group.layers * heads * architecture.head_dim * element_bytes == value:
         inputs = {
-            "layers": group.layers, "kv_heads": heads, "head_dim": architecture.head_dim, "element_bytes": element_bytes,
+            "layers": group.layers, "kv_heads": heads, "head_dim": architecture.head_dim,
+            "element_bytes": element_bytes,
         }  # fmt: skip
         formula = "2 × {layers} × {kv_heads} × {head_dim} × {element_bytes}"
     else:
@@ -232,7 +261,19 @@ def numbers_csv(plan: Plan, numbers: Figures, t: Words) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        ("name", "label", "value", "unit", "scope", "formula", "substituted", "grade", "source", "low", "high")
+        (
+            "name",
+            "label",
+            "value",
+            "unit",
+            "scope",
+            "formula",
+            "substituted",
+            "grade",
+            "source",
+            "low",
+            "high",
+        )
     )
     for label, quantity in quantities(plan, numbers, t):
         low, high = quantity.interval or ("", "")
@@ -261,6 +302,7 @@ def request_share(plan: Plan) -> RequestShare | None:
         last_block_tokens=length % growing.block_size or growing.block_size,
         concurrency=cache.max_concurrency if plan.cache is cache else 0.0,
         ranks=plan.scenario.parallel.ranks_per_replica,
+        needed_bytes_in_all=needed_bytes_in_all(plan),
     )
 
 

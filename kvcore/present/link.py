@@ -19,13 +19,14 @@ from urllib.parse import quote, urlencode
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.versions import find_release
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.quantity import Grade
 from kvcore.request import parse_request, scenario_from_request
-from kvcore.scenario import Checkpoint, Measured, Parallel, Scenario, SpeculativeConfig
+from kvcore.scenario import Measured, Parallel, Scenario, SpeculativeConfig
 
 Found = TypeVar("Found")
 
@@ -59,7 +60,14 @@ _ALWAYS: Final = frozenset(
 _TEXTS: Final = frozenset(
     ("model", "accelerator", "engine", "engine_version", "dtype", "quantization", "kv_cache_dtype")
 )
-_OBJECTS: Final = ("accelerator", "checkpoint", "speculative_config", "limit_mm_per_prompt", "env", "measured")
+_OBJECTS: Final = (
+    "accelerator",
+    "checkpoint",
+    "speculative_config",
+    "limit_mm_per_prompt",
+    "env",
+    "measured",
+)
 _KNOWN: Final = frozenset(
     (
         "v", "model", "config", "hf_quant_config", "accelerator", "accelerator.memory_gib", "accelerator.vendor",
@@ -127,7 +135,9 @@ def decode(params: Mapping[str, str]) -> Decoded:
     repairs: list[Repair] = []
     given = {name: value for name, value in params.items() if name not in NOT_OURS}
     if given.get("v", VERSION) != VERSION:
-        repairs.append(_repair(ScenarioError("unknown-link-version", field="v", value=given["v"]), given, "v"))
+        repairs.append(
+            _repair(ScenarioError("unknown-link-version", field="v", value=given["v"]), given, "v")
+        )
     for name in sorted(set(given) - _KNOWN):
         if not name.startswith("env."):
             given.pop(name)
@@ -186,10 +196,12 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
         elif head != "accelerator":
             request.setdefault(head, {})[tail] = value
     memory_gib = _value("", given["accelerator.memory_gib"]) if "accelerator.memory_gib" in given else None
-    if "accelerator" in given or "accelerator.name" not in given and "accelerator.vendor" not in given:
+    if "accelerator" in given or ("accelerator.name" not in given and "accelerator.vendor" not in given):
         scenario = scenario_from_request(request)
         return scenario if memory_gib is None else with_memory(scenario, memory_gib)
-    facts = {name: given[f"accelerator.{name}"] for name in ("name", "vendor") if f"accelerator.{name}" in given}
+    facts = {
+        name: given[f"accelerator.{name}"] for name in ("name", "vendor") if f"accelerator.{name}" in given
+    }
     request["accelerator"] = facts | ({} if memory_gib is None else {"memory_gib": memory_gib})
     scenario = scenario_from_request(request)
     card = scenario.accelerator or catalogue.find_accelerator(START["accelerator"])
@@ -201,7 +213,11 @@ def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
     card = scenario.accelerator
     if card is None:
         return scenario
-    if isinstance(memory_gib, bool) or not isinstance(memory_gib, int | float) or not 0.25 <= memory_gib <= 10_000:
+    if (
+        isinstance(memory_gib, bool)
+        or not isinstance(memory_gib, int | float)
+        or not 0.25 <= memory_gib <= 10_000
+    ):
         raise ScenarioError(
             "invalid-value",
             field="accelerator.memory_gib",
@@ -252,11 +268,15 @@ def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
         return {"accelerator": card.id, **memory}
     # A memory that was read from the name is read from it again.
     is_given = card.memory_grade is Grade.MEASURED
-    return {"accelerator.name": card.name, "accelerator.vendor": card.vendor.value, **(memory if is_given else {})}
+    return {
+        "accelerator.name": card.name,
+        "accelerator.vendor": card.vendor.value,
+        **(memory if is_given else {}),
+    }
 
 
 def _encode_plain(name: str, value: object) -> dict[str, str]:
-    if value is None or value == _DEFAULTS.get(name) and name not in _ALWAYS:
+    if value is None or (value == _DEFAULTS.get(name) and name not in _ALWAYS):
         return {}
     if name == "max_model_len" and value == -1:
         return {name: "auto"}

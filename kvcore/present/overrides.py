@@ -8,6 +8,7 @@ from typing import Final
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan, plan
 from kvcore.present.edit import memory_override_gib, with_field
+from kvcore.present.link import catalogue_card
 from kvcore.present.text import msg
 from kvcore.scenario import Measured
 
@@ -69,8 +70,10 @@ def override_steps(planned: Plan) -> tuple[OverrideStep, ...]:
 
 def _given(planned: Plan) -> dict[str, float | None]:
     measured = planned.scenario.measured
+    card = planned.scenario.accelerator
+    is_bundled = card is not None and catalogue_card(card) is not None
     return {
-        "accelerator.memory_gib": memory_override_gib(planned.scenario),
+        "accelerator.memory_gib": memory_override_gib(planned.scenario) if is_bundled else None,
         "measured.system_gib": measured.system_gib,
         "measured.weights_gib": measured.weights_gib,
         "measured.non_torch_gib": measured.non_torch_gib,

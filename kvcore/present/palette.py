@@ -40,6 +40,8 @@ PARTS: Final = (
     Part(name="activations", label=msg("Activations"), color="#E69F00", pattern="x", text_color=DARK_TEXT),
     Part(name="cuda_graphs", label=msg("CUDA graphs"), color="#F0E442", pattern=".", text_color=DARK_TEXT),
     Part(name="kv_cache", label=msg("KV cache"), color="#009E73", pattern="", text_color=DARK_TEXT),
-    Part(name="unused", label=msg("Unused"), color="rgba(138,138,138,0.10)", pattern="", text_color=MUTED_TEXT),
+    Part(
+        name="unused", label=msg("Unused"), color="rgba(138,138,138,0.10)", pattern="", text_color=MUTED_TEXT
+    ),
 )
 """In the order in which the bar stacks them."""

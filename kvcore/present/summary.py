@@ -10,9 +10,9 @@ from typing import Final
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix
 from kvcore.plan import Plan, Verdict
-from kvcore.present.explain import Figures
+from kvcore.present.explain import Figures, bytes_per_token_in_all
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text
-from kvcore.units import GIB
+from kvcore.quantity import Quantity
 
 
 class Outcome(StrEnum):
@@ -64,7 +64,11 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
     requests = concurrency_text(plan.cache.max_concurrency) if plan.cache is not None else DASH
     match plan.verdict:
         case Verdict.FITS if requests == "1":
-            text = t("Fits: one request of {tokens} tokens at once, with {spare} per GPU beyond it", tokens=tokens, spare=spare)  # fmt: skip
+            text = t(
+                "Fits: one request of {tokens} tokens at once, with {spare} per GPU beyond it",
+                tokens=tokens,
+                spare=spare,
+            )
         case Verdict.FITS:
             text = t(
                 "Fits: {requests} concurrent requests of {tokens} tokens per replica, {spare} per GPU beyond the first",
@@ -90,7 +94,9 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
                 spare=spare,
             )
         case Verdict.NO_KV_MEMORY:
-            text = t("Does not fit: the weights load, but {spare} per GPU is left for the KV cache", spare=spare)
+            text = t(
+                "Does not fit: the weights load, but {spare} per GPU is left for the KV cache", spare=spare
+            )
         case Verdict.WEIGHTS_DO_NOT_FIT:
             text = t("Does not fit: {spare} per GPU; the weights alone exceed the budget", spare=spare)
     return Sentence(outcome=_OUTCOMES[plan.verdict], text=text)
@@ -123,25 +129,33 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
             label=t("Requests at once"),
             value=concurrency_text(cache.max_concurrency) if cache is not None and starts else DASH,
             note=_concurrency_note(plan, curve, t) if starts else t("the engine stops at start"),
-            help=_help(t("How many requests of the full context length the KV cache holds at once; of shorter ones, more. The range is the 80 % interval."), figures.concurrency, t),
+            help=_help(
+                t("How many requests of the full context length the KV cache holds at once; of shorter ones, more. "
+                  "The range is the 80 % interval."),
+                figures.concurrency,
+            ),
         ),
         Card(
             label=t("KV cache tokens"),
             value=count(cache.tokens) if cache is not None and has_pool else DASH,
             note=t("per replica") if has_pool else missing,
-            help=_help(t("The figure that the engine prints as GPU KV cache size."), figures.tokens, t),
+            help=_help(t("The figure that the engine prints as GPU KV cache size."), figures.tokens),
         ),
         Card(
             label=t("KV per token"),
             value=kib_text(per_token) if per_token else DASH,
-            note=(t("per GPU, {size} in all", size=kib_text(per_token * ranks)) if ranks > 1 else t("per GPU")),
-            help=_help(t("What each further token of a request takes on one GPU."), figures.bytes_per_token, t),
+            note=t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan)))
+            if ranks > 1
+            else t("per GPU"),
+            help=_help(t("What each further token of a request takes on one GPU."), figures.bytes_per_token),
         ),
         Card(
             label=t("Longest request"),
             value=count(cache.longest_request_tokens) if cache is not None and cache.longest_request_tokens else DASH,
             note=t("model limit {tokens}", tokens=count(resolved.derived_max_model_len)) if has_pool else missing,
-            help=_help(t("The largest --max-model-len that the engine accepts at start with this memory."), figures.longest, t),
+            help=_help(
+                t("The largest --max-model-len that the engine accepts at start with this memory."), figures.longest
+            ),
         ),
     )  # fmt: skip
 
@@ -153,16 +167,13 @@ def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> s
     low, high = curve.low[index], curve.high[index]
     if math.isclose(low, high, rel_tol=1e-3):
         return t("per replica")
-    return t(
-        "per replica, {low} to {high}", low=concurrency_text(low), high=concurrency_text(high)
-    )
+    return t("per replica, {low}–{high}", low=concurrency_text(low), high=concurrency_text(high))
 
 
-def _help(meaning: str, quantity: object, t: Words) -> str:
-    symbolic, substituted = getattr(quantity, "symbolic", ""), getattr(quantity, "substituted", "")
-    if not symbolic:
+def _help(meaning: str, quantity: Quantity) -> str:
+    if not quantity.formula:
         return meaning
-    return f"{meaning}\n\n`{symbolic}`\n\n`= {substituted}`"
+    return f"{meaning}\n\n`{quantity.symbolic}`\n\n`= {quantity.substituted}`"
 
 
 def fix_label(fix: Fix, t: Words) -> str:
@@ -200,14 +211,3 @@ def fix_result(fix: Fix, t: Words) -> str:
     if fix.verdict is Verdict.TIGHT:
         return t("tight, {requests} at once", requests=requests)
     return t("{requests} at once", requests=requests)
-
-
-def uncertainty_bytes(plan: Plan) -> float:
-    """Half the width of the 80 % interval of the KV memory, on one rank."""
-    interval = plan.memory.available_kv.interval if plan.memory is not None else None
-    return (interval[1] - interval[0]) / 2 if interval is not None else 0.0
-
-
-def is_uncertain(plan: Plan) -> bool:
-    """Whether the interval is wide enough to be worth a word."""
-    return uncertainty_bytes(plan) > GIB / 100

@@ -78,7 +78,9 @@ def _tensor_parallel(t: Words) -> None:
         t("Tensor parallel size"),
         sizes if now in sizes else (*sizes, now),
         now,
-        t("`--tensor-parallel-size`: GPUs that share every layer. Only sizes that the engine takes for this model."),
+        t(
+            "`--tensor-parallel-size`: GPUs that share every layer. Only sizes that the engine takes for this model."
+        ),
     )
 
 
@@ -94,7 +96,9 @@ def _context_length(plan: Plan | None, t: Words) -> None:
         max_value=1 << 30,
         step=256,
         key=seed("max_model_len", now),
-        help=t("`--max-model-len`: prompt and answer of one request together, at most. Most requests are shorter."),
+        help=t(
+            "`--max-model-len`: prompt and answer of one request together, at most. Most requests are shorter."
+        ),
         on_change=_changed,
         args=("max_model_len", "max_model_len"),
     )
@@ -110,7 +114,9 @@ def _context_length(plan: Plan | None, t: Words) -> None:
 
 
 def _utilization(plan: Plan | None, t: Words) -> None:
-    now = plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
+    now = (
+        plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
+    )
     now = 0.9 if now is None else now
     label = t("GPU memory utilization")
     st.number_input(
@@ -120,7 +126,9 @@ def _utilization(plan: Plan | None, t: Words) -> None:
         step=0.01,
         format="%.4g",
         key=seed("gpu_memory_utilization", now),
-        help=t("`--gpu-memory-utilization`: the share of the card that the engine may take in all, weights included."),
+        help=t(
+            "`--gpu-memory-utilization`: the share of the card that the engine may take in all, weights included."
+        ),
         on_change=_changed,
         args=("gpu_memory_utilization", "gpu_memory_utilization"),
     )
@@ -145,7 +153,9 @@ def _kv_cache_dtype(t: Words) -> None:
         t("KV cache dtype"),
         options,
         now,
-        t("`--kv-cache-dtype`: auto is the model's own. fp8 halves the cache; check the accuracy of your task."),
+        t(
+            "`--kv-cache-dtype`: auto is the model's own. fp8 halves the cache; check the accuracy of your task."
+        ),
     )
 
 
@@ -170,19 +180,38 @@ def _more(plan: Plan | None, t: Words) -> None:
     resolved = plan.resolved if plan is not None else None
     _engine(t)
     _choice("dtype", t("Model dtype"), DTYPES, scenario.dtype, "`--dtype`")
-    _choice("kv_cache_dtype", t("KV cache dtype, all"), KV_CACHE_DTYPES, scenario.kv_cache_dtype, "`--kv-cache-dtype`", "all")
+    _choice(
+        "kv_cache_dtype",
+        t("KV cache dtype, all"),
+        KV_CACHE_DTYPES,
+        scenario.kv_cache_dtype,
+        "`--kv-cache-dtype`",
+        "all",
+    )
     parallel = scenario.parallel
     _whole("pipeline_parallel_size", t("Pipeline parallel size"), parallel.pipeline_parallel_size, 1, 256)
     _whole("data_parallel_size", t("Data parallel size"), parallel.data_parallel_size, 1, 65536)
     _switch("enable_expert_parallel", t("Expert parallelism"), parallel.enable_expert_parallel)
     _optional("max_num_seqs", t("Sequences at once, at most"), scenario.max_num_seqs, 1 << 20, resolved, t)
-    _optional("max_num_batched_tokens", t("Batched tokens, at most"), scenario.max_num_batched_tokens, 1 << 30, resolved, t)
+    _optional(
+        "max_num_batched_tokens",
+        t("Batched tokens, at most"),
+        scenario.max_num_batched_tokens,
+        1 << 30,
+        resolved,
+        t,
+    )
     _optional("block_size", t("Block size (tokens)"), scenario.block_size, 1 << 20, resolved, t)
     _switch("enforce_eager", t("No CUDA graphs (eager)"), scenario.enforce_eager)
     st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
     card = scenario.accelerator
     estimate = plan.memory if plan is not None else None
-    _exact("accelerator.memory_gib", t("Memory of the card"), edit.memory_override_gib(scenario), card.memory_gib if card else None)
+    _exact(
+        "accelerator.memory_gib",
+        t("Memory of the card"),
+        edit.memory_override_gib(scenario),
+        card.memory_gib if card else None,
+    )
     measured = scenario.measured
     for field, label, value, part in (
         ("measured.system_gib", t("System and other processes"), measured.system_gib, "system"),
@@ -190,7 +219,12 @@ def _more(plan: Plan | None, t: Words) -> None:
         ("measured.peak_activation_gib", t("Activations"), measured.peak_activation_gib, "activations"),
         ("measured.non_torch_gib", t("Framework"), measured.non_torch_gib, "framework"),
         ("measured.cuda_graph_gib", t("CUDA graphs"), measured.cuda_graph_gib, "cuda_graphs"),
-        ("measured.available_kv_gib", t("Available for the KV cache"), measured.available_kv_gib, "available_kv"),
+        (
+            "measured.available_kv_gib",
+            t("Available for the KV cache"),
+            measured.available_kv_gib,
+            "available_kv",
+        ),
     ):
         predicted = getattr(estimate, part).value / 2**30 if estimate is not None else None
         _exact(field, label, value, predicted)
@@ -216,7 +250,9 @@ def _segmented(field: str, label: str, options: Sequence[Any], now: Any, help_te
     )
 
 
-def _choice(field: str, label: str, options: Sequence[str], now: str, help_text: str | None, suffix: str = "") -> None:
+def _choice(
+    field: str, label: str, options: Sequence[str], now: str, help_text: str | None, suffix: str = ""
+) -> None:
     key = seed(f"{field}.{suffix}" if suffix else field, now)
     st.selectbox(label, options, key=key, help=help_text, on_change=_changed, args=(field, key))
 

@@ -13,7 +13,7 @@ from kvcore.plan import Plan
 from kvcore.present.text import Words, concurrency_text, count, msg
 from kvcore.workload.recommend import Lengths, lengths_of
 from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log
-from pages.ui import state
+from pages.ui import notes, state
 
 DEFAULT_PROMPT = {"p50": 800, "p95": 1150, "p99": 1200}
 DEFAULT_MAX_TOKENS = 512
@@ -41,7 +41,7 @@ def _read_upload(t: Words) -> RequestLog | None:
     try:
         return _read(upload)
     except KvPlannerError as error:
-        st.error(f"{t.error(error)}\n\n{t.next_step(error)}", icon=":material/cancel:")
+        notes.problem(t("This log cannot be read"), error, t)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Models that the catalogue does not have: from the Hugging Face Hub by id, or from a pasted or uploaded config.json."""
+"""Models that the catalogue does not have: from the Hugging Face Hub by id, or from a config.json."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import streamlit as st
 
 from kvcore import catalogue
+from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
 from kvcore.hub import HubModel, fetch_model
 from kvcore.model.config import ModelConfig
 from kvcore.present.text import Words
 from kvcore.request import parse_request
-from kvcore.scenario import Checkpoint
 from pages.ui import state
 
 ERROR = "model_error"

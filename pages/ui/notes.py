@@ -42,7 +42,9 @@ def verdict(sentence: Sentence) -> None:
 def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
     """Single changes that mend it; each is one button and one step back in the browser's history."""
     if not found:
-        st.caption(t("No single change mends it: combine a smaller model or fewer bits with more or larger GPUs."))
+        st.caption(
+            t("No single change mends it: combine a smaller model or fewer bits with more or larger GPUs.")
+        )
         return
     with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
         st.caption(t("One change that mends it:"), width="content")
@@ -84,10 +86,14 @@ def repairs(t: Words) -> None:
 
 def refusal(error: KvPlannerError, t: Words) -> None:
     """Why there is no plan, and the next step."""
-    with st.container(border=True, key=f"refusal.{error.code}"):
-        st.markdown(f":material/block: **{t('This cannot be planned')}**")
-        st.text(t.error(error))
-        st.text(t("Next: {step}", step=t.next_step(error)))
+    problem(t("This cannot be planned"), error, t)
+
+
+def problem(title: str, error: KvPlannerError, t: Words) -> None:
+    """An error in words, with its next step and its code; `title` is a text of the catalogue."""
+    with st.container(border=True, key=f"problem.{error.code}", gap="xsmall"):
+        st.markdown(f":material/block: **{title}**")
+        st.text(f"{t.error(error)}\n{t('Next: {step}', step=t.next_step(error))}")
         st.caption(f"`{error.code}` `{error.field}`" if ID.fullmatch(error.field) else f"`{error.code}`")
 
 
@@ -110,5 +116,7 @@ def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> N
     ]
     absent = [str(curve.tensor_parallel_size) for curve in curves if not max(curve.concurrency, default=0)]
     if absent:
-        lines.append(t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=", ".join(absent)))
+        lines.append(
+            t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=", ".join(absent))
+        )
     st.caption(" ".join(lines))

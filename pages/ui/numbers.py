@@ -17,7 +17,13 @@ from kvcore.present.text import Words, count, gib_text
 
 def table(rows: Sequence[NumberRow], t: Words) -> None:
     """The text alternative of the charts: value, formula with today's numbers, grade, source."""
-    head = (t("Number"), t("Value"), t("Formula, with today's numbers"), t("Known how, 80 % interval"), t("Source"))
+    head = (
+        t("Number"),
+        t("Value"),
+        t("Formula, with today's numbers"),
+        t("Known how, 80 % interval"),
+        t("Source"),
+    )
     body = "".join(
         "<tr>"
         f"<td>{_two_lines(row.label, row.scope)}</td>"
@@ -74,4 +80,6 @@ def _two_lines(first: str, second: str) -> str:
 
 def _html_table(head: Sequence[str], body: str) -> None:
     header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    st.html(f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>')
+    st.html(
+        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+    )

@@ -55,14 +55,20 @@ def request(plan: Plan, t: Words) -> None:
     if share is None:
         st.caption(t("This model keeps nothing of a request."))
         return
-    st.html(f'<div class="kv-request">{_request_bar(share, t)}{_pool_bar(share, t)}{_facts(plan, share, t)}</div>')
+    st.html(
+        f'<div class="kv-request">{_request_bar(share, t)}{_pool_bar(share, t)}{_facts(plan, share, t)}</div>'
+    )
 
 
 def _request_bar(share: RequestShare, t: Words) -> str:
     growing = max(share.needed_bytes - share.fixed_bytes, 0)
     fixed = 100 * share.fixed_bytes / share.needed_bytes if share.needed_bytes else 0
     cells = min(share.blocks, MAX_CELLS)
-    title = t("{tokens} tokens take {size} of each GPU", tokens=count(share.tokens), size=exact_gib_text(share.needed_bytes))
+    title = t(
+        "{tokens} tokens take {size} of each GPU",
+        tokens=count(share.tokens),
+        size=exact_gib_text(share.needed_bytes),
+    )
     a_cell = -(-share.blocks // cells) if cells else 1
     cell = t("one cell: {count} blocks", count=str(a_cell)) if a_cell > 1 else t("one cell: one block")
     parts = ""
@@ -111,7 +117,7 @@ def _facts(plan: Plan, share: RequestShare, t: Words) -> str:
         facts.append(
             (
                 t("On all {count} GPUs", count=str(share.ranks)),
-                exact_gib_text(share.needed_bytes * share.ranks),
+                exact_gib_text(share.needed_bytes_in_all),
             )
         )
     if not architecture.is_mla and 0 < architecture.num_kv_heads < architecture.num_attention_heads:
@@ -125,5 +131,8 @@ def _facts(plan: Plan, share: RequestShare, t: Words) -> str:
                 ),
             )
         )
+        copies = plan.scenario.parallel.tensor_parallel_size // architecture.num_kv_heads
+        if copies > 1:
+            facts.append((t("Copies of each KV head"), t("{count}, one per GPU", count=str(copies))))
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     return f"<dl>{rows}</dl>"

@@ -28,7 +28,9 @@ def query(page: Page) -> dict[str, str]:
 
 
 def slider(page: Page, number: int):
-    return page.locator("[data-testid=stSidebar] [role=slider], [data-testid=stSidebar] input[type=range]").nth(number)
+    return page.locator(
+        "[data-testid=stSidebar] [role=slider], [data-testid=stSidebar] input[type=range]"
+    ).nth(number)
 
 
 def wait_for_query(page: Page, **wanted: str) -> None:
@@ -156,7 +158,9 @@ def test_dark_is_dark_and_its_text_is_light(server: str, open_page: OpenPage) ->
     assert lightness("[data-testid=stApp]", "backgroundColor") < 60
     for selector in (".kv-legend li", ".kv-request dd"):
         assert lightness(selector, "color") > 180
-    titles = page.eval_on_selector_all(".js-plotly-plot .xtitle", "es => es.map(e => getComputedStyle(e).fill)")
+    titles = page.eval_on_selector_all(
+        ".js-plotly-plot .xtitle", "es => es.map(e => getComputedStyle(e).fill)"
+    )
     assert len(titles) == 2
     for fill in titles:
         assert sum(float(part) for part in re.findall(r"[\d.]+", fill)[:3]) / 3 > 130
