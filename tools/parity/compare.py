@@ -12,6 +12,7 @@ from typing import Any
 
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
+from kvcore.catalogue import find_model
 from kvcore.cli import answer
 from kvcore.errors import EngineRefusalError
 from kvcore.plan import plan as plan_of
@@ -34,11 +35,6 @@ KINDS = {
     "MambaSpec": "mamba",
     "CrossAttentionSpec": "cross_attention",
 }
-REFUSALS = re.compile(
-    r"Total number of attention heads|is not supported anymore|are not supported for now|not divisible|"
-    r"must be divisible|does not support"
-)
-"""What the engine says when it refuses a deployment; other failures are of the stand-ins and make no row."""
 ESTIMATE = re.compile(r"estimated maximum model length is (\d+)")
 
 
@@ -46,9 +42,9 @@ def row_of(job: dict[str, Any], result: dict[str, Any]) -> Row | None:
     """The test datum of a job, or None where the stand-ins did not carry it to an answer."""
     row: Row = {"model": job["model"], "card": job["card"], "args": job["args"]}
     if "failed" in result:
-        if not REFUSALS.search(result["failed"]):
-            return None
-        return row | {"refused": result["failed"][:300]}
+        return None
+    if "refused" in result:
+        return row | {"refused": result["refused"][:300]}
     if result.get("text_model_only"):
         row["text_model_only"] = True
     else:

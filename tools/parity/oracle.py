@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import resource
 import signal
 import sys
@@ -25,6 +26,12 @@ from typing import Any
 import stand_ins
 
 GIB = 1 << 30
+REFUSALS = re.compile(
+    r"attention heads|not supported anymore|not supported for now|not divisible|must be divisible|"
+    r"is deprecated and will be removed|No valid attention backend|does not support|is not supported by|"
+    r"AssertionError: +\((llama|linear)\.py"
+)
+"""What the engine says when it refuses a deployment; any other failure is one of the stand-ins."""
 CHILD_MEMORY_BYTES = 6 * GIB
 CHILD_SECONDS = 240
 
@@ -56,7 +63,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
 def _model_directory(config: dict[str, Any], quant: dict[str, Any] | None = None) -> str:
     directory = Path(tempfile.mkdtemp(dir=os.environ["PARITY_SCRATCH"]))
-    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config).replace('"Infinity"', "Infinity"))
     if quant:
         (directory / "hf_quant_config.json").write_text(json.dumps(quant))
     return str(directory)
@@ -269,10 +276,12 @@ def main() -> None:
         for line in sys.stdin:
             job = json.loads(line)
             row = _in_child(lambda job=job: run_job(job))
-            if "failed" in row and (text_only := _text_model(job)):
+            if "failed" in row and not REFUSALS.search(row["failed"]) and (text_only := _text_model(job)):
                 retried = _in_child(lambda job=text_only: run_job(job))
                 if "failed" not in retried:
                     row = retried | {"text_model_only": True, "whole_model": row["failed"]}
+            if "failed" in row and REFUSALS.search(row["failed"]):
+                row["refused"] = row.pop("failed")
             row = {"id": job["id"], "engine_version": vllm.__version__.split("+")[0]} | row
             answers.write(json.dumps(row) + "\n")
             answers.flush()

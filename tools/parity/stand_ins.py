@@ -155,6 +155,7 @@ def _install_cuda() -> None:
     # The meta device context recognises constructors by identity: let it note them before they are wrapped.
     torch.utils._device._device_constructors()
     tolist = torch.Tensor.tolist  # of ALiBi slopes, which are values and not shapes
+    torch.Tensor.to = _stay_on_meta(torch.Tensor.to)
     torch.Tensor.tolist = lambda self: [0.0] * self.numel() if self.is_meta else tolist(self)
     for name in CONSTRUCTORS:
         setattr(torch, name, _on_meta_when_cuda(getattr(torch, name)))
@@ -169,6 +170,18 @@ def _on_meta_when_cuda(constructor: Any) -> Any:
         return constructor(*args, **kwargs)
 
     return construct
+
+
+def _stay_on_meta(to: Any) -> Any:
+    def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_meta:
+            kwargs.pop("device", None)
+            args = tuple(argument for argument in args if not str(argument).startswith("cuda"))
+            if not args and not kwargs:
+                return self
+        return to(self, *args, **kwargs)
+
+    return move
 
 
 def _install_platform(card: str, devices: int) -> None:
@@ -275,16 +288,27 @@ def join_process_group(rank: int, world_size: int) -> None:
     torch.distributed.new_group = new_fake_group
 
 
+WITHOUT_BYTES = {
+    "initializer_factor": 1.0,
+    "layer_norm_eps": 1e-5,
+    "layer_norm_epsilon": 1e-5,
+    "layernorm_epsilon": 1e-5,
+    "rms_norm_eps": 1e-6,
+}
+"""Keys that no byte depends on and the catalogue therefore leaves out; model code reads some of them."""
+
+
 def admit_config(config: dict[str, object]) -> None:
     """Let transformers read a config whose class comes as code beside the checkpoint: its keys as they stand.
 
-    The engine reads such a config by key too. No default of the missing code is known, so none is filled in,
-    except what no byte depends on and the catalogue therefore leaves out.
+    The engine reads such a config by key too. No default of the missing code is known, so none is filled in.
     """
     from transformers import AutoConfig, PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from vllm.transformers_utils.config import _CONFIG_REGISTRY
 
+    for key, value in WITHOUT_BYTES.items():
+        config.setdefault(key, value)
     for inner in config.values():
         if isinstance(inner, dict) and "model_type" in inner:
             admit_config(inner)
@@ -294,12 +318,14 @@ def admit_config(config: dict[str, object]) -> None:
 
     class AsWritten(PreTrainedConfig):
         model_type = name
+        head_dim = None
 
         def __init__(self, **keys: Any) -> None:
             for key, value in keys.items():
                 if key.endswith("_config") and key != "quantization_config" and isinstance(value, dict):
                     inner = value.get("model_type")
                     keys[key] = AutoConfig.for_model(**value) if inner else PreTrainedConfig(**value)
-            super().__init__(**{"rms_norm_eps": 1e-6, "layer_norm_eps": 1e-5, "layer_norm_epsilon": 1e-5} | keys)
+            vars(self).update(keys)  # the base class reads some while it is being set up
+            super().__init__(**keys)
 
     AutoConfig.register(name, AsWritten)
