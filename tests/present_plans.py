@@ -21,7 +21,9 @@ RULE_OF_THUMB = {
 
 @cache
 def _planned(key: str) -> Plan:
-    return plan(scenario_from_request({"fits": FITS, "long": TOO_LONG, "big": TOO_BIG, "thumb": RULE_OF_THUMB}[key]))
+    return plan(
+        scenario_from_request({"fits": FITS, "long": TOO_LONG, "big": TOO_BIG, "thumb": RULE_OF_THUMB}[key])
+    )
 
 
 def fits() -> Plan:
