@@ -74,6 +74,11 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "hub-malformed": Message(
         "{file} of {value} cannot be read: {reason}", "tell the model's owner, or paste a corrected config.json"
     ),
+    # -- plan
+    "quantization-not-in-config": Message(
+        "the name says {format}, but the config names no quantization: planned unquantized",
+        "give the config.json of the quantized release, with its side file, or --quantization",
+    ),
     # -- request log
     "request-log-too-large": Message("the request log is larger than {limit}", "send a sample of the lines"),
     "request-log-empty": Message(
@@ -152,6 +157,24 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "{heads} state heads are not divisible by tensor parallel size {ranks}",
         "choose a tensor parallel size that divides the heads of the recurrent layers",
     ),
+    "speculative-tokens-not-divisible": Message(
+        "num_speculative_tokens:{value} must be divisible by n_predict={steps}",
+        "choose a multiple of the model's own prediction layers",
+    ),
+    "speculative-method-unsupported": Message(
+        "Unsupported speculative method: '{value}'",
+        "this checkpoint has no such draft layers: choose ngram, or a draft model",
+    ),
+    "draft-ranks": Message(
+        "speculative_draft_tensor_parallel_size={value} cannot be other value than 1 or target model "
+        "tensor_parallel_size ({ranks})",
+        "leave draft_tensor_parallel_size out",
+    ),
+    "lora-vocabulary": Message(
+        "When using LoRA, vocab size must be <= {limit} (this model's is {value})",
+        "use a newer engine version, or a model with a smaller vocabulary",
+    ),
+    "lora-unsupported": Message("{value} does not support LoRA yet.", "choose a model that does"),
     "too-many-pipeline-stages": Message(
         "{layers} layers cannot be divided over {stages} pipeline stages", "choose a smaller pipeline parallel size"
     ),
@@ -201,6 +224,18 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. Please increase "
         "max_num_batched_tokens or decrease max_model_len.",
         "raise max_num_batched_tokens, lower max_model_len, or leave chunked prefill on",
+    ),
+    "draft-model-unknown": Message(
+        "the config of the draft model {value} is not known, and nothing can be planned without it",
+        "choose a draft of the catalogue, or give its config.json",
+    ),
+    "draft-not-counted": Message(
+        "what speculative method {method} loads beside the model is not counted",
+        "check the weights against a start-up log, or give them yourself",
+    ),
+    "draft-head-assumed": Message(
+        "the config of the {method} head {model} is not known: one layer like the model's own is assumed",
+        "give the head's config.json",
     ),
     # -- start-up log
     "log-too-large": Message("the log is larger than {limit}", "send the part up to the end of the start"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from kvcore import catalogue
 from kvcore.cache.capacity import CachePlan, check_state_blocks, plan_cache
@@ -23,7 +25,11 @@ from kvcore.quantity import Quantity
 from kvcore.scenario import Scenario
 from kvcore.units import GIB
 
-ASSUMED_ACCELERATOR = "H100-80GB"
+ASSUMED_ACCELERATOR: Final = "H100-80GB"
+_FORMAT_IN_NAME: Final = re.compile(
+    r"(?:^|[-_./])(awq|gptq|int4|int8|w4a16|w8a8|nvfp4|mxfp4|fp8|bnb|gguf|4bit|8bit)(?=$|[-_./])",
+    re.IGNORECASE,
+)
 
 
 class Verdict(StrEnum):
@@ -137,8 +143,17 @@ def plan(scenario: Scenario) -> Plan:
         loaded_weights=memory.weights,
         stage=worst,
         specs=specs,
-        notices=resolved.notices + memory.notices,
+        notices=(*resolved.notices, *memory.notices, *_label_notices(scenario, quantization)),
     )
+
+
+def _label_notices(scenario: Scenario, quantization: Quantization) -> tuple[Notice, ...]:
+    """A name that promises a storage format which neither config nor flag confirms: a side file may be missing."""
+    promised = _FORMAT_IN_NAME.search(scenario.model)
+    if promised is None or quantization.method or scenario.quantization:
+        return ()
+    params = {"format": promised[1]}
+    return (Notice(code="quantization-not-in-config", field="config.quantization_config", params=params),)
 
 
 def _verdict(

@@ -214,3 +214,18 @@ def test_more_ranks_never_more_weight_on_each(request: dict[str, Any]) -> None:
 def test_replacing_nothing_changes_nothing() -> None:
     scenario = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB"})
     assert plan(replace(scenario)) == plan(scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [
+        ("x/Qwen3-8B-AWQ", True),
+        ("x/qwen3-8b-gptq-int4", True),
+        ("Qwen/Qwen3-8B", False),
+        ("x/Bawqish-8B", False),
+    ],
+)
+def test_a_name_that_promises_a_format_is_compared_with_the_config(name: str, warned: bool) -> None:
+    config = dict(planned(model="Qwen/Qwen3-8B", accelerator="H100-80GB").scenario.config.raw)
+    got = planned(model=name, config=config, accelerator="H100-80GB")
+    assert ("quantization-not-in-config" in {notice.code for notice in got.notices}) is warned
