@@ -26,7 +26,8 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
     if plan.memory is not None:
         lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
         lines += [
-            f"| {t(PART_LABELS[name])} | {gib_text(getattr(plan.memory, name).value)} |" for name in PARTS
+            f"| {t(PART_LABELS[name])} | {gib_text(getattr(plan.memory, name).value)} |"
+            for name in PART_LABELS
         ]
         lines.append("")
     if plan.cache is not None:
