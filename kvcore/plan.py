@@ -20,7 +20,7 @@ from kvcore.memory.budget import RankMemory, rank_memory
 from kvcore.memory.weights import WeightBytes, weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.model.quantization import Quantization, read_quantization
+from kvcore.model.quantization import NOT_QUANTIZED, Quantization, read_quantization
 from kvcore.quantity import Quantity
 from kvcore.scenario import Scenario
 from kvcore.units import GIB
@@ -150,7 +150,7 @@ def plan(scenario: Scenario) -> Plan:
 def _label_notices(scenario: Scenario, quantization: Quantization) -> tuple[Notice, ...]:
     """A name that promises a storage format which neither config nor flag confirms: a side file may be missing."""
     promised = _FORMAT_IN_NAME.search(scenario.model)
-    if promised is None or quantization.method or scenario.quantization:
+    if promised is None or quantization.method != NOT_QUANTIZED or scenario.quantization:
         return ()
     params = {"format": promised[1]}
     return (Notice(code="quantization-not-in-config", field="config.quantization_config", params=params),)

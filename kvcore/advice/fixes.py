@@ -8,6 +8,7 @@ from typing import Final
 
 from kvcore import catalogue
 from kvcore.errors import KvPlannerError
+from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.plan import Plan, Verdict, plan
 from kvcore.scenario import Scenario
 from kvcore.units import gib
@@ -126,7 +127,7 @@ def _more_tensor_parallel(broken: Plan) -> Iterator[Fix]:
 
 
 def _fp8_weights(broken: Plan) -> Iterator[Fix]:
-    if broken.quantization.method == "" and broken.scenario.quantization is None:
+    if broken.quantization.method == NOT_QUANTIZED and broken.scenario.quantization is None:
         yield from _first("quantization", iter([("fp8", _try(broken.scenario, quantization="fp8"))]))
 
 
