@@ -177,7 +177,7 @@ def _stay_on_meta(to: Any) -> Any:
         if self.is_meta:
             kwargs.pop("device", None)
             args = tuple(argument for argument in args if not str(argument).startswith("cuda"))
-            if not args and not kwargs:
+            if not kwargs and not any(isinstance(argument, (torch.dtype, torch.Tensor)) for argument in args):
                 return self
         return to(self, *args, **kwargs)
 
@@ -288,6 +288,20 @@ def join_process_group(rank: int, world_size: int) -> None:
     torch.distributed.new_group = new_fake_group
 
 
+class _Attributes(dict[str, Any]):
+    """A nested object of a config, read by attribute, written as JSON."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return _with_attributes(self[name])
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _with_attributes(value: Any) -> Any:
+    return _Attributes(value) if isinstance(value, dict) else value
+
+
 WITHOUT_BYTES = {
     "initializer_factor": 1.0,
     "layer_norm_eps": 1e-5,
@@ -318,9 +332,15 @@ def admit_config(config: dict[str, object]) -> None:
 
     class AsWritten(PreTrainedConfig):
         model_type = name
-        head_dim = None
 
         def __init__(self, **keys: Any) -> None:
+            keys = {"rope_theta": 10000.0, **keys}
+            if "num_layers" in keys:
+                keys.setdefault("num_hidden_layers", keys["num_layers"])
+            if name.startswith("bailing"):
+                keys.setdefault("head_dim", None)
+            if "block_configs" in keys:
+                keys["block_configs"] = [_with_attributes(block) for block in keys["block_configs"]]
             for key, value in keys.items():
                 if key.endswith("_config") and key != "quantization_config" and isinstance(value, dict):
                     inner = value.get("model_type")
