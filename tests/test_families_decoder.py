@@ -1,6 +1,7 @@
 """Plain decoders: exact against vLLM's own model classes and against published parameter totals."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from packaging.version import Version
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.memory.weights import weight_bytes
-from kvcore.model.architecture import Architecture, Experts, Linear, Module, Parameter, VocabEmbedding
+from kvcore.model.architecture import Architecture, Experts, Linear, Module, Parameter, Split, VocabEmbedding
 from kvcore.model.config import ModelConfig
 from kvcore.model.context import default_max_model_len
 from kvcore.model.families import collect_readers, decoder, gpt, read_architecture
@@ -246,6 +247,20 @@ class TestVariants:
         architecture = read(raw)
         assert architecture.is_multimodal
         assert any(module.name.startswith("visual.") for module in architecture.every)
+
+    @pytest.mark.parametrize(
+        ("model", "divided"),
+        [
+            ("deepseek-ai/DeepSeek-OCR", r"model\.vision_model\.transformer\..*"),
+            ("deepseek-ai/deepseek-vl2-tiny", r"vision\..*\.mlp\.fc[12]"),
+        ],
+    )
+    def test_ranks_divide_of_deepseeks_towers_what_the_engine_divides(self, model, divided):
+        raw = next(fact["config"] for fact in FACTS if fact.get("model") == model)
+        linears = [module for module in read(raw).every if isinstance(module, Linear)]
+        assert {each.name for each in linears if each.split is not Split.REPLICATED} == {
+            each.name for each in linears if re.fullmatch(divided, each.name)
+        }
 
 
 POWERS = st.sampled_from([1, 2, 4, 8])

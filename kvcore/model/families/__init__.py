@@ -1,9 +1,9 @@
 """config.json -> Architecture, one small file per family of configs.
 
-To add a family: write `kvcore/model/families/<name>.py` with a function `read(config: ModelConfig) -> Architecture`
-and the mapping `READERS`, from what a config calls itself (an entry of `architectures`, or a `model_type`) to that
-function; then add the module to `FAMILIES` below. Two modules that claim the same name are an error at import.
-A reader asks `config.root`, `config.language` and their sections for keys, and raises for what it cannot read exactly.
+To add a family follow `docs/adding-a-model-family.md`. A module has `READERS`, from what a config calls itself (an
+entry of `architectures`, or a `model_type`) to the function that reads it. Two modules that claim the same name are an
+error at import. A reader asks `config.root`, `config.language` and their sections for keys, and raises for what it
+cannot read exactly.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kvcore.model.families import (
     dbrx,
     decoder,
     deepseek_v4,
+    deepseek_vl,
     delta_net,
     gemma,
     gpt,
@@ -62,6 +63,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     mla,
     longcat,
     deepseek_v4,
+    deepseek_vl,
     delta_net,
     state_space,
     nemotron_h,

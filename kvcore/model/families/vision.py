@@ -71,8 +71,15 @@ def patches_per_side(section: Section, image_size: int, patch_size: int) -> int:
     return image_size // patch_size
 
 
-def clip(section: Section, layers: int, prefix: str = "vision_tower.vision_model") -> tuple[Module, ...]:
-    """CLIP up to `layers` blocks.
+def clip(
+    section: Section,
+    layers: int,
+    prefix: str = "vision_tower.vision_model",
+    *,
+    blocks: str = "encoder",
+    has_last_norm: bool = True,
+) -> tuple[Module, ...]:
+    """CLIP up to `layers` blocks; the norm behind all of them, where there is one.
 
     Source: vllm/model_executor/models/clip.py (0.32).
     """
@@ -88,8 +95,8 @@ def clip(section: Section, layers: int, prefix: str = "vision_tower.vision_model
         norm(f"{prefix}.pre_layrnorm", hidden, bias=True),
     ]
     for index in range(layers):
-        modules += transformer_block(heads, intermediate, f"{prefix}.encoder.layers.{index}")
-    if layers == section.layers():
+        modules += transformer_block(heads, intermediate, f"{prefix}.{blocks}.layers.{index}")
+    if has_last_norm and layers == section.layers():
         modules.append(norm(f"{prefix}.post_layernorm", hidden, bias=True))
     return tuple(modules)
 

@@ -1,0 +1,250 @@
+"""DeepSeek's models that see: DeepSeek-VL2 (SigLIP) and DeepSeek-OCR (SAM, then CLIP), in front of DeepSeek V2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families import mixture, mla, vision
+from kvcore.model.families.blocks import norm, plain_mlp, replicated
+from kvcore.model.families.decoder import Decoder
+
+CLIP: Final[Mapping[str, int]] = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "image_size": 224,
+    "patch_size": 14,
+}
+"""Source: vllm/model_executor/models/deepseek_ocr.py:DeepseekOCRForCausalLM (0.32)."""
+
+SAM_WIDTH: Final = 768
+SAM_BLOCKS: Final = 12
+SAM_HEADS: Final = 12
+SAM_GLOBAL_BLOCKS: Final = (2, 5, 8, 11)
+SAM_IMAGE: Final = 1024
+SAM_PATCH: Final = 16
+SAM_WINDOW: Final = 14
+SAM_NECK: Final = (256, 512, 1024)
+"""Source: vllm/model_executor/models/deepencoder.py:build_sam_vit_b (0.32)."""
+
+OCR_TOKENS: Final = 693
+"""Of the largest image, 1,280 pixels square: 16 · 17 for the whole, 20 · 21 for 2 × 2 tiles, and one.
+
+Source: vllm/model_executor/models/deepseek_ocr.py:get_num_image_tokens (0.32)."""
+OCR_PATCHES_PER_TOKEN: Final = 16
+
+SIGLIP_WIDTH: Final = 1152
+SIGLIP_BLOCKS: Final = 27
+SIGLIP_INTERMEDIATE: Final = 4304
+SIGLIP_IMAGE: Final = 384
+SIGLIP_PATCH: Final = 14
+"""Of vit_so400m_patch14_siglip_384.webli, whatever the config says.
+
+Source: vllm/model_executor/models/deepseek_vl2.py:_init_vision_module (0.32); timm vision_transformer.py."""
+
+PLAIN_ATTENTION: Final = replace(mixture.MIXTURES["deepseek"], base=Decoder(reads_head_dim=False))
+"""The config class names a head_dim that only latent attention means.
+
+Source: vllm/model_executor/models/deepseek_v2.py:DeepseekAttention (0.32)."""
+
+
+def read_ocr(config: ModelConfig) -> Architecture:
+    """DeepSeek-OCR.
+
+    Source: vllm/model_executor/models/deepseek_ocr.py (0.32).
+    """
+    clip = Section(CLIP, "config.vision_config", "")
+    language = read_language(config, "model.layers")
+    tower = (
+        *sam("model.sam_model"),
+        *vision.clip(clip, clip.layers(), "model.vision_model", blocks="transformer", has_last_norm=False),
+        *projector(config.root.section("projector_config"), "model.projector.layers"),
+        *separators(language.hidden_size, "model"),
+    )
+    return replace(
+        language,
+        every=tower,
+        vision=VisionEncoder(
+            hidden_size=SAM_WIDTH,
+            intermediate_size=4 * SAM_WIDTH,
+            max_tokens_per_item=OCR_TOKENS,
+            patches_per_token=OCR_PATCHES_PER_TOKEN,
+        ),
+    )
+
+
+def read_vl2(config: ModelConfig) -> Architecture:
+    """DeepSeek-VL2.
+
+    Source: vllm/model_executor/models/deepseek_vl2.py (0.32).
+    """
+    language = read_language(config, "language.model.layers")
+    section = config.root.section("projector_config")
+    merge = section.integer("downsample_ratio", 2, maximum=64)
+    tower = (
+        *siglip("vision"),
+        *projector(section, "projector.layers"),
+        *separators(language.hidden_size, ""),
+    )
+    return replace(
+        language,
+        every=tower,
+        vision=VisionEncoder(
+            hidden_size=SIGLIP_WIDTH,
+            intermediate_size=SIGLIP_INTERMEDIATE,
+            max_tokens_per_item=most_tokens(config.root, merge),
+            patches_per_token=merge * merge,
+        ),
+    )
+
+
+def read_language(config: ModelConfig, layer_prefix: str) -> Architecture:
+    """DeepSeek V2, with plain attention where no part of a head is named, else with latent attention.
+
+    Source: vllm/model_executor/models/deepseek_v2.py:DeepseekV2DecoderLayer (0.32).
+    """
+    section = config.root.section("language_config", "deepseek_v2")
+    if section.integer("qk_nope_head_dim", minimum=0) or section.integer("qk_rope_head_dim", minimum=0):
+        built = replace(mla.read(config), uncounted=())
+    else:
+        built = mixture.read_mixture(PLAIN_ATTENTION, config, section)
+    return replace(
+        built,
+        model_type=config.model_type,
+        family="deepseek_vl",
+        layer_prefix=layer_prefix,
+        is_multimodal=True,
+    )
+
+
+def sam(prefix: str) -> tuple[Module, ...]:
+    """SAM's ViT-B with relative positions, and the convolutions behind it; no rank divides any of it.
+
+    Source: vllm/model_executor/models/deepencoder.py:ImageEncoderViT (0.32).
+    """
+    side = SAM_IMAGE // SAM_PATCH
+    modules: list[Module] = [
+        vision.convolution(f"{prefix}.patch_embed.proj", 3, SAM_WIDTH, (SAM_PATCH, SAM_PATCH), bias=True),
+        vision.table(f"{prefix}.pos_embed", side * side, SAM_WIDTH),
+    ]
+    for index in range(SAM_BLOCKS):
+        modules += sam_block(f"{prefix}.blocks.{index}", side if index in SAM_GLOBAL_BLOCKS else SAM_WINDOW)
+    first, second, third = SAM_NECK
+    return (
+        *modules,
+        vision.convolution(f"{prefix}.neck.0", SAM_WIDTH, first, (), bias=False),
+        norm(f"{prefix}.neck.1", first, bias=True),
+        vision.convolution(f"{prefix}.neck.2", first, first, (3, 3), bias=False),
+        norm(f"{prefix}.neck.3", first, bias=True),
+        vision.convolution(f"{prefix}.net_2", first, second, (3, 3), bias=False),
+        vision.convolution(f"{prefix}.net_3", second, third, (3, 3), bias=False),
+    )
+
+
+def sam_block(block: str, side: int) -> tuple[Module, ...]:
+    """A block that attends over `side` × `side` patches."""
+    width = SAM_WIDTH
+    positions = (2 * side - 1) * (width // SAM_HEADS)
+    return (
+        replicated(f"{block}.attn.qkv", width, 3 * width, bias=True, quantizable=False),
+        replicated(f"{block}.attn.proj", width, width, bias=True, quantizable=False),
+        Parameter(name=f"{block}.attn.rel_pos_h", replicated=positions),
+        Parameter(name=f"{block}.attn.rel_pos_w", replicated=positions),
+        replicated(f"{block}.mlp.lin1", width, 4 * width, bias=True, quantizable=False),
+        replicated(f"{block}.mlp.lin2", 4 * width, width, bias=True, quantizable=False),
+        norm(f"{block}.norm1", width, bias=True),
+        norm(f"{block}.norm2", width, bias=True),
+    )
+
+
+def siglip(prefix: str) -> tuple[Module, ...]:
+    """SigLIP as timm builds it, with its pooling head; the ranks divide only the MLPs.
+
+    Source: vllm/model_executor/models/deepseek_vl2.py:patch_vit_for_tp (0.32).
+    """
+    width = SIGLIP_WIDTH
+    side = SIGLIP_IMAGE // SIGLIP_PATCH
+    modules: list[Module] = [
+        vision.convolution(f"{prefix}.patch_embed.proj", 3, width, (SIGLIP_PATCH, SIGLIP_PATCH), bias=True),
+        vision.table(f"{prefix}.pos_embed", side * side, width),
+    ]
+    for index in range(SIGLIP_BLOCKS):
+        block = f"{prefix}.blocks.{index}"
+        modules += (
+            replicated(f"{block}.attn.qkv", width, 3 * width, bias=True, quantizable=False),
+            replicated(f"{block}.attn.proj", width, width, bias=True, quantizable=False),
+            *timm_mlp(f"{block}.mlp"),
+            norm(f"{block}.norm1", width, bias=True),
+            norm(f"{block}.norm2", width, bias=True),
+        )
+    pool = f"{prefix}.attn_pool"
+    return (
+        *modules,
+        norm(f"{prefix}.norm", width, bias=True),
+        Parameter(name=f"{pool}.latent", replicated=width),
+        replicated(f"{pool}.q", width, width, bias=True, quantizable=False),
+        replicated(f"{pool}.kv", width, 2 * width, bias=True, quantizable=False),
+        replicated(f"{pool}.proj", width, width, bias=True, quantizable=False),
+        norm(f"{pool}.norm", width, bias=True),
+        *timm_mlp(f"{pool}.mlp"),
+    )
+
+
+def timm_mlp(prefix: str) -> tuple[Module, ...]:
+    """An MLP of SigLIP."""
+    return plain_mlp(SIGLIP_WIDTH, SIGLIP_INTERMEDIATE, f"{prefix}.fc1", f"{prefix}.fc2", bias=True)
+
+
+def projector(section: Section, prefix: str) -> tuple[Module, ...]:
+    """One linear layer, or several behind a square of patches.
+
+    Source: vllm/model_executor/models/deepseek_vl2.py:MlpProjector; transformers_utils/configs/deepseek_vl2.py (0.32).
+    """
+    width, out = section.integer("input_dim", 1152), section.integer("n_embed", 2048)
+    kind = section.string("projector_type", "downsample_mlp_gelu")
+    if kind == "linear":
+        return (replicated(prefix, width, out, bias=True, quantizable=False),)
+    if kind != "downsample_mlp_gelu":
+        raise section.invalid("projector_type", kind, "expected linear or downsample_mlp_gelu")
+    merge, inner = section.integer("downsample_ratio", 2, maximum=64), out * section.integer("mlp_ratio", 1)
+    depth = section.integer("depth", 2, minimum=2, maximum=64)
+    sizes = (width * merge * merge, *(inner,) * (depth - 1), out)
+    return tuple(
+        replicated(f"{prefix}.{2 * index}", sizes[index], sizes[index + 1], bias=True, quantizable=False)
+        for index in range(depth)
+    )
+
+
+def separators(hidden_size: int, prefix: str) -> tuple[Module, ...]:
+    """The vectors between rows and between views; the second is spelt as the checkpoint spells it."""
+    names = (".".join(filter(None, (prefix, name))) for name in ("image_newline", "view_seperator"))
+    return tuple(norm(name, hidden_size) for name in names)
+
+
+def most_tokens(root: Section, merge: int) -> int:
+    """Tokens of the largest of `candidate_resolutions`: the whole image, its tiles, a separator a row, and one.
+
+    Source: vllm/model_executor/models/deepseek_vl2.py:get_num_image_tokens (0.32).
+    """
+    side = -(-(SIGLIP_IMAGE // SIGLIP_PATCH) // merge)
+    tiles = [(1, 1)]
+    for sides in root.sequence("candidate_resolutions") or ():
+        if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(each, int) for each in sides):
+            raise root.invalid("candidate_resolutions", sides, "expected pairs of integers")
+        tiles.append((sides[0] // SIGLIP_IMAGE, sides[1] // SIGLIP_IMAGE))
+    largest = max(height * side * (width * side + 1) for width, height in tiles)
+    return side * (side + 1) + largest + 1
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "DeepseekOCRForCausalLM": read_ocr,
+    "DeepseekOCR": read_ocr,
+    "deepseek_ocr": read_ocr,
+    "DeepseekVLV2ForCausalLM": read_vl2,
+    "deepseek_vl_v2": read_vl2,
+}
