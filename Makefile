@@ -1,6 +1,6 @@
 # make run    a fresh machine to the app in the browser      make test   everything, a real browser included
 # make check  style, types, layers                            make bench  timings as ratios against a baseline
-# make fuzz   the log reader on more than 10^5 inputs
+# make fuzz   the log reader on more than 10^5 inputs          make accuracy   our error on published starts, anew
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,6 +23,9 @@ check: $(VENV)/.test
 
 fuzz: $(VENV)/.test
 	LOG_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_log_fuzz.py
+
+accuracy: $(VENV)/.test
+	$(BIN)/python tools/accuracy.py
 
 bench: $(VENV)/.test
 	$(BIN)/python tools/browser.py --install

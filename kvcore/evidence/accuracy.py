@@ -1,0 +1,287 @@
+"""Our error on published starts: read from accuracy.jsonl, which `make accuracy` recomputes, and summed up by group."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from statistics import median
+from typing import Any, Final
+
+from kvcore.errors import CatalogueError
+
+FILE: Final = "accuracy.jsonl"
+CAMPAIGN: Final = "llm-d-incubation/llm-d-planner"
+_HEADER: Final = frozenset(("generated", "starts", "peers"))
+_START: Final = frozenset(
+    (
+        "id", "model", "engine", "engine_version", "date", "source", "card", "family", "layout",
+        "tensor_parallel_size", "checks", "peers", "error", "verdict", "failed_as",
+    )
+)  # fmt: skip
+
+
+class Check(StrEnum):
+    """What is compared. `_given_kv`: the KV memory of the log is given, so that only the KV plan is tested."""
+
+    KV_MEMORY = "kv_memory"
+    WEIGHTS = "weights"
+    ACTIVATIONS = "activations"
+    FRAMEWORK = "framework"
+    CUDA_GRAPHS = "cuda_graphs"
+    BYTES_PER_TOKEN = "bytes_per_token"
+    KV_TOKENS = "kv_tokens"
+    MAX_CONCURRENCY = "max_concurrency"
+    KV_TOKENS_GIVEN_KV = "kv_tokens_given_kv"
+    MAX_CONCURRENCY_GIVEN_KV = "max_concurrency_given_kv"
+
+
+IN_GIB: Final = frozenset(
+    (Check.KV_MEMORY, Check.WEIGHTS, Check.ACTIVATIONS, Check.FRAMEWORK, Check.CUDA_GRAPHS)
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """Another tool, with the address it is published at."""
+
+    id: str
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One figure of one start."""
+
+    predicted: float | None
+    measured: float
+    interval: tuple[float, float] | None = None
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one; infinite without a prediction.
+
+        Example:
+            >>> Point(predicted=9.9, measured=10.0).error, Point(predicted=None, measured=1.0).error
+            (-0.010000000000000009, inf)
+        """
+        return math.inf if self.predicted is None else self.predicted / self.measured - 1
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured figure lies in the interval; None without one."""
+        return None if self.interval is None else self.interval[0] <= self.measured <= self.interval[1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedStart:
+    """One published start, what it printed, and what was predicted for it."""
+
+    id: str
+    model: str
+    engine: str
+    engine_version: str | None
+    date: str | None
+    source: str
+    """Address of the log; empty where only model, version and date can be cited."""
+    card: str
+    family: str
+    layout: str
+    """`uniform`: all layers keep the same; else what kinds there are."""
+    tensor_parallel_size: int
+    points: Mapping[Check, Point]
+    peers: Mapping[str, Mapping[Check, float]]
+    """By peer, its predictions."""
+    error: str
+    """Code of the refusal where it was not planned."""
+    verdict: str
+    """As predicted; empty where the card is unknown."""
+    failed_as: tuple[str, ...]
+    """Verdicts that name this failed start rightly; empty for a start that succeeded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """The whole record."""
+
+    generated: str
+    starts: tuple[PublishedStart, ...]
+    peers: tuple[Peer, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """Errors of a group, as shares; a start without an answer counts as infinitely wrong."""
+
+    count: int
+    answered: int
+    median: float
+    p90: float
+    signed_median: float | None
+    within_one_percent: float
+    within_five_percent: float
+    inside: float | None
+    """Share of the measured figures inside their interval, of those that have one."""
+
+
+@cache
+def load_accuracy() -> Accuracy:
+    """accuracy.jsonl, read strictly. Raises CatalogueError for an unknown or missing key."""
+    text = (resources.files("kvcore.catalogue") / FILE).read_text("utf-8")
+    return read_accuracy(text)
+
+
+def read_accuracy(text: str) -> Accuracy:
+    """The record from its text: a line about the run, then one line a start."""
+    lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+    header = _checked(lines[0], _HEADER, "line 1")
+    starts = tuple(
+        _start(_checked(line, _START, f"line {number}")) for number, line in enumerate(lines[1:], 2)
+    )
+    if header["starts"] != len(starts):
+        raise CatalogueError("catalogue-entry", field=FILE, reason="it is cut")
+    return Accuracy(
+        generated=header["generated"], starts=starts, peers=tuple(Peer(**peer) for peer in header["peers"])
+    )
+
+
+def _checked(values: Mapping[str, Any], wanted: frozenset[str], where: str) -> Mapping[str, Any]:
+    if values.keys() != wanted:
+        names = ", ".join(sorted(values.keys() ^ wanted))
+        raise CatalogueError(
+            "catalogue-entry", field=f"{FILE}: {where}", reason=f"unknown or missing {names}"
+        )
+    return values
+
+
+def _start(values: Mapping[str, Any]) -> PublishedStart:
+    plain = {name: values[name] for name in _START - {"checks", "peers", "failed_as"}}
+    points = {
+        Check(name): Point(predicted=numbers[0], measured=numbers[1], interval=tuple(numbers[2:]) or None)
+        for name, numbers in values["checks"].items()
+    }
+    peers = {
+        peer: {Check(name): value for name, value in figures.items()}
+        for peer, figures in values["peers"].items()
+    }
+    return PublishedStart(points=points, peers=peers, failed_as=tuple(values["failed_as"]), **plain)
+
+
+def summarize(points: Iterable[Point]) -> Summary | None:
+    """Median, ninth decile and bias of the errors; None without points.
+
+    Example:
+        >>> points = [Point(predicted=p, measured=100.0) for p in (98.0, 99.5, 103.0, 120.0)]
+        >>> found = summarize(points)
+        >>> round(found.median, 4), round(found.p90, 4), found.within_five_percent
+        (0.025, 0.2, 0.75)
+    """
+    found = list(points)
+    if not found:
+        return None
+    errors = [point.error for point in found]
+    sizes = sorted(map(abs, errors))
+    answered = [error for error in errors if math.isfinite(error)]
+    judged = [point.is_inside for point in found if point.is_inside is not None]
+    return Summary(
+        count=len(found),
+        answered=len(answered),
+        median=median(sizes),
+        p90=sizes[math.ceil(0.9 * len(sizes)) - 1],
+        signed_median=median(answered) if answered else None,
+        within_one_percent=sum(size <= 0.01 for size in sizes) / len(sizes),
+        within_five_percent=sum(size <= 0.05 for size in sizes) / len(sizes),
+        inside=sum(judged) / len(judged) if judged else None,
+    )
+
+
+def our_points(starts: Iterable[PublishedStart], check: Check) -> list[Point]:
+    """Our points of one check."""
+    return [start.points[check] for start in starts if check in start.points]
+
+
+def peer_points(starts: Iterable[PublishedStart], check: Check, peer: str) -> list[Point]:
+    """A peer's points of one check, only of the starts it answered."""
+    return [
+        Point(predicted=start.peers[peer][check], measured=_held_to(start, check, peer))
+        for start in starts
+        if check in start.points and check in start.peers.get(peer, {})
+    ]
+
+
+def _held_to(start: PublishedStart, check: Check, peer: str) -> float:
+    """What a peer's figure is held to: one that prints whole requests is held to whole ones."""
+    measured, predicted = start.points[check].measured, start.peers[peer][check]
+    is_whole = check is Check.MAX_CONCURRENCY and isinstance(predicted, int)
+    return (math.floor(measured) or measured) if is_whole else measured
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdicts:
+    """Whether starts were told apart from failures."""
+
+    healthy: int
+    refused: int
+    """Starts that succeeded and were predicted to fail."""
+    failed: int
+    named_rightly: int
+
+
+def verdicts(starts: Iterable[PublishedStart]) -> Verdicts:
+    """Of the starts whose card and budget are known."""
+    judged = [
+        start for start in starts if start.verdict and (start.failed_as or Check.KV_MEMORY in start.points)
+    ]
+    healthy = [start for start in judged if not start.failed_as]
+    failed = [start for start in judged if start.failed_as]
+    return Verdicts(
+        healthy=len(healthy),
+        refused=sum(start.verdict not in ("fits", "tight") for start in healthy),
+        failed=len(failed),
+        named_rightly=sum(start.verdict in start.failed_as for start in failed),
+    )
+
+
+def elsewhere(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
+    """Without the largest campaign, which is one host: its constants fit it too well, ours and those of a peer."""
+    return [start for start in starts if CAMPAIGN not in start.source]
+
+
+def mixed(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
+    """Models whose layers are not all plain attention."""
+    return [start for start in starts if start.layout != "uniform"]
+
+
+def groups(starts: Sequence[PublishedStart], by: str) -> dict[str, list[PublishedStart]]:
+    """Starts by `version` (of the engine, two parts), `card` or `family`, the largest group first."""
+    found: dict[str, list[PublishedStart]] = {}
+    for start in starts:
+        found.setdefault(_GROUPS[by](start), []).append(start)
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def release_name(start: PublishedStart) -> str:
+    """Engine and the first two parts of its version, a question mark where its author does not say."""
+    if start.engine_version is None:
+        return f"{start.engine} ?"
+    return f"{start.engine} {'.'.join(start.engine_version.split('.')[:2])}"
+
+
+def _card(start: PublishedStart) -> str:
+    return start.card
+
+
+def _family(start: PublishedStart) -> str:
+    return start.family
+
+
+_GROUPS: Final[Mapping[str, Callable[[PublishedStart], str]]] = {
+    "version": release_name,
+    "card": _card,
+    "family": _family,
+}

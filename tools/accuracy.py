@@ -1,0 +1,239 @@
+"""Recomputes kvcore/catalogue/accuracy.jsonl: our prediction for every published start, beside what it printed.
+
+    python tools/accuracy.py            rewrites the file and prints the errors
+    python tools/accuracy.py --check    exit status 1 when the file is not what the code predicts now
+
+benchmarks/data/published.jsonl holds the starts: who published it, the flags as their author stated them, and what
+the engine printed. published_configs.jsonl holds the models that the catalogue does not have, and
+published_peers.jsonl what other tools (peers.toml) predict for the same starts.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from kvcore import catalogue  # noqa: E402
+from kvcore.errors import KvPlannerError  # noqa: E402
+from kvcore.evidence.accuracy import FILE, Check, our_points, peer_points, read_accuracy, summarize  # noqa: E402
+from kvcore.plan import Plan, plan  # noqa: E402
+from kvcore.request import scenario_from_request  # noqa: E402
+from kvcore.units import GIB, gib  # noqa: E402
+
+DATA = ROOT / "benchmarks" / "data"
+OUT = ROOT / "kvcore" / "catalogue" / FILE
+DIGITS = 6
+UNIFORM = ("uniform", "mla")
+"""Layouts whose layers all grow alike: bytes per token are one number."""
+
+Json = dict[str, Any]
+
+
+def lines_of(name: str) -> list[Json]:
+    """The objects of a file of JSON lines."""
+    return [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines() if line.strip()]
+
+
+def configs() -> dict[str, Mapping[str, Any]]:
+    """config.json of the models that are not bundled."""
+    return {entry["model"]: entry["config"] for entry in lines_of("published_configs.jsonl")}
+
+
+def planned(start: Json, config: Mapping[str, Any], **measured: float) -> Plan | KvPlannerError:
+    """The plan of a start as its author stated it, or why there is none."""
+    request = {**start["request"], "config": config}
+    if measured:
+        request["measured"] = measured
+    try:
+        return plan(scenario_from_request(request))
+    except KvPlannerError as error:
+        return error
+
+
+def record(start: Json, config: Mapping[str, Any], peers: Mapping[str, Mapping[str, float]]) -> Json:
+    """One line of the file."""
+    measured, wanted = start["measured"], set(start["checks"])
+    blind = planned(start, config)
+    kv_gib = measured.get("available_kv_gib")
+    given = planned(start, config, available_kv_gib=kv_gib) if kv_gib is not None else blind
+    checks: Json = {}
+
+    def add(
+        check: Check,
+        predicted: float | None,
+        printed: float | None,
+        interval: tuple[float, float] | None = None,
+    ) -> None:
+        if printed:
+            bounds = [] if interval is None else [rounded(gib(bound)) for bound in interval]
+            checks[check.value] = [rounded(predicted), printed, *bounds]
+
+    memory = blind.memory if isinstance(blind, Plan) else None
+    for name, check, field, part in (
+        ("kv_gib", Check.KV_MEMORY, "available_kv_gib", "available_kv"),
+        ("weights", Check.WEIGHTS, "weights_gib", "weights"),
+        ("activations", Check.ACTIVATIONS, "peak_activation_gib", "activations"),
+        ("framework", Check.FRAMEWORK, "non_torch_gib", "framework"),
+        ("graphs", Check.CUDA_GRAPHS, "cuda_graph_gib", "cuda_graphs"),
+    ):
+        if name not in wanted:
+            continue
+        quantity = None if memory is None else getattr(memory, part)
+        if name == "weights" and isinstance(blind, Plan):
+            quantity = blind.loaded_weights
+        value, interval = (None, None) if quantity is None else (gib(quantity.value), quantity.interval)
+        add(check, value, measured.get(field), interval)
+    given_cache = given.cache if isinstance(given, Plan) else None
+    blind_cache = blind.cache if isinstance(blind, Plan) and memory is not None else None
+    tokens, concurrency = measured.get("kv_tokens"), measured.get("max_concurrency")
+    if "bytes_per_token" in wanted and tokens and kv_gib is not None:
+        add(Check.BYTES_PER_TOKEN, bytes_per_token(start, given_cache, kv_gib), kv_gib * GIB / tokens)
+    for name, given_check, blind_check, attribute, printed in (
+        ("kv_tokens", Check.KV_TOKENS_GIVEN_KV, Check.KV_TOKENS, "tokens", tokens),
+        (
+            "concurrency",
+            Check.MAX_CONCURRENCY_GIVEN_KV,
+            Check.MAX_CONCURRENCY,
+            "max_concurrency",
+            concurrency,
+        ),
+    ):
+        if name in wanted and kv_gib is not None:
+            add(given_check, None if given_cache is None else getattr(given_cache, attribute), printed)
+        if name in wanted and "kv_gib" in wanted:
+            add(blind_check, None if blind_cache is None else getattr(blind_cache, attribute), printed)
+    request = start["request"]
+    return {
+        "id": start["id"],
+        "model": request["model"],
+        "engine": request["engine"],
+        "engine_version": request.get("engine_version"),
+        "date": start["date"],
+        "source": start["source"],
+        "card": request.get("accelerator", {}).get("name") or "not named",
+        "family": start["family"],
+        "layout": start["layout"],
+        "tensor_parallel_size": request.get("tensor_parallel_size", 1),
+        "checks": checks,
+        "peers": {
+            peer: found for peer, figures in peers.items() if (found := peer_checks(start, figures, checks))
+        },
+        "error": blind.code if isinstance(blind, KvPlannerError) else "",
+        "verdict": blind.verdict.value if isinstance(blind, Plan) and memory is not None else "",
+        "failed_as": expected_verdicts(measured),
+    }
+
+
+def expected_verdicts(measured: Mapping[str, Any]) -> list[str]:
+    """Verdicts that name a failed start rightly; empty for a start that succeeded."""
+    verdict = measured.get("verdict")
+    return [] if verdict is None else [verdict, *measured.get("verdict_also", [])]
+
+
+def bytes_per_token(start: Json, cache: Any, kv_gib: float) -> float | None:
+    """Our own figure where all layers grow alike; else what the printed tokens imply."""
+    if cache is None:
+        return None
+    if start["layout"] in UNIFORM and cache.bytes_per_token:
+        return float(cache.bytes_per_token)
+    return kv_gib * GIB / cache.tokens if cache.tokens else None
+
+
+def peer_checks(start: Json, figures: Mapping[str, float], checks: Json) -> dict[str, float]:
+    """A peer's figures by our checks; given the KV memory it divides by its own bytes per token."""
+    kv_gib, length = start["measured"].get("available_kv_gib"), start["measured"].get("concurrency_for_len")
+    size = figures.get("bytes_per_token")
+    found: dict[str, float | None] = {
+        Check.KV_MEMORY: figures.get("available_kv_gib"),
+        Check.WEIGHTS: figures.get("weights_gib"),
+        Check.BYTES_PER_TOKEN: size,
+        Check.KV_TOKENS: figures.get("kv_tokens"),
+        Check.MAX_CONCURRENCY: figures.get("max_concurrency"),
+        Check.KV_TOKENS_GIVEN_KV: kv_gib * GIB / size if size and kv_gib else None,
+        Check.MAX_CONCURRENCY_GIVEN_KV: kv_gib * GIB / size / length if size and kv_gib and length else None,
+    }
+    return {
+        check.value: value if isinstance(value, int) else rounded(value)
+        for check, value in found.items()
+        if value is not None and check.value in checks
+    }  # type: ignore[attr-defined]
+
+
+def rounded(value: float | None) -> float | None:
+    """Significant digits enough for a page, the same on every machine."""
+    if value is None or not math.isfinite(value) or value == 0:
+        return None if value is None or not math.isfinite(value) else 0.0
+    return float(f"{value:.{DIGITS}g}")
+
+
+def records() -> list[Json]:
+    """All lines about starts."""
+    own = configs()
+    peers = {entry["id"]: entry["figures"] for entry in lines_of("published_peers.jsonl")}
+    return [
+        record(
+            start,
+            own.get(start["config"]) or catalogue.find_model(start["config"]).config.raw,
+            peers.get(start["id"], {}),
+        )
+        for start in lines_of("published.jsonl")
+    ]
+
+
+def text_of(found: list[Json], generated: str) -> str:
+    """The file's text."""
+    peers = tomllib.loads((DATA / "peers.toml").read_text("utf-8"))["peer"]
+    header = {"generated": generated, "starts": len(found), "peers": peers}
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (header, *found))
+
+
+def report(text: str) -> str:
+    """Errors of every check, ours and the best peer's, as a table."""
+    accuracy = read_accuracy(text)
+    lines = [f"{'':26}{'n':>5}{'median':>9}{'p90':>9}{'signed':>9}{'inside':>9}   best peer (answered)"]
+    for check in Check:
+        ours = summarize(our_points(accuracy.starts, check))
+        if ours is None:
+            continue
+        theirs = [
+            (found.median, peer.name, found.count)
+            for peer in accuracy.peers
+            if (found := summarize(peer_points(accuracy.starts, check, peer.id))) is not None
+        ]
+        best = "" if not theirs else f"   {min(theirs)[0]:.1%} {min(theirs)[1]} ({min(theirs)[2]})"
+        signed = "" if ours.signed_median is None else f"{ours.signed_median:+.1%}"
+        inside = "" if ours.inside is None else f"{ours.inside:.0%}"
+        lines.append(
+            f"{check.value:26}{ours.count:>5}{ours.median:>9.1%}{ours.p90:>9.1%}{signed:>9}{inside:>9}{best}"
+        )
+    return "\n".join(lines)
+
+
+def is_current(text: str) -> bool:
+    """Whether a file's starts are what the code predicts now."""
+    return text.splitlines()[1:] == text_of(records(), "").splitlines()[1:]
+
+
+def main() -> int:
+    """Exit status 1 with `--check` when the file is out of date."""
+    if "--check" in sys.argv:
+        current = is_current(OUT.read_text("utf-8"))
+        print("accuracy.jsonl is current" if current else "accuracy.jsonl is out of date: run make accuracy")
+        return 0 if current else 1
+    text = text_of(records(), datetime.date.today().isoformat())
+    OUT.write_text(text, encoding="utf-8")
+    print(report(text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
