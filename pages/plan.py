@@ -56,6 +56,7 @@ with left:
 with right:
     st.subheader(t("One request"), anchor=False)
     pictures.request(plan, t)
+    groups.picture(plan, t)
 
 notes.notices(plan.notices, t)
 numbers.override_table(overrides.override_steps(plan), t)

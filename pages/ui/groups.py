@@ -1,0 +1,64 @@
+"""The cache groups of a model whose layers do not all keep the same: which layers, which page, how many blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from html import escape
+
+import streamlit as st
+
+from kvcore.cache.capacity import CacheGroup
+from kvcore.cache.spec import CacheKind
+from kvcore.plan import Plan
+from kvcore.present.text import Words, count, kib_text, msg
+
+KIND_NAMES = {
+    CacheKind.FULL_ATTENTION: msg("Full attention"),
+    CacheKind.SLIDING_WINDOW: msg("Sliding window"),
+    CacheKind.CHUNKED_LOCAL_ATTENTION: msg("Chunked local attention"),
+    CacheKind.MLA_ATTENTION: msg("Latent attention (MLA)"),
+    CacheKind.MAMBA: msg("Recurrent state"),
+    CacheKind.CROSS_ATTENTION: msg("Cross attention"),
+}
+
+
+def picture(plan: Plan, t: Words) -> None:
+    """One strip a group, as wide as its share of the blocks that a request of the full length may hold."""
+    cache = plan.cache
+    if cache is None or len(cache.groups) < 2:
+        return
+    st.subheader(t("Cache groups"), anchor=False)
+    most = max(group.blocks_per_request for group in cache.groups)
+    rows = "".join(_row(group, copies, most, t) for group, copies in Counter(cache.groups).items())
+    st.html(f'<div class="kv-request">{rows}</div>')
+    st.caption(
+        t(
+            "Groups take blocks from one pool. The {tokens} tokens that the engine prints are no capacity for such a "
+            "model: a request costs its fixed part, plus {slope} for each further token.",
+            tokens=count(cache.tokens),
+            slope=kib_text(cache.bytes_per_token),
+        )
+    )
+
+
+def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:
+    name = t(KIND_NAMES[group.kind]) if group.kind in KIND_NAMES else group.kind.value
+    title = t("{name}: {layers} layers", name=name, layers=str(group.layers))
+    if copies > 1:
+        title = t("{copies} groups: {title}", copies=str(copies), title=title)
+    page = t(
+        "{blocks} × {size} tokens, page {page}",
+        blocks=count(group.blocks_per_request),
+        size=count(group.block_size),
+        page=kib_text(group.page_size_bytes),
+    )
+    width = max(1.0, 100 * group.blocks_per_request / most)
+    cells = min(group.blocks_per_request, 64)
+    strip = (
+        f'<span class="kv-blocks" style="width:{width:.2f}%;--cell:{100 / max(cells, 1):.3f}%"></span>'
+        f'<span class="kv-rest" style="width:{100 - width:.2f}%"></span>'
+    )
+    return (
+        f'<div class="kv-title">{escape(title)}<span class="kv-soft">{escape(page)}</span></div>'
+        f'<div class="kv-strip">{strip}</div>'
+    )
