@@ -6,7 +6,7 @@ from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.present import bar, charts, explain, overrides, summary
-from pages.ui import figure, lengths, notes, numbers, pictures, share, shell, state
+from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state
 
 shell.guard()
 t = state.translator()
