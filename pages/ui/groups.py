@@ -45,7 +45,9 @@ def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:
     name = t(KIND_NAMES[group.kind]) if group.kind in KIND_NAMES else group.kind.value
     title = t("{name}: {layers} layers", name=name, layers=str(group.layers))
     if copies > 1:
-        title = t("{copies} groups: {title}", copies=str(copies), title=title)
+        title = t(
+            "{copies} × {name}, {layers} layers each", copies=str(copies), name=name, layers=str(group.layers)
+        )
     page = t(
         "{blocks} × {size} tokens, page {page}",
         blocks=count(group.blocks_per_request),
