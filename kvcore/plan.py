@@ -13,11 +13,13 @@ from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.defaults import resolve
+from kvcore.engine.draft import draft_notices, read_draft
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
-from kvcore.memory.weights import WeightBytes, weight_bytes
+from kvcore.memory.loaded import loaded_bytes
+from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, read_quantization
@@ -92,13 +94,16 @@ def plan(scenario: Scenario) -> Plan:
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)
     stages = range(parallel.pipeline_parallel_size)
-    specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage) for stage in stages)
+    speculative = scenario.speculative_config
+    draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
+    specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage, draft) for stage in stages)
     weights = tuple(
-        weight_bytes(
+        loaded_bytes(
+            scenario=scenario,
             architecture=architecture,
             quantization=quantization,
-            parallel=parallel,
             resolved=resolved,
+            draft=draft,
             stage=stage,
         )
         for stage in stages
@@ -143,7 +148,12 @@ def plan(scenario: Scenario) -> Plan:
         loaded_weights=memory.weights,
         stage=worst,
         specs=specs,
-        notices=(*resolved.notices, *memory.notices, *_label_notices(scenario, quantization)),
+        notices=(
+            *resolved.notices,
+            *memory.notices,
+            *draft_notices(speculative, draft),
+            *_label_notices(scenario, quantization),
+        ),
     )
 
 

@@ -184,7 +184,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         enable_prefix_caching=fields.flag("enable_prefix_caching"),
         enable_chunked_prefill=fields.flag("enable_chunked_prefill"),
         disable_hybrid_kv_cache_manager=fields.flag("disable_hybrid_kv_cache_manager") or False,
-        speculative_config=_speculative(fields),
+        speculative_config=_speculative(fields, fetch),
         enable_lora=fields.flag("enable_lora") or False,
         max_loras=fields.integer("max_loras", 1, 4096) or 1,
         max_lora_rank=fields.integer("max_lora_rank", 1, 4096) or 16,
@@ -245,21 +245,64 @@ def _accelerator(fields: _Fields) -> Accelerator | None:
         return None
 
 
-def _speculative(fields: _Fields) -> SpeculativeConfig | None:
+def _speculative(fields: _Fields, fetch: FetchModel | None) -> SpeculativeConfig | None:
     raw = fields.mapping("speculative_config")
     if raw is None:
         return None
-    known = frozenset(("method", "num_speculative_tokens", "model", "draft_tensor_parallel_size"))
+    known = frozenset(("method", "num_speculative_tokens", "model", "config", "draft_tensor_parallel_size"))
     inner = _Fields({name: raw[name] for name in raw if name in known}, known, "speculative_config.")
-    method = inner.text("method", 40) or ("draft_model" if inner.text("model", 400) else None)
+    model = inner.text("model", 400)
+    method = inner.text("method", 40) or speculative_method(model)
     if method is None:
         raise ScenarioError("missing-field", field="speculative_config.method")
+    written = inner.mapping("config")
+    config = None if written is None else ModelConfig.from_mapping(written)
+    if config is None and model is not None and (method == "draft_model" or method.startswith("eagle")):
+        config = _draft_config(model, method, fetch)
     return SpeculativeConfig(
         method=method,
         num_speculative_tokens=inner.integer("num_speculative_tokens", 1, 1024),
-        model=inner.text("model", 400),
+        model=model,
+        config=config,
         draft_tensor_parallel_size=inner.integer("draft_tensor_parallel_size", 1, 1024),
     )
+
+
+def speculative_method(model: str | None) -> str | None:
+    """The method that the engine takes from the name of a draft, where none is given.
+
+    Source: vllm/config/speculative.py:SpeculativeConfig.__post_init__ (0.32).
+
+    Example:
+        >>> speculative_method("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"), speculative_method("Qwen/Qwen3-0.6B")
+        ('eagle3', 'draft_model')
+    """
+    if model is None:
+        return None
+    name = model.lower()
+    if name in ("ngram", "[ngram]"):
+        return "ngram"
+    if "eagle-" in name:
+        return "eagle"
+    return "eagle3" if "eagle3" in name else "draft_model"
+
+
+def _draft_config(model: str, method: str, fetch: FetchModel | None) -> ModelConfig | None:
+    """The config of a draft that is not in the catalogue; None for one that is, and for a head that nobody knows."""
+    try:
+        catalogue.find_model(model)
+    except KvPlannerError:
+        if fetch is not None:
+            try:
+                return fetch(model).config
+            except KvPlannerError:
+                if method == "draft_model":
+                    raise
+        elif method == "draft_model":
+            raise ScenarioError(
+                "draft-model-unknown", field="speculative_config.model", value=model
+            ) from None
+    return None
 
 
 def _limits(fields: _Fields) -> Mapping[str, int] | None:

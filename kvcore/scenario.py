@@ -52,6 +52,9 @@ class SpeculativeConfig:
     method: str
     num_speculative_tokens: int | None = None
     model: str | None = None
+    """A label; `config` is what is planned."""
+    config: ModelConfig | None = None
+    """Of the draft model or head; None where the method has none, or where it is not known."""
     draft_tensor_parallel_size: int | None = None
 
 

@@ -17,6 +17,8 @@ from kvcore.model.cache_state import (
     SlidingWindow,
     SparseIndexer,
 )
+from kvcore.model.draft import Draft
+from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
 from tests.cache_examples import architecture, flags, full_layer, layer
 
@@ -125,23 +127,24 @@ def test_turboquant_keeps_the_ends_in_the_models_dtype() -> None:
     assert [(spec.layers, spec.page_size_bytes) for spec in middle] == [(8, 32 * 8 * 134)]
 
 
-@pytest.mark.parametrize(
-    ("method", "layers"), [("", 61), ("ngram", 61), ("mtp", 62), ("deepseek_mtp", 62), ("eagle3", 61)]
-)
-def test_prediction_layers_of_the_checkpoint_join_the_last_stage(method: str, layers: int) -> None:
+def test_the_layers_of_a_draft_join_the_last_stage() -> None:
     latent = layer(Mla(kv_lora_rank=512, qk_rope_head_dim=64))
-    model = architecture([latent] * 61, is_mla=True, draft_layers=(latent,))
-    (spec,) = rank_layer_specs(model, tp(1), flags(speculative_method=method), 0)
-    assert spec.layers == layers
+    model = architecture([latent] * 61, is_mla=True)
+    draft = Draft(layers=(latent,), quantization=Quantization())
+    (spec,) = rank_layer_specs(model, tp(1), flags(), 0, draft)
+    assert (spec.layers, spec.page_size_bytes) == (62, 18_432)
     parallel = Parallel(pipeline_parallel_size=2)
-    (first,) = rank_layer_specs(model, parallel, flags(speculative_method=method), 0)
-    assert first.layers == 31
+    assert [rank_layer_specs(model, parallel, flags(), stage, draft)[0].layers for stage in (0, 1)] == [
+        31,
+        31,
+    ]
 
 
-def test_eagle_heads_are_one_more_layer() -> None:
-    """Llama-3.1-8B with EAGLE 3: 33 layers, 2,162,688 bytes a block."""
-    (spec,) = rank_layer_specs(LLAMA, tp(1), flags(speculative_method="eagle3"), 0)
-    assert spec.layers * spec.page_size_bytes == 2_162_688
+def test_a_draft_in_turboquant_is_stored_as_the_middle_layers_are() -> None:
+    resolved = flags(kv_cache_dtype="turboquant_4bit_nc", block_size=32)
+    draft = Draft(layers=(full_layer(),), quantization=Quantization())
+    specs = rank_layer_specs(LLAMA, tp(1), resolved, 0, draft)
+    assert [(spec.layers, spec.page_size_bytes) for spec in specs] == [(4, 131_072), (29, 32 * 8 * 134)]
 
 
 @pytest.mark.parametrize(

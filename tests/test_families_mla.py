@@ -1,6 +1,5 @@
 """Latent attention, with and without an indexer: exact against vLLM's own classes."""
 
-from dataclasses import replace
 
 import pytest
 
@@ -72,13 +71,7 @@ class TestDeepseek:
         config = config_of(fact_of("deepseek-ai/DeepSeek-V3"))
         architecture, quantization = read_architecture(config), read_quantization(config, None)
         assert len(architecture.draft_layers) == 1
-        parallel = Parallel(tensor_parallel_size=8)
-        plain = weight_bytes(architecture, quantization, parallel, resolved(), 0)
-        drafting = replace(resolved(), speculative_method="deepseek_mtp")
-        drafted = weight_bytes(architecture, quantization, parallel, drafting, 0)
-        assert plain.drafts == 0
-        assert drafted.total - plain.total == drafted.drafts
-        assert gib(drafted.drafts) == pytest.approx(1.55, abs=0.01)
+        assert weight_bytes(architecture, quantization, Parallel(), resolved(), 0).drafts == 0
 
 
 class TestDeepseekV4:

@@ -87,19 +87,6 @@ def test_kv_cache_memory_bytes_is_the_memory_where_the_flag_exists() -> None:
     assert memory_of(engine_version="0.9.2", kv_cache_memory_bytes=fixed).available_kv.value != fixed
 
 
-def test_offloaded_weights_leave_the_card() -> None:
-    """Llama-3.1-8B with --cpu-offload-gb 12 on an RTX 3090: 2.91 GiB of 14.99 are left."""
-    kept = memory_of(cpu_offload_gb=12).weights
-    assert gib(kept.value) == pytest.approx(2.99, abs=0.01)
-    assert memory_of(cpu_offload_gb=100).weights.value == 0
-
-
-def test_adapters_count_as_weights() -> None:
-    """Llama-8B, rank 16: 88.08 MiB on one rank."""
-    added = memory_of(enable_lora=True).weights.value - memory_of().weights.value
-    assert added / MIB == pytest.approx(88.08, abs=0.005)
-
-
 def test_graphs_after_the_budget_can_overrun_the_card() -> None:
     memory = memory_of(engine_version="0.19.0", gpu_memory_utilization=0.99)
 

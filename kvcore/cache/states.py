@@ -26,6 +26,7 @@ from kvcore.model.cache_state import (
     SlidingWindow,
     SparseIndexer,
 )
+from kvcore.model.draft import Draft
 from kvcore.scenario import Parallel
 from kvcore.units import round_up
 
@@ -60,9 +61,15 @@ def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved:
 
 
 def rank_layer_specs(
-    architecture: Architecture, parallel: Parallel, resolved: Resolved, stage: int
+    architecture: Architecture,
+    parallel: Parallel,
+    resolved: Resolved,
+    stage: int,
+    draft: Draft | None = None,
 ) -> tuple[LayerSpec, ...]:
     """The engine's cache specs on a rank of pipeline stage `stage`, equal layers together, in layer order.
+
+    The layers of `draft` come last, on the last stage.
 
     Raises EngineRefusalError where tensor or context parallelism does not fit the heads.
 
@@ -73,28 +80,12 @@ def rank_layer_specs(
     placement = _placement(architecture, distinct, parallel, resolved)
     indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
     layers = architecture.layers[indices.start : indices.stop]
+    if draft is not None and stage == parallel.pipeline_parallel_size - 1:
+        layers += draft.layers
     boundary = kv_format(placement.kv_cache_dtype).boundary_layers
     if boundary and not _states(distinct):
-        return _with_boundary(architecture, indices, boundary, placement)
-    if stage == parallel.pipeline_parallel_size - 1:
-        layers += _draft_layers(architecture, resolved)
+        return _with_boundary(architecture, layers, indices, boundary, placement)
     return _specs(layers, placement)
-
-
-def _draft_layers(architecture: Architecture, resolved: Resolved) -> tuple[Layer, ...]:
-    """What speculative decoding adds on the last stage.
-
-    EAGLE heads are one layer of full attention with the target's heads, as the published ones are; for a
-    model of latent vectors theirs are not known here, and nothing is added.
-    """
-    method = resolved.speculative_method
-    if method.endswith("mtp"):
-        return architecture.draft_layers
-    if method in ("eagle", "eagle3") and not architecture.is_mla:
-        size = architecture.head_dim
-        head = FullAttention(num_kv_heads=architecture.num_kv_heads, head_size=size, head_size_v=size)
-        return (Layer(modules=(), caches=(head,)),)
-    return ()
 
 
 def _specs(layers: Iterable[Layer], placement: _Placement) -> tuple[LayerSpec, ...]:
@@ -113,15 +104,19 @@ def _specs(layers: Iterable[Layer], placement: _Placement) -> tuple[LayerSpec, .
 
 
 def _with_boundary(
-    architecture: Architecture, indices: range, boundary: int, placement: _Placement
+    architecture: Architecture,
+    layers: tuple[Layer, ...],
+    indices: range,
+    boundary: int,
+    placement: _Placement,
 ) -> tuple[LayerSpec, ...]:
-    """The first and last attention layers keep the model's dtype."""
+    """The first and last attention layers of the model keep its dtype; `layers` are those from `indices` on."""
     plain = replace(placement, kv_cache_dtype=placement.dtype)
     attention = [index for index, layer in enumerate(architecture.layers) if layer.caches]
     kept = {*attention[:boundary], *attention[-boundary:]}
     counts: dict[LayerSpec, int] = {}
-    for index in indices:
-        for state in architecture.layers[index].caches:
+    for index, layer in enumerate(layers, indices.start):
+        for state in layer.caches:
             spec = _layer_spec(state, plain if index in kept else placement)
             counts[spec] = counts.get(spec, 0) + 1
     return tuple(_counted(spec, count) for spec, count in counts.items())

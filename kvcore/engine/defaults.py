@@ -93,7 +93,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     max_model_len, derived = _lengths(scenario, architecture, version, notices)
     chunked = _chunked_prefill(scenario, traits, architecture, is_v0, max_model_len)
     tokens, sequences = _batch(scenario, architecture, accelerator, switches, is_v0, chunked, max_model_len)
-    method, speculative_tokens = speculation_of(scenario)
+    method, speculative_tokens = speculation_of(scenario, architecture)
     use_v2 = uses_v2_runner(
         switches=switches,
         scenario=scenario,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kvcore.engine.draft import proposed_tokens
 from kvcore.engine.versions import Switches
+from kvcore.model.architecture import Architecture
 from kvcore.scenario import Scenario
 
 PLAIN_ARCHITECTURES: Final = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"})
@@ -33,12 +35,10 @@ NOT_ASYNC_METHODS: Final = ("ngram", "suffix", "medusa", "mlp_speculator")
 """Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.32.0)."""
 
 
-def speculation_of(scenario: Scenario) -> tuple[str, int]:
+def speculation_of(scenario: Scenario, architecture: Architecture) -> tuple[str, int]:
     """The speculative method and its tokens; "" and 0 without."""
     config = scenario.speculative_config
-    if config is None:
-        return "", 0
-    return config.method, config.num_speculative_tokens or 1
+    return ("", 0) if config is None else (config.method, proposed_tokens(config, architecture))
 
 
 def uses_v2_runner(

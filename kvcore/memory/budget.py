@@ -11,9 +11,9 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
 from kvcore.memory.activations import peak_activation_bytes
-from kvcore.memory.adapters import lora_bytes
 from kvcore.memory.framework import budget_kind, non_torch_bytes, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
+from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.mindspore import mindspore_memory
 from kvcore.memory.parts import RankMemory, measured_or, rank_parts
 from kvcore.memory.setting import Setting, setting_of
@@ -89,32 +89,11 @@ def total_of(accelerator: Accelerator) -> Quantity:
 
 
 def weights_of(setting: Setting, weights: WeightBytes) -> Quantity:
-    """Weights as "Model loading took" prints them, LoRA buffers with them, less what `--cpu-offload-gb` keeps away."""
-    scenario = setting.scenario
-    given = scenario.measured.weights_gib
+    """Weights as "Model loading took" prints them, or as they were measured."""
+    given = setting.scenario.measured.weights_gib
     if given is not None:
         return measured_or(given, Quantity(name="weights", value=0, unit=Unit.BYTES))
-    offload = min(weights.total, int(scenario.cpu_offload_gb * GIB))
-    adapters = 0
-    if scenario.enable_lora:
-        adapters = lora_bytes(
-            setting.architecture, setting.parallel, setting.stage, scenario.max_loras, scenario.max_lora_rank
-        )
-    parts = (
-        Quantity(name="parameters", value=weights.parameters, unit=Unit.BYTES, grade=Grade.EXACT),
-        Quantity(name="buffers", value=weights.buffers, unit=Unit.BYTES, grade=Grade.EXACT),
-        Quantity(name="loading", value=weights.loading, unit=Unit.BYTES, grade=Grade.DERIVED),
-        Quantity(name="adapters", value=adapters, unit=Unit.BYTES, grade=Grade.EXACT),
-        Quantity(name="offload", value=offload, unit=Unit.BYTES, grade=Grade.DERIVED),
-    )
-    return Quantity(
-        name="weights",
-        value=weights.total + adapters - offload,
-        unit=Unit.BYTES,
-        formula="{parameters} + {buffers} + {loading} + {adapters} − {offload}",
-        inputs=parts,
-        source="vllm/model_executor/models (0.32.0)",
-    )
+    return loaded_quantity(weights)
 
 
 def budget_of(total: Quantity, resolved: Resolved) -> Quantity:

@@ -67,12 +67,18 @@ class WeightBytes:
     """What loading adds: repacked formats, and the rests of memory blocks that the allocator does not cut off."""
 
     drafts: int = 0
-    """The draft layers that speculative decoding loads beside the model."""
+    """What speculative decoding loads beside the model."""
+    draft_is_assumed: bool = False
+    adapters: int = 0
+    """LoRA slots."""
+    offloaded: int = 0
+    """Parameters that stay in the host's memory."""
 
     @property
     def total(self) -> int:
         """What "Model loading took" prints."""
-        return self.parameters + self.buffers + self.loading + self.drafts
+        loaded = self.parameters + self.buffers + self.loading + self.drafts + self.adapters
+        return loaded - self.offloaded
 
 
 def weight_bytes(
@@ -84,11 +90,13 @@ def weight_bytes(
 
     Source: docs of the formulas beside each module; vllm/model_executor/models (0.32).
     """
-    max_split_bytes = LOADING_SPLIT_BYTES if resolved.version >= LOADING_SPLIT_SINCE else None
-    with_drafts = resolved.speculative_method.endswith("mtp")
-    return _weight_bytes(
-        architecture, quantization, parallel, resolved.dtype, stage, max_split_bytes, with_drafts
-    )
+    max_split_bytes = loading_split_bytes(resolved)
+    return _weight_bytes(architecture, quantization, parallel, resolved.dtype, stage, max_split_bytes)
+
+
+def loading_split_bytes(resolved: Resolved) -> int | None:
+    """The size from which the allocator cuts no blocks while weights are loaded; None where it always does."""
+    return LOADING_SPLIT_BYTES if resolved.version >= LOADING_SPLIT_SINCE else None
 
 
 @lru_cache(maxsize=8192)
@@ -99,7 +107,6 @@ def _weight_bytes(
     dtype: str,
     stage: int,
     max_split_bytes: int | None,
-    with_drafts: bool = False,
 ) -> WeightBytes:
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
@@ -126,21 +133,7 @@ def _weight_bytes(
     buffers = sum(rank.table_bytes(table) for table in architecture.rotary_tables)
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
     parameters = scales + sum(size * count for size, count in tensors.items())
-    is_last = stage == parallel.pipeline_parallel_size - 1
-    drafts = draft_bytes(architecture, rank) if with_drafts and is_last else 0
-    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading - scales, drafts=drafts)
-
-
-def draft_bytes(architecture: Architecture, rank: Rank) -> int:
-    """Bytes of the checkpoint's multi-token-prediction layers; embedding and lm_head are the model's own."""
-    prefix, start = architecture.draft_prefix, 0
-    if not prefix:
-        prefix, start = architecture.layer_prefix, architecture.num_layers
-    return sum(
-        sum(rank.tensor_bytes(module, f"{prefix}.{start + index}.{module.name}"))
-        for index, layer in enumerate(architecture.draft_layers)
-        for module in (*layer.modules, *layer.loading)
-    )
+    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading - scales)
 
 
 def stage_modules(architecture: Architecture, parallel: Parallel, stage: int) -> tuple[Module, ...]:

@@ -212,6 +212,12 @@ class Architecture:
     """Multi-token-prediction layers in the checkpoint, loaded only by speculative decoding."""
     draft_prefix: str = ""
     """Their checkpoint prefix without the index, "" when they continue the numbers of the decoder layers."""
+    draft_modules: tuple[Module, ...] = ()
+    """What those layers have beside them once, under its full checkpoint name."""
+    drafts_are_quantized: bool = True
+    """Whether the quantization of the checkpoint covers them."""
+    draft_steps: int = 0
+    """Tokens ahead that the draft layers predict, one after another (the engine's n_predict)."""
     uncounted: tuple[str, ...] = ()
     """Parts of the checkpoint that this reader does not count yet, named in a warning."""
 

@@ -47,6 +47,7 @@ START: Final[Mapping[str, Any]] = {
 _PARALLEL: Final = tuple(field.name for field in fields(Parallel))
 _SPECULATIVE: Final = tuple(field.name for field in fields(SpeculativeConfig))
 _MEASURED: Final = tuple(field.name for field in fields(Measured))
+_JSON_TEXTS: Final = ("config", "hf_quant_config", "speculative_config.config")
 _CHECKPOINT: Final = tuple(field.name for field in fields(Checkpoint))
 _NESTED: Final = ("parallel", "speculative_config", "measured", "checkpoint", "limit_mm_per_prompt", "env")
 _PLAIN: Final = tuple(
@@ -117,7 +118,11 @@ def encode(scenario: Scenario) -> dict[str, str]:
         part = getattr(scenario, name)
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
-            if value is not None:
+            if isinstance(value, ModelConfig):
+                params |= {
+                    f"{name}.{key}": text for key, text in _encode_config(value).items() if key == "config"
+                }
+            elif value is not None:
                 params[f"{name}.{field.name}"] = _text(value)
     for name in ("limit_mm_per_prompt", "env"):
         for key, value in (getattr(scenario, name) or {}).items():
@@ -190,7 +195,7 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
     request: dict[str, Any] = {name: START[name] for name in ("model", "accelerator")}
     for name, text in given.items():
         head, dot, tail = name.partition(".")
-        value = parse_request(text) if name in ("config", "hf_quant_config") else _value(name, text)
+        value = parse_request(text) if name in _JSON_TEXTS else _value(name, text)
         if not dot:
             request[name] = value
         elif head != "accelerator":

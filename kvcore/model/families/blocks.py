@@ -230,6 +230,30 @@ def norms(size: int, *names: str, bias: bool = False) -> tuple[Parameter, ...]:
     return tuple(norm(name, size, bias=bias) for name in names)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DraftTraits:
+    """What a family's multi-token-prediction layers add to one of its decoder layers."""
+
+    projection: str = "eh_proj"
+    """From two hidden states to one; whole on every rank, never quantized."""
+    norms: tuple[str, ...] = ("enorm", "hnorm", "shared_head.norm")
+    prefix: str = ""
+    """As `Architecture.draft_prefix`."""
+
+
+def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body: Layer) -> Architecture:
+    """The architecture with the `num_nextn_predict_layers` of its checkpoint, each around `body`.
+
+    Source: vllm/model_executor/models/glm4_moe_mtp.py, mimo_mtp.py, ernie_mtp.py (0.32).
+    """
+    count = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
+    hidden = built.hidden_size
+    projection = replicated(traits.projection, 2 * hidden, hidden, quantizable=False)
+    start: tuple[Module, ...] = (projection, *norms(hidden, *traits.norms))
+    draft = replace(body, modules=(*start, *body.modules))
+    return replace(built, draft_layers=(draft,) * count, draft_prefix=traits.prefix, draft_steps=count)
+
+
 def cache_of(heads: Heads, sliding_window: int | None = None) -> CacheState:
     """What an attention layer keeps: everything, or a window."""
     if sliding_window is not None:

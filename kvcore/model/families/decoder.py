@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import (
+    DraftTraits,
     Heads,
     attention,
     cache_of,
@@ -25,6 +26,7 @@ from kvcore.model.families.blocks import (
     norms,
     plain_mlp,
     read_heads,
+    with_drafts,
 )
 
 Flag: TypeAlias = bool | tuple[str, bool]
@@ -56,6 +58,8 @@ class Decoder:
     extra_elements: int = 0
     """Further parameter elements a layer (xIELU's two alphas)."""
     uses_window: bool = True
+    drafts: DraftTraits | None = None
+    """How the layers that predict further tokens are built, where the checkpoint has some."""
 
 
 def flag(section: Section, value: Flag) -> bool:
@@ -81,7 +85,7 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
         last = (norm("model.norm", heads.hidden_size, bias=flag(section, traits.norm_bias)),)
     if not tied:
         last = (*last, head(section, bias=flag(section, traits.head_bias)))
-    return decoder(
+    built = decoder(
         config,
         section,
         family="decoder",
@@ -91,6 +95,7 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
         last=last,
         tied=tied,
     )
+    return built if traits.drafts is None else with_drafts(built, section, traits.drafts, built.layers[-1])
 
 
 def mlp(traits: Decoder, section: Section, hidden_size: int, intermediate_size: int) -> tuple[Linear, ...]:
@@ -143,7 +148,16 @@ DECODERS: Final[Mapping[str, Decoder]] = {
         qkv_bias=("attention_bias", True), out_bias=("attention_out_bias", False), mlp_bias=MLP_BIAS
     ),
     "qwen2": Decoder(qkv_bias=True, reads_head_dim=False),
-    "mimo": Decoder(qkv_bias=True, reads_head_dim=False, uses_window=False),
+    "mimo": Decoder(
+        qkv_bias=True,
+        reads_head_dim=False,
+        uses_window=False,
+        drafts=DraftTraits(
+            projection="input_proj",
+            norms=("token_layernorm", "hidden_layernorm", "final_layernorm"),
+            prefix="model.mtp_layers",
+        ),
+    ),
     "qwen3": Decoder(qkv_bias=ATTENTION_BIAS, qk_norm="per_head"),
     "gemma": Decoder(tied=True),
     "glm": Decoder(qkv_bias=ATTENTION_BIAS),

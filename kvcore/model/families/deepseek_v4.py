@@ -101,6 +101,7 @@ def read(config: ModelConfig) -> Architecture:
         built,
         is_mla=True,
         draft_layers=(draft,) * drafts,
+        draft_steps=drafts,
         every=hyper_head(hidden, section.integer("hc_mult"), "hc_head"),
     )
 

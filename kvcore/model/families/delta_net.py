@@ -63,7 +63,7 @@ def read(config: ModelConfig) -> Architecture:
         minimum=0,
         maximum=16,
     )
-    draft = draft_layer(read_layer(section, heads, net, moe, FULL), heads.hidden_size)
+    draft = read_layer(section, heads, net, moe, FULL)
     tower = config.root.optional_section("vision_config")
     built = decoder(
         config,
@@ -78,7 +78,13 @@ def read(config: ModelConfig) -> Architecture:
         moe=moe,
         layer_prefix="model.layers" if tower is None else "model.language_model.layers",
     )
-    built = replace(built, draft_layers=(draft,) * drafts, draft_prefix="mtp.layers")
+    built = replace(
+        built,
+        draft_layers=(draft,) * drafts,
+        draft_prefix="mtp.layers",
+        draft_modules=draft_modules(config, heads.hidden_size) if drafts else (),
+        draft_steps=drafts,
+    )
     if tower is None:
         return built
     eyes = vision.qwen3_tower(tower)
@@ -93,10 +99,7 @@ def read(config: ModelConfig) -> Architecture:
 
 def read_delta_net(config: ModelConfig, section: Section) -> DeltaNet:
     """The delta net's sizes."""
-    quantization = config.root.optional_section("quantization_config") or section.optional_section(
-        "quantization_config"
-    )
-    method = quantization.string("quant_method", "") if quantization else ""
+    method = quantization_method(config)
     is_interleaved = section.model_type == "qwen3_next"
     return DeltaNet(
         hidden_size=section.integer("hidden_size"),
@@ -200,19 +203,27 @@ def expert_modules(hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
     )
 
 
-def draft_layer(body: Layer, hidden: int) -> Layer:
-    """A multi-token-prediction layer: full attention behind a projection of two hidden states.
+def draft_modules(config: ModelConfig, hidden: int) -> tuple[Module, ...]:
+    """What the prediction layers share: a projection of two hidden states, and norms.
 
-    Source: vllm/model_executor/models/qwen3_next_mtp.py (0.32).
+    NVIDIA's 4-bit checkpoints leave the projection alone without saying so.
+
+    Source: vllm/model_executor/models/qwen3_next_mtp.py, qwen3_5_mtp.py (0.32).
     """
-    return replace(
-        body,
-        modules=(
-            column("fc", 2 * hidden, hidden),
-            *norms(hidden, "pre_fc_norm_hidden", "pre_fc_norm_embedding", "norm"),
-            *body.modules,
-        ),
+    names_it = not quantization_method(config).startswith("modelopt")
+    return (
+        replace(column("mtp.fc", 2 * hidden, hidden), quantizable=names_it),
+        *norms(hidden, "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding", "mtp.norm"),
     )
+
+
+def quantization_method(config: ModelConfig) -> str:
+    """What the checkpoint calls its quantization, "" when it says nothing."""
+    section = config.root.optional_section("quantization_config")
+    section = section or config.language.optional_section("quantization_config")
+    if section is None:
+        return "modelopt" if config.hf_quant_config else ""
+    return section.string("quant_method", "")
 
 
 READERS: Final[Mapping[str, object]] = {

@@ -68,7 +68,17 @@ def read_longcat(config: ModelConfig) -> Architecture:
         rotary_tables=rotary_tables(section, latent, with_indexer=False),
         moe=moe,
     )
-    return replace(built, is_mla=True)
+    draft = Layer(
+        modules=(
+            replicated("eh_proj", 2 * hidden, hidden),
+            *norms(hidden, "enorm", "hnorm", "final_layernorm", *TWO_NORMS),
+            *latent_attention(latent),
+            *gated_mlp(hidden, intermediate),
+        ),
+        caches=(latent.cache,),
+        loading=(absorbed(latent),),
+    )
+    return replace(built, is_mla=True, draft_layers=(draft,), draft_prefix="model.mtp.layers", draft_steps=1)
 
 
 def read_minicpm3(config: ModelConfig) -> Architecture:

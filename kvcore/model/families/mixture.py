@@ -6,7 +6,7 @@ What differs between two of them is data: a row of `MIXTURES`. Checked against v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -20,6 +20,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import (
+    DraftTraits,
     attention,
     cache_of,
     decoder,
@@ -30,6 +31,7 @@ from kvcore.model.families.blocks import (
     norm,
     read_heads,
     replicated,
+    with_drafts,
 )
 from kvcore.model.families.decoder import (
     ATTENTION_BIAS,
@@ -70,6 +72,8 @@ class Mixture:
     shared_gate: bool = False
     shared_whole: bool = False
     """Shared experts stay whole when experts are dealt over tensor and data parallel ranks at once."""
+    dense_drafts: bool = False
+    """Prediction layers have an MLP instead of experts."""
 
 
 def read_mixture(traits: Mixture, config: ModelConfig, section: Section | None = None) -> Architecture:
@@ -107,7 +111,7 @@ def read_mixture(traits: Mixture, config: ModelConfig, section: Section | None =
     )
     if not tied:
         last = (*last, head(section, bias=flag(section, traits.base.head_bias)))
-    return decoder(
+    built = decoder(
         config,
         section,
         family="mixture",
@@ -123,6 +127,13 @@ def read_mixture(traits: Mixture, config: ModelConfig, section: Section | None =
             shared_intermediate_size=shared,
         ),
     )
+    if traits.base.drafts is None:
+        return built
+    body = built.layers[-1]
+    if traits.dense_drafts:
+        mlp = gated_mlp(heads.hidden_size, intermediate, bias=flag(section, traits.base.mlp_bias))
+        body = replace(body, modules=(*common, *mlp))
+    return with_drafts(built, section, traits.base.drafts, body)
 
 
 def read_experts(traits: Mixture, section: Section, hidden_size: int) -> Experts:
@@ -253,7 +264,9 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         shared_gate=True,
     ),
     "glm4_moe": Mixture(
-        base=Decoder(qkv_bias=ATTENTION_BIAS, qk_norm="per_head", qk_norm_key="use_qk_norm"),
+        base=Decoder(
+            qkv_bias=ATTENTION_BIAS, qk_norm="per_head", qk_norm_key="use_qk_norm", drafts=DraftTraits()
+        ),
         experts_key="n_routed_experts",
         sparse=SPARSE_AFTER_FIRST,
         router_dtype="float32",
@@ -268,7 +281,13 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         shared_count_key="n_shared_experts",
     ),
     "ernie4_5_moe": Mixture(
-        base=Decoder(qkv_bias=("use_bias", False), mlp_bias=("use_bias", False), tied=True),
+        base=Decoder(
+            qkv_bias=("use_bias", False),
+            mlp_bias=("use_bias", False),
+            tied=True,
+            drafts=DraftTraits(projection="mtp_linear_proj", norms=("mtp_emb_norm", "mtp_hidden_norm")),
+        ),
+        dense_drafts=True,
         experts_key="moe_num_experts",
         top_k_key="moe_k",
         sparse=SPARSE_BY_INTERVAL,

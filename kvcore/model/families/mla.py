@@ -62,6 +62,7 @@ def read(config: ModelConfig) -> Architecture:
         built,
         is_mla=True,
         draft_layers=(draft,) * drafts if draft else (),
+        draft_steps=drafts if draft else 0,
         every=read_moonvit(vision, latent.hidden_size) if vision and config.model_type in MOONVIT else (),
     )
 
@@ -190,8 +191,13 @@ def read_pangu(config: ModelConfig) -> Architecture:
     if not config.language.boolean("sandwich_norm", False):
         return built
     more = norms(built.hidden_size, "pre_mlp_layernorm", "post_mlp_layernorm")
-    widened = {id(layer): replace(layer, modules=(*layer.modules, *more)) for layer in built.layers}
-    return replace(built, layers=tuple(widened[id(layer)] for layer in built.layers))
+    distinct = {id(layer): layer for layer in (*built.layers, *built.draft_layers)}
+    widened = {key: replace(layer, modules=(*layer.modules, *more)) for key, layer in distinct.items()}
+    return replace(
+        built,
+        layers=tuple(widened[id(layer)] for layer in built.layers),
+        draft_layers=tuple(widened[id(layer)] for layer in built.draft_layers),
+    )
 
 
 READERS: Final[Mapping[str, object]] = {

@@ -92,7 +92,13 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
     letters = section.string("mtp_hybrid_override_pattern", "*E")
     pattern = section.strings("mtp_layers_block_type") or tuple(PATTERN.get(letter, "") for letter in letters)
     steps = tuple(bodies[kind] for kind in pattern if kind in bodies)
-    return replace(built, draft_layers=nemotron_drafts(steps, hidden) * drafts, draft_prefix="mtp.layers")
+    return replace(
+        built,
+        draft_layers=nemotron_drafts(steps, hidden) * drafts,
+        draft_prefix="mtp.layers",
+        drafts_are_quantized=False,
+        draft_steps=drafts,
+    )
 
 
 def nemotron_drafts(steps: tuple[Layer, ...], hidden: int) -> tuple[Layer, ...]:

@@ -17,6 +17,7 @@ from kvcore.model.families.blocks import (
     column,
     decoder,
     gated_mlp,
+    head,
     norms,
     read_heads,
     replicated,
@@ -46,7 +47,7 @@ def read(config: ModelConfig) -> Architecture:
     for key in zip(sliding, sparse, strict=True):
         if key not in variants:
             variants[key] = read_layer(section, heads, moe, is_sliding=key[0], is_sparse=key[1])
-    return decoder(
+    built = decoder(
         config,
         section,
         family="step",
@@ -57,6 +58,38 @@ def read(config: ModelConfig) -> Architecture:
         moe=moe,
         is_multimodal=config.root.optional_section("vision_config") is not None,
         uncounted=("vision tower",) if config.root.optional_section("vision_config") is not None else (),
+    )
+    drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
+    return replace(
+        built,
+        draft_layers=tuple(
+            draft_layer(
+                section,
+                heads,
+                moe,
+                is_sliding=kinds[index] == SLIDING if index < len(kinds) else index % 2 == 0,
+            )
+            for index in range(count, count + drafts)
+        ),
+        draft_steps=drafts,
+    )
+
+
+def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sliding: bool) -> Layer:
+    """A prediction layer: a dense layer behind a projection of two hidden states, with an lm_head of its own.
+
+    Source: vllm/model_executor/models/step3p5_mtp.py (0.32).
+    """
+    hidden = heads.hidden_size
+    body = read_layer(section, heads, moe, is_sliding=is_sliding, is_sparse=False)
+    return replace(
+        body,
+        modules=(
+            replicated("eh_proj", 2 * hidden, hidden, quantizable=False),
+            *norms(hidden, "enorm", "hnorm", "shared_head.norm"),
+            head(section, "shared_head.head"),
+            *body.modules,
+        ),
     )
 
 

@@ -1,0 +1,139 @@
+"""Which draft a `--speculative-config` loads, and how many tokens it proposes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from kvcore import catalogue
+from kvcore.errors import CatalogueError, EngineRefusalError, Notice, ScenarioError
+from kvcore.model.architecture import Architecture
+from kvcore.model.config import ModelConfig
+from kvcore.model.draft import Draft, checkpoint_draft, whole_model_draft
+from kvcore.model.families import read_architecture
+from kvcore.model.families.eagle import read_head, usual_head
+from kvcore.model.quantization import Quantization, read_quantization
+from kvcore.scenario import Parallel, SpeculativeConfig
+
+WITHOUT_DRAFT: Final = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix"})
+"""Methods that look proposals up."""
+
+HEADS: Final = frozenset({"eagle", "eagle3"})
+DRAFT_MODEL: Final = "draft_model"
+SUFFIX_TOKENS: Final = 24
+"""Source: vllm/config/speculative.py:SpeculativeConfig.suffix_decoding_max_tree_depth (0.32)."""
+
+
+def uses_checkpoint_drafts(method: str) -> bool:
+    """Whether a method runs the multi-token-prediction layers of a checkpoint: mtp, and its older names by model.
+
+    Source: vllm/config/speculative.py:MTPModelTypes (0.11, 0.32).
+
+    Example:
+        >>> uses_checkpoint_drafts("deepseek_mtp"), uses_checkpoint_drafts("eagle")
+        (True, False)
+    """
+    return method == "mtp" or method.endswith("_mtp")
+
+
+def proposed_tokens(speculative: SpeculativeConfig, architecture: Architecture) -> int:
+    """num_speculative_tokens, by default as many as the checkpoint's draft layers predict.
+
+    Raises EngineRefusalError where the asked number does not go round them evenly.
+
+    Source: vllm/config/speculative.py:SpeculativeConfig.__post_init__ (0.32).
+    """
+    asked = speculative.num_speculative_tokens
+    if not uses_checkpoint_drafts(speculative.method):
+        return asked or (SUFFIX_TOKENS if speculative.method == "suffix" else 1)
+    config = draft_config(speculative)
+    if config is not None:
+        architecture = read_architecture(config)
+    steps = max(1, architecture.draft_steps)
+    if asked is None:
+        return steps
+    if asked > steps and asked % steps:
+        raise EngineRefusalError(
+            "speculative-tokens-not-divisible",
+            field="speculative_config.num_speculative_tokens",
+            value=asked,
+            steps=steps,
+        )
+    return asked
+
+
+def read_draft(
+    speculative: SpeculativeConfig | None,
+    architecture: Architecture,
+    quantization: Quantization,
+    parallel: Parallel,
+    max_model_len: int,
+) -> Draft | None:
+    """The draft that the engine loads beside the model; None where it loads none, or none that is known here.
+
+    Raises ScenarioError `draft-model-unknown` for a draft model without a config, EngineRefusalError for a method
+    that the model has no layers for and for a tensor parallel size that the draft cannot have.
+
+    Source: vllm/config/speculative.py:SpeculativeConfig.__post_init__ (0.32).
+    """
+    if speculative is None:
+        return None
+    asked, ranks = speculative.draft_tensor_parallel_size, parallel.tensor_parallel_size
+    if asked not in (None, 1, ranks):
+        raise EngineRefusalError(
+            "draft-ranks", field="speculative_config.draft_tensor_parallel_size", value=asked, ranks=ranks
+        )
+    config = draft_config(speculative)
+    if speculative.method in HEADS and config is not None:
+        return _read_head(config, speculative.method, architecture, max_model_len)
+    return _read_draft(speculative, architecture, quantization)
+
+
+@lru_cache(maxsize=1024)
+def draft_config(speculative: SpeculativeConfig) -> ModelConfig | None:
+    """The config of the draft: as given, else of that name in the catalogue, else None."""
+    if speculative.config is not None or speculative.model is None or speculative.method in WITHOUT_DRAFT:
+        return speculative.config
+    try:
+        return catalogue.find_model(speculative.model).config
+    except CatalogueError:
+        return None
+
+
+_read_head = lru_cache(maxsize=1024)(read_head)
+
+
+@lru_cache(maxsize=1024)
+def _read_draft(
+    speculative: SpeculativeConfig, architecture: Architecture, quantization: Quantization
+) -> Draft | None:
+    method, config = speculative.method, draft_config(speculative)
+    if uses_checkpoint_drafts(method):
+        if config is not None:
+            architecture, quantization = read_architecture(config), read_quantization(config, None)
+        if not architecture.draft_layers:
+            raise EngineRefusalError(
+                "speculative-method-unsupported", field="speculative_config.method", value=method
+            )
+        return checkpoint_draft(architecture, quantization)
+    if method in HEADS:
+        return usual_head(method, architecture)
+    if method == DRAFT_MODEL:
+        if config is None:
+            raise ScenarioError(
+                "draft-model-unknown", field="speculative_config.model", value=speculative.model or ""
+            )
+        return whole_model_draft(read_architecture(config), read_quantization(config, None))
+    return None
+
+
+def draft_notices(speculative: SpeculativeConfig | None, draft: Draft | None) -> tuple[Notice, ...]:
+    """What a person should know of the draft: that its shape is assumed, or that it is not counted."""
+    if speculative is None or speculative.method in WITHOUT_DRAFT:
+        return ()
+    facts = {"method": speculative.method[:40], "model": (speculative.model or "")[:80]}
+    if draft is None:
+        return (Notice(code="draft-not-counted", field="speculative_config.method", params=facts),)
+    if draft.is_assumed:
+        return (Notice(code="draft-head-assumed", field="speculative_config.model", params=facts),)
+    return ()

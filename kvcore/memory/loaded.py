@@ -1,0 +1,86 @@
+"""What loading puts on one rank: weights, a draft, adapter slots, less what stays in the host's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvcore.engine.resolved import Resolved
+from kvcore.memory.draft import draft_bytes
+from kvcore.memory.encoder import loaded_architecture
+from kvcore.memory.lora import Slots, lora_bytes
+from kvcore.memory.offload import offloaded_bytes
+from kvcore.memory.weights import WeightBytes, loading_split_bytes, weight_bytes
+from kvcore.model.architecture import Architecture
+from kvcore.model.draft import Draft
+from kvcore.model.quantization import Quantization
+from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.scenario import Scenario
+from kvcore.units import GIB
+
+
+def loaded_bytes(
+    *,
+    scenario: Scenario,
+    architecture: Architecture,
+    quantization: Quantization,
+    resolved: Resolved,
+    draft: Draft | None,
+    stage: int,
+) -> WeightBytes:
+    """Everything that "Model loading took" counts on a rank of pipeline stage `stage`.
+
+    Raises EngineRefusalError when the tensor parallel size does not divide what it cuts, and where the model cannot
+    have adapters.
+
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.11.0, 0.32.0).
+    """
+    parallel = scenario.parallel
+    loaded = loaded_architecture(architecture, scenario.limit_mm_per_prompt, resolved.version)
+    weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
+    if draft is not None and stage == parallel.pipeline_parallel_size - 1:
+        drafts = draft_bytes(draft, parallel, resolved.dtype, loading_split_bytes(resolved))
+        weights = replace(weights, drafts=drafts, draft_is_assumed=draft.is_assumed)
+    if scenario.enable_lora:
+        slots = Slots(max_loras=scenario.max_loras, max_lora_rank=scenario.max_lora_rank)
+        adapters = lora_bytes(
+            scenario.config, architecture, parallel, resolved.version, resolved.dtype, stage, slots
+        )
+        weights = replace(weights, adapters=adapters)
+    if scenario.cpu_offload_gb:
+        limit = int(scenario.cpu_offload_gb * GIB)
+        offloaded = offloaded_bytes(
+            loaded, quantization, parallel, resolved.version, resolved.dtype, stage, limit
+        )
+        weights = replace(weights, offloaded=offloaded)
+    return weights
+
+
+PARTS = (
+    ("parameters", Grade.EXACT),
+    ("buffers", Grade.EXACT),
+    ("loading", Grade.DERIVED),
+    ("drafts", Grade.EXACT),
+    ("adapters", Grade.EXACT),
+    ("offloaded", Grade.EXACT),
+)
+
+
+def loaded_quantity(weights: WeightBytes) -> Quantity:
+    """`weights.total` with its parts; those that are nothing are left out."""
+    parts = []
+    for name, grade in PARTS:
+        value = getattr(weights, name)
+        if not value and name in ("drafts", "adapters", "offloaded"):
+            continue
+        is_assumed = name == "drafts" and weights.draft_is_assumed
+        grade = Grade.ASSUMED if is_assumed else grade
+        parts.append(Quantity(name=name, value=value, unit=Unit.BYTES, grade=grade))
+    added = " + ".join(f"{{{part.name}}}" for part in parts if part.name != "offloaded")
+    return Quantity(
+        name="weights",
+        value=weights.total,
+        unit=Unit.BYTES,
+        formula=added + (" − {offloaded}" if weights.offloaded else ""),
+        inputs=tuple(parts),
+        source="vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.32.0)",
+    )

@@ -1,0 +1,160 @@
+"""LoRA slots on one rank: what `--enable-lora` allocates beside every adapted module, whatever the adapters hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from packaging.version import Version
+
+from kvcore.engine.partition import divided, stage_layers, units_per_rank
+from kvcore.errors import EngineRefusalError
+from kvcore.memory.lora_tables import Adaptable, adaptable
+from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity
+from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split
+from kvcore.model.config import ModelConfig
+from kvcore.model.quantization import Quantization
+from kvcore.scenario import Parallel
+from kvcore.units import round_up
+
+FUSED_PAIR: Final = 2
+"""Merged projections without parts of their own in the checkpoint count by output from three outputs on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slots:
+    """How many adapters are held at once, and how large each may be."""
+
+    max_loras: int
+    max_lora_rank: int
+    fully_sharded_loras: bool = False
+    """Both matrices of an adapter are divided over the ranks, not only one of them."""
+
+
+@lru_cache(maxsize=4096)
+def lora_bytes(
+    config: ModelConfig,
+    architecture: Architecture,
+    parallel: Parallel,
+    version: Version,
+    dtype: str,
+    stage: int,
+    slots: Slots,
+) -> int:
+    """Bytes of the adapter slots on a rank of pipeline stage `stage`.
+
+    slots × rank × Σ over adapted modules of (inputs of A + outputs of B) × element bytes. Encoders are not adapted.
+
+    Raises EngineRefusalError for a vocabulary above the limit of that version, and for a model without adapters.
+
+    Source: vllm/lora/layers (0.11.0, 0.32.0), vllm/lora/model_manager.py:_create_lora_modules (0.32.0).
+    """
+    what = adaptable(config, version)
+    if not what.is_supported:
+        raise EngineRefusalError(
+            "lora-unsupported", field="enable_lora", value=" ".join(config.architectures)
+        )
+    adapted = Adapted(
+        rank=Rank(quantization=Quantization(), parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype]),
+        slots=slots,
+        what=what,
+    )
+    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    layers = [architecture.layers[index] for index in indices]
+    elements = sum(adapted.layer_elements(layer) * count for layer, count in by_identity(layers))
+    ends = int(stage == 0 and what.embedding)
+    if stage == parallel.pipeline_parallel_size - 1 and what.head:
+        check_vocabulary(architecture, what)
+        elements += adapted.head_elements(architecture)
+        ends += 1
+    if stage == 0 and what.embedding:
+        elements += adapted.embedding_elements(architecture)
+    rows = what.limits.extra_vocabulary * architecture.hidden_size * ends // parallel.tensor_parallel_size
+    return (slots.max_loras * elements + rows) * DTYPE_BYTES[dtype]
+
+
+def check_vocabulary(architecture: Architecture, what: Adaptable) -> None:
+    """Raises EngineRefusalError for a vocabulary that lm_head's adapters cannot have."""
+    limit = what.limits.vocabulary_limit
+    if architecture.vocab_size > limit:
+        raise EngineRefusalError(
+            "lora-vocabulary", field="enable_lora", value=architecture.vocab_size, limit=limit
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapted:
+    """The adapter matrices of one slot on one rank, in elements."""
+
+    rank: Rank
+    slots: Slots
+    what: Adaptable
+
+    def embedding_elements(self, architecture: Architecture) -> int:
+        """A is vocabulary × rank, B is hidden × rank, whole on every rank; and the rows that adapters could add."""
+        extra, hidden = self.what.limits.extra_vocabulary, architecture.hidden_size
+        return self.slots.max_lora_rank * (architecture.vocab_size + extra + hidden) + extra * hidden
+
+    def head_elements(self, architecture: Architecture) -> int:
+        """A is rank × hidden, B is vocabulary × rank, whole on every rank; and the rows that adapters could add."""
+        extra, hidden = self.what.limits.extra_vocabulary, architecture.hidden_size
+        vocabulary = round_up(architecture.vocab_size + extra, self.what.limits.vocabulary_multiple)
+        return self.slots.max_lora_rank * (vocabulary + hidden) + extra * hidden
+
+    def layer_elements(self, layer: Layer) -> int:
+        """Of all adapted modules of one decoder layer."""
+        total = 0
+        for module in layer.modules:
+            if isinstance(module, Linear):
+                total += self.linear_elements(module)
+            elif isinstance(module, Experts) and self.what.limits.adapts_experts:
+                total += self.experts_elements(module)
+        return total
+
+    def linear_elements(self, linear: Linear) -> int:
+        """A is rank × inputs for each fused part, B is outputs × rank.
+
+        Column: B divided; row: A divided; fully sharded: the other one too.
+        """
+        rank, ranks = self.slots.max_lora_rank, self.rank.parallel.tensor_parallel_size
+        slices = self.slices(linear)
+        shards = ranks if self.slots.fully_sharded_loras else 1
+        outputs = sum(output.units * output.width for output in linear.outputs)
+        match linear.split:
+            case Split.COLUMN:
+                out = sum(
+                    units_per_rank(output.units, ranks, replicable=output.replicable) * output.width
+                    for output in linear.outputs
+                )
+                return slices * divided(rank, shards) * linear.in_features + rank * out
+            case Split.ROW:
+                return rank * divided(linear.in_features, ranks) + rank * divided(outputs, shards)
+            case _:
+                return slices * rank * linear.in_features + rank * outputs
+
+    def slices(self, linear: Linear) -> int:
+        """How many A matrices a module has: one for each part that the engine fuses, unless the checkpoint fuses it.
+
+        Source: vllm/lora/layers/column_parallel_linear.py:can_replace_layer of each class (0.32.0).
+        """
+        name = linear.name.rpartition(".")[2]
+        parts = len(linear.outputs)
+        if len(linear.parts) > 1:
+            return 1 if name in self.what.one_slice else parts
+        is_merged = name == "in_proj" or (name == "conv1d" and parts > 1 and linear.outputs[1].replicable)
+        return parts if parts > FUSED_PAIR and is_merged else 1
+
+    def experts_elements(self, experts: Experts) -> int:
+        """Gate, up and down projections of every expert on this rank.
+
+        Source: vllm/lora/layers/fused_moe.py:FusedMoEWithLoRA, FusedMoE3DWithLoRA (0.32).
+        """
+        rank = self.slots.max_lora_rank
+        count, width, sharing = self.rank.experts_share(experts)
+        shards = sharing if self.slots.fully_sharded_loras else 1
+        ups = 2 if experts.gated else 1
+        up_slices = 1 if self.what.fused_expert_gates else ups
+        up = up_slices * divided(rank, shards) * experts.hidden_size + ups * width * rank
+        down = rank * width + divided(experts.hidden_size, shards) * rank
+        return count * (up + down)

@@ -1,0 +1,180 @@
+"""EAGLE and EAGLE-3 heads: a few Llama layers that draft from the hidden states of another model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from kvcore.errors import ModelError
+from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter, RotaryTable
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.draft import Draft, first_embedding
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    gated_mlp,
+    head,
+    norm,
+    norms,
+    read_heads,
+    replicated,
+)
+from kvcore.model.quantization import Quantization, read_quantization
+from kvcore.model.rope import read_ropes
+
+EAGLE3: Final = "eagle3"
+AUXILIARY_STATES: Final = 3
+"""Hidden states of the model that an EAGLE-3 head begins with, where its config names no layers."""
+
+USUAL_VOCABULARY: Final = 32_000
+"""Tokens that published EAGLE-3 heads choose from."""
+
+LLAMA_LIKE: Final = ("Llama", "Mistral", "Qwen2", "Qwen3", "MiniMaxM2", "Peagle", "PEagle")
+"""What the architectures of heads with Llama layers contain. Source: vllm/model_executor/models/registry.py (0.32)."""
+
+
+def read_head(config: ModelConfig, method: str, target: Architecture, max_model_len: int) -> Draft:
+    """The head that a config describes, for `target`. Embedding and, unless its vocabulary is its own, lm_head are
+    the target's.
+
+    `max_model_len` is the target's: positions of the head's rope table reach at least that far.
+
+    Raises ModelError `unknown-architecture` for heads of other layers.
+
+    Source: vllm/model_executor/models/llama_eagle.py, llama_eagle3.py, qwen3_eagle3.py (0.32).
+    """
+    section = head_section(config)
+    names = config.architectures or section.strings("architectures") or ()
+    if names and not any(part in name for name in names for part in LLAMA_LIKE):
+        raise ModelError(
+            "unknown-architecture",
+            field="speculative_config.model",
+            architecture=", ".join(names),
+            reason="only heads with Llama layers are read",
+        )
+    heads = read_heads(section)
+    has_qk_norm = any("Qwen3" in name for name in names) or section.model_type == "qwen3"
+    bias = section.boolean("attention_bias", False)
+    layers = tuple(
+        head_layer(
+            heads,
+            section.integer("intermediate_size"),
+            method,
+            is_first=index == 0,
+            bias=bias,
+            has_qk_norm=has_qk_norm,
+        )
+        for index in range(section.layers())
+    )
+    return Draft(
+        layers=layers,
+        quantization=read_quantization(config, None),
+        modules=head_modules(config.root, section, heads, method, target),
+        embedding=first_embedding(target),
+        rotary_tables=own_tables(section, heads, target, max_model_len),
+    )
+
+
+def usual_head(method: str, target: Architecture) -> Draft:
+    """One dense layer with the target's own heads, as published heads for such models are.
+
+    For a target with latent attention the head keeps latent vectors of the same size.
+    """
+    heads = Heads(
+        hidden_size=target.hidden_size,
+        num_heads=target.num_attention_heads,
+        num_kv_heads=target.num_kv_heads,
+        head_dim=target.head_dim if not target.is_mla else target.hidden_size // target.num_attention_heads,
+    )
+    layer = head_layer(heads, target.intermediate_size, method, is_first=True, bias=False, has_qk_norm=False)
+    if target.is_mla:
+        layer = replace(layer, caches=target.layers[-1].caches[-1:])
+    facts = Section({"hidden_size": target.hidden_size, "vocab_size": target.vocab_size})
+    facts_root = Section({"draft_vocab_size": min(USUAL_VOCABULARY, target.vocab_size)})
+    return Draft(
+        layers=(layer,),
+        quantization=Quantization(),
+        modules=head_modules(facts_root, facts, heads, method, target),
+        embedding=first_embedding(target),
+        is_assumed=True,
+    )
+
+
+def head_section(config: ModelConfig) -> Section:
+    """Where the head's own sizes are: inside `transformer_layer_config` (speculators), `model` (EAGLE), or plain."""
+    for name in ("transformer_layer_config", "model"):
+        nested = config.root.optional_section(name)
+        if nested is not None:
+            return nested
+    return config.language
+
+
+def head_layer(
+    heads: Heads, intermediate: int, method: str, *, is_first: bool, bias: bool, has_qk_norm: bool
+) -> Layer:
+    """One layer. The first of EAGLE has no input norm; the first of EAGLE-3 sees two hidden states at once."""
+    qkv, out = attention(heads, qkv_bias=bias)
+    names = ["input_layernorm", "post_attention_layernorm"]
+    if method == EAGLE3:
+        names.append("hidden_norm")
+        if is_first:
+            qkv = replace(qkv, in_features=2 * heads.hidden_size)
+    elif is_first:
+        names.remove("input_layernorm")
+    modules: list[Module] = [qkv, out, *gated_mlp(heads.hidden_size, intermediate)]
+    modules += norms(heads.hidden_size, *names)
+    if has_qk_norm:
+        modules += norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm")
+    return Layer(modules=tuple(modules), caches=(cache_of(heads),))
+
+
+def head_modules(
+    root: Section, section: Section, heads: Heads, method: str, target: Architecture
+) -> tuple[Module, ...]:
+    """The projection of hidden states, and for EAGLE-3 the last norm and a vocabulary of its own."""
+    hidden = heads.hidden_size
+    if method != EAGLE3:
+        return (replicated("model.fc", 2 * hidden, hidden),)
+    modules: list[Module] = [norm("model.norm", hidden)]
+    projection = auxiliary_projection(root, section, heads, target)
+    if projection is not None:
+        modules.append(projection)
+        if section.boolean("norm_before_fc", root.boolean("norm_before_fc", False)):
+            modules.append(norm("model.input_norm", projection.in_features))
+    vocabulary = root.optional_integer("draft_vocab_size", minimum=1) or section.optional_integer(
+        "draft_vocab_size", minimum=1
+    )
+    if vocabulary and vocabulary != target.vocab_size:
+        modules.append(head(section, vocab_size=vocabulary))
+        modules.append(Parameter(name="draft_id_to_target_id", replicated=vocabulary, dtype="int64"))
+    return tuple(modules)
+
+
+def auxiliary_projection(
+    root: Section, section: Section, heads: Heads, target: Architecture
+) -> Linear | None:
+    """From the hidden states of some layers of the target to one; None where the head uses only the last."""
+    eagle = section.optional_section("eagle_config") or root.optional_section("eagle_config")
+    if eagle is not None and not eagle.boolean("use_aux_hidden_state", True):
+        return None
+    layers = None
+    for place in (root, section, eagle):
+        if place is not None and layers is None:
+            layers = place.integers("eagle_aux_hidden_state_layer_ids")
+    count = section.optional_integer("num_aux_hidden_states", minimum=1, maximum=4096)
+    states = count or len(layers or ()) or AUXILIARY_STATES
+    width = section.integer("target_hidden_size", root.integer("target_hidden_size", target.hidden_size))
+    return replicated("model.fc", states * width, heads.hidden_size)
+
+
+def own_tables(
+    section: Section, heads: Heads, target: Architecture, max_model_len: int
+) -> tuple[RotaryTable, ...]:
+    """The head's rope tables, lengthened to the target's requests; one of a size that the target has counts as shared.
+
+    Source: vllm/config/speculative.py:_maybe_override_draft_max_position_embeddings (0.32).
+    """
+    positions = max(section.integer("max_position_embeddings", 2048), max_model_len)
+    tables = (rope.table(heads.head_dim, positions) for rope in read_ropes(section))
+    return tuple(table for table in tables if table not in target.rotary_tables)
