@@ -20,6 +20,7 @@ from kvcore.model.families.blocks import (
     plain_mlp,
     qkv,
     read_heads,
+    replicated,
     row,
     with_kv_heads,
 )
@@ -68,29 +69,58 @@ def gpt_attention(heads: Heads, prefix: str, names: tuple[str, str], *, bias: bo
 
 
 def read_gpt2(config: ModelConfig) -> Architecture:
-    """GPT-2, and with one KV head GPT-BigCode (StarCoder 1).
+    """GPT-2.
 
-    Source: vllm/model_executor/models/gpt2.py (0.32), gpt_bigcode.py (0.11).
+    Source: vllm/model_executor/models/gpt2.py (0.32).
     """
     section = config.language
     heads = read_heads(section, reads_head_dim=False)
-    if section.model_type == "gpt_bigcode" and section.boolean("multi_query", True):
+    mlp = plain_mlp(heads.hidden_size, inner_size(section), "mlp.c_fc", "mlp.c_proj", bias=True)
+    return build_gpt2(config, section, heads, mlp)
+
+
+def read_gpt_bigcode(config: ModelConfig) -> Architecture:
+    """GPT-BigCode (SantaCoder, StarCoder 1): as GPT-2, with one KV head.
+
+    The engine's Transformers backend, which runs it now, divides the attention and leaves the MLP whole on each rank.
+
+    Source: vllm/model_executor/models/transformers/base.py:recursive_replace (0.32); transformers 5.19
+    gpt_bigcode, which has no tensor parallel plan.
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    if section.boolean("multi_query", True):
         heads = with_kv_heads(section, heads, 1)
-    inner = section.integer("n_inner", 4 * heads.hidden_size)
+    hidden, inner = heads.hidden_size, inner_size(section)
+    mlp = (
+        replicated("mlp.c_fc", hidden, inner, bias=True),
+        replicated("mlp.c_proj", inner, hidden, bias=True),
+    )
+    return build_gpt2(config, section, heads, mlp)
+
+
+def inner_size(section: Section) -> int:
+    """The width of the MLP."""
+    return section.integer("n_inner", 4 * section.integer("hidden_size"))
+
+
+def build_gpt2(config: ModelConfig, section: Section, heads: Heads, mlp: Pieces) -> Architecture:
+    """GPT-2 with the given MLP."""
+    hidden = heads.hidden_size
     positions = section.integer("n_positions", section.optional_integer("max_position_embeddings") or None)
     modules: Pieces = (
         *gpt_attention(heads, "attn", ("c_attn", "c_proj")),
-        *plain_mlp(heads.hidden_size, inner, "mlp.c_fc", "mlp.c_proj", bias=True),
-        *norms(heads.hidden_size, "ln_1", "ln_2", bias=True),
+        *mlp,
+        *norms(hidden, "ln_1", "ln_2", bias=True),
     )
     return build(
         config,
         section,
         heads=heads,
         modules=modules,
-        intermediate_size=inner,
-        first=(Parameter(name="transformer.wpe", replicated=positions * heads.hidden_size),),
-        last=(norm("transformer.ln_f", heads.hidden_size, bias=True),),
+        intermediate_size=inner_size(section),
+        first=(Parameter(name="transformer.wpe", replicated=positions * hidden),),
+        last=(norm("transformer.ln_f", hidden, bias=True),),
         tied=is_tied(config, section, True),
     )
 
@@ -319,9 +349,9 @@ def read_opt(config: ModelConfig) -> Architecture:
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "GPT2LMHeadModel": read_gpt2,
-    "GPTBigCodeForCausalLM": read_gpt2,
+    "GPTBigCodeForCausalLM": read_gpt_bigcode,
     "gpt2": read_gpt2,
-    "gpt_bigcode": read_gpt2,
+    "gpt_bigcode": read_gpt_bigcode,
     "BloomForCausalLM": read_bloom,
     "bloom": read_bloom,
     "FalconForCausalLM": read_falcon,

@@ -17,7 +17,15 @@ from kvcore.model.quantization.formats import (
     Format,
     TensorScaled,
 )
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_listed, is_tower, matches_patterns
+from kvcore.model.quantization.names import (
+    Kind,
+    ModuleName,
+    canonical,
+    is_listed,
+    is_quantized_tower,
+    is_tower,
+    matches_patterns,
+)
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4
 from kvcore.model.quantization.scheme import FormatOf, Quantization
 
@@ -171,12 +179,21 @@ def online(requested: str) -> Quantization | None:
 def all_but_listed(
     weights: Format, ignored: tuple[str, ...], kinds: tuple[Kind, ...] = (Kind.LINEAR, Kind.EXPERTS)
 ) -> FormatOf:
-    """`weights` for modules of `kinds`, but for those that a plain list names, and encoders."""
+    """`weights` for modules of `kinds`, but for those that a plain list names, and most encoders.
+
+    An encoder that the engine quantizes is left alone only where the list names each of its linear layers: naming the
+    whole encoder does not count.
+
+    Source: vllm/model_executor/layers/quantization/utils/quant_utils.py:is_layer_skipped, mode `exact` (0.32).
+    """
     names = frozenset(map(canonical, ignored))
 
     def format_of(module: ModuleName) -> Format:
-        is_left = module.kind not in kinds or is_tower(module) or is_listed(module, names)
-        return UNQUANTIZED if is_left else weights
+        if module.kind not in kinds:
+            return UNQUANTIZED
+        if is_quantized_tower(module):
+            return UNQUANTIZED if names.issuperset(module.shards) else weights
+        return UNQUANTIZED if is_tower(module) or is_listed(module, names) else weights
 
     return format_of
 

@@ -85,6 +85,22 @@ def is_tower(module: ModuleName) -> bool:
     return not set(TOWERS).isdisjoint(module.name.split("."))
 
 
+QUANTIZED_TOWERS: Final = ("vision_tower.transformer.", "multi_modal_projector.linear_")
+"""Beginnings of the names in Pixtral and its projector, which the engine quantizes like the language model."""
+
+
+def is_quantized_tower(module: ModuleName) -> bool:
+    """Whether the engine hands its quantization to this part of an encoder.
+
+    Source: vllm/model_executor/models/pixtral.py:PixtralHFTransformer, llava.py:LlavaMultiModalProjector (0.32).
+
+    Example:
+        >>> is_quantized_tower(ModuleName(name="vision_tower.transformer.layers.0.attention.o_proj"))
+        True
+    """
+    return module.name.startswith(QUANTIZED_TOWERS)
+
+
 def canonical(name: str) -> str:
     """`name` without what a multimodal checkpoint wraps around its language model.
 
