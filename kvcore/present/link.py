@@ -259,7 +259,7 @@ def _encode_config(config: ModelConfig) -> dict[str, str]:
     texts = {"config": config.text}
     if config.hf_quant_config_text:
         texts["hf_quant_config"] = config.hf_quant_config_text
-    return texts if len(query_string(texts)) <= MAX_CONFIG_CHARACTERS else {}
+    return texts if len(urlencode(texts)) <= MAX_CONFIG_CHARACTERS else {}
 
 
 def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:

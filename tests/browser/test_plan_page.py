@@ -6,7 +6,7 @@ import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import OpenPage, metrics, settled
 
@@ -27,7 +27,7 @@ def query(page: Page) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
-def slider(page: Page, number: int):
+def slider(page: Page, number: int) -> Locator:
     return page.locator(
         "[data-testid=stSidebar] [role=slider], [data-testid=stSidebar] input[type=range]"
     ).nth(number)
@@ -53,11 +53,26 @@ def test_the_first_visit_of_a_fresh_server_may_be_a_deep_link(fresh_server: str,
     expect(page.locator("[data-testid=stSidebar]").get_by_text("Tensor parallel size")).to_be_visible()
 
 
+def test_the_first_visit_may_be_another_page_and_the_scenario_goes_along(
+    fresh_server: str, browser: Browser
+) -> None:
+    page = browser.new_context(locale="en-US").new_page()
+    page.goto(f"{fresh_server}/check{RULE_OF_THUMB}")
+    expect(page.locator("[data-testid=stSidebar]").get_by_text("Tensor parallel size")).to_be_visible(
+        timeout=30_000
+    )
+    entries = page.evaluate("history.length")
+    page.locator("[data-testid=stMain]").get_by_role("link", name="Plan").click()
+    settled(page)
+    assert metrics(page)["Requests at once"] == "20"
+    assert query(page)["measured.weights_gib"] == "8"
+    assert page.evaluate("history.length") == entries + 1
+    page.context.close()
+
+
 def test_dragging_a_slider_changes_the_numbers(server: str, open_page: OpenPage) -> None:
     page = open_page(server)
     before = metrics(page)
-    box = slider(page, 1).bounding_box()
-    assert box is not None
     handle = page.locator("[data-testid=stSidebar] [data-testid=stSlider]").nth(1)
     area = handle.bounding_box()
     assert area is not None
@@ -184,7 +199,7 @@ def test_charts_are_named_for_those_who_do_not_see_them(server: str, open_page: 
     expect(page.get_by_role("figure", name=re.compile("^Requests that fit at once"))).to_be_visible()
 
 
-def test_nothing_is_asked_of_other_hosts(server: str, open_page: OpenPage, browser) -> None:
+def test_nothing_is_asked_of_other_hosts(server: str, browser: Browser) -> None:
     context = browser.new_context()
     hosts: set[str] = set()
     context.on("request", lambda request: hosts.add(urlsplit(request.url).hostname or ""))
