@@ -72,7 +72,7 @@ def _accelerator(t: Words) -> None:
 
 def _tensor_parallel(t: Words) -> None:
     now = state.scenario().parallel.tensor_parallel_size
-    sizes = choices.tensor_parallel_sizes(state.scenario()) or (now,)
+    sizes = choices.tensor_parallel_sizes(state.scenario()) or choices.TENSOR_PARALLEL_SIZES
     _segmented(
         "tensor_parallel_size",
         t("Tensor parallel size"),
