@@ -40,6 +40,20 @@ LLAMA = {
     "tie_word_embeddings": False,
 }
 
+QWEN2_SMALL = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+
 
 def read(raw: dict) -> Architecture:
     return read_architecture(ModelConfig.from_mapping(raw))
@@ -208,6 +222,29 @@ class TestRegistry:
     def test_a_name_claimed_twice_is_an_error(self):
         with pytest.raises(ValueError, match="claims llama, which another family reads"):
             collect_readers((decoder, gpt, decoder))
+
+    def test_a_classifier_has_a_float32_head_of_its_labels_instead_of_lm_head(self):
+        plain = parameters_per_rank(QWEN2_SMALL, 1)
+        two = parameters_per_rank({**QWEN2_SMALL, "architectures": ["Qwen2ForSequenceClassification"]}, 1)
+        five = parameters_per_rank(
+            {**QWEN2_SMALL, "architectures": ["Qwen2ForTokenClassification"], "num_labels": 5}, 1
+        )
+        assert (plain, two, five - two) == (191_905_792, 126_377_984, 3 * 1024 * 4)
+
+    @pytest.mark.parametrize(
+        ("name", "ranks", "expected"),
+        [
+            ("Qwen2Model", 2, 95_958_016),
+            ("Qwen2ForSequenceClassification", 2, 63_198_208),
+            ("Qwen2ForRewardModel", 1, 130_572_292),
+            ("Qwen2ForRewardModel", 2, 65_291_268),
+            ("Qwen2ForProcessRewardModel", 1, 130_576_392),
+            ("Qwen2ForProcessRewardModel", 2, 65_293_320),
+        ],
+    )
+    def test_models_that_judge_weigh_what_the_engines_classes_weigh(self, name, ranks, expected):
+        """vLLM 0.32's own classes for this config, built without a GPU."""
+        assert parameters_per_rank({**QWEN2_SMALL, "architectures": [name]}, ranks) == expected
 
 
 class TestVariants:

@@ -41,6 +41,7 @@ from kvcore.model.families import (
     nemotron_nas,
     omni,
     phi3v,
+    pooling,
     qwen,
     state_space,
     step,
@@ -82,6 +83,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     internvl,
     omni,
     mistral4,
+    pooling,
 )
 
 
@@ -129,16 +131,17 @@ def read_architecture(config: ModelConfig) -> Architecture:
         >>> read_architecture(config).num_layers
         2
     """
-    reader = find_reader(config)
-    return reader(config)
+    name, reader = find_reader(config)
+    built = reader(config)
+    return pooling.with_classifier(built, config) if name.endswith(pooling.CLASSIFYING_SUFFIXES) else built
 
 
-def find_reader(config: ModelConfig) -> Reader:
-    """The reader of a config."""
+def find_reader(config: ModelConfig) -> tuple[str, Reader]:
+    """The name that decides, and its reader."""
     for name in config.architectures or (config.model_type,):
         for spelling in (name, *generating_names(name)):
             if spelling in READERS:
-                return READERS[spelling]
+                return name, READERS[spelling]
     named = ", ".join(filter(None, (*config.architectures, config.model_type)))
     raise ModelError(
         "unknown-architecture",

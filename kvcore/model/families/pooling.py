@@ -1,0 +1,88 @@
+"""Models that judge a text: another family's decoder with a float32 head of few outputs in place of lm_head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from kvcore.model.architecture import Architecture, Linear, Module, VocabEmbedding
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import decoder
+from kvcore.model.families.blocks import column, replicated, row
+
+HEAD_DTYPE: Final = "float32"
+"""Source: vllm/config/model.py:head_dtype (0.32)."""
+
+CLASSIFYING_SUFFIXES: Final = ("ForSequenceClassification", "ForTokenClassification")
+"""Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32)."""
+
+DEFAULT_LABELS: Final = 2
+MOST_LABELS: Final = 65_536
+
+
+def with_classifier(built: Architecture, config: ModelConfig) -> Architecture:
+    """The architecture with a linear layer to the labels in place of lm_head.
+
+    Source: vllm/model_executor/models/adapters.py:as_seq_cls_model (0.32).
+    """
+    head = replicated(
+        "score", built.hidden_size, number_of_labels(config), quantizable=False, dtype=HEAD_DTYPE
+    )
+    return with_head(built, head)
+
+
+def number_of_labels(config: ModelConfig) -> int:
+    """How many labels the config names, at its root before its language part; 2 when none are named.
+
+    Source: vllm/model_executor/models/adapters.py:_resolve_num_labels (0.32).
+    """
+    for section in (config.root, config.language):
+        count = section.optional_integer("num_labels", minimum=1, maximum=MOST_LABELS)
+        names = section.get("id2label")
+        if count is None and isinstance(names, Mapping) and names:
+            count = len(names)
+        if count is not None and count != DEFAULT_LABELS:
+            return count
+    return DEFAULT_LABELS
+
+
+def with_head(built: Architecture, *head: Linear) -> Architecture:
+    """The architecture with `head` in place of lm_head."""
+    kept: tuple[Module, ...] = tuple(
+        module for module in built.last if not isinstance(module, VocabEmbedding)
+    )
+    return replace(built, last=(*kept, *head))
+
+
+def read_internlm2_reward(config: ModelConfig) -> Architecture:
+    """InternLM2's reward models: one number a token.
+
+    Source: vllm/model_executor/models/internlm2.py:InternLM2ForRewardModel (0.32).
+    """
+    built = decoder.SECTION_READERS["internlm2"](config, config.language)
+    return with_head(built, in_float32(row("v_head", built.hidden_size, 1)))
+
+
+def read_qwen2_reward(labels: int, config: ModelConfig) -> Architecture:
+    """Qwen2's reward models: two layers, to one number a token or to two a step.
+
+    Source: vllm/model_executor/models/qwen2_rm.py (0.32).
+    """
+    built = decoder.SECTION_READERS["qwen2"](config, config.language)
+    hidden = built.hidden_size
+    first = column("score.0", hidden, hidden, bias=True)
+    return with_head(built, in_float32(first), in_float32(row("score.2", hidden, labels, bias=True)))
+
+
+def in_float32(linear: Linear) -> Linear:
+    """`linear` as the engine keeps a head."""
+    return replace(linear, dtype=HEAD_DTYPE, quantizable=False)
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "InternLM2ForRewardModel": read_internlm2_reward,
+    "Qwen2ForRewardModel": partial(read_qwen2_reward, 1),
+    "Qwen2ForProcessRewardModel": partial(read_qwen2_reward, 2),
+}
