@@ -40,6 +40,9 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "invalid-value": Message("{field} cannot be {value}: {reason}", "enter a value of the kind that is named"),
     "catalogue-entry": Message("{field} of the catalogue is wrong: {reason}", "correct the entry"),
+    "unreadable-pin": Message(
+        "{field} of this link is no scenario: {value}", "pin the scenario again, at most {limit}"
+    ),
     "unknown-accelerator": Message("{value} is not in the catalogue of accelerators", "choose {near}"),
     "unknown-model": Message("{value} is not in the catalogue of models", "choose {near}, or give its config.json"),
     # -- Hugging Face Hub
@@ -360,6 +363,27 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "start-failed": Message(
         "the engine stopped, and its own error is not among the lines", "send the lines before this one as well"
+    ),
+    # -- pre-run of vllm-mindspore
+    "prerun-model-share": Message(
+        "{field}={value} leaves nothing for the KV cache: the budget is {limit} GB, and the engine would compute a "
+        "negative number of blocks",
+        "lower it below {limit}",
+    ),
+    "prerun-peak-below-kv": Message(
+        "a peak of {value} GB is not more than the {kv} GB that this pre-run gives the KV cache alone",
+        "check that the settings are those of the run that was logged",
+    ),
+    "prerun-no-kv": Message(
+        "weights and activations need {value} GB, and the budget is {limit} GB: nothing is left for the KV cache",
+        "lower --max-model-len to 8192 or 4096, or use more cards",
+    ),
+    "prerun-no-peak": Message(
+        "the log has no “actual peak used mem”", "set GLOG_v=1, send one request of the full length, and paste again"
+    ),
+    "prerun-system-share": Message(
+        "only {left} GB stay outside the budget, and system and driver take about {system} GB",
+        "lower --gpu-memory-utilization to {share}, and compare with npu-smi info",
     ),
     # -- why a start may differ from its plan
     "cause-display": Message(

@@ -6,7 +6,7 @@ from kvcore.errors import KvPlannerError, LogError
 from kvcore.evidence.calibration import compare
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.plan import plan
-from pages.ui import check_log, check_result, notes, shell, state
+from pages.ui import check_log, check_result, notes, prerun, shell, state
 
 shell.guard()
 t = state.translator()
@@ -38,3 +38,5 @@ with log_tab:
             if compared.measured_parts:
                 check_result.comparison(compared, planned, t)
                 check_result.use_measurements(log, found, planned, t)
+with prerun_tab:
+    prerun.section(t)

@@ -1,0 +1,264 @@
+"""The pre-run of vllm-mindspore, which does not profile: from one run's peak to the memory the KV cache can have.
+
+GB are 2**30 bytes here, as in the guide that the procedure is from.
+Source: vllm-mindspore's tuning guide for Ascend, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvcore.errors import Notice, ScenarioError
+from kvcore.evidence.startup_log import StartupLog
+from kvcore.memory.mindspore import (
+    DEFAULT_MODEL_GB,
+    DEFAULT_TOTAL_GB,
+    MODEL_VARIABLE,
+    SYSTEM_GIB,
+    TOTAL_VARIABLE,
+)
+from kvcore.units import GIB
+
+DEFAULT_UTILIZATION: Final = 0.9
+DEFAULT_LENGTH: Final = 16384
+UTILIZATION_STEPS: Final = (0.87, 0.85, 0.8)
+"""What to try below the present one. Source: as above, sections 3.2.1 and 4."""
+LENGTH_STEPS: Final = (8192, 4096)
+LEVEL_VARIABLE: Final = "GLOG_v"
+"""At 1 the runtime logs its peak."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreRun:
+    """The pre-run's settings. The defaults are the guide's, for a card of 64 GB.
+
+    Raises ScenarioError `prerun-model-share` when nothing is left for the KV cache: the engine would compute a
+    negative number of blocks.
+
+    Example:
+        >>> round(PreRun().kv_gb, 1)
+        7.6
+    """
+
+    total_gb: float = DEFAULT_TOTAL_GB
+    model_gb: float = DEFAULT_MODEL_GB
+    gpu_memory_utilization: float = DEFAULT_UTILIZATION
+    max_model_len: int = DEFAULT_LENGTH
+
+    def __post_init__(self) -> None:
+        if self.model_gb >= self.budget_gb:
+            raise ScenarioError(
+                "prerun-model-share",
+                field=MODEL_VARIABLE,
+                value=f"{self.model_gb:g}",
+                limit=f"{self.budget_gb:.1f}",
+            )
+
+    @property
+    def budget_gb(self) -> float:
+        """ASCEND_TOTAL_MEMORY_GB × gpu_memory_utilization.
+
+        Example:
+            >>> round(PreRun().budget_gb, 1)
+            57.6
+        """
+        return self.total_gb * self.gpu_memory_utilization
+
+    @property
+    def kv_gb(self) -> float:
+        """What the pre-run gives the KV cache: the budget less vLLM_MODEL_MEMORY_USE_GB."""
+        return self.budget_gb - self.model_gb
+
+    @property
+    def exports(self) -> Mapping[str, str]:
+        """Environment of the pre-run."""
+        return {LEVEL_VARIABLE: "1", **_exports(self.total_gb, self.model_gb)}
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Flags of the pre-run: one request of the full length."""
+        return _flags(self.gpu_memory_utilization, 1, self.max_model_len, self.max_model_len)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """`prerun-system-share` when what system and driver take does not fit beside the budget."""
+        left_gb = self.total_gb - self.budget_gb
+        if left_gb >= SYSTEM_GIB:
+            return ()
+        share = math.floor(100 * (1 - SYSTEM_GIB / self.total_gb)) / 100
+        params = {"left": f"{left_gb:.1f}", "system": f"{SYSTEM_GIB:g}", "share": f"{share:g}"}
+        return (Notice(code="prerun-system-share", field="gpu_memory_utilization", params=params),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreRunResult:
+    """What follows from the peak of the pre-run.
+
+    Raises ScenarioError `prerun-peak-below-kv` for a peak that does not even hold the pre-run's KV cache, and
+    `prerun-no-kv` when weights and activations take the whole budget.
+
+    Example:
+        >>> found = PreRunResult(prerun=PreRun(), peak_gb=29614 / 1024, bytes_per_token=70272)
+        >>> round(found.peak_gb, 1), round(found.model_gb, 1), round(found.kv_gb, 1)
+        (28.9, 21.3, 36.3)
+        >>> found.final_model_gb, round(found.final_kv_gb, 1), found.max_num_seqs
+        (22, 35.6, 33)
+    """
+
+    prerun: PreRun
+    peak_gb: float
+    """"actual peak used mem": weights, activations and the KV cache together."""
+    bytes_per_token: float
+    """KV bytes of one token on one card."""
+
+    def __post_init__(self) -> None:
+        if self.peak_gb <= self.prerun.kv_gb:
+            raise ScenarioError(
+                "prerun-peak-below-kv",
+                field="peak_used_gib",
+                value=f"{self.peak_gb:.1f}",
+                kv=f"{self.prerun.kv_gb:.1f}",
+            )
+        if self.final_model_gb >= self.prerun.budget_gb:
+            raise ScenarioError(
+                "prerun-no-kv",
+                field=MODEL_VARIABLE,
+                value=str(self.final_model_gb),
+                limit=f"{self.prerun.budget_gb:.1f}",
+            )
+
+    @property
+    def model_gb(self) -> float:
+        """Weights and activations: the peak less the KV cache of the pre-run."""
+        return self.peak_gb - self.prerun.kv_gb
+
+    @property
+    def kv_gb(self) -> float:
+        """The KV cache that can be given: the budget less weights and activations."""
+        return self.prerun.budget_gb - self.model_gb
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in `kv_gb`."""
+        return int(self.kv_gb * GIB / self.bytes_per_token)
+
+    @property
+    def final_model_gb(self) -> int:
+        """vLLM_MODEL_MEMORY_USE_GB of the final start: whole GB, rounded up to be safe."""
+        return math.ceil(self.model_gb - 1e-9)
+
+    @property
+    def final_kv_gb(self) -> float:
+        """What the engine then gives the KV cache."""
+        return self.prerun.budget_gb - self.final_model_gb
+
+    @property
+    def final_tokens(self) -> int:
+        """Tokens in `final_kv_gb`."""
+        return int(self.final_kv_gb * GIB / self.bytes_per_token)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Requests of the full length whose tokens stay below `final_tokens`; 0 when not even one does."""
+        return max(0, self.final_tokens - 1) // self.prerun.max_model_len
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """max_num_seqs × max_model_len, which is below `final_tokens`: the guide's two rules at once."""
+        return max(1, self.max_num_seqs) * self.prerun.max_model_len
+
+    @property
+    def exports(self) -> Mapping[str, str]:
+        """Environment of the final start."""
+        return _exports(self.prerun.total_gb, self.final_model_gb)
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Flags of the final start."""
+        prerun = self.prerun
+        seqs = max(1, self.max_num_seqs)
+        return _flags(prerun.gpu_memory_utilization, seqs, prerun.max_model_len, self.max_num_batched_tokens)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """What to change after an out-of-memory. `values` in the order to try them; empty without a number."""
+
+    field: str
+    values: tuple[str, ...]
+
+
+def out_of_memory_remedies(prerun: PreRun, tensor_parallel_size: int) -> tuple[Remedy, ...]:
+    """In the guide's order: a larger model share, a lower utilization, a shorter length, more cards.
+
+    Example:
+        >>> [(remedy.field, remedy.values) for remedy in out_of_memory_remedies(PreRun(), 8)][:2]
+        [('vLLM_MODEL_MEMORY_USE_GB', ('51', '52', '54')), ('gpu_memory_utilization', ('0.87', '0.85', '0.8'))]
+    """
+    return tuple(_remedies(prerun, tensor_parallel_size))
+
+
+def _remedies(prerun: PreRun, tensor_parallel_size: int) -> Iterator[Remedy]:
+    shares = [math.floor(prerun.model_gb) + step for step in (1, 2, 4)]
+    yield Remedy(
+        field=MODEL_VARIABLE, values=tuple(str(share) for share in shares if share < prerun.budget_gb)
+    )
+    lower = [
+        step
+        for step in UTILIZATION_STEPS
+        if step < prerun.gpu_memory_utilization and step * prerun.total_gb > prerun.model_gb
+    ]
+    yield Remedy(field="gpu_memory_utilization", values=tuple(f"{step:g}" for step in lower))
+    lengths = [length for length in LENGTH_STEPS if length < prerun.max_model_len]
+    yield Remedy(field="max_model_len", values=tuple(map(str, lengths)))
+    yield Remedy(field="tensor_parallel_size", values=(str(2 * tensor_parallel_size),))
+
+
+def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
+    """`given` with what the log's exports and flags say instead."""
+    flags = log.flags
+    return replace(
+        given,
+        total_gb=_number(log.env.get(TOTAL_VARIABLE), given.total_gb),
+        model_gb=_number(log.env.get(MODEL_VARIABLE), given.model_gb),
+        gpu_memory_utilization=flags.gpu_memory_utilization or given.gpu_memory_utilization,
+        max_model_len=flags.max_model_len
+        if flags.max_model_len is not None and flags.max_model_len > 0
+        else given.max_model_len,
+    )
+
+
+def _number(text: str | None, default: float) -> float:
+    try:
+        value = float(text) if text is not None else default
+    except ValueError:
+        return default
+    return value if 0 < value < 1e4 else default
+
+
+def documented_bytes_per_token(layers: int, heads: int, head_size: int) -> int:
+    """layers × heads × head_size × 2: the guide's bytes of a token, which is not what latent attention keeps.
+
+    Example:
+        >>> documented_bytes_per_token(61, 128, 128)
+        1998848
+        >>> round(documented_bytes_per_token(61, 128, 128) / (61 * (512 + 64) * 2), 1)
+        28.4
+    """
+    return layers * heads * head_size * 2
+
+
+def _exports(total_gb: float, model_gb: float) -> dict[str, str]:
+    return {TOTAL_VARIABLE: f"{total_gb:g}", MODEL_VARIABLE: f"{model_gb:g}"}
+
+
+def _flags(utilization: float, seqs: int, length: int, batched_tokens: int) -> dict[str, str]:
+    return {
+        "--gpu-memory-utilization": f"{utilization:g}",
+        "--max-num-seqs": str(seqs),
+        "--max-model-len": str(length),
+        "--max-num-batched-tokens": str(batched_tokens),
+    }

@@ -1,0 +1,64 @@
+"""The guided pre-run on the Check page, in both languages."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.test_page_check import keys, log, open_check
+from tests.test_page_plan import checked, params, seen
+
+DEEPSEEK = {
+    "model": "deepseek-ai/DeepSeek-V3",
+    "accelerator": "Ascend-910B1-64GB",
+    "tensor_parallel_size": "16",
+}
+
+
+def commands(app: AppTest) -> str:
+    return "\n".join(element.value for element in app.code)
+
+
+def numbers(app: AppTest) -> list[str]:
+    return [str(value) for value in app.table[0].value.iloc[:, -1]]
+
+
+@pytest.mark.parametrize(("locale", "title"), [("en-US", "3. The arithmetic"), ("zh-CN", "3. 计算过程")])
+def test_the_guide_s_walk_through(locale: str, title: str) -> None:
+    app = open_check(locale, **DEEPSEEK)
+    checked(app.button(key="prerun.sample").click().run())
+    assert title in seen(app)
+    assert numbers(app)[:3] == ["64 × 0.9 − 50 = 7.6", "28.9 − 7.6 = 21.3", "57.6 − 21.3 = 36.3"]
+    assert "÷ 70,272 = " in numbers(app)[3]
+    assert "export vLLM_MODEL_MEMORY_USE_GB=22" in commands(app)
+    assert "1,998,848" in seen(app)
+    assert "28.4" in seen(app)
+
+
+def test_the_final_settings_become_the_scenario() -> None:
+    app = open_check(**DEEPSEEK)
+    checked(app.button(key="prerun.sample").click().run())
+    checked(app.button(key="prerun.take").click().run())
+    link = params(app)
+    assert (link["engine"], link["env.vLLM_MODEL_MEMORY_USE_GB"], link["max_num_seqs"]) == (
+        "vllm-mindspore",
+        "22",
+        "33",
+    )
+    assert "prerun.take" not in keys(app)
+
+
+def test_other_settings_change_the_commands() -> None:
+    app = open_check()
+    checked(app.number_input(key="prerun.total").set_value(32.0).run())
+    assert "negative number of blocks" in seen(app)
+    checked(app.number_input(key="prerun.model").set_value(20.0).run())
+    assert "export ASCEND_TOTAL_MEMORY_GB=32" in commands(app)
+    assert "export vLLM_MODEL_MEMORY_USE_GB=20" in commands(app)
+
+
+def test_a_log_without_a_peak_and_one_that_is_none() -> None:
+    app = open_check()
+    checked(app.text_area(key="prerun.text").set_value(log("v1_0.9.2_a100.log")).run())
+    assert "GLOG_v=1" in seen(app)
+    checked(app.text_area(key="prerun.text").set_value("nothing of the kind").run())
+    assert "start-up lines" in seen(app)
+    assert app.text_area(key="prerun.text").value == "nothing of the kind"
