@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from kvcore.catalogue import find_model
 from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
@@ -182,3 +183,21 @@ class TestSharedExperts:
             DEEPSEEK_MOE, tensor_parallel_size=2, data_parallel_size=2, enable_expert_parallel=True
         ).parameters
         assert both - alone == 3 * (-16 * routed + shared // 2)
+
+    @pytest.mark.parametrize(
+        ("model", "expected"),
+        [
+            ("deepseek-ai/DeepSeek-V2-Lite", 8_994_282_496),
+            ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 66_368_744_704),
+            ("Qwen/Qwen3-Next-80B-A3B-Instruct", 41_221_321_088),
+            ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 17_357_583_872),
+            ("deepseek-ai/DeepSeek-V4-Flash", 42_405_631_196),
+            ("zai-org/GLM-4.5-Air", 57_095_096_832),
+        ],
+    )
+    def test_a_rank_of_two_by_two_with_experts_dealt_weighs_what_the_engines_classes_weigh(
+        self, model, expected
+    ):
+        """vLLM 0.32's own classes for this config, built without a GPU: tensor and data parallel 2, expert parallel."""
+        parallel = {"tensor_parallel_size": 2, "data_parallel_size": 2, "enable_expert_parallel": True}
+        assert weigh(dict(find_model(model).config.raw), **parallel).parameters == expected

@@ -199,10 +199,14 @@ def gated_mlp(
         split=Split.COLUMN,
         bias=bias,
         parts=(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
-        whole_beside_expert_ranks=whole_beside_expert_ranks,
     )
-    down = row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias)
-    return up, replace(down, whole_beside_expert_ranks=whole_beside_expert_ranks)
+    pair = (up, row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias))
+    return beside_expert_ranks(pair) if whole_beside_expert_ranks else pair
+
+
+def beside_expert_ranks(linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
+    """Shared experts that every rank holds whole when tokens are cut before the routed ones."""
+    return tuple(replace(linear, whole_beside_expert_ranks=True) for linear in linears)
 
 
 def plain_mlp(

@@ -215,7 +215,9 @@ def expert_modules(
     elif section.string("topk_method", "") == "noaux_tc":
         modules.append(Parameter(name="ffn.gate.bias", replicated=moe.num_experts, dtype="float32"))
     if moe.shared_intermediate_size:
-        modules += gated_mlp(hidden, moe.shared_intermediate_size, "ffn.shared_experts")
+        modules += gated_mlp(
+            hidden, moe.shared_intermediate_size, "ffn.shared_experts", whole_beside_expert_ranks=True
+        )
     return tuple(modules)
 
 

@@ -196,7 +196,9 @@ def expert_modules(hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
             top_k=moe.top_k,
         ),
         *(
-            gated_mlp(hidden, moe.shared_intermediate_size, "mlp.shared_expert")
+            gated_mlp(
+                hidden, moe.shared_intermediate_size, "mlp.shared_expert", whole_beside_expert_ranks=True
+            )
             if moe.shared_intermediate_size
             else ()
         ),

@@ -67,6 +67,9 @@ def read(config: ModelConfig) -> Architecture:
     )
 
 
+DIVIDES_SHARED_EXPERTS: Final = ("glm4_moe_lite",)
+"""Models whose shared experts the ranks always divide. Source: vllm/model_executor/models/glm4_moe_lite.py (0.32)."""
+
 MOONVIT: Final = ("kimi_k25",)
 """Models whose vision tower is the three-dimensional MoonViT."""
 
@@ -160,7 +163,12 @@ def expert_modules(
         name = f"{prefix}.gate.e_score_correction_bias"
         modules.append(Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
     if moe.shared_intermediate_size:
-        modules += gated_mlp(hidden_size, moe.shared_intermediate_size, f"{prefix}.shared_experts")
+        modules += gated_mlp(
+            hidden_size,
+            moe.shared_intermediate_size,
+            f"{prefix}.shared_experts",
+            whole_beside_expert_ranks=section.model_type not in DIVIDES_SHARED_EXPERTS,
+        )
     return tuple(modules)
 
 

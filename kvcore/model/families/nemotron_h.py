@@ -18,6 +18,7 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import (
     Heads,
     attention,
+    beside_expert_ranks,
     cache_of,
     column,
     decoder,
@@ -187,8 +188,8 @@ def latent_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tupl
         ]
     if moe.shared_intermediate_size:
         prefix = "mixer.shared_experts"
-        modules += plain_mlp(
-            hidden, moe.shared_intermediate_size, f"{prefix}.up_proj", f"{prefix}.down_proj", bias=False
+        modules += beside_expert_ranks(
+            plain_mlp(hidden, moe.shared_intermediate_size, f"{prefix}.up_proj", f"{prefix}.down_proj")
         )
     return tuple(modules)
 

@@ -130,7 +130,12 @@ def llama4_layer(
         body: tuple[Module, ...] = (
             replicated("feed_forward.router", hidden, moe.num_experts, quantizable=False),
             experts_of(moe, hidden, "feed_forward.experts"),
-            *gated_mlp(hidden, moe.shared_intermediate_size, "feed_forward.shared_expert"),
+            *gated_mlp(
+                hidden,
+                moe.shared_intermediate_size,
+                "feed_forward.shared_expert",
+                whole_beside_expert_ranks=True,
+            ),
         )
     else:
         body = gated_mlp(hidden, section.integer("intermediate_size_mlp"), "feed_forward")
