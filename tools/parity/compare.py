@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -78,6 +79,15 @@ def request_of(row: Row, header: Row, available_gib: float) -> dict[str, Any]:
         "measured": {"available_kv_gib": available_gib},
         **row["args"],
     }
+
+
+def command_line(row: Row, header: Row) -> list[str]:
+    """The arguments of `vllm serve` that kvcore writes for a row; none where kvcore refuses the deployment."""
+    result = answer(json.dumps(request_of(row, header, 40.0)))
+    if result["status"] == "error":
+        return []
+    words = shlex.split(result["launch"])
+    return words[words.index("serve") + 1 :]
 
 
 def disagreements(row: Row, header: Row) -> list[Disagreement]:

@@ -127,6 +127,12 @@ def deployments() -> Iterator[dict[str, Any]]:
             yield _job(model, card, {"tensor_parallel_size": tp, **flags})
 
 
+def special() -> Iterator[dict[str, Any]]:
+    """The special cases alone."""
+    for model, card, tp, flags in CASES:
+        yield _job(model, card, {"tensor_parallel_size": tp, **flags})
+
+
 def _breadth() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
     """Each model of the catalogue: on one H100 as it comes; cut over many with an fp8 cache; on A100s."""
     for entry in load_models():

