@@ -19,8 +19,10 @@ from kvcore.evidence.log_report import log_report, log_table
 from kvcore.evidence.logs import read_log
 from kvcore.hub import fetch_model
 from kvcore.plan import plan
+from kvcore.present.choices import engine_versions
 from kvcore.present.sweep_rows import json_lines, table_lines
 from kvcore.request import Json, parse_request, scenario_from_request
+from kvcore.scenario import Engine
 
 UNREADABLE_INPUT = 2
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
@@ -67,9 +69,13 @@ def _parser() -> argparse.ArgumentParser:
 
     sweeping = commands.add_parser("sweep", help="every model on every accelerator, or those that are named")
     sweeping.add_argument("--models", type=_names, default=(), help="catalogue ids, separated by commas")
-    sweeping.add_argument("--accelerators", type=_names, default=(), help="catalogue ids, separated by commas")
+    sweeping.add_argument(
+        "--accelerators", type=_names, default=(), help="catalogue ids, separated by commas"
+    )
     sweeping.add_argument("--tensor-parallel-sizes", type=_lengths, default=SIZES, help="1,2,4,8")
-    sweeping.add_argument("--max-model-len", type=int, help="8192, or what the model allows where that is less")
+    sweeping.add_argument(
+        "--max-model-len", type=int, help="8192, or what the model allows where that is less"
+    )
     sweeping.add_argument("--gpu-memory-utilization", type=float)
     sweeping.add_argument("--kv-cache-dtype")
     sweeping.add_argument("--quantization")
@@ -191,8 +197,6 @@ def _catalogue(arguments: argparse.Namespace) -> int:
 
 def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
     """The catalogue as plain rows, by kind."""
-    from kvcore.engine.versions import known_versions
-
     return {
         "models": [
             {"id": entry.id, "source": entry.source, "checked": entry.checked}
@@ -210,6 +214,8 @@ def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
             for card in catalogue.load_accelerators()
         ],
         "engines": [
-            {"engine": engine.value, "version": str(version)} for engine, version in known_versions()
+            {"engine": engine.value, "version": version}
+            for engine in Engine
+            for version in engine_versions(engine)
         ],
     }

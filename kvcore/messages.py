@@ -1,0 +1,474 @@
+"""The English words of every coded error and notice: what is wrong, and what the person can do about it.
+
+The page translates them by code; `{params}` are filled in after translation, so that untrusted text is never part of
+a msgid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Message(NamedTuple):
+    text: str
+    """What is wrong, lower case, with `{params}`."""
+    next_step: str
+    """What the person can do."""
+
+
+MESSAGES: Final[Mapping[str, Message]] = {
+    # -- request, link, page
+    "invalid-json": Message(
+        "the input is not JSON: {reason}", "check the text for a missing bracket or comma"
+    ),
+    "input-too-large": Message(
+        "the input is larger than {limit}", "send the config.json itself, not the whole checkpoint"
+    ),
+    "input-too-deep": Message("the JSON is nested deeper than {limit} levels", "send the plain config.json"),
+    "unknown-field": Message("the request has no field {field}", "remove it, or check its spelling"),
+    "unknown-link-version": Message(
+        "this link is of version {value}, and only version 1 is known",
+        "compare the settings with those of the sender",
+    ),
+    "invalid-value": Message(
+        "{field} cannot be {value}: {reason}", "enter a value of the kind that is named"
+    ),
+    "catalogue-entry": Message("{field} of the catalogue is wrong: {reason}", "correct the entry"),
+    "unreadable-pin": Message(
+        "{field} of this link is no scenario: {value}", "pin the scenario again, at most {limit}"
+    ),
+    "unknown-accelerator": Message("{value} is not in the catalogue of accelerators", "choose {near}"),
+    "unknown-model": Message(
+        "{value} is not in the catalogue of models", "choose {near}, or give its config.json"
+    ),
+    # -- Hugging Face Hub
+    "hub-invalid-id": Message(
+        "{value} is not a model id",
+        "write it as on the Hub: owner/name, letters, digits, dots, dashes, underscores",
+    ),
+    "hub-invalid-revision": Message("{value} is not a revision", "give a branch, a tag or a commit"),
+    "hub-not-found": Message(
+        "the Hub has no model {value}", "check the id; a private model can be planned from its config.json"
+    ),
+    "hub-gated": Message(
+        "{value} is gated: its owner gives access on request",
+        "set HF_TOKEN on the server, or upload the model's config.json",
+    ),
+    "hub-no-config": Message(
+        "{value} has no config.json",
+        "choose the repository with the safetensors weights, or paste a config.json",
+    ),
+    "hub-offline": Message(
+        "the Hub cannot be asked: the server is offline (HF_HUB_OFFLINE)",
+        "choose a bundled model, or upload the model's config.json",
+    ),
+    "hub-unreachable": Message(
+        "the Hub could not be reached: {reason}",
+        "try again, set HF_ENDPOINT to a mirror, or upload the model's config.json",
+    ),
+    "hub-timeout": Message(
+        "the Hub did not answer within {limit} seconds", "try again, or upload the model's config.json"
+    ),
+    "hub-too-large": Message(
+        "{file} of {value} is larger than {limit}",
+        "upload the part of the config.json that describes the model",
+    ),
+    "hub-malformed": Message(
+        "{file} of {value} cannot be read: {reason}",
+        "tell the model's owner, or paste a corrected config.json",
+    ),
+    # -- plan
+    "quantization-not-in-config": Message(
+        "the name says {format}, but the config names no quantization: planned unquantized",
+        "give the config.json of the quantized release, with its side file, or --quantization",
+    ),
+    # -- request log
+    "request-log-too-large": Message("the request log is larger than {limit}", "send a sample of the lines"),
+    "request-log-empty": Message(
+        "no line of the request log is a request: {lines} lines were read",
+        "use JSON lines with usage token counts, a prompt, or messages",
+    ),
+    "missing-field": Message("{field} is missing", "add it"),
+    "invalid-catalogue-entry": Message("{field}: {reason}", "correct the bundled file"),
+    # -- config.json
+    "missing-config-key": Message(
+        "the config has no {key}, which this kind of model needs",
+        "send the complete config.json of the checkpoint",
+    ),
+    "invalid-config-value": Message(
+        "the config's {field} cannot be {value}: {reason}", "check the config.json against the original"
+    ),
+    "contradicting-config": Message(
+        "the config contradicts itself: {reason}", "check the config.json against the original"
+    ),
+    "unknown-architecture": Message(
+        "no reader knows the architecture {architecture}: {reason}",
+        "choose a model of a known family, or give the weights and the KV memory yourself",
+    ),
+    "unknown-quantization": Message(
+        "no formula is known for the quantization {method}", "choose a checkpoint in another format"
+    ),
+    "quantization-mismatch": Message(
+        "Quantization method specified in the model config ({method}) does not match the quantization method specified "
+        "in the `quantization` argument ({requested}).",
+        "leave --quantization out: the checkpoint names its own method",
+    ),
+    "duplicate-reader": Message("{field} claims {name}, which another family reads", "remove one of the two"),
+    # -- what the engine refuses
+    "heads-not-divisible": Message(
+        "Total number of attention heads ({heads}) must be divisible by tensor parallel size ({ranks}).",
+        "choose a tensor parallel size that divides the attention heads",
+    ),
+    "size-not-divisible": Message(
+        "{size} is not divisible by {ranks}",
+        "choose a tensor parallel size that divides the sizes of the model",
+    ),
+    "unknown-kv-cache-dtype": Message(
+        "{value} is not a kv_cache_dtype that is known here", "choose auto, fp8, or another one of the list"
+    ),
+    "context-parallel-window": Message(
+        "DCP not support sliding window.", "set decode_context_parallel_size to 1 for this model"
+    ),
+    "context-parallel-ranks": Message(
+        "Decode context parallelism for GQA/MQA requires `--tensor-parallel-size` ({ranks}) to be greater than the "
+        "model's total number of KV heads ({heads}).",
+        "increase tensor_parallel_size, or set decode_context_parallel_size to 1",
+    ),
+    "context-parallel-size": Message(
+        "`--decode-context-parallel-size` ({value}) exceeds the maximum supported value ({maximum}) for "
+        "`--tensor-parallel-size` ({ranks}) and {heads} model KV heads.",
+        "choose a smaller decode_context_parallel_size",
+    ),
+    "context-parallel-division": Message(
+        "tp_size={ranks} must be divisible by dcp_size={value}.",
+        "choose a decode_context_parallel_size that divides tensor_parallel_size",
+    ),
+    "cache-pages-not-unifiable": Message(
+        "The page size of the layer is not divisible by the maximum page size. "
+        "Cannot unify by adjusting block_size. (pages of {pages} bytes)",
+        "use a newer engine version, or another kv_cache_dtype",
+    ),
+    "cache-kinds-not-unifiable": Message(
+        "Hybrid KV cache manager is disabled but failed to convert the KV cache specs to one unified type.",
+        "do not disable the hybrid KV cache manager for this model",
+    ),
+    "state-blocks-too-few": Message(
+        "max_num_seqs ({value}) exceeds available Mamba cache blocks ({blocks}). Each decode sequence requires one "
+        "Mamba cache block, so CUDA graph capture cannot proceed. Please lower max_num_seqs to at most {blocks} or "
+        "increase gpu_memory_utilization.",
+        "lower max_num_seqs, or give the KV cache more memory",
+    ),
+    "state-heads-not-divisible": Message(
+        "{heads} state heads are not divisible by tensor parallel size {ranks}",
+        "choose a tensor parallel size that divides the heads of the recurrent layers",
+    ),
+    "speculative-tokens-not-divisible": Message(
+        "num_speculative_tokens:{value} must be divisible by n_predict={steps}",
+        "choose a multiple of the model's own prediction layers",
+    ),
+    "speculative-method-unsupported": Message(
+        "Unsupported speculative method: '{value}'",
+        "this checkpoint has no such draft layers: choose ngram, or a draft model",
+    ),
+    "draft-ranks": Message(
+        "speculative_draft_tensor_parallel_size={value} cannot be other value than 1 or target model "
+        "tensor_parallel_size ({ranks})",
+        "leave draft_tensor_parallel_size out",
+    ),
+    "lora-vocabulary": Message(
+        "When using LoRA, vocab size must be <= {limit} (this model's is {value})",
+        "use a newer engine version, or a model with a smaller vocabulary",
+    ),
+    "lora-unsupported": Message("{value} does not support LoRA yet.", "choose a model that does"),
+    "too-many-pipeline-stages": Message(
+        "{layers} layers cannot be divided over {stages} pipeline stages",
+        "choose a smaller pipeline parallel size",
+    ),
+    # -- flags
+    "engine-version-too-old": Message(
+        "engine version {value} is older than {oldest}, the oldest one that is known",
+        "choose a newer engine version",
+    ),
+    "engine-version-approximated": Message(
+        "engine version {asked} is not known exactly: planned as {used}",
+        "check the figures against a start-up log",
+    ),
+    "accelerator-assumed": Message(
+        "no accelerator is named: flags are resolved as for {name}", "name the accelerator"
+    ),
+    "dtype-falls-back": Message(
+        "{name} (compute capability {capability}) has no bfloat16: float16 is used",
+        "pass --dtype half where the engine does not fall back by itself",
+    ),
+    "max-model-len-above-model": Message(
+        "max_model_len {asked} is above the {derived} tokens that the model itself allows",
+        "set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1, or lower max_model_len",
+    ),
+    "bfloat16-unsupported": Message(
+        "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your {name} GPU has compute "
+        "capability {capability}. You can use float16 instead by explicitly setting the `dtype` flag in CLI, for "
+        "example: --dtype=half.",
+        "set dtype to half",
+    ),
+    "fp8-kv-unsupported": Message(
+        "FP8 KV cache is not supported by the attention backends on {name} (compute capability {capability}).",
+        "set kv_cache_dtype to auto",
+    ),
+    "memory-overrun": Message(
+        "the start takes {over} GiB more than the card has: {part} come on top of the budget",
+        "lower gpu_memory_utilization",
+    ),
+    "free-memory-below-utilization": Message(
+        "Free memory on device ({free}/{total} GiB) on startup is less than desired GPU memory utilization "
+        "({utilization}, {wanted} GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
+        "lower gpu_memory_utilization",
+    ),
+    "batch-below-sequences": Message(
+        "max_num_batched_tokens ({value}) must be greater than or equal to max_num_seqs ({sequences}).",
+        "raise max_num_batched_tokens, or lower max_num_seqs",
+    ),
+    "batch-below-length": Message(
+        "max_num_batched_tokens ({value}) is smaller than max_model_len ({length}). This effectively limits the "
+        "maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. Please increase "
+        "max_num_batched_tokens or decrease max_model_len.",
+        "raise max_num_batched_tokens, lower max_model_len, or leave chunked prefill on",
+    ),
+    "draft-model-unknown": Message(
+        "the config of the draft model {value} is not known, and nothing can be planned without it",
+        "choose a draft of the catalogue, or give its config.json",
+    ),
+    "draft-not-counted": Message(
+        "what speculative method {method} loads beside the model is not counted",
+        "check the weights against a start-up log, or give them yourself",
+    ),
+    "draft-head-assumed": Message(
+        "the config of the {method} head {model} is not known: one layer like the model's own is assumed",
+        "give the head's config.json",
+    ),
+    # -- start-up log
+    "log-too-large": Message("the log is larger than {limit}", "send the part up to the end of the start"),
+    "log-not-text": Message("the log is not text", "send the log as text, unpacked"),
+    "log-not-recognized": Message(
+        "none of the engine's start-up lines is in the {lines} lines that were read: looked for {expected}",
+        "send the output of vLLM, vllm-ascend or vllm-mindspore from its first line on",
+    ),
+    "log-several-starts": Message(
+        "the log holds {starts} starts; the last one was read", "send one start to look at another"
+    ),
+    "log-contradiction": Message(
+        "the log gives {field} as {first} and as {second}", "check whether two engines wrote into one log"
+    ),
+    "log-absurd-figure": Message(
+        "line {line} gives {field} as {value} {unit}, which cannot be, and was left out",
+        "check whether another process freed memory meanwhile",
+    ),
+    "log-line-cut": Message(
+        "{lines} lines are too long and were read in part", "send the log with its line breaks"
+    ),
+    # -- why a start failed; the words of the engine stand beside it
+    "start-context-too-long": Message(
+        "one request of {max_model_len} tokens needs {needed_gib} GiB of KV cache, and only {available_kv_gib} GiB "
+        "are left",
+        "lower --max-model-len to what fits, or store the KV cache as fp8, or use more GPUs",
+    ),
+    "start-context-exceeds-cache": Message(
+        "one request may have {max_model_len} tokens, and the KV cache holds only {kv_tokens}",
+        "lower --max-model-len to what the cache holds, or raise --gpu-memory-utilization",
+    ),
+    "start-no-kv-memory": Message(
+        "weights, activations and buffers use up the whole budget: nothing is left for the KV cache",
+        "raise --gpu-memory-utilization, or use more GPUs or smaller weights",
+    ),
+    "start-auto-fit-failed": Message(
+        "not even one token fits into the memory that is left",
+        "raise --gpu-memory-utilization, or use more GPUs or smaller weights",
+    ),
+    "start-memory-taken": Message(
+        "only {free_gib} of {total_gib} GiB were free at the start, and the engine was told to use {requested_gib} GiB",
+        "stop what else uses the card, or lower --gpu-memory-utilization",
+    ),
+    "start-external-weights": Message(
+        "another process holds {external_gib} GiB of weights on the card, more than the budget of {requested_gib} GiB",
+        "raise --gpu-memory-utilization above what the weights take",
+    ),
+    "start-profiling-disturbed": Message(
+        "another process freed memory on the card while the engine measured it",
+        "start again when nothing else starts or stops on the card",
+    ),
+    "start-too-few-state-blocks": Message(
+        "{max_num_seqs} sequences need a state block each, and there are {blocks} blocks",
+        "lower --max-num-seqs to the number of blocks, or raise --gpu-memory-utilization",
+    ),
+    "start-oom-sampler": Message(
+        "the warm-up of the sampler with {max_num_seqs} sequences found no memory: it lies outside the budget",
+        "lower --max-num-seqs, or leave more outside the budget with a lower --gpu-memory-utilization",
+    ),
+    "start-weights-do-not-fit": Message(
+        "the weights of one rank are larger than what is free on the card",
+        "use more GPUs with --tensor-parallel-size, or smaller weights",
+    ),
+    "start-above-model-length": Message(
+        "--max-model-len {max_model_len} is above what the model was trained for, {derived_max_model_len}",
+        "lower it, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 and accept worse answers",
+    ),
+    "start-batch-below-length": Message(
+        "a step takes {max_num_batched_tokens} tokens, less than one request of {max_model_len}, and prompts may not "
+        "be cut",
+        "raise --max-num-batched-tokens to the context length, or enable chunked prefill",
+    ),
+    "start-batch-below-sequences": Message(
+        "a step takes {max_num_batched_tokens} tokens, fewer than the {max_num_seqs} sequences",
+        "lower --max-num-seqs, or raise --max-num-batched-tokens",
+    ),
+    "start-pages-not-unifiable": Message(
+        "layers of this model keep pages of sizes that this engine version cannot put into one pool",
+        "use a newer engine version, or leave --kv-cache-dtype and --block-size out",
+    ),
+    "start-hybrid-manager-needed": Message(
+        "the layers of this model keep different kinds of cache, which only the hybrid KV cache manager can hold",
+        "leave --disable-hybrid-kv-cache-manager out",
+    ),
+    "start-block-above-batch": Message(
+        "a block holds {block_size} tokens, more than the {max_num_batched_tokens} of one step",
+        "raise --max-num-batched-tokens to the block size",
+    ),
+    "start-workspace-locked": Message(
+        "a kernel asked for a larger workspace than the profile run had shown",
+        "use a newer engine version, or start with --enforce-eager to see which layer asks",
+    ),
+    "start-heads-not-divisible": Message(
+        "{heads} attention heads cannot be divided over {tensor_parallel_size} ranks",
+        "choose a tensor parallel size that divides the heads",
+    ),
+    "start-layers-not-grouped": Message(
+        "the engine could not place every layer into a cache group: an error of this version",
+        "use a newer engine version",
+    ),
+    "start-oom-loading": Message(
+        "the card ran out of memory while the weights were loaded: they are larger than what is free",
+        "use more GPUs with --tensor-parallel-size, or smaller weights",
+    ),
+    "start-oom-profiling": Message(
+        "the weights fit, and the profile run then ran out of memory: its activations are too large",
+        "lower --max-num-batched-tokens, --max-num-seqs or the images per prompt",
+    ),
+    "start-oom-graphs": Message(
+        "the KV cache was allocated, and graphs and buffers outside the budget then found no memory",
+        "lower --gpu-memory-utilization by what was missing, or start with --enforce-eager",
+    ),
+    "start-oom-warm-up": Message(
+        "graphs were captured, and the warm-up behind them found no memory",
+        "lower --max-num-seqs, or --gpu-memory-utilization",
+    ),
+    "start-oom-running": Message(
+        "the start succeeded, and a request later needed memory that the profile run had not seen",
+        "lower --gpu-memory-utilization, and look for prompt logprobs, large images or another process",
+    ),
+    "start-oom": Message(
+        "the card ran out of memory, and the log shows too little to say when",
+        "send the log from its first line on",
+    ),
+    "start-failed": Message(
+        "the engine stopped, and its own error is not among the lines",
+        "send the lines before this one as well",
+    ),
+    # -- pre-run of vllm-mindspore
+    "prerun-model-share": Message(
+        "{field}={value} leaves nothing for the KV cache: the budget is {limit} GB, and the engine would compute a "
+        "negative number of blocks",
+        "lower it below {limit}",
+    ),
+    "prerun-peak-below-kv": Message(
+        "a peak of {value} GB is not more than the {kv} GB that this pre-run gives the KV cache alone",
+        "check that the settings are those of the run that was logged",
+    ),
+    "prerun-no-kv": Message(
+        "weights and activations need {value} GB, and the budget is {limit} GB: nothing is left for the KV cache",
+        "lower --max-model-len to 8192 or 4096, or use more cards",
+    ),
+    "prerun-no-peak": Message(
+        "the log has no “actual peak used mem”",
+        "set GLOG_v=1, send one request of the full length, and paste again",
+    ),
+    "prerun-system-share": Message(
+        "only {left} GB stay outside the budget, and system and driver take about {system} GB",
+        "lower --gpu-memory-utilization to {share}, and compare with npu-smi info",
+    ),
+    # -- why a start may differ from its plan
+    "cause-display": Message(
+        "a display is attached: the desktop takes memory of this card",
+        "move the display to another card, or plan with the measured system part",
+    ),
+    "cause-other-process": Message(
+        "another process held memory of this card when the engine started",
+        "look with nvidia-smi or npu-smi and stop it, or plan with the measured system part",
+    ),
+    "cause-driver-context": Message(
+        "the driver's context on this machine has another size", "plan with the measured system part"
+    ),
+    "cause-communication": Message(
+        "communication buffers differ: NCCL or HCCL, custom all-reduce, the link between the cards",
+        "plan with the measured framework part for this number of GPUs",
+    ),
+    "cause-process-while-profiling": Message(
+        "another process took or freed memory while the engine measured itself",
+        "start again when nothing else runs on the card",
+    ),
+    "cause-extra-weights": Message(
+        "a draft model or adapter slots are loaded with the weights",
+        "check the draft model and the LoRA flags",
+    ),
+    "cause-quantized": Message(
+        "the checkpoint is quantized ({method}), and the planned model is not",
+        "choose the checkpoint that was started, or give its config.json",
+    ),
+    "cause-other-weights": Message(
+        "another checkpoint, precision or revision was loaded than the planned one",
+        "give the config.json of the checkpoint that was started",
+    ),
+    "cause-encoder": Message(
+        "the profile run of the image or audio encoder differs: limits per prompt, largest image, encoder budget",
+        "check --limit-mm-per-prompt and the processor's largest image",
+    ),
+    "cause-batched-tokens": Message(
+        "the log does not show how many tokens a step takes, so its default is assumed",
+        "set --max-num-batched-tokens in the scenario",
+    ),
+    "cause-eager": Message(
+        "the engine ran in eager mode: no CUDA graphs, and activations that are not compiled",
+        "set eager mode in the scenario, or leave --enforce-eager out",
+    ),
+    "cause-kernels": Message(
+        "other kernels were chosen for this card or build, with another workspace",
+        "compare the attention and MoE backends that the log names",
+    ),
+    "cause-capture-sizes": Message(
+        "other graph sizes were captured, or the memory pool was shared with the profile run",
+        "check --max-cudagraph-capture-size and the compilation config",
+    ),
+    "cause-patched-build": Message(
+        "this is not a release but a build of its own ({version})",
+        "compare with the release next to it, or plan with these measurements",
+    ),
+    "cause-follows-weights": Message("it follows from the weights", "see the weights"),
+    "cause-follows-activations": Message("it follows from the activations", "see the activations"),
+    "cause-follows-framework": Message("it follows from the framework's part", "see the framework's part"),
+    "cause-unknown": Message(
+        "nothing in the log tells why", "send the log from its first line on, at debug level if you can"
+    ),
+    "cause-other-version": Message(
+        "the log is of version {logged}, and the plan of {planned}", "take the log's scenario over"
+    ),
+    "cause-other-flags": Message(
+        "the plan has other values than the log: {fields}", "take the log's scenario over"
+    ),
+    "cause-unnamed-card": Message(
+        "the log does not tell which card it ran on: the plan is for {name}",
+        "choose the card in the sidebar, or send a log at debug level",
+    ),
+    "cause-driver": Message(
+        "the driver shows {logged} GiB, the catalogue {known} GiB for this card: an older or newer driver, or ECC",
+        "plan with the log's figure",
+    ),
+}
