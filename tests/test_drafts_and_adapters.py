@@ -23,6 +23,7 @@ FACTS = [
 KINDS = {
     "FullAttentionSpec": CacheKind.FULL_ATTENTION,
     "SlidingWindowSpec": CacheKind.SLIDING_WINDOW,
+    "ChunkedLocalAttentionSpec": CacheKind.CHUNKED_LOCAL_ATTENTION,
     "MLAAttentionSpec": CacheKind.MLA_ATTENTION,
     "MambaSpec": CacheKind.MAMBA,
 }
@@ -82,6 +83,7 @@ def test_adapter_slots_are_those_the_engine_allocates(fact: dict[str, Any]) -> N
         lora_bytes(
             got.scenario.config,
             got.architecture,
+            got.quantization,
             got.scenario.parallel,
             got.resolved.version,
             got.resolved.dtype,

@@ -43,7 +43,14 @@ def loaded_bytes(
     if scenario.enable_lora:
         slots = Slots(max_loras=scenario.max_loras, max_lora_rank=scenario.max_lora_rank)
         adapters = lora_bytes(
-            scenario.config, architecture, parallel, resolved.version, resolved.dtype, stage, slots
+            scenario.config,
+            architecture,
+            quantization,
+            parallel,
+            resolved.version,
+            resolved.dtype,
+            stage,
+            slots,
         )
         weights = replace(weights, adapters=adapters)
     if scenario.cpu_offload_gb:

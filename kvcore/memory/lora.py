@@ -36,6 +36,7 @@ class Slots:
 def lora_bytes(
     config: ModelConfig,
     architecture: Architecture,
+    quantization: Quantization,
     parallel: Parallel,
     version: Version,
     dtype: str,
@@ -56,9 +57,10 @@ def lora_bytes(
             "lora-unsupported", field="enable_lora", value=" ".join(config.architectures)
         )
     adapted = Adapted(
-        rank=Rank(quantization=Quantization(), parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype]),
+        rank=Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype]),
         slots=slots,
         what=what,
+        layer_prefix=f"{architecture.layer_prefix}.0.",
     )
     indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
     layers = [architecture.layers[index] for index in indices]
@@ -90,6 +92,8 @@ class Adapted:
     rank: Rank
     slots: Slots
     what: Adaptable
+    layer_prefix: str
+    """Of the layer whose names stand for all."""
 
     def embedding_elements(self, architecture: Architecture) -> int:
         """A is vocabulary × rank, B is hidden × rank, whole on every rank; and the rows that adapters could add."""
@@ -103,10 +107,15 @@ class Adapted:
         return self.slots.max_lora_rank * (vocabulary + hidden) + extra * hidden
 
     def layer_elements(self, layer: Layer) -> int:
-        """Of all adapted modules of one decoder layer."""
+        """Of all adapted modules of one decoder layer; the router of experts without a gate is left alone.
+
+        Source: vllm/lora/model_manager.py:LoRAModelManager._create_lora_modules (0.32.0).
+        """
+        experts = [module for module in layer.modules if isinstance(module, Experts)]
+        routers = {f"{module.name.rpartition('.')[0]}.gate" for module in experts if not module.gated}
         total = 0
         for module in layer.modules:
-            if isinstance(module, Linear):
+            if isinstance(module, Linear) and module.name not in routers:
                 total += self.linear_elements(module)
             elif isinstance(module, Experts) and self.what.limits.adapts_experts:
                 total += self.experts_elements(module)
@@ -146,15 +155,17 @@ class Adapted:
         return parts if parts > FUSED_PAIR and is_merged else 1
 
     def experts_elements(self, experts: Experts) -> int:
-        """Gate, up and down projections of every expert on this rank.
+        """Gate, up and down projections of every expert on this rank, padded as the experts are.
 
         Source: vllm/lora/layers/fused_moe.py:FusedMoEWithLoRA, FusedMoE3DWithLoRA (0.32).
         """
         rank = self.slots.max_lora_rank
         count, width, sharing = self.rank.experts_share(experts)
+        tiles = self.rank.quantization.expert_tiles(experts, self.layer_prefix + experts.name)
+        hidden, width = round_up(experts.hidden_size, tiles[0]), round_up(width, tiles[1])
         shards = sharing if self.slots.fully_sharded_loras else 1
         ups = 2 if experts.gated else 1
         up_slices = 1 if self.what.fused_expert_gates else ups
-        up = up_slices * divided(rank, shards) * experts.hidden_size + ups * width * rank
-        down = rank * width + divided(experts.hidden_size, shards) * rank
+        up = up_slices * divided(rank, shards) * hidden + ups * width * rank
+        down = rank * width + divided(hidden, shards) * rank
         return count * (up + down)

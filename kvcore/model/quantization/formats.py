@@ -75,12 +75,20 @@ class Format(Protocol):
     def experts_loading_bytes(self, shape: ExpertsShape) -> int:
         """What post-processing adds for good (negative: drops)."""
 
+    @property
+    def expert_tiles(self) -> tuple[int, int]:
+        """Multiples that hidden and intermediate size of the experts are padded to."""
+
 
 class FormatBase:
     """Formats that loading leaves as they are."""
 
     def experts_loading_bytes(self, shape: ExpertsShape) -> int:
         return 0
+
+    @property
+    def expert_tiles(self) -> tuple[int, int]:
+        return 1, 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -192,6 +192,10 @@ class Mxfp4(FormatBase):
     linears: bool = False
     group_size: int = 32
 
+    @property
+    def expert_tiles(self) -> tuple[int, int]:
+        return self.hidden_multiple, self.intermediate_multiple
+
     def linear_bytes(self, shape: LinearShape) -> int:
         if not self.linears:
             return UNQUANTIZED.linear_bytes(shape)

@@ -87,6 +87,10 @@ class Quantization:
         shape = experts_shape(experts, rank_experts, rank_intermediate, dtype_bytes, sharing_ranks)
         return self._experts_format(experts, name).experts_loading_bytes(shape)
 
+    def expert_tiles(self, experts: Experts, name: str) -> tuple[int, int]:
+        """Multiples that hidden and intermediate size of the experts are padded to on a rank."""
+        return self._experts_format(experts, name).expert_tiles
+
     def vocab_bytes(self, table: VocabEmbedding, rank_rows: int, dtype_bytes: int, name: str) -> int:
         """Bytes of an embedding or lm_head on one rank, bias apart."""
         shape = LinearShape(in_features=table.embedding_dim, outputs=(rank_rows,), element_bytes=dtype_bytes)

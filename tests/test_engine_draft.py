@@ -1,0 +1,229 @@
+"""Which draft a method loads, how many tokens it proposes, and what the engine refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvcore.engine.draft import draft_notices, proposed_tokens, read_draft
+from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
+from kvcore.memory.draft import draft_bytes, draft_parameter_bytes
+from kvcore.model.config import ModelConfig
+from kvcore.model.draft import Draft
+from kvcore.model.families import read_architecture
+from kvcore.model.quantization import Quantization
+from kvcore.plan import Plan, plan
+from kvcore.request import scenario_from_request, speculative_method
+from kvcore.scenario import Parallel, SpeculativeConfig
+from tests.engine_examples import LLAMA_8B
+
+LLAMA = read_architecture(ModelConfig.from_mapping(LLAMA_8B))
+HEAD = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 1,
+    "vocab_size": 128256,
+    "draft_vocab_size": 32000,
+    "max_position_embeddings": 2048,
+}
+PLAIN = Quantization()
+EAGLE3_PARAMETERS = 849_635_328
+"""As vLLM 0.32 builds it for Llama 3.1 8B: 0.79 GiB."""
+
+
+def draft_of(method: str, head: dict[str, Any] | None = None, **fields: Any) -> Draft | None:
+    config = None if head is None else ModelConfig.from_mapping(head)
+    speculative = SpeculativeConfig(method=method, num_speculative_tokens=3, config=config, **fields)
+    return read_draft(speculative, LLAMA, PLAIN, Parallel(), 4096)
+
+
+def planned(model: str, speculative: dict[str, Any], **fields: Any) -> Plan:
+    request = {"model": model, "accelerator": "H100-80GB", "speculative_config": speculative, **fields}
+    return plan(scenario_from_request(request))
+
+
+class TestHeads:
+    def test_eagle_3(self) -> None:
+        draft = draft_of("eagle3", HEAD)
+        assert draft is not None
+        assert draft_parameter_bytes(draft, Parallel(), "bfloat16") == EAGLE3_PARAMETERS
+        qkv = draft.layers[0].modules[0]
+        assert (qkv.name, getattr(qkv, "in_features", 0)) == ("self_attn.qkv_proj", 2 * 4096)
+
+    def test_an_unknown_head_is_assumed_to_be_the_usual_one(self) -> None:
+        draft = draft_of("eagle3")
+        assert draft is not None
+        assert draft.is_assumed
+        assert draft_parameter_bytes(draft, Parallel(), "bfloat16") == EAGLE3_PARAMETERS
+        (notice,) = draft_notices(SpeculativeConfig(method="eagle3"), draft)
+        assert notice.code == "draft-head-assumed"
+
+    def test_sizes_inside_transformer_layer_config(self) -> None:
+        nested = {key: HEAD[key] for key in HEAD if key not in ("architectures", "draft_vocab_size")}
+        speculators = {
+            "architectures": ["Eagle3Speculator", "LlamaForCausalLMEagle3"],
+            "draft_vocab_size": 32000,
+            "transformer_layer_config": nested,
+        }
+        draft = draft_of("eagle3", speculators)
+        assert draft is not None
+        assert draft_parameter_bytes(draft, Parallel(), "bfloat16") == EAGLE3_PARAMETERS
+
+    def test_a_head_with_the_models_vocabulary_shares_lm_head(self) -> None:
+        own, shared = draft_of("eagle3", HEAD), draft_of("eagle3", {**HEAD, "draft_vocab_size": 128256})
+        assert own is not None
+        assert shared is not None
+        less = draft_parameter_bytes(own, Parallel(), "bfloat16") - draft_parameter_bytes(
+            shared, Parallel(), "bfloat16"
+        )
+        assert less == 32000 * 4096 * 2 + 32000 * 8
+
+    def test_its_rope_table_reaches_as_far_as_the_requests(self) -> None:
+        config = ModelConfig.from_mapping(HEAD)
+        speculative = SpeculativeConfig(method="eagle3", num_speculative_tokens=3, config=config)
+        near = read_draft(speculative, LLAMA, PLAIN, Parallel(), 1024)
+        far = read_draft(speculative, LLAMA, PLAIN, Parallel(), 8192)
+        assert near is not None
+        assert far is not None
+        sizes = [draft_bytes(draft, Parallel(), "bfloat16") for draft in (near, far)]
+        assert sizes[1] - sizes[0] == (8192 - 2048) * 128 * 2
+
+    def test_other_layers_are_refused_by_name(self) -> None:
+        with pytest.raises(ModelError) as refusal:
+            draft_of("eagle", {**HEAD, "architectures": ["MiniCPMForCausalLM"]})
+        assert refusal.value.code == "unknown-architecture"
+
+    def test_beside_pipeline_stages_a_draft_keeps_its_embedding(self) -> None:
+        draft = draft_of("eagle3", HEAD)
+        assert draft is not None
+        alone = draft_parameter_bytes(draft, Parallel(), "bfloat16")
+        staged = draft_parameter_bytes(draft, Parallel(pipeline_parallel_size=2), "bfloat16")
+        assert staged - alone == 128256 * 4096 * 2
+
+
+class TestCheckpointDrafts:
+    @pytest.mark.parametrize(
+        ("model", "layers"),
+        [
+            ("deepseek-ai/DeepSeek-V3", 1),
+            ("zai-org/GLM-4.5", 1),
+            ("XiaomiMiMo/MiMo-7B-RL", 1),
+            ("Qwen/Qwen3-Next-80B-A3B-Instruct", 1),
+        ],
+    )
+    def test_every_spelling_of_the_method(self, model: str, layers: int) -> None:
+        tensor = {"tensor_parallel_size": 8, "measured": {"available_kv_gib": 20.0}}
+        if model.startswith("Qwen"):
+            tensor["tensor_parallel_size"] = 4
+        weights = {
+            planned(model, {"method": method, "num_speculative_tokens": 1}, **tensor).weights.drafts
+            for method in ("mtp", "deepseek_mtp", "qwen3_next_mtp")
+        }
+        assert len(weights) == 1
+        assert min(weights) > 0
+        without = planned(model, {"method": "ngram", "num_speculative_tokens": 1}, **tensor)
+        assert len(without.architecture.draft_layers) == layers
+        assert without.weights.drafts == 0
+
+    def test_as_many_tokens_as_the_checkpoint_predicts(self) -> None:
+        three = ModelConfig.from_mapping({**LLAMA_8B, **GLM, "num_nextn_predict_layers": 3})
+        speculative = SpeculativeConfig(method="mtp")
+        assert proposed_tokens(speculative, read_architecture(three)) == 3
+        assert proposed_tokens(speculative, LLAMA) == 1
+        with pytest.raises(EngineRefusalError) as refusal:
+            proposed_tokens(
+                SpeculativeConfig(method="mtp", num_speculative_tokens=4), read_architecture(three)
+            )
+        assert refusal.value.code == "speculative-tokens-not-divisible"
+        assert "must be divisible by n_predict=3" in str(refusal.value)
+
+    def test_a_model_without_such_layers_is_refused(self) -> None:
+        with pytest.raises(EngineRefusalError) as refusal:
+            draft_of("mtp")
+        assert str(refusal.value) == "Unsupported speculative method: 'mtp'"
+
+
+GLM = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 1024,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+
+
+class TestDraftModels:
+    def test_all_of_it_is_loaded_and_cached(self) -> None:
+        alone = planned("Qwen/Qwen3-0.6B", {"method": "ngram", "num_speculative_tokens": 3})
+        both = planned(
+            "Qwen/Qwen3-32B", {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}, max_model_len=8192
+        )
+        assert both.resolved.speculative_method == "draft_model"
+        assert both.weights.drafts == alone.weights.total
+        assert both.cache is not None
+        assert [group.layers for group in both.cache.groups] == [64 + 28]
+
+    def test_an_unknown_one_is_refused(self) -> None:
+        with pytest.raises(ScenarioError) as refusal:
+            planned("Qwen/Qwen3-32B", {"method": "draft_model", "model": "nobody/nothing"})
+        assert (refusal.value.code, refusal.value.field) == (
+            "draft-model-unknown",
+            "speculative_config.model",
+        )
+
+    def test_fetching_it(self) -> None:
+        def fetch(model: str) -> Any:
+            raise ScenarioError("missing-field", field=model)
+
+        request = {"model": "Qwen/Qwen3-32B", "speculative_config": {"method": "eagle3", "model": "a/head"}}
+        assert scenario_from_request(request, fetch).speculative_config == SpeculativeConfig(
+            method="eagle3", model="a/head"
+        )
+        request["speculative_config"] = {"model": "nobody/nothing"}
+        with pytest.raises(KvPlannerError):
+            scenario_from_request(request, fetch)
+
+    @pytest.mark.parametrize(
+        ("name", "method"),
+        [
+            ("yuhuili/EAGLE-LLaMA3-Instruct-8B", "eagle"),
+            ("AngelSlim/Qwen3-8B_eagle3", "eagle3"),
+            ("[ngram]", "ngram"),
+            ("Qwen/Qwen3-0.6B", "draft_model"),
+            (None, None),
+        ],
+    )
+    def test_the_method_by_the_name(self, name: str | None, method: str | None) -> None:
+        assert speculative_method(name) == method
+
+
+def test_methods_without_a_draft_that_is_known_say_so() -> None:
+    assert draft_of("suffix") is None
+    assert draft_notices(SpeculativeConfig(method="suffix"), None) == ()
+    assert [notice.code for notice in draft_notices(SpeculativeConfig(method="medusa"), None)] == [
+        "draft-not-counted"
+    ]
+
+
+def test_a_draft_is_cut_like_the_model_or_not_at_all() -> None:
+    speculative = SpeculativeConfig(method="eagle3", num_speculative_tokens=1, draft_tensor_parallel_size=2)
+    with pytest.raises(EngineRefusalError) as refusal:
+        read_draft(speculative, LLAMA, PLAIN, Parallel(tensor_parallel_size=4), 4096)
+    assert refusal.value.code == "draft-ranks"
+    assert read_draft(speculative, LLAMA, PLAIN, Parallel(tensor_parallel_size=2), 4096) is not None
+
+
+def test_only_the_last_stage_has_the_draft() -> None:
+    got = planned(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        {"method": "eagle3", "num_speculative_tokens": 2, "config": HEAD},
+        pipeline_parallel_size=2,
+    )
+    assert [sum(spec.layers for spec in stage) for stage in got.specs] == [16, 17]

@@ -1,0 +1,179 @@
+"""What loading puts on a rank: adapter limits, offloaded parameters, encoders that are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from kvcore.errors import EngineRefusalError
+from kvcore.memory.encoder import takes_images_or_video
+from kvcore.memory.loaded import loaded_quantity
+from kvcore.memory.lora import Slots, lora_bytes
+from kvcore.memory.offload import offloaded_bytes
+from kvcore.memory.weights import WeightBytes
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
+from kvcore.model.quantization import Quantization
+from kvcore.plan import plan
+from kvcore.quantity import Grade
+from kvcore.request import scenario_from_request
+from kvcore.scenario import Parallel
+from kvcore.units import GIB, MIB, gib
+from tests.engine_examples import LLAMA_8B
+
+PLAIN = Quantization()
+CONFIG = ModelConfig.from_mapping(LLAMA_8B)
+LLAMA = read_architecture(CONFIG)
+
+
+def loaded(model: str, **fields: Any) -> WeightBytes:
+    return plan(scenario_from_request({"model": model, "accelerator": "H100-80GB", **fields})).weights
+
+
+def slots_bytes(
+    config: dict[str, Any] = LLAMA_8B,
+    version: str = "0.32.0",
+    max_loras: int = 1,
+    max_lora_rank: int = 16,
+    ranks: int = 1,
+    fully_sharded_loras: bool = False,
+) -> int:
+    model = ModelConfig.from_mapping(config)
+    slots = Slots(max_loras=max_loras, max_lora_rank=max_lora_rank, fully_sharded_loras=fully_sharded_loras)
+    parallel = Parallel(tensor_parallel_size=ranks)
+    return lora_bytes(
+        model, read_architecture(model), PLAIN, parallel, Version(version), "bfloat16", 0, slots
+    )
+
+
+class TestAdapters:
+    @pytest.mark.parametrize(
+        ("flags", "mib"),
+        [
+            ({}, 88.08),
+            ({"ranks": 2}, 62.08),
+            ({"ranks": 2, "max_loras": 4, "max_lora_rank": 64, "fully_sharded_loras": True}, 769.25),
+        ],
+    )
+    def test_llama_8b(self, flags: dict[str, Any], mib: float) -> None:
+        assert slots_bytes(**flags) / MIB == pytest.approx(mib, abs=0.01)
+
+    @given(st.integers(1, 16), st.integers(1, 256))
+    def test_they_grow_with_their_number_and_their_rank(self, count: int, rank: int) -> None:
+        assert slots_bytes(max_loras=count, max_lora_rank=rank) == count * rank * slots_bytes(max_lora_rank=1)
+
+    @pytest.mark.parametrize(
+        ("version", "vocabulary", "refused"),
+        [
+            ("0.11.0", 257_024, False),
+            ("0.11.0", 257_025, True),
+            ("0.32.0", 258_048, False),
+            ("0.32.0", 258_049, True),
+        ],
+    )
+    def test_the_largest_vocabulary(self, version: str, vocabulary: int, refused: bool) -> None:
+        config = {**LLAMA_8B, "vocab_size": vocabulary}
+        if not refused:
+            assert slots_bytes(config, version) > 0
+            return
+        with pytest.raises(EngineRefusalError) as error:
+            slots_bytes(config, version)
+        assert error.value.code == "lora-vocabulary"
+        assert "When using LoRA, vocab size must be <=" in str(error.value)
+
+    def test_a_model_whose_head_has_no_adapters_may_have_any_vocabulary(self) -> None:
+        config = {
+            **LLAMA_8B,
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "vocab_size": 300_000,
+        }
+        hidden, mlp, kv = 4096, 14336, 1024
+        attention = 3 * hidden + hidden + 2 * kv + 2 * hidden
+        assert slots_bytes(config) == 16 * 2 * 32 * (attention + 2 * hidden + 2 * mlp + mlp + hidden)
+
+    def test_a_model_without_adapters_is_refused(self) -> None:
+        with pytest.raises(EngineRefusalError) as error:
+            loaded("tiiuae/falcon-7b-instruct", enable_lora=True)
+        assert str(error.value) == "FalconForCausalLM does not support LoRA yet."
+
+    def test_until_0_11_adapters_could_add_256_tokens(self) -> None:
+        """Rows of embedding and lm_head, in the slots and in the model; the padded vocabulary is 128512."""
+        rows = 256 * 4096
+        slots = 16 * (256 + 256) + 2 * rows
+        assert slots_bytes(version="0.11.0") - slots_bytes() == 2 * (slots + 2 * rows)
+
+    def test_experts_have_slots_since_0_11_3(self) -> None:
+        model = "Qwen/Qwen3-30B-A3B-FP8"
+        older = loaded(model, enable_lora=True, engine_version="0.11.0").adapters
+        newer = loaded(model, enable_lora=True, engine_version="0.32.0").adapters
+        assert newer - older > 48 * 128 * 16 * 2 * 3 * (2048 + 768) - MIB * 16
+
+
+class TestOffloading:
+    def test_an_rtx_3090_with_12_gib_of_llama_in_the_host(self) -> None:
+        """Log of 0.17.1: "Model loading took 2.91 GiB" with --cpu-offload-gb 12, of 14.99."""
+        weights = loaded("meta-llama/Llama-3.1-8B-Instruct", cpu_offload_gb=12, engine_version="0.17.1")
+        assert gib(weights.total) == pytest.approx(2.91, abs=0.005)
+        whole_layers = 29 * (48 + 32 + 224 + 112 + 2 * 4096 * 2 / MIB) * MIB
+        assert weights.offloaded == whole_layers + (48 + 32 + 224) * MIB
+
+    def test_embedding_head_and_norm_stay(self) -> None:
+        moved = offloaded_bytes(LLAMA, PLAIN, Parallel(), Version("0.32.0"), "bfloat16", 0, 1 << 60)
+        weights = loaded("meta-llama/Llama-3.1-8B-Instruct", cpu_offload_gb=1000)
+        assert weights.offloaded == moved == 16_060_522_496 - 2 * (2 * 128256 * 4096 + 4096)
+
+    @given(st.integers(1, 20 * GIB))
+    def test_at_least_the_limit_and_at_most_one_parameter_more(self, limit: int) -> None:
+        moved = offloaded_bytes(LLAMA, PLAIN, Parallel(), Version("0.32.0"), "bfloat16", 0, limit)
+        everything = 32 * (416 * MIB + 2 * 4096 * 2)
+        assert min(limit, everything) <= moved < limit + 224 * MIB or moved == everything
+
+    def test_a_rank_of_each_stage_offloads_its_own_layers(self) -> None:
+        parallel = Parallel(pipeline_parallel_size=2)
+        sizes = [
+            offloaded_bytes(LLAMA, PLAIN, parallel, Version("0.32.0"), "bfloat16", stage, 1 << 60)
+            for stage in (0, 1)
+        ]
+        assert sizes == [16 * (416 * MIB + 2 * 4096 * 2)] * 2
+
+
+class TestEncoders:
+    def test_no_images_no_tower(self) -> None:
+        model = "google/gemma-3-27b-it"
+        whole, text = loaded(model), loaded(model, limit_mm_per_prompt={"image": 0})
+        assert gib(whole.parameters - text.parameters) == pytest.approx(0.8, abs=0.1)
+        assert loaded(model, limit_mm_per_prompt={"image": 1}) == whole
+
+    def test_a_model_that_takes_videos_needs_both_limits(self) -> None:
+        model = "Qwen/Qwen2.5-VL-7B-Instruct"
+        whole = loaded(model)
+        assert loaded(model, limit_mm_per_prompt={"image": 0}) == whole
+        assert loaded(model, limit_mm_per_prompt={"image": 0, "video": 0}).parameters < whole.parameters
+
+    def test_older_versions_load_it_whatever_the_limits(self) -> None:
+        model, old = "Qwen/Qwen2.5-VL-7B-Instruct", {"engine_version": "0.8.5"}
+        limits = {"image": 0, "video": 0}
+        assert loaded(model, limit_mm_per_prompt=limits, **old) == loaded(model, **old)
+
+    def test_no_limits_are_no_limits(self) -> None:
+        assert takes_images_or_video(LLAMA, None)
+        assert takes_images_or_video(LLAMA, {"audio": 0})
+        assert not takes_images_or_video(LLAMA, {"image": 0})
+
+
+def test_the_quantity_names_only_what_is_there() -> None:
+    plain = loaded_quantity(WeightBytes(parameters=5, buffers=2, loading=0))
+    assert (plain.value, plain.formula) == (7, "{parameters} + {buffers} + {loading}")
+    full = loaded_quantity(
+        WeightBytes(
+            parameters=50, buffers=2, loading=0, drafts=7, draft_is_assumed=True, adapters=3, offloaded=9
+        )
+    )
+    assert full.value == 53
+    assert full.formula == "{parameters} + {buffers} + {loading} + {drafts} + {adapters} − {offloaded}"
+    assert {part.name: part.grade for part in full.inputs}["drafts"] is Grade.ASSUMED
