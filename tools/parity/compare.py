@@ -15,7 +15,9 @@ from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.catalogue import find_model
 from kvcore.cli import answer
+from kvcore.engine.draft import read_draft
 from kvcore.errors import EngineRefusalError
+from kvcore.memory.draft import draft_parameter_bytes
 from kvcore.plan import plan as plan_of
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
@@ -25,7 +27,7 @@ Row = dict[str, Any]
 Disagreement = tuple[str, Any, Any]
 """What differs, the engine's value, ours."""
 
-ASPECTS = ("weights", "blocks", "tokens", "concurrency", "defaults", "groups", "refusal")
+ASPECTS = ("weights", "draft", "adapters", "blocks", "tokens", "concurrency", "defaults", "groups", "refusal")
 DEFAULTS = ("block_size", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization")
 KINDS = {
     "FullAttentionSpec": "full_attention",
@@ -105,6 +107,8 @@ def disagreements(row: Row, header: Row) -> list[Disagreement]:
         found += _plan_disagreements(row, plan, result)
         if plan is row["plans"][0]:
             found += _model_disagreements(row, result)
+    if "draft_bytes" in row or "lora_bytes" in row:
+        found += _addition_disagreements(row, header)
     return found
 
 
@@ -135,16 +139,33 @@ def _plan_disagreements(row: Row, plan: list[Any], result: dict[str, Any]) -> It
 
 def _model_disagreements(row: Row, result: dict[str, Any]) -> Iterable[Disagreement]:
     if "weights" in row:
-        extra = row.get("draft_bytes", [0] * len(row["weights"]))
-        theirs = [one + more for one, more in zip(row["weights"], extra, strict=True)]
-        # With the KV memory given, no rank is worse than another: any stage's figure is right.
-        if result["weights_bytes_per_rank"] not in theirs:
-            yield "weights", theirs, result["weights_bytes_per_rank"]
+        # With the KV memory given, no stage is worse than another: any stage's figure is right.
+        if result["weights_bytes_per_rank"] not in row["weights"]:
+            yield "weights", row["weights"], result["weights_bytes_per_rank"]
     for name in DEFAULTS:
         if name == "max_model_len" and row["args"].get(name) == "auto":
             continue
         if row["resolved"][name] != result["resolved"][name]:
             yield "defaults", f"{name}={row['resolved'][name]}", f"{name}={result['resolved'][name]}"
+
+
+def _addition_disagreements(row: Row, header: Row) -> Iterable[Disagreement]:
+    """Parameters of a draft, and adapter slots, on the last pipeline stage."""
+    scenario = scenario_from_request(request_of(row, header, 40.0))
+    planned = plan_of(scenario)
+    if "draft_bytes" in row:
+        draft = read_draft(
+            scenario.speculative_config,
+            planned.architecture,
+            planned.quantization,
+            scenario.parallel,
+            planned.resolved.max_model_len,
+        )
+        ours = draft_parameter_bytes(draft, scenario.parallel, planned.resolved.dtype) if draft else 0
+        if ours != row["draft_bytes"][-1]:
+            yield "draft", row["draft_bytes"][-1], ours
+    if "lora_bytes" in row and planned.weights.adapters != row["lora_bytes"][-1]:
+        yield "adapters", row["lora_bytes"][-1], planned.weights.adapters
 
 
 def planner_disagreements(case: dict[str, Any], row: Row) -> list[Disagreement]:
@@ -224,7 +245,8 @@ def aspects_of(row: Row) -> set[str]:
     """What a row says something about."""
     if "refused" in row:
         return {"refusal"}
-    said = {"defaults"} | ({"weights"} if "weights" in row else set())
+    parts = {"weights": "weights", "draft_bytes": "draft", "lora_bytes": "adapters"}
+    said = {"defaults", *(aspect for key, aspect in parts.items() if key in row)}
     for plan in row["plans"]:
         said |= {"refusal"} if isinstance(plan[1], str) else {"blocks", "tokens", "concurrency", "groups"}
     return said

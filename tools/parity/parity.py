@@ -52,7 +52,9 @@ def whole_models(options: argparse.Namespace) -> int:
     header = _header()
     rows = list(_rows(jobs))
     if options.write:
-        _write(f"vllm-{header['engine_version']}.jsonl", [header, *rows])
+        name = f"vllm-{header['engine_version']}.jsonl"
+        others = [row for row in _kept(name) if options.only not in row["model"]]
+        _write(name, [header, *sorted(others + rows, key=lambda row: (row["model"].lower(), row["card"]))])
     judged = [(_family(row), row, compare.disagreements(row, header)) for row in rows]
     differing = _report(judged)
     print(f"\nvLLM {header['engine_version']}, {header['date']}: {len(rows)} deployments of {len(jobs)} compared")
@@ -160,6 +162,12 @@ def _report(judged: list[tuple[str, dict[str, Any], list[compare.Disagreement]]]
             for aspect, theirs, ours in found:
                 print(f"  {aspect}: vLLM {theirs}, kvcore {ours}")
     return differing
+
+
+def _kept(name: str) -> list[dict[str, Any]]:
+    path = DATA / name
+    lines = path.read_text().splitlines()[1:] if path.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def _write(name: str, rows: list[dict[str, Any]]) -> None:

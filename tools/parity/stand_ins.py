@@ -333,6 +333,8 @@ def admit_config(config: dict[str, object]) -> None:
 
         def __init__(self, **keys: Any) -> None:
             keys = {**WITHOUT_BYTES, "rope_theta": 10000.0, **keys}
+            if keys.get("use_sliding_window") is False:  # as the classes do that such a class derives from
+                keys["sliding_window"] = None
             if "num_layers" in keys:
                 keys.setdefault("num_hidden_layers", keys["num_layers"])
             if name.startswith("bailing"):
