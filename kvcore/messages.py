@@ -34,7 +34,6 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "invalid-value": Message(
         "{field} cannot be {value}: {reason}", "enter a value of the kind that is named"
     ),
-    "catalogue-entry": Message("{field} of the catalogue is wrong: {reason}", "correct the entry"),
     "unreadable-pin": Message(
         "{field} of this link is no scenario: {value}", "pin the scenario again, at most {limit}"
     ),

@@ -160,7 +160,7 @@ class TestReadAccelerators:
         assert old in CARD
         with pytest.raises(CatalogueError) as caught:
             read_accelerators(CARD.replace(old, new))
-        assert caught.value.code == "catalogue-entry"
+        assert caught.value.code == "invalid-catalogue-entry"
         assert caught.value.field.startswith("accelerators.toml:Card")
 
     @pytest.mark.parametrize("second", [CARD, "[Card-1GB"])
@@ -374,7 +374,7 @@ class TestReadEntry:
         assert old in ENTRY
         with pytest.raises(CatalogueError) as caught:
             read_entry("owner__model.toml", ENTRY.replace(old, new))
-        assert (caught.value.code, caught.value.field) == ("catalogue-entry", "owner__model.toml")
+        assert (caught.value.code, caught.value.field) == ("invalid-catalogue-entry", "owner__model.toml")
 
     def test_what_is_written_reads_back_the_same(self) -> None:
         config = ModelConfig.from_mapping(

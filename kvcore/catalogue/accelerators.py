@@ -74,7 +74,7 @@ Member = TypeVar("Member", bound=StrEnum)
 def load_accelerators() -> tuple[Accelerator, ...]:
     """All bundled accelerators, by vendor and memory.
 
-    Raises CatalogueError `catalogue-entry` naming file and entry when the file is not as it has to be.
+    Raises CatalogueError `invalid-catalogue-entry` naming file and entry when the file is not as it has to be.
     """
     text = files("kvcore.catalogue").joinpath(FILE).read_text("utf-8")
     order = list(Vendor)
@@ -88,14 +88,14 @@ def read_accelerators(text: str) -> tuple[Accelerator, ...]:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise CatalogueError("catalogue-entry", field=FILE, reason=str(error)) from None
+        raise CatalogueError("invalid-catalogue-entry", field=FILE, reason=str(error)) from None
     cards = tuple(_Entry(name, table).read() for name, table in tables.items())
     owners: dict[str, str] = {}
     for card in cards:
         for spelling in _spellings_of(card):
             if owners.setdefault(spelling, card.id) != card.id:
                 raise CatalogueError(
-                    "catalogue-entry",
+                    "invalid-catalogue-entry",
                     field=f"{FILE}:{card.id}",
                     reason=f"{owners[spelling]} is spelt so too",
                 )
@@ -110,7 +110,7 @@ class _Entry:
         self.table: Mapping[str, Any] = table if isinstance(table, dict) else {}
 
     def read(self) -> Accelerator:
-        """The accelerator, or CatalogueError `catalogue-entry`."""
+        """The accelerator, or CatalogueError `invalid-catalogue-entry`."""
         if ID.fullmatch(self.name) is None:
             raise self.wrong("an id has only letters, digits, dots, dashes and underscores")
         if missing := _REQUIRED - self.table.keys():
@@ -139,7 +139,7 @@ class _Entry:
 
     def wrong(self, reason: str) -> CatalogueError:
         """The error that names file and entry."""
-        return CatalogueError("catalogue-entry", field=f"{FILE}:{self.name}", reason=reason)
+        return CatalogueError("invalid-catalogue-entry", field=f"{FILE}:{self.name}", reason=reason)
 
     def text(self, key: str, value: Any) -> str:
         if not isinstance(value, str) or not value.strip() or value != value.strip():

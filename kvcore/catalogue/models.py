@@ -131,7 +131,7 @@ def read_entry(file_name: str, text: str) -> ModelEntry:
     """One entry, checked strictly: an unknown or missing key raises CatalogueError naming the file."""
 
     def refuse(reason: str) -> CatalogueError:
-        return CatalogueError("catalogue-entry", field=file_name, reason=reason)
+        return CatalogueError("invalid-catalogue-entry", field=file_name, reason=reason)
 
     try:
         table = tomllib.loads(text)

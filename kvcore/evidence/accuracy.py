@@ -144,7 +144,7 @@ def read_accuracy(text: str) -> Accuracy:
         _start(_checked(line, _START, f"line {number}")) for number, line in enumerate(lines[1:], 2)
     )
     if header["starts"] != len(starts):
-        raise CatalogueError("catalogue-entry", field=FILE, reason="it is cut")
+        raise CatalogueError("invalid-catalogue-entry", field=FILE, reason="it is cut")
     return Accuracy(
         generated=header["generated"], starts=starts, peers=tuple(Peer(**peer) for peer in header["peers"])
     )
@@ -154,7 +154,7 @@ def _checked(values: Mapping[str, Any], wanted: frozenset[str], where: str) -> M
     if values.keys() != wanted:
         names = ", ".join(sorted(values.keys() ^ wanted))
         raise CatalogueError(
-            "catalogue-entry", field=f"{FILE}: {where}", reason=f"unknown or missing {names}"
+            "invalid-catalogue-entry", field=f"{FILE}: {where}", reason=f"unknown or missing {names}"
         )
     return values
 
