@@ -6,7 +6,7 @@ from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.present import bar, charts, explain, overrides, summary
-from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state
+from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state, undo
 
 shell.guard()
 t = state.translator()
@@ -27,6 +27,7 @@ sentence = summary.verdict_sentence(plan, t)
 notes.verdict(sentence)
 if sentence.outcome is not summary.Outcome.FITS:
     notes.fixes(plan, fixes(plan), t)
+undo.offer(t)
 
 figure.chart(bar.memory_bar(plan, t), "memory_bar", f"{t('Memory of one GPU')}: {sentence.text}")
 pictures.legend(plan, t)

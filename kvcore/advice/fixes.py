@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore import catalogue
+from kvcore.catalogue.accelerators import Interconnect
 from kvcore.errors import KvPlannerError
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.plan import Plan, Verdict, plan
@@ -17,6 +18,9 @@ HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
 MENDED: Final = (Verdict.FITS, Verdict.TIGHT)
 SMALLEST_USEFUL_LENGTH: Final = 256
+MOST_PAIRS: Final = 4
+LARGEST_SIZE: Final = 64
+"""Of tensor parallel groups that are tried."""
 LARGER: Final = 1.1
 """A card counts as larger from a tenth more memory on: less is another board of the same kind."""
 
@@ -43,6 +47,63 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     """
     knobs = _WEIGHT_KNOBS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _KNOBS
     return tuple(fix for knob in knobs for fix in knob(broken))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixPair:
+    """Two knobs that mend a plan together where neither does alone."""
+
+    first: tuple[str, int | float | str | bool]
+    second: Fix
+
+    @property
+    def changes(self) -> tuple[tuple[str, int | float | str | bool], ...]:
+        """Both knobs with the values they need."""
+        return (self.first, (self.second.field, self.second.value))
+
+
+def fix_pairs(broken: Plan, most: int = MOST_PAIRS) -> tuple[FixPair, ...]:
+    """The smallest pairs of changes that mend `broken`, the cheapest first knob first, at most `most`.
+
+    The first knob is turned all the way that is advised, the second as little as is then needed. A second knob is
+    shown with the first that makes it do, another card with each number of cards. Meant for plans that `fixes` finds
+    nothing for.
+    """
+    pairs: list[FixPair] = []
+    seen: set[object] = set()
+    for field, value, half in _halves(broken):
+        for fix in fixes(half):
+            answer = (
+                fix.value if field == "tensor_parallel_size" and fix.field == "accelerator" else fix.field
+            )
+            if fix.field != field and answer not in seen:
+                pairs.append(FixPair(first=(field, value), second=fix))
+                seen.add(answer)
+    return tuple(pairs[:most])
+
+
+def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]]:
+    """Plans with one knob turned that still do not start, cheapest in side effects first."""
+    scenario, parallel = broken.scenario, broken.scenario.parallel
+    turned: list[tuple[str, int | float | str | bool, Scenario]] = []
+    if not broken.resolved.kv_cache_dtype.startswith("fp8"):
+        turned.append(("kv_cache_dtype", "fp8", replace(scenario, kv_cache_dtype="fp8")))
+    if broken.resolved.gpu_memory_utilization < HIGHEST_ADVISED_UTILIZATION:
+        share = HIGHEST_ADVISED_UTILIZATION
+        turned.append(("gpu_memory_utilization", share, replace(scenario, gpu_memory_utilization=share)))
+    if broken.quantization.method == "" and scenario.quantization is None:
+        turned.append(("quantization", "fp8", replace(scenario, quantization="fp8")))
+    for size in (parallel.tensor_parallel_size * factor for factor in (2, 4, 8)):
+        if size <= LARGEST_SIZE:
+            wider = replace(scenario, parallel=replace(parallel, tensor_parallel_size=size))
+            turned.append(("tensor_parallel_size", size, wider))
+    for field, value, changed in turned:
+        try:
+            half = plan(changed)
+        except KvPlannerError:
+            continue
+        if half.verdict not in MENDED:
+            yield field, value, half
 
 
 def _try(scenario: Scenario, **changes: object) -> Plan | None:
@@ -121,7 +182,7 @@ def _more_tensor_parallel(broken: Plan) -> Iterator[Fix]:
         (
             (size, _try(broken.scenario, parallel=replace(parallel, tensor_parallel_size=size)))
             for size in sizes
-            if size <= 64
+            if size <= LARGEST_SIZE
         ),
     )
 
@@ -138,7 +199,12 @@ def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
         (
             card
             for card in catalogue.load_accelerators()
-            if card.vendor is now.vendor and card.memory_gib > max(LARGER * now.memory_gib, least_gib)
+            if card.vendor is now.vendor
+            and not card.is_integrated
+            and card.memory_gib > max(LARGER * now.memory_gib, least_gib)
+            and (
+                broken.scenario.parallel.ranks_per_replica == 1 or card.interconnect is not Interconnect.NONE
+            )
         ),
         key=lambda card: (card.memory_gib, card.id),
     )

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from kvcore.advice.curve import ConcurrencyCurve
-from kvcore.advice.fixes import Fix
+from kvcore.advice.fixes import Fix, FixPair
 from kvcore.plan import Plan, Verdict
 from kvcore.present.explain import Figures, bytes_per_token_in_all
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text
@@ -200,6 +200,13 @@ def fix_label(fix: Fix, t: Words) -> str:
             return t("A larger card: {value}", value=fix.plan.accelerator.name)
         case _:
             return f"{fix.field} = {value}"
+
+
+def pair_label(pair: FixPair, t: Words) -> str:
+    """What a pair of fixes changes, as one button says it."""
+    field, value = pair.first
+    first = fix_label(Fix(field=field, value=value, plan=pair.second.plan), t)
+    return t("{first} and {second}", first=first, second=fix_label(pair.second, t))
 
 
 def fix_result(fix: Fix, t: Words) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -32,3 +33,10 @@ def _template() -> dict[str, Any]:
 def chart(figure: dict[str, Any], key: str, alt: str) -> None:
     """Shows a figure; `alt` is what it says to those who do not see it."""
     st.plotly_chart(_PlainFigure(figure), config=CONFIG, key=key, alt=alt)
+
+
+def selectable(figure: dict[str, Any], key: str, alt: str, on_select: Callable[[], None]) -> None:
+    """The same with points that can be chosen; the callback finds them in the session under `key`."""
+    st.plotly_chart(
+        _PlainFigure(figure), config=CONFIG, key=key, alt=alt, on_select=on_select, selection_mode="points"
+    )

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import streamlit as st
 
 from kvcore.advice.curve import ConcurrencyCurve
-from kvcore.advice.fixes import Fix
+from kvcore.advice.fixes import Fix, fix_pairs
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.plan import Plan
 from kvcore.present import summary
 from kvcore.present.summary import Outcome, Sentence
 from kvcore.present.text import Words
-from pages.ui import model_source, state
+from pages.ui import model_source, undo
 
 ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
 
@@ -39,21 +39,37 @@ def verdict(sentence: Sentence) -> None:
             st.error(sentence.text, icon=":material/cancel:")
 
 
+def finding(text: str, *, found: bool) -> None:
+    """The answer to a question, with an icon beside its colour."""
+    if found:
+        st.success(text, icon=":material/check_circle:")
+    else:
+        st.warning(text, icon=":material/search_off:")
+
+
 def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
-    """Single changes that mend it; each is one button and one step back in the browser's history."""
-    if not found:
-        st.caption(
-            t("No single change mends it: combine a smaller model or fewer bits with more or larger GPUs.")
-        )
+    """Single changes that mend it, each one button and one step back; pairs of changes where no single one does."""
+    pairs = () if found else fix_pairs(plan)
+    if not found and not pairs:
+        st.caption(t("Neither one change nor two mend it: choose a smaller model, or more and larger GPUs."))
         return
+    head = t("One change that mends it:") if found else t("No single change mends it, two together do:")
     with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
-        st.caption(t("One change that mends it:"), width="content")
+        st.caption(head, width="content")
         for fix in found:
             st.button(
                 f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
                 key=f"fix.{fix.field}",
-                on_click=state.set_field,
-                args=(fix.field, fix.value),
+                on_click=undo.change,
+                args=(((fix.field, fix.value),),),
+            )
+        for number, pair in enumerate(pairs):
+            names = summary.pair_label(pair, t)
+            st.button(
+                f"{names} → {summary.fix_result(pair.second, t)}",
+                key=f"fix_pair.{number}",
+                on_click=undo.change,
+                args=(pair.changes,),
             )
 
 

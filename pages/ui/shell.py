@@ -33,7 +33,14 @@ class PageSpec(NamedTuple):
 
 PAGES = (
     PageSpec("plan.py", "", msg("Plan"), ":material/memory:", msg("What one deployment takes and what it holds")),
+    PageSpec(
+        "explore.py", "explore", msg("Explore"), ":material/grid_view:", msg("Where a model runs, and what a card runs")
+    ),
+    PageSpec(
+        "compare.py", "compare", msg("Compare"), ":material/compare:", msg("One knob in all positions, pinned plans")
+    ),
     PageSpec("check.py", "check", msg("Check"), ":material/fact_check:", msg("A start-up log against its plan")),
+    PageSpec("accuracy.py", "accuracy", msg("Accuracy"), ":material/target:", msg("The error on published starts")),
 )  # fmt: skip
 """In the order of the navigation. A new page is one file and one line here."""
 

@@ -14,11 +14,14 @@ import streamlit as st
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.plan import Plan, plan
-from kvcore.present import edit, link
+from kvcore.present import edit, link, pins
+from kvcore.present.pins import Pin
 from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
 
 LANGUAGE_PARAMETER = "lang"
+PAGE_PARAMETERS = ("vary",)
+"""Parameters of the link that one page reads."""
 
 
 def adopt_link() -> None:
@@ -32,6 +35,8 @@ def adopt_link() -> None:
     decoded = link.decode(params if link.is_scenario(params) else _start())
     state["scenario"] = decoded.scenario
     state["repairs"] = decoded.repairs
+    state["pins"] = pins.decode_pins(params)
+    state["page_parameters"] = {name: params[name] for name in PAGE_PARAMETERS if name in params}
     state["link"] = params
 
 
@@ -76,7 +81,12 @@ def make_plan() -> Plan | KvPlannerError:
 def params() -> dict[str, str]:
     """The link of this session as query parameters, the language with it once it was chosen."""
     chosen = st.session_state["link"].get(LANGUAGE_PARAMETER)
-    return link.encode(scenario()) | ({LANGUAGE_PARAMETER: chosen} if chosen else {})
+    return {
+        **link.encode(scenario()),
+        **pins.encode_pins(pinned()),
+        **st.session_state.get("page_parameters", {}),
+        **({LANGUAGE_PARAMETER: chosen} if chosen else {}),
+    }
 
 
 def set_scenario(changed: Scenario) -> None:
@@ -84,6 +94,38 @@ def set_scenario(changed: Scenario) -> None:
     st.session_state["scenario"] = changed
     st.session_state["repairs"] = ()
     _write(params())
+
+
+def pinned() -> tuple[Pin, ...]:
+    """The pinned scenarios of this session."""
+    found: tuple[Pin, ...] = st.session_state.get("pins", ())
+    return found
+
+
+def set_pins(changed: tuple[Pin, ...]) -> None:
+    """Changes the pins and writes the link. For callbacks."""
+    st.session_state["pins"] = changed
+    _write(params())
+
+
+def page_parameter(name: str) -> str:
+    """What the link says to one page, "" for nothing."""
+    text: str = st.session_state.get("page_parameters", {}).get(name, "")
+    return text
+
+
+def set_page_parameter(name: str, value: str) -> None:
+    """Tells one page something in the link. For callbacks."""
+    st.session_state["page_parameters"] = {**st.session_state.get("page_parameters", {}), name: value}
+    _write(params())
+
+
+def adopt(changed: Scenario) -> dict[str, str]:
+    """Makes `changed` the scenario and gives its link, for a page to go to."""
+    st.session_state["scenario"] = changed
+    st.session_state["repairs"] = ()
+    st.session_state["link"] = params()
+    return params()
 
 
 def set_field(field: str, value: Any) -> None:

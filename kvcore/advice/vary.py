@@ -1,0 +1,235 @@
+"""One deployment with one knob in each of its positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.errors import KvPlannerError
+from kvcore.model.architecture import Architecture
+from kvcore.model.families import read_architecture
+from kvcore.plan import Plan, Verdict, plan
+from kvcore.scenario import Parallel, Scenario, SpeculativeConfig
+
+STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
+SIZES: Final = (1, 2, 4, 8)
+SHORTEST_LENGTH: Final = 1024
+SHARES: Final = (0.80, 0.85, 0.90, 0.92, 0.95, 0.98)
+KV_CACHE_DTYPES: Final = ("auto", "fp8", "nvfp4")
+WEIGHT_PRECISIONS: Final = (None, "fp8", "bitsandbytes")
+BLOCK_SIZES: Final = (16, 32, 64, 128)
+DRAFT_TOKENS: Final = 3
+"""What the engine's own examples draft at once.
+
+Source: vllm's docs/features/speculative_decoding (0.32.0).
+"""
+
+
+class Knob(StrEnum):
+    """What Compare varies; the value is a field of the link, but for the ways to split the same GPUs."""
+
+    TENSOR_PARALLEL = "tensor_parallel_size"
+    PIPELINE_PARALLEL = "pipeline_parallel_size"
+    DATA_PARALLEL = "data_parallel_size"
+    SPLIT = "split"
+    KV_CACHE_DTYPE = "kv_cache_dtype"
+    QUANTIZATION = "quantization"
+    ACCELERATOR = "accelerator"
+    UTILIZATION = "gpu_memory_utilization"
+    LENGTH = "max_model_len"
+    BLOCK_SIZE = "block_size"
+    EAGER = "enforce_eager"
+    SPECULATIVE = "speculative_config"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """One position of the knob."""
+
+    value: object
+    """Of the field; the Parallel or the SpeculativeConfig where the knob is more than one field."""
+    scenario: Scenario
+    plan: Plan | None
+    error: KvPlannerError | None = None
+    is_now: bool = False
+    """It is the deployment as it stands."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether the engine would start."""
+        return self.plan is not None and self.plan.verdict in STARTS
+
+    @property
+    def max_concurrency(self) -> float:
+        """Requests at once on one replica; 0 where it does not start."""
+        if self.plan is None or self.plan.cache is None or not self.starts:
+            return 0.0
+        return self.plan.cache.max_concurrency
+
+    @property
+    def gpus(self) -> int:
+        """Of one replica."""
+        return self.scenario.parallel.ranks_per_replica
+
+    @property
+    def replicas(self) -> int:
+        """Engines beside each other."""
+        return self.scenario.parallel.data_parallel_size
+
+    @property
+    def all_requests(self) -> float:
+        """Requests at once on all replicas."""
+        return self.max_concurrency * self.replicas
+
+    @property
+    def requests_per_gpu(self) -> float:
+        """Concurrency of a replica over its GPUs."""
+        return self.max_concurrency / self.gpus
+
+
+def variants(base: Scenario, knob: Knob, cards: Sequence[Accelerator] = ()) -> tuple[Variant, ...]:
+    """`base` with `knob` in each of its positions, `base` itself among them, in their natural order.
+
+    `cards` are the positions of the accelerator. A position that the engine refuses keeps its error.
+
+    Raises ModelError when the config cannot be read.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
+        >>> [variant.value for variant in variants(base, Knob.TENSOR_PARALLEL)]
+        [1, 2, 4, 8]
+    """
+    architecture = read_architecture(base.config)
+    positions = _positions(base, knob, architecture, cards)
+    present = _present(base, knob)
+    return tuple(
+        replace(variant, is_now=variant.is_now or (present is not None and variant.value == present))
+        for variant in (_planned(value, scenario, base) for value, scenario in positions)
+    )
+
+
+def _present(base: Scenario, knob: Knob) -> object:
+    """What an absent flag resolves to, where the knob has that as a position of its own."""
+    if knob not in (Knob.UTILIZATION, Knob.LENGTH) or getattr(base, str(knob)) is not None:
+        return None
+    try:
+        return getattr(plan(base).resolved, str(knob))
+    except KvPlannerError:
+        return None
+
+
+def pinned(scenarios: Iterable[Scenario], base: Scenario) -> tuple[Variant, ...]:
+    """Whole deployments beside each other; each stands for itself."""
+    return tuple(_planned(None, scenario, base) for scenario in scenarios)
+
+
+def best_of(found: Sequence[Variant]) -> tuple[Variant | None, Variant | None]:
+    """The most requests at once on all replicas, and the most for each GPU; None where there is no single one."""
+    starting = [variant for variant in found if variant.starts] if len(found) > 1 else []
+    return _single_best(starting, lambda one: one.all_requests), _single_best(
+        starting, lambda one: one.requests_per_gpu
+    )
+
+
+def _single_best(starting: Sequence[Variant], worth: Callable[[Variant], float]) -> Variant | None:
+    if not starting:
+        return None
+    best = max(starting, key=worth)
+    return best if sum(worth(one) == worth(best) for one in starting) == 1 else None
+
+
+def _planned(value: object, scenario: Scenario, base: Scenario) -> Variant:
+    try:
+        return Variant(value=value, scenario=scenario, plan=plan(scenario), is_now=scenario == base)
+    except KvPlannerError as error:
+        return Variant(value=value, scenario=scenario, plan=None, error=error, is_now=scenario == base)
+
+
+def _positions(
+    base: Scenario, knob: Knob, architecture: Architecture, cards: Sequence[Accelerator]
+) -> list[tuple[object, Scenario]]:
+    parallel = base.parallel
+    if knob in _PARALLEL_SIZES:
+        now = getattr(parallel, knob)
+        return [
+            (size, replace(base, parallel=replace(parallel, **{str(knob): size})))
+            for size in sorted({*SIZES, now})
+        ]
+    if knob is Knob.SPLIT:
+        return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
+    if knob is Knob.ACCELERATOR:
+        chosen = dict.fromkeys((*((base.accelerator,) if base.accelerator is not None else ()), *cards))
+        return [(card.id, replace(base, accelerator=card)) for card in chosen]
+    if knob is Knob.SPECULATIVE:
+        return [(one, replace(base, speculative_config=one)) for one in _drafts(base, architecture)]
+    field = str(knob)
+    values = _VALUES[knob](base, architecture)
+    return [(value, replace(base, **{field: value})) for value in values]  # type: ignore[arg-type]
+
+
+_PARALLEL_SIZES: Final = (Knob.TENSOR_PARALLEL, Knob.PIPELINE_PARALLEL, Knob.DATA_PARALLEL)
+
+
+def splits(parallel: Parallel, architecture: Architecture) -> tuple[Parallel, ...]:
+    """The ways to cut the same number of GPUs, at least eight: tensor, data and, for MLA, decode context parallel.
+
+    Data parallel replicas of a mixture of experts share its experts out among them.
+    """
+    gpus = max(8, parallel.tensor_parallel_size * parallel.data_parallel_size)
+    found = []
+    for data in (1, 2, 4, 8):
+        if gpus % data:
+            continue
+        size = gpus // data
+        shares_experts = architecture.moe is not None and data > 1
+        one = replace(
+            parallel,
+            tensor_parallel_size=size,
+            data_parallel_size=data,
+            decode_context_parallel_size=1,
+            enable_expert_parallel=shares_experts or parallel.enable_expert_parallel,
+        )
+        found.append(one)
+        if architecture.is_mla:
+            found += [
+                replace(one, decode_context_parallel_size=ranks) for ranks in (2, 4, 8) if ranks <= size
+            ]
+    return tuple(dict.fromkeys((*found, parallel)))
+
+
+def _drafts(base: Scenario, architecture: Architecture) -> tuple[SpeculativeConfig | None, ...]:
+    methods = ["ngram"]
+    if not architecture.is_mla:
+        methods.append("eagle3")
+    if architecture.draft_layers:
+        methods.append("mtp")
+    known = [SpeculativeConfig(method=name, num_speculative_tokens=DRAFT_TOKENS) for name in methods]
+    return tuple(dict.fromkeys((None, *known, base.speculative_config)))
+
+
+def _lengths(base: Scenario, architecture: Architecture) -> list[int]:
+    limit = architecture.max_model_len
+    now = base.max_model_len if base.max_model_len is not None and base.max_model_len > 0 else limit
+    round_ones = {1 << power for power in range(10, 21) if now / 8 <= 1 << power <= now * 8}
+    return sorted({*(length for length in round_ones if length <= limit), now, limit})
+
+
+def _shares(base: Scenario, architecture: Architecture) -> list[float]:
+    del architecture
+    now = base.gpu_memory_utilization
+    return sorted({*SHARES, *(() if now is None else (now,))})
+
+
+_Values = Callable[[Scenario, Architecture], Sequence[object]]
+_VALUES: Final[Mapping[Knob, _Values]] = {
+    Knob.KV_CACHE_DTYPE: lambda base, _: tuple(dict.fromkeys((*KV_CACHE_DTYPES, base.kv_cache_dtype))),
+    Knob.QUANTIZATION: lambda base, _: tuple(dict.fromkeys((*WEIGHT_PRECISIONS, base.quantization))),
+    Knob.UTILIZATION: _shares,
+    Knob.LENGTH: _lengths,
+    Knob.BLOCK_SIZE: lambda base, _: tuple(dict.fromkeys((base.block_size, *BLOCK_SIZES))),
+    Knob.EAGER: lambda base, _: (False, True),
+}

@@ -1,0 +1,153 @@
+"""What the Explore page shows of a sweep: which rows, in which order, and the sentence above them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from kvcore.advice.smallest import smallest
+from kvcore.advice.sweep import SweptModel
+from kvcore.advice.sweep_cell import Cell
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.present.text import Words, concurrency_text, count, msg
+
+Row: TypeAlias = tuple[Accelerator, tuple[Cell, ...]]
+
+VENDOR_NAMES: Final[Mapping[Vendor, str]] = {
+    Vendor.NVIDIA: "NVIDIA",
+    Vendor.AMD: "AMD",
+    Vendor.INTEL: "Intel",
+    Vendor.HUAWEI: "Huawei",
+    Vendor.OTHER: msg("Others"),
+}
+MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
+    "≤ 24": (0, 25),
+    "25–48": (25, 50),
+    "49–96": (50, 100),
+    "> 96": (100, 1e6),
+}
+"""GB as the name of a card has it, and the GiB that torch reports."""
+GPU_LIMITS: Final = (1, 2, 4, 8, 16)
+
+
+class Order(StrEnum):
+    """How the rows of the matrix are sorted; the most comes first."""
+
+    VENDOR = "vendor"
+    REQUESTS = "requests"
+    PER_GPU = "per GPU"
+
+
+ORDER_NAMES: Final[Mapping[Order, str]] = {
+    Order.VENDOR: msg("Vendor and memory"),
+    Order.REQUESTS: msg("Requests at once"),
+    Order.PER_GPU: msg("Requests per GPU"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filters:
+    """Which cards and sizes a person wants to see; empty means all."""
+
+    vendors: Collection[str] = ()
+    memory_bands: Collection[str] = ()
+    with_failing: bool = False
+    """Also cards on which nothing starts."""
+    order: Order = Order.VENDOR
+
+
+def chosen_cards(cards: Iterable[Accelerator], filters: Filters) -> tuple[Accelerator, ...]:
+    """The cards that the filters let through."""
+    bands = [MEMORY_BANDS[band] for band in filters.memory_bands]
+    return tuple(
+        card
+        for card in cards
+        if (not filters.vendors or card.vendor in filters.vendors)
+        and (not bands or any(low <= card.memory_gib < high for low, high in bands))
+    )
+
+
+def matrix_rows(
+    swept: SweptModel, cards: Sequence[Accelerator], sizes: Sequence[int], filters: Filters
+) -> tuple[Row, ...]:
+    """The cells by card, in the order asked for; cards on which nothing starts only when asked for."""
+    rows = [
+        (card, swept.cells[index * len(sizes) : (index + 1) * len(sizes)]) for index, card in enumerate(cards)
+    ]
+    if not filters.with_failing:
+        rows = [row for row in rows if any(cell.starts for cell in row[1])]
+    if filters.order is Order.VENDOR:
+        vendors = list(Vendor)
+        rows.sort(key=lambda row: (vendors.index(row[0].vendor), -row[0].memory_gib, row[0].id))
+    else:
+        rows.sort(key=lambda row: -max(_worth(cell, filters.order) for cell in row[1]))
+    return tuple(rows)
+
+
+def _worth(cell: Cell, order: Order) -> float:
+    if not cell.starts:
+        return -1.0
+    return cell.requests_per_gpu if order is Order.PER_GPU else cell.max_concurrency
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The sentence above the matrix, and the cells that it names."""
+
+    text: str
+    cells: tuple[Cell, ...]
+
+
+def smallest_answer(
+    rows: Iterable[Row], cards: Mapping[str, Accelerator], wanted: float, tokens: int, t: Words
+) -> Answer:
+    """The smallest deployment that serves the wanted requests, by number of GPUs and by memory in all."""
+    found = smallest((cell for _, cells in rows for cell in cells), cards, wanted)
+    facts = {"wanted": count(wanted), "tokens": count(tokens)}
+    few, least = found.fewest_gpus, found.least_memory
+    if few is None or least is None:
+        text = t(
+            "None of these holds {wanted} requests of {tokens} tokens at once: allow more GPUs, fewer requests or "
+            "fewer tokens, or run several replicas",
+            **facts,
+        )
+        return Answer(text=text, cells=())
+    head = t(
+        "Smallest for {wanted} requests of {tokens} tokens: {deployment}, {requests} at once",
+        deployment=deployment_name(few, cards),
+        requests=concurrency_text(few.max_concurrency),
+        **facts,
+    )
+    if least == few:
+        return Answer(text=head, cells=(few,))
+    rest = t(
+        "least memory in all: {deployment}, {requests} at once",
+        deployment=deployment_name(least, cards),
+        requests=concurrency_text(least.max_concurrency),
+    )
+    return Answer(text=t("{first}; {second}", first=head, second=rest), cells=(few, least))
+
+
+def deployment_name(cell: Cell, cards: Mapping[str, Accelerator]) -> str:
+    """A cell as a deployment: `4 × H200 SXM 141GB`."""
+    return f"{cell.gpus} × {cards[cell.accelerator].name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRow:
+    """A model that the chosen hardware runs, with the fewest GPUs that do."""
+
+    model: str
+    max_model_len: int
+    cell: Cell
+
+
+def model_row(swept: SweptModel, wanted: float) -> ModelRow | None:
+    """The fewest GPUs on which `wanted` requests are held, else on which the model starts; None where it does not."""
+    starting = [cell for cell in swept.cells if cell.starts]
+    if not starting:
+        return None
+    serving = [cell for cell in starting if cell.max_concurrency >= wanted] or starting[-1:]
+    return ModelRow(model=swept.model, max_model_len=swept.max_model_len, cell=serving[0])

@@ -1,0 +1,21 @@
+"""Compare: one knob in all its positions, and up to four pinned scenarios, on one GiB axis."""
+
+import streamlit as st
+
+from kvcore.errors import KvPlannerError
+from kvcore.model.families import read_architecture
+from pages.ui import compare_knob, compare_pins, notes, shell, state, undo
+
+shell.guard()
+undo.follow()
+t = state.translator()
+
+notes.repairs(t)
+try:
+    read_architecture(state.scenario().config)
+except KvPlannerError as error:
+    notes.refusal(error, t)
+    st.stop()
+
+compare_knob.show(t)
+compare_pins.show(t)

@@ -1,0 +1,32 @@
+"""Explore: where the chosen model runs, and what the chosen hardware runs."""
+
+import streamlit as st
+
+from kvcore.errors import KvPlannerError
+from kvcore.model.families import read_architecture
+from pages.ui import explore_cards, explore_models, notes, shell, state, undo
+
+shell.guard()
+undo.follow()
+t = state.translator()
+
+notes.repairs(t)
+try:
+    read_architecture(state.scenario().config)
+except KvPlannerError as error:
+    notes.refusal(error, t)
+
+VIEWS = {"cards": t("Where this model runs"), "models": t("What this hardware runs")}
+view = st.segmented_control(
+    t("Question"),
+    list(VIEWS),
+    format_func=lambda name: VIEWS[name],
+    key="explore_view",
+    default="cards",
+    required=True,
+    label_visibility="collapsed",
+)
+if view == "models":
+    explore_models.show(t)
+else:
+    explore_cards.show(t)

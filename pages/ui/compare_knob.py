@@ -1,0 +1,78 @@
+"""Compare, first part: one knob of the scenario in each of its positions."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.advice.vary import Knob, variants
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.present.multiples import KNOB_NAMES, position_name
+from kvcore.present.text import Words
+from pages.ui import compare_table, state, undo
+
+PARAMETER = "vary"
+POPULAR = ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB")
+
+
+def show(t: Words) -> None:
+    """The choice of the knob, the bars, the table, and a button for each position."""
+    knob = _knob(t)
+    cards = _cards(t) if knob is Knob.ACCELERATOR else ()
+    if knob is Knob.SPLIT:
+        st.caption(
+            t(
+                "The same GPUs cut in different ways: tensor parallel (TP) ranks share every layer, data parallel (DP) "
+                "replicas each have a cache of their own, decode context parallel (DCP) ranks of an MLA model share "
+                "each request's tokens. EP shares the experts out over all ranks."
+            )
+        )
+    if knob is Knob.DATA_PARALLEL:
+        st.caption(
+            t(
+                "Replicas do not share a cache: each holds the same, and all of them together hold more requests."
+            )
+        )
+    found = variants(state.scenario(), knob, cards)
+    named = [(position_name(knob, variant, t), variant) for variant in found]
+    compare_table.show(named, f"vary.{knob}", t)
+    with st.container(horizontal=True, key="use_buttons", gap="small"):
+        for index, (name, variant) in enumerate(named):
+            if not variant.is_now:
+                st.button(
+                    t("Use {name}", name=name),
+                    key=f"use.{knob}.{index}",
+                    on_click=undo.take,
+                    args=(variant.scenario,),
+                    disabled=variant.plan is None,
+                )
+    undo.offer(t)
+
+
+def _knob(t: Words) -> Knob:
+    asked = state.page_parameter(PARAMETER)
+    now = Knob(asked) if asked in tuple(Knob) else Knob.TENSOR_PARALLEL
+    key = state.seed("vary_knob", now.value)
+    st.segmented_control(
+        t("Vary"),
+        [knob.value for knob in Knob],
+        format_func=lambda name: t(KNOB_NAMES[Knob(name)]),
+        key=key,
+        required=True,
+        on_change=lambda: state.set_page_parameter(PARAMETER, st.session_state[key]),
+    )
+    return now
+
+
+def _cards(t: Words) -> tuple[Accelerator, ...]:
+    known = {card.id: card for card in catalogue.load_accelerators()}
+    chosen = st.multiselect(
+        t("Accelerators beside the present one"),
+        list(known),
+        default=[name for name in POPULAR if name in known],
+        format_func=lambda name: known[name].name,
+        max_selections=12,
+        key="vary_cards",
+        persist_state="session",
+    )
+    return tuple(known[name] for name in chosen)

@@ -1,0 +1,58 @@
+"""Deployments beside each other: bars on one GiB axis, their colours, and the table that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import streamlit as st
+
+from kvcore.advice.vary import Variant, best_of
+from kvcore.present.multiples import figures_of, refusal_text, small_multiples, verdict_word
+from kvcore.present.palette import PARTS
+from kvcore.present.text import Words
+from pages.ui import figure
+
+
+def show(named: Sequence[tuple[str, Variant]], key: str, t: Words) -> None:
+    """Bars, legend, table."""
+    figure.chart(
+        small_multiples(named, t),
+        key,
+        t("Memory of one GPU in each deployment; the table below says the same"),
+    )
+    swatches = "".join(
+        f'<li><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))}</li>' for part in PARTS
+    )
+    missing = f'<li><span class="kv-swatch kv-missing"></span>{escape(t("Missing"))}</li>'
+    st.html(f'<ul class="kv-legend">{swatches}{missing}</ul>')
+    head = (
+        t("Deployment"),
+        t("Verdict"),
+        t("Requests at once, per replica"),
+        t("KV cache tokens"),
+        t("GPUs per replica"),
+        t("Replicas"),
+        t("Requests at once, all"),
+        t("Requests per GPU"),
+    )
+    most, densest = best_of([variant for _, variant in named])
+    rows = ""
+    for name, variant in named:
+        marks = [t("as it stands")] if variant.is_now else []
+        marks += [t("most requests")] if variant is most else []
+        marks += [t("most per GPU")] if variant is densest else []
+        reason = refusal_text(variant.error, t)
+        rows += (
+            f"<tr><td>{_two_lines(name, ', '.join(marks))}</td><td>{_two_lines(verdict_word(variant, t), reason)}</td>"
+            + "".join(f'<td class="kv-figure">{escape(text)}</td>' for text in figures_of(variant))
+            + "</tr>"
+        )
+    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    st.html(
+        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _two_lines(first: str, second: str) -> str:
+    return f'{escape(first)}<div class="kv-soft">{escape(second)}</div>' if second else escape(first)

@@ -1,0 +1,213 @@
+"""Explore, first question: the chosen model on every accelerator at every size, and the smallest that serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.advice.sweep import cell_scenario, sweep
+from kvcore.advice.sweep_cell import Cell
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import ModelEntry
+from kvcore.present import choices
+from kvcore.present.heat import cell_word, heat_map
+from kvcore.present.matrix import (
+    GPU_LIMITS,
+    MEMORY_BANDS,
+    ORDER_NAMES,
+    VENDOR_NAMES,
+    Filters,
+    Order,
+    Row,
+    chosen_cards,
+    deployment_name,
+    matrix_rows,
+    smallest_answer,
+)
+from kvcore.present.text import DASH, Words, concurrency_text, count
+from kvcore.scenario import Scenario
+from pages.ui import figure, notes, state, undo
+
+MATRIX = "explore_matrix"
+MOST_WANTED = 1_000_000
+
+
+def show(t: Words) -> None:
+    """The sentence, the filters, the matrix and the same as a table."""
+    scenario = state.scenario()
+    cards = cards_of(scenario)
+    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
+        wanted, limit = wanted_requests(t), gpus_at_most(t)
+    above = st.container(key="explore_answer")
+    filters = _filters(scenario, t)
+    stages = scenario.parallel.pipeline_parallel_size
+    sizes = tuple(size for size in GPU_LIMITS if size * stages <= limit)
+    shown = chosen_cards(cards, filters)
+    if not sizes or not shown:
+        st.info(
+            t("No accelerator is left by these filters: take one of them off."),
+            icon=":material/filter_alt_off:",
+        )
+        return
+    (swept,) = sweep(scenario, [entry_of(scenario)], shown, sizes)
+    rows = matrix_rows(swept, shown, sizes, filters)
+    by_id = {card.id: card for card in cards}
+    answer = smallest_answer(rows, by_id, wanted, swept.max_model_len, t)
+    with above:
+        notes.finding(answer.text, found=bool(answer.cells))
+        with st.container(horizontal=True, key="explore_take"):
+            for cell in dict.fromkeys(answer.cells):
+                st.button(
+                    t("Plan {deployment}", deployment=deployment_name(cell, by_id)),
+                    key=f"take.{cell.accelerator}.{cell.tensor_parallel_size}",
+                    icon=":material/arrow_forward:",
+                    on_click=take,
+                    args=(scenario, cell),
+                )
+    if not rows:
+        rows = matrix_rows(swept, shown, sizes, replace(filters, with_failing=True))
+    st.caption(
+        t(
+            "Requests of {tokens} tokens at once, per replica. Choose a cell to plan it.",
+            tokens=count(swept.max_model_len),
+        )
+    )
+    figure.selectable(
+        heat_map(rows, t),
+        MATRIX,
+        t("Requests at once by accelerator and tensor parallel size; the table below says the same"),
+        on_select=lambda: _take_selected(scenario),
+    )
+    st.caption(
+        t(
+            "Too big: the weights or the KV cache find no memory. Too short: one request of this length does not fit. "
+            "Refused: the engine stops before it looks at memory. Tight: less to spare than the estimate is sure of."
+        )
+    )
+    with st.expander(t("The same as a table"), icon=":material/table:"):
+        _table(rows, t)
+
+
+def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:
+    """The catalogue's accelerators; the scenario's own card stands first where it is not one of them."""
+    known = catalogue.load_accelerators()
+    own = scenario.accelerator
+    if own is None or own in known:
+        return known
+    return (own, *(card for card in known if card.id != own.id))
+
+
+def entry_of(scenario: Scenario) -> ModelEntry:
+    """The scenario's model as a sweep takes it."""
+    return ModelEntry(
+        id=scenario.model, config=scenario.config, checkpoint=scenario.checkpoint, source="", checked=""
+    )
+
+
+def wanted_requests(t: Words) -> int:
+    """How many requests the deployment is to hold at once."""
+    return st.number_input(
+        t("Requests at once, wanted"),
+        min_value=1,
+        max_value=MOST_WANTED,
+        value=10,
+        step=1,
+        key="explore_wanted",
+        persist_state="session",
+        width=220,
+    )
+
+
+def gpus_at_most(t: Words) -> int:
+    """GPUs that one replica may take."""
+    limit = st.segmented_control(
+        t("GPUs at most"), GPU_LIMITS, default=8, required=True, key="explore_gpus", persist_state="session"
+    )
+    return int(limit or GPU_LIMITS[-1])
+
+
+def _filters(scenario: Scenario, t: Words) -> Filters:
+    with st.container(horizontal=True, key="explore_filters", gap="small", vertical_alignment="bottom"):
+        precision_switches(scenario, t)
+        vendors = st.pills(
+            t("Vendor"),
+            [vendor.value for vendor in VENDOR_NAMES],
+            format_func=lambda name: t({vendor.value: text for vendor, text in VENDOR_NAMES.items()}[name]),
+            selection_mode="multi",
+            key="explore_vendors",
+            persist_state="session",
+        )
+        bands = st.pills(
+            t("Memory of a card (GB)"),
+            list(MEMORY_BANDS),
+            selection_mode="multi",
+            key="explore_memory",
+            persist_state="session",
+        )
+        order = st.selectbox(
+            t("Sort by"),
+            [order.value for order in Order],
+            format_func=lambda name: t(ORDER_NAMES[Order(name)]),
+            key="explore_order",
+            persist_state="session",
+            width=190,
+        )
+        failing = st.toggle(
+            t("Also cards on which nothing starts"), key="explore_failing", persist_state="session"
+        )
+    return Filters(vendors=vendors, memory_bands=bands, with_failing=failing, order=Order(order))
+
+
+def precision_switches(scenario: Scenario, t: Words) -> None:
+    """KV cache dtype and weight precision: the same fields as in the sidebar, at hand."""
+    _switch("kv_cache_dtype", t("KV cache dtype"), choices.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
+    now = scenario.quantization or choices.CHECKPOINT
+    _switch("quantization", t("Weight precision"), choices.WEIGHT_PRECISIONS, now)
+
+
+def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
+    key = state.seed(f"explore.{field}", now)
+    st.segmented_control(
+        label,
+        options if now in options else (*options, now),
+        key=key,
+        required=True,
+        on_change=_set_precision,
+        args=(field, key),
+    )
+
+
+def _set_precision(field: str, key: str) -> None:
+    value = st.session_state[key]
+    state.set_field(field, None if field == "quantization" and value == choices.CHECKPOINT else value)
+
+
+def _table(rows: tuple[Row, ...], t: Words) -> None:
+    columns: dict[str, list[object]] = {
+        t("Accelerator"): [card.name for card, _ in rows],
+        t("Memory (GiB)"): [card.memory_gib for card, _ in rows],
+    }
+    for index, cell in enumerate(rows[0][1]):
+        columns[f"TP {cell.tensor_parallel_size}"] = [cell_word(cells[index], t) for _, cells in rows]
+    columns[t("Requests per GPU, best")] = [
+        concurrency_text(best) if (best := max(cell.requests_per_gpu for cell in cells)) else DASH
+        for _, cells in rows
+    ]
+    st.dataframe(columns, hide_index=True, key="explore_table")
+
+
+def take(scenario: Scenario, cell: Cell) -> None:
+    """Callback: plans one cell of the scenario's own model."""
+    by_id = {card.id: card for card in cards_of(scenario)}
+    card = by_id.get(cell.accelerator)
+    if card is not None:
+        undo.take_to_plan(cell_scenario(scenario, entry_of(scenario), card, cell.tensor_parallel_size))
+
+
+def _take_selected(scenario: Scenario) -> None:
+    points = st.session_state[MATRIX].selection.points
+    if points:
+        name, size = points[0]["customdata"][:2]
+        take(scenario, Cell(accelerator=str(name), tensor_parallel_size=int(size)))

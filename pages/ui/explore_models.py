@@ -1,0 +1,151 @@
+"""Explore, second question: every bundled model that the chosen hardware runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.advice.sweep import cell_scenario, sweep
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.present.matrix import GPU_LIMITS, ModelRow, model_row
+from kvcore.present.text import Words, count
+from kvcore.scenario import Scenario
+from pages.ui import state, undo
+from pages.ui.explore_cards import gpus_at_most, precision_switches, wanted_requests
+
+TABLE = "explore_models"
+MEMORY = "_explored_models"
+PROGRESS_AFTER_SECONDS = 0.6
+
+
+def show(t: Words) -> None:
+    """One sentence and one row a model; a row takes the model to Plan."""
+    scenario = state.scenario()
+    card = scenario.accelerator or catalogue.find_accelerator("H100-80GB")
+    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
+        wanted, limit = wanted_requests(t), gpus_at_most(t)
+        precision_switches(scenario, t)
+    search = st.text_input(
+        t("Search by name"), key="explore_search", max_chars=80, persist_state="session", width=420
+    )
+    stages = scenario.parallel.pipeline_parallel_size
+    sizes = tuple(size for size in GPU_LIMITS if size * stages <= limit)
+    if not sizes:
+        st.info(t("The pipeline alone takes more GPUs than that."), icon=":material/filter_alt_off:")
+        return
+    rows = _rows(scenario, card, sizes, wanted, t)
+    found = [row for row in rows if search.strip().lower() in row.model.lower()]
+    st.success(
+        _sentence(card, limit, found, wanted, is_searched=bool(search.strip()), t=t),
+        icon=":material/inventory_2:",
+    )
+    st.caption(
+        t(
+            "Each model on the fewest GPUs that hold the wanted requests, or where none do, on the most GPUs. Lengths "
+            "above a model's own are cut to it. Choose a row to plan it."
+        )
+    )
+    if not found:
+        st.info(t("No bundled model has this in its name and starts here."), icon=":material/search_off:")
+        return
+    _table(found, scenario, card, wanted, t)
+
+
+def _sentence(
+    card: Accelerator, limit: int, found: Sequence[ModelRow], wanted: int, *, is_searched: bool, t: Words
+) -> str:
+    facts = {
+        "card": card.name,
+        "gpus": str(limit),
+        "serving": count(sum(row.cell.max_concurrency >= wanted for row in found)),
+        "wanted": count(wanted),
+    }
+    if is_searched:
+        return t(
+            "{card}, at most {gpus} GPUs: of the {found} bundled models with this name that start, {serving} hold "
+            "{wanted} requests at once",
+            found=count(len(found)),
+            **facts,
+        )
+    return t(
+        "{card}, at most {gpus} GPUs: {starting} of {all} bundled models start, {serving} hold {wanted} requests at "
+        "once",
+        starting=count(len(found)),
+        all=count(len(catalogue.model_ids())),
+        **facts,
+    )
+
+
+def _rows(
+    scenario: Scenario, card: Accelerator, sizes: Sequence[int], wanted: int, t: Words
+) -> tuple[ModelRow, ...]:
+    """The rows, kept for as long as neither scenario nor filters change; with a bar when they take a while."""
+    key = (scenario, card, tuple(sizes), wanted)
+    kept = st.session_state.get(MEMORY)
+    if kept is not None and kept[0] == key:
+        rows: tuple[ModelRow, ...] = kept[1]
+        return rows
+    names = catalogue.model_ids()
+    started, bar, found = time.monotonic(), None, []
+    models = (catalogue.find_model(name) for name in names)
+    for index, swept in enumerate(sweep(scenario, models, [card], sizes)):
+        row = model_row(swept, wanted)
+        if row is not None:
+            found.append(row)
+        if bar is None and time.monotonic() - started > PROGRESS_AFTER_SECONDS:
+            bar = st.progress(0.0)
+        if bar is not None and index % 8 == 0:
+            bar.progress(
+                index / len(names), t("{done} of {all} models", done=count(index), all=count(len(names)))
+            )
+    if bar is not None:
+        bar.empty()
+    st.session_state[MEMORY] = (key, tuple(found))
+    return tuple(found)
+
+
+def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, wanted: int, t: Words) -> None:
+    columns: dict[str, list[Any]] = {
+        t("Model"): [row.model for row in rows],
+        t("GPUs"): [row.cell.gpus for row in rows],
+        t("Requests at once"): [_floor(row.cell.max_concurrency) for row in rows],
+        t("Serves {wanted}", wanted=count(wanted)): [
+            t("yes") if row.cell.max_concurrency >= wanted else t("no") for row in rows
+        ],
+        t("Requests per GPU"): [_floor(row.cell.requests_per_gpu) for row in rows],
+        t("Length planned"): [row.max_model_len for row in rows],
+        t("Longest request"): [row.cell.longest_request_tokens for row in rows],
+        t("KV cache tokens"): [row.cell.tokens for row in rows],
+        t("Weights (GiB per GPU)"): [round(row.cell.weights_gib, 2) for row in rows],
+    }
+    names = [row.model for row in rows]
+    sizes = [row.cell.tensor_parallel_size for row in rows]
+    st.dataframe(
+        columns,
+        hide_index=True,
+        key=TABLE,
+        height=560,
+        on_select=lambda: _take_selected(scenario, card, names, sizes),
+        selection_mode="single-row",
+        column_config={
+            name: st.column_config.NumberColumn(format="localized")
+            for name, values in columns.items()
+            if values and isinstance(values[0], int | float)
+        },
+    )
+
+
+def _floor(value: float) -> float:
+    """Never more requests than there are."""
+    return int(value * 100) / 100
+
+
+def _take_selected(scenario: Scenario, card: Accelerator, names: Sequence[str], sizes: Sequence[int]) -> None:
+    chosen = st.session_state[TABLE].selection.rows
+    if chosen and chosen[0] < len(names):
+        entry = catalogue.find_model(names[chosen[0]])
+        undo.take_to_plan(cell_scenario(scenario, entry, card, sizes[chosen[0]]))

@@ -1,0 +1,63 @@
+"""Changes that a button makes, and one step back from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from kvcore.errors import KvPlannerError
+from kvcore.present import edit
+from kvcore.present.text import Words
+from kvcore.scenario import Scenario
+from pages.ui import state
+
+KEY = "undo"
+GO = "go_to_plan"
+PLAN = "pages/plan.py"
+
+
+def change(fields: Sequence[tuple[str, object]]) -> None:
+    """Callback: changes all of `fields` together, as one entry of the browser's history."""
+    changed = state.scenario()
+    try:
+        for field, value in fields:
+            changed = edit.with_field(changed, field, value)
+    except KvPlannerError as error:
+        st.session_state["input_error"] = error
+        return
+    take(changed)
+
+
+def take(changed: Scenario) -> None:
+    """Callback: makes `changed` the scenario, and remembers the one before."""
+    st.session_state[KEY] = (state.scenario(), changed)
+    state.set_scenario(changed)
+
+
+def take_to_plan(changed: Scenario) -> None:
+    """Callback: the same, and the page goes to Plan."""
+    st.session_state[GO] = changed
+
+
+def follow() -> None:
+    """Goes to Plan when a callback asked for it. Called by pages that have such buttons, before they draw."""
+    changed = st.session_state.pop(GO, None)
+    if changed is not None:
+        st.session_state[KEY] = (state.scenario(), changed)
+        st.switch_page(PLAN, query_params=state.adopt(changed))
+
+
+def offer(t: Words) -> None:
+    """The way back, for as long as the scenario is the one that a button made."""
+    before, after = st.session_state.get(KEY, (None, None))
+    if before is None or after != state.scenario() or before == after:
+        return
+    st.button(
+        t("Undo the last change"), key="undo_button", icon=":material/undo:", type="tertiary", on_click=_back
+    )
+
+
+def _back() -> None:
+    before, _ = st.session_state.pop(KEY)
+    state.set_scenario(before)
