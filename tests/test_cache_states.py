@@ -19,7 +19,8 @@ from kvcore.model.cache_state import (
 )
 from kvcore.model.draft import Draft
 from kvcore.model.quantization import Quantization
-from kvcore.scenario import Parallel
+from kvcore.scenario import Engine, Parallel
+from kvcore.units import GIB
 from tests.cache_examples import architecture, flags, full_layer, layer
 
 LLAMA = architecture([full_layer()] * 32)
@@ -160,3 +161,12 @@ def test_context_parallelism_needs_replicated_heads(ranks: int, context_ranks: i
         rank_layer_specs(LLAMA, tp(ranks, decode_context_parallel_size=context_ranks), flags(), 0)
     assert refusal.value.code == code
     assert rank_layer_specs(LLAMA, tp(16, decode_context_parallel_size=2), flags(), 0)
+
+
+def test_an_ascend_card_keeps_the_keys_of_an_indexer_in_the_models_dtype() -> None:
+    """GLM-5 with its draft layer on vllm-ascend 0.14: "GPU KV cache size: 249,216 tokens" in 25.82821 GiB."""
+    glm = layer(Mla(kv_lora_rank=512, qk_rope_head_dim=64), SparseIndexer(index_head_dim=128))
+    model = architecture([glm] * 79, is_mla=True)
+    specs = rank_layer_specs(model, tp(8), flags(engine=Engine.VLLM_ASCEND, block_size=128), 0)
+    block_bytes = sum(spec.layers * spec.page_size_bytes for spec in specs)
+    assert int(25.82821 * GIB) // block_bytes * 128 == 249_216

@@ -27,7 +27,7 @@ from kvcore.model.cache_state import (
     SparseIndexer,
 )
 from kvcore.model.draft import Draft
-from kvcore.scenario import Parallel
+from kvcore.scenario import Engine, Parallel
 from kvcore.units import round_up
 
 __all__ = ["CacheKind", "LayerSpec", "aligned_block_size", "rank_layer_specs"]
@@ -49,6 +49,11 @@ class _Placement:
     padded_state_bytes: int
     """What a recurrent state's page is padded to; 0 leaves it as it is."""
     num_speculative_tokens: int
+    plain_indexer: bool
+    """Keys of a sparse indexer are kept in the model's dtype, without scales: on Ascend.
+
+    Source: github.com/vllm-project/vllm-ascend/issues/6847 (0.14): GLM-5 with a draft, 1947 blocks in 25.83 GiB.
+    """
 
 
 def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
@@ -144,6 +149,7 @@ def _placement(
         state_block_size=_state_block_size(block_size, resolved) if states else 0,
         padded_state_bytes=padded,
         num_speculative_tokens=resolved.num_speculative_tokens,
+        plain_indexer=resolved.engine is not Engine.VLLM,
     )
 
 
@@ -243,6 +249,8 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             return _latent(size, at.block_size * token_bytes, at.kv_cache_dtype, at)
         case SparseIndexer():
             size = state.index_head_dim + 4 * (state.index_head_dim // INDEXER_SCALE_BLOCK)
+            if at.plain_indexer:
+                size = state.index_head_dim * kv_format(at.dtype).key_bits // 8
             return _latent(size, at.block_size * size, "uint8", at)
         case CompressedLatent():
             states = at.block_size // state.tokens_per_state
