@@ -90,7 +90,7 @@ class _StandInFinder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         del path, target
-        if name.split(".")[0] not in UNUSED_PACKAGES:
+        if name.split(".")[0] not in UNUSED_PACKAGES and not name.startswith("vllm.vllm_flash_attn.cute"):
             return None
         frame = sys._getframe(1)
         while frame is not None and "importlib" in frame.f_code.co_filename:
