@@ -130,7 +130,8 @@ _REQUEST_FIELDS: Final = frozenset(
     " pipeline_parallel_size data_parallel_size decode_context_parallel_size enable_expert_parallel dtype"
     " quantization kv_cache_dtype gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens"
     " block_size enforce_eager enable_prefix_caching enable_chunked_prefill disable_hybrid_kv_cache_manager"
-    " speculative_config enable_lora max_loras max_lora_rank limit_mm_per_prompt cpu_offload_gb"
+    " speculative_config enable_lora max_loras max_lora_rank fully_sharded_loras"
+    " limit_mm_per_prompt language_model_only cpu_offload_gb"
     " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
 )
 _MEASURED_FIELDS: Final = frozenset(
@@ -188,7 +189,9 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         enable_lora=fields.flag("enable_lora") or False,
         max_loras=fields.integer("max_loras", 1, 4096) or 1,
         max_lora_rank=fields.integer("max_lora_rank", 1, 4096) or 16,
+        fully_sharded_loras=fields.flag("fully_sharded_loras") or False,
         limit_mm_per_prompt=_limits(fields),
+        language_model_only=fields.flag("language_model_only") or False,
         cpu_offload_gb=fields.number("cpu_offload_gb", 0, 1e6) or 0.0,
         kv_cache_memory_bytes=fields.integer("kv_cache_memory_bytes", 1, 1 << 50),
         num_gpu_blocks_override=fields.integer("num_gpu_blocks_override", 1, _MAX_COUNT),

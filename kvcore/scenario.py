@@ -89,7 +89,9 @@ class Scenario:
     enable_lora: bool = False
     max_loras: int = 1
     max_lora_rank: int = 16
+    fully_sharded_loras: bool = False
     limit_mm_per_prompt: Mapping[str, int] | None = None
+    language_model_only: bool = False
     cpu_offload_gb: float = 0.0
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None

@@ -69,6 +69,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         enable_lora=draw(st.booleans()),
         max_loras=draw(counts(64)),
         max_lora_rank=draw(counts(512)),
+        fully_sharded_loras=draw(st.booleans()),
+        language_model_only=draw(st.booleans()),
         limit_mm_per_prompt=draw(
             st.none() | st.dictionaries(st.sampled_from(("image", "video")), st.integers(0, 9), min_size=1)
         ),
@@ -101,7 +103,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
         "block_size", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
         "disable_hybrid_kv_cache_manager", "speculative_config", "enable_lora", "max_loras", "max_lora_rank",
-        "limit_mm_per_prompt", "cpu_offload_gb", "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured",
+        "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb", "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured",
     }  # fmt: skip
     assert {field.name for field in fields(Scenario)} == generated
 
@@ -242,12 +244,24 @@ def test_parameters_of_the_page_are_left_alone() -> None:
     assert not link.is_scenario({"lang": "zh", "utm_source": "mail"})
 
 
+def test_a_draft_that_the_catalogue_lacks_travels_in_the_link() -> None:
+    head = {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1,
+            "intermediate_size": 128, "vocab_size": 128, "model_type": "llama"}  # fmt: skip
+    speculative = {"method": "eagle", "num_speculative_tokens": 2, "model": "my/head", "config": head}
+    scenario = scenario_from_request(
+        {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "speculative_config": speculative}
+    )
+    params = dict(parse_qsl(link.query_string(link.encode(scenario))))
+    assert link.decode(params).scenario.speculative_config == scenario.speculative_config
+
+
 def test_what_absent_means_is_frozen() -> None:
     """A link of version 1 leaves these out; a change here changes what old links say."""
     assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
         "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None, "block_size": None,
         "enforce_eager": False, "enable_prefix_caching": None, "enable_chunked_prefill": None,
         "disable_hybrid_kv_cache_manager": False, "enable_lora": False, "max_loras": 1, "max_lora_rank": 16,
+        "fully_sharded_loras": False, "language_model_only": False,
         "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,
     }  # fmt: skip
     assert (link.START["model"], link.START["accelerator"]) == ("Qwen/Qwen3-32B", "H100-80GB")

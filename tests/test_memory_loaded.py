@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore.errors import EngineRefusalError
-from kvcore.memory.encoder import takes_images_or_video
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
@@ -160,10 +159,20 @@ class TestEncoders:
         limits = {"image": 0, "video": 0}
         assert loaded(model, limit_mm_per_prompt=limits, **old) == loaded(model, **old)
 
+    def test_the_language_model_alone(self) -> None:
+        """Log of 0.19: "Model loading took 64.69 GiB" for Qwen3.6-35B-A3B with --language-model-only."""
+        weights = loaded("Qwen/Qwen3.6-35B-A3B", language_model_only=True, engine_version="0.19.0")
+        assert gib(weights.total) == pytest.approx(64.69, abs=0.02)
+
     def test_no_limits_are_no_limits(self) -> None:
-        assert takes_images_or_video(LLAMA, None)
-        assert takes_images_or_video(LLAMA, {"audio": 0})
-        assert not takes_images_or_video(LLAMA, {"image": 0})
+        assert loaded("google/gemma-3-27b-it", limit_mm_per_prompt={"audio": 0}) == loaded("google/gemma-3-27b-it")
+
+
+def test_fully_sharded_adapters_come_from_the_flag() -> None:
+    flags = {"tensor_parallel_size": 2, "enable_lora": True, "max_loras": 4, "max_lora_rank": 64}
+    model = "meta-llama/Llama-3.1-8B-Instruct"
+    assert loaded(model, **flags).adapters == 1_041_498_112
+    assert loaded(model, fully_sharded_loras=True, **flags).adapters == 806_617_088
 
 
 def test_the_quantity_names_only_what_is_there() -> None:

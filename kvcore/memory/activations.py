@@ -8,6 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.memory.encoder import takes_images_or_video
 from kvcore.memory.setting import Setting, has_indexer
 from kvcore.memory.tables import SamplerRow, activation_tables
 from kvcore.quantity import Grade, Quantity, Unit
@@ -45,9 +46,6 @@ NO_WORKSPACE: Final = ("fp4", "modelopt_mixed")
 
 Source: vllm/model_executor/layers/fused_moe/flashinfer_trtllm_moe.py (0.32.0).
 """
-
-VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl", "llava_onevision")
-"""Model types that profile a video where images are not allowed. Source: vllm/model_executor/models (0.32.0)."""
 
 VOCABULARY_MULTIPLE: Final = 64
 """Logits of a vocabulary that is no multiple are copied. Source: vllm/.../vocab_parallel_embedding.py (0.32.0)."""
@@ -209,12 +207,8 @@ def encoder_bytes(setting: Setting) -> tuple[int, int]:
     """
     architecture, resolved = setting.architecture, setting.resolved
     vision, limits = architecture.vision, setting.scenario.limit_mm_per_prompt
-    if vision is None or not architecture.is_multimodal:
+    if vision is None or not takes_images_or_video(architecture, setting.scenario):
         return 0, 0
-    if limits is not None and limits.get("image", 1) == 0:
-        takes_video = architecture.model_type.startswith(VIDEO_FAMILIES)
-        if not takes_video or limits.get("video", 1) == 0:
-            return 0, 0
     per_item = max(1, vision.max_tokens_per_item)
     budget = max(resolved.max_num_batched_tokens, per_item)
     per_prompt = max(1, resolved.max_model_len // per_item)

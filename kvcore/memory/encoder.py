@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.model.architecture import Architecture
+from kvcore.scenario import Scenario
 
 SKIPPED_SINCE: Final = Version("0.11.0")
 """Source: vllm/model_executor/models/qwen2_5_vl.py, llava.py (0.11.0), interfaces.py:_mark_tower_model (0.19.0)."""
@@ -18,24 +18,25 @@ VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl",
 """Model types that take videos beside images. Source: vllm/model_executor/models (0.32.0)."""
 
 
-def takes_images_or_video(architecture: Architecture, limits: Mapping[str, int] | None) -> bool:
-    """Whether `--limit-mm-per-prompt` leaves the vision encoder something to do.
+def takes_images_or_video(architecture: Architecture, scenario: Scenario) -> bool:
+    """Whether `--limit-mm-per-prompt` and `--language-model-only` leave the vision encoder something to do.
 
     A kind that is not named is not limited, so a model that takes videos keeps its encoder when only images are
     ruled out.
     """
+    if scenario.language_model_only:
+        return False
+    limits = scenario.limit_mm_per_prompt
     if limits is None or limits.get("image", 1) != 0:
         return True
     takes_video = architecture.model_type.startswith(VIDEO_FAMILIES)
     return takes_video and limits.get("video", 1) != 0
 
 
-def loaded_architecture(
-    architecture: Architecture, limits: Mapping[str, int] | None, version: Version
-) -> Architecture:
+def loaded_architecture(architecture: Architecture, scenario: Scenario, version: Version) -> Architecture:
     """The architecture without encoder and projector where the engine does not load them."""
-    is_skipped = architecture.is_multimodal and version >= SKIPPED_SINCE
-    if not is_skipped or takes_images_or_video(architecture, limits):
+    may_skip = architecture.is_multimodal and version >= SKIPPED_SINCE
+    if not may_skip or takes_images_or_video(architecture, scenario):
         return architecture
     return without_encoder(architecture)
 

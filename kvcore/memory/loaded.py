@@ -35,13 +35,17 @@ def loaded_bytes(
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.11.0, 0.32.0).
     """
     parallel = scenario.parallel
-    loaded = loaded_architecture(architecture, scenario.limit_mm_per_prompt, resolved.version)
+    loaded = loaded_architecture(architecture, scenario, resolved.version)
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
     if draft is not None and stage == parallel.pipeline_parallel_size - 1:
         drafts = draft_bytes(draft, parallel, resolved.dtype, loading_split_bytes(resolved))
         weights = replace(weights, drafts=drafts, draft_is_assumed=draft.is_assumed)
     if scenario.enable_lora:
-        slots = Slots(max_loras=scenario.max_loras, max_lora_rank=scenario.max_lora_rank)
+        slots = Slots(
+            max_loras=scenario.max_loras,
+            max_lora_rank=scenario.max_lora_rank,
+            fully_sharded_loras=scenario.fully_sharded_loras,
+        )
         adapters = lora_bytes(
             scenario.config,
             architecture,

@@ -33,6 +33,8 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
         "enable-lora": scenario.enable_lora or None,
         "max-loras": scenario.max_loras if scenario.enable_lora else None,
         "max-lora-rank": scenario.max_lora_rank if scenario.enable_lora else None,
+        "fully-sharded-loras": (scenario.enable_lora and scenario.fully_sharded_loras) or None,
+        "language-model-only": scenario.language_model_only or None,
         "limit-mm-per-prompt": _json(scenario.limit_mm_per_prompt),
         "speculative-config": _speculative(scenario),
         "cpu-offload-gb": scenario.cpu_offload_gb or None,
