@@ -103,7 +103,8 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
         "block_size", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
         "disable_hybrid_kv_cache_manager", "speculative_config", "enable_lora", "max_loras", "max_lora_rank",
-        "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb", "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured",
+        "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb", "kv_cache_memory_bytes",
+        "num_gpu_blocks_override", "env", "measured",
     }  # fmt: skip
     assert {field.name for field in fields(Scenario)} == generated
 

@@ -165,7 +165,9 @@ class TestEncoders:
         assert gib(weights.total) == pytest.approx(64.69, abs=0.02)
 
     def test_no_limits_are_no_limits(self) -> None:
-        assert loaded("google/gemma-3-27b-it", limit_mm_per_prompt={"audio": 0}) == loaded("google/gemma-3-27b-it")
+        assert loaded("google/gemma-3-27b-it", limit_mm_per_prompt={"audio": 0}) == loaded(
+            "google/gemma-3-27b-it"
+        )
 
 
 def test_fully_sharded_adapters_come_from_the_flag() -> None:
