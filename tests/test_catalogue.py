@@ -26,7 +26,8 @@ from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
 from kvcore.plan import plan
 from kvcore.quantity import Grade
-from kvcore.scenario import Measured, Scenario
+from kvcore.scenario import Measured, Scenario, SpeculativeConfig
+from kvcore.units import gib
 
 CARD = """
 [Card-1GB]
@@ -446,3 +447,43 @@ class TestNamePatterns:
     def test_a_pattern_has_its_limit(self, pattern: str) -> None:
         with pytest.raises(ValueError, match=r"names|too long"):
             list(names_of(pattern))
+
+
+class TestNemotron3:
+    """Files that mix formats: the layers of the model, with the draft layers that its checkpoint holds in bfloat16."""
+
+    @staticmethod
+    def loaded_gib(model: str, engine_version: str) -> float:
+        scenario = Scenario(
+            model=model,
+            config=catalogue.find_model(model).config,
+            engine_version=engine_version,
+            max_model_len=131072,
+            speculative_config=SpeculativeConfig(method="mtp", num_speculative_tokens=3),
+            measured=Measured(available_kv_gib=40.0),
+        )
+        return gib(plan(scenario).weights.total)
+
+    def test_super_nvfp4_loads_what_the_engine_prints(self) -> None:
+        """75.03 GiB: vLLM 0.19.2 on one GB10, github.com/djangodevreng/dgx-spark-benchmarks at a73b72d47e0c."""
+        loaded = self.loaded_gib("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "0.19.1")
+        assert loaded == pytest.approx(75.03, rel=0.005)
+
+    def test_ultra_nvfp4_loads_what_its_files_hold(self) -> None:
+        """328.13 GiB: model_catalog.yaml of github.com/kaito-project/kaito at 056b8280b1a8."""
+        loaded = self.loaded_gib("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4", "0.32.0")
+        assert loaded == pytest.approx(328.13, rel=0.005)
+
+    def test_super_fp8_keeps_attention_and_latent_projections_in_sixteen_bits(self) -> None:
+        """One byte more for each of their weights than if only lm_head and the draft layers were left alone."""
+        entry = catalogue.find_model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8").config
+        bare = ModelConfig.from_mapping(
+            entry.raw, {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head", "mtp*"]}}
+        )
+        measured = Measured(available_kv_gib=40.0)
+        kept, all_fp8 = (
+            plan(Scenario(model="", config=config, measured=measured)).weights.parameters
+            for config in (entry, bare)
+        )
+        weights = 8 * 4096 * (2 * 32 * 128 + 2 * 2 * 128) + 40 * 2 * 4096 * 1024
+        assert 0 <= weights - (kept - all_fp8) < 0.001 * weights
