@@ -78,6 +78,18 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "tell the model's owner, or paste a corrected config.json",
     ),
     # -- plan
+    "part-not-counted": Message(
+        "{parts} of this model is not counted yet: the weights are larger than shown",
+        "give the checkpoint's size, or the weights as the engine printed them",
+    ),
+    "part-from-checkpoint": Message(
+        "{parts} of this model is not counted one by one: {size} GiB of the checkpoint's size are taken for it",
+        "compare with what the engine prints as Model loading took",
+    ),
+    "checkpoint-size-differs": Message(
+        "{counted} GiB are counted from the config, and the checkpoint stores {stored} GiB",
+        "check that the config belongs to this checkpoint: draft layers, a second copy or another precision explain it",
+    ),
     "quantization-not-in-config": Message(
         "the name says {format}, but the config names no quantization: planned unquantized",
         "give the config.json of the quantized release, with its side file, or --quantization",

@@ -18,6 +18,7 @@ from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
+from kvcore.memory.checkpoint import checkpoint_notices, uncounted_bytes
 from kvcore.memory.loaded import loaded_bytes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -108,6 +109,9 @@ def plan(scenario: Scenario) -> Plan:
         )
         for stage in stages
     )
+    uncounted = uncounted_bytes(scenario, architecture, quantization, resolved)
+    if uncounted:
+        weights = tuple(replace(part, loading=part.loading + uncounted) for part in weights)
     memories = tuple(
         rank_memory(
             scenario=scenario,
@@ -153,6 +157,7 @@ def plan(scenario: Scenario) -> Plan:
             *memory.notices,
             *draft_notices(speculative, draft),
             *_label_notices(scenario, quantization),
+            *checkpoint_notices(scenario, architecture, quantization, resolved),
         ),
     )
 
