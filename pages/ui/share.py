@@ -12,6 +12,7 @@ from kvcore.plan import Plan
 from kvcore.present import link
 from kvcore.present.artefacts import Artefact, artefact
 from kvcore.present.expected_log import expected_log_lines
+from kvcore.present.report import report_html
 from kvcore.present.text import Words, msg
 from kvcore.present.ticket import ticket_text
 from pages.ui import state
@@ -89,6 +90,15 @@ def panel(plan: Plan, t: Words) -> None:
                 on_click="ignore",
                 key="share_download",
             )
+        st.download_button(
+            t("Printable report (one page, HTML)"),
+            data=lambda: report_html(plan, absolute_link(plan), t),
+            file_name="kv-plan.html",
+            mime="text/html",
+            icon=":material/print:",
+            on_click="ignore",
+            key="share_report",
+        )
 
 
 def _choose() -> None:

@@ -40,6 +40,9 @@ PAGES = (
         "compare.py", "compare", msg("Compare"), ":material/compare:", msg("One knob in all positions, pinned plans")
     ),
     PageSpec("check.py", "check", msg("Check"), ":material/fact_check:", msg("A start-up log against its plan")),
+    PageSpec(
+        "reference.py", "reference", msg("Reference"), ":material/menu_book:", msg("Flags, going live, catalogue, words")
+    ),
     PageSpec("accuracy.py", "accuracy", msg("Accuracy"), ":material/target:", msg("The error on published starts")),
 )  # fmt: skip
 """In the order of the navigation. A new page is one file and one line here."""

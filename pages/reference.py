@@ -1,0 +1,52 @@
+"""Reference: every parameter with its effect here, going live, catalogues, glossary."""
+
+import streamlit as st
+
+from kvcore.errors import KvPlannerError
+from kvcore.present.text import msg
+from pages.ui import catalogue_tables, going_live, notes, parameter_list, shell, state, undo
+
+shell.guard()
+undo.follow()
+t = state.translator()
+plan = state.planned()
+
+PARAMETERS, GOING_LIVE, CATALOGUE, GLOSSARY = "parameters", "going-live", "catalogue", "glossary"
+SECTIONS = {
+    PARAMETERS: msg("Parameters"),
+    GOING_LIVE: msg("Going live"),
+    CATALOGUE: msg("Catalogue"),
+    GLOSSARY: msg("Glossary"),
+}
+
+
+def choose() -> None:
+    """Kept apart from the widget, whose labels change with the language."""
+    st.session_state["reference_chosen"] = st.session_state["reference_section"]
+
+
+notes.repairs(t)
+section = st.session_state.get("reference_chosen", PARAMETERS)
+st.segmented_control(
+    t("Part"),
+    list(SECTIONS),
+    format_func=lambda name: t(SECTIONS[name]),
+    key=state.seed("reference_section", section),
+    required=True,
+    label_visibility="collapsed",
+    on_change=choose,
+)
+planned = None if isinstance(plan, KvPlannerError) else plan
+if section in (PARAMETERS, GOING_LIVE):
+    if isinstance(plan, KvPlannerError):
+        notes.refusal(plan, t)
+    else:
+        notes.scenario_line(plan, t)
+if section == PARAMETERS:
+    parameter_list.parameters(planned, t)
+elif section == GOING_LIVE and planned is not None:
+    going_live.panel(planned, t)
+elif section == CATALOGUE:
+    catalogue_tables.tables(t)
+elif section == GLOSSARY:
+    parameter_list.glossary(t)

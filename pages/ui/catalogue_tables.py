@@ -1,0 +1,96 @@
+"""The catalogues as tables with a search over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from kvcore.present.catalogue_rows import accelerator_rows, model_rows, version_rows
+from kvcore.present.text import Words
+
+ROWS_SHOWN = 420
+"""Pixels of a long table."""
+
+
+def tables(t: Words) -> None:
+    """Models, accelerators, engine versions: facts, sources, dates."""
+    query = st.text_input(
+        t("Search the catalogue"), key="catalogue_query", placeholder="qwen3, h200, 0.33 …", icon=":material/search:"
+    )  # fmt: skip
+    with st.spinner(t("Reading the catalogue …"), show_time=False):
+        models = model_rows()
+    _table(
+        t("Models"),
+        models,
+        {
+            "id": t("Model"),
+            "model_type": t("Type"),
+            "attention": t("Cache"),
+            "layers": t("Layers"),
+            "heads": t("Heads"),
+            "kv_heads": t("KV heads"),
+            "context_tokens": t("Context (tokens)"),
+            "weights_gib": t("Weights (GiB)"),
+            "kv_kib_per_token": t("KV per token (KiB)"),
+            "source": t("Source"),
+            "checked": t("Checked"),
+        },
+        query,
+        t,
+    )
+    st.caption(t("Weights and KV per token: on one GPU, by the newest version of vLLM with its defaults."))
+    _table(
+        t("Accelerators"),
+        accelerator_rows(),
+        {
+            "id": t("Id"),
+            "name": t("Name"),
+            "vendor": t("Vendor"),
+            "memory_gib": t("Memory (GiB)"),
+            "is_exact": t("Exact"),
+            "bandwidth_gb_s": t("Bandwidth (GB/s)"),
+            "interconnect": t("Link between cards"),
+            "capability": t("Capability"),
+            "source": t("Source"),
+            "checked": t("Checked"),
+        },
+        query,
+        t,
+    )
+    st.caption(
+        t("Memory is what torch reports. Exact: read in published logs; otherwise from the driver's figure.")
+    )
+    _table(
+        t("Engine versions"),
+        version_rows(),
+        {
+            "engine": t("Engine"),
+            "version": t("Version"),
+            "runs_on": t("Runs on vLLM"),
+            "generation": t("Generation"),
+            "utilization": t("Default utilization"),
+            "source": t("Source"),
+        },
+        query,
+        t,
+    )
+
+
+def _table(title: str, rows: Sequence[Any], columns: Mapping[str, str], query: str | None, t: Words) -> None:
+    words = (query or "").lower().split()
+    found = [
+        row
+        for row in map(asdict, rows)
+        if all(word in " ".join(str(value) for value in row.values()).lower() for word in words)
+    ]
+    st.subheader(f"{title} · {len(found)}", anchor=False)
+    if not found:
+        st.caption(t("Nothing here has these words."))
+        return
+    table = pd.DataFrame(found, columns=list(columns)).rename(columns=dict(columns))
+    height = ROWS_SHOWN if len(found) > 10 else "auto"
+    st.dataframe(table, hide_index=True, height=height, alt=title)

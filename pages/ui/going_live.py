@@ -1,0 +1,145 @@
+"""Going live: checklist, load test, alert rules, dashboard, and how fast decoding can be at most."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore.advice.decode_bound import decode_bound
+from kvcore.engine.metrics import exported_metrics
+from kvcore.plan import Plan
+from kvcore.present.checklist import Tick, checklist
+from kvcore.present.load_test import load_test
+from kvcore.present.monitoring import Load, alert_rules, dashboard, default_load, thresholds
+from kvcore.present.text import Words, count, gib_text
+from kvcore.units import GB
+
+ICONS = {
+    Tick.ANSWERED: ":material/check_circle:",
+    Tick.FAILS: ":material/cancel:",
+    Tick.OPEN: ":material/radio_button_unchecked:",
+}
+ROLES = (
+    "kv_cache_usage",
+    "waiting",
+    "running",
+    "preemptions",
+    "request_latency",
+    "first_token",
+    "output_token",
+)
+
+
+def panel(plan: Plan, t: Words) -> None:
+    """Everything before and after the first start."""
+    load = _load(plan, t)
+    limits = thresholds(plan, load)
+    st.subheader(t("Checklist"), anchor=False)
+    st.caption(t("Ticked: the plan answers it. A circle: only the deployment can."))
+    words = {Tick.ANSWERED: t("done"), Tick.FAILS: t("fails"), Tick.OPEN: t("open")}
+    for item in checklist(plan, load, limits, t):
+        with st.container(gap="xxsmall"):
+            st.markdown(f"{ICONS[item.tick]} **{item.title}** · {words[item.tick]}")
+            st.caption(item.detail)
+    _load_test(plan, load, t)
+    _throughput(plan, load, t)
+    _monitoring(plan, load, t)
+
+
+def _load(plan: Plan, t: Words) -> Load:
+    """The target, beginning with what the plan holds."""
+    start = default_load(plan)
+    longest = 1 << 30
+    with st.container(horizontal=True):
+        requests = st.number_input(
+            t("Requests at once, target"), 1, 1 << 20, start.requests, key=f"load_requests_{start.requests}"
+        )
+        prompt = st.number_input(
+            t("Prompt tokens"), 1, longest, start.prompt_tokens, key=f"load_prompt_{start.prompt_tokens}"
+        )
+        answer = st.number_input(
+            t("Answer tokens"), 1, longest, start.answer_tokens, key=f"load_answer_{start.answer_tokens}"
+        )
+    return Load(requests=int(requests), prompt_tokens=int(prompt), answer_tokens=int(answer))
+
+
+def _load_test(plan: Plan, load: Load, t: Words) -> None:
+    test = load_test(plan, load)
+    st.subheader(t("Load test"), anchor=False)
+    sized = t(
+        "At least five minutes: {count} requests are as many as the memory bandwidth could answer in that time.",
+        count=count(test.num_prompts),
+    )
+    unsized = t("The bandwidth of this card is not known: raise --num-prompts until it takes five minutes.")
+    st.caption(
+        t("{count} requests in flight, 150 % of the target.", count=count(test.requests_at_once))
+        + " "
+        + (sized if test.is_sized else unsized)
+    )
+    st.code(test.command, language="bash")
+
+
+def _throughput(plan: Plan, load: Load, t: Words) -> None:
+    st.subheader(t("How fast at most"), anchor=False)
+    one = decode_bound(plan, 1, load.prompt_tokens)
+    all_of_them = decode_bound(plan, load.requests, load.prompt_tokens)
+    if one is None or all_of_them is None:
+        st.caption(t("The bandwidth of this card is not known, so no bound can be given."))
+        return
+    grid = st.grid(3, min_column_width=190)
+    per_replica = t("tokens per second, upper bound")
+    for label, value, note in (
+        (t("One request alone"), f"≤ {count(one.tokens_per_second)}", per_replica),
+        (t("{count} requests together", count=count(load.requests)), f"≤ {count(all_of_them.tokens_per_second)}",
+         per_replica),
+        (t("Time per output token (TPOT)"), f"≥ {all_of_them.seconds_per_token * 1000:.1f} ms",
+         t("with {count} requests, lower bound", count=count(load.requests))),
+    ):  # fmt: skip
+        grid.cell().metric(
+            label, value, note, delta_color="off", delta_arrow="off", border=True, height="stretch"
+        )
+    st.caption(
+        t(
+            "Every step reads at least {weights} of weights and {kv} of keys and values on each GPU, at {bandwidth} "
+            "GB/s: (weights + KV) / bandwidth. Real engines are slower: computing, communication and scheduling are "
+            "not in it. Speculative decoding makes several tokens in a step.",
+            weights=gib_text(all_of_them.weight_bytes),
+            kv=gib_text(all_of_them.kv_bytes),
+            bandwidth=count(all_of_them.bandwidth_bytes_per_second / GB),
+        )
+    )
+    st.caption(
+        t(
+            "TTFT, time to first token: the queue and the prompt. TPOT, time per output token: between two tokens of "
+            "one answer. TPS, tokens per second: 1 / TPOT for one request, requests / TPOT for the server."
+        )
+    )
+
+
+def _monitoring(plan: Plan, load: Load, t: Words) -> None:
+    limits = thresholds(plan, load)
+    st.subheader(t("Alerts and dashboard"), anchor=False)
+    st.caption(
+        t(
+            "For the metrics that vLLM {version} exports, with thresholds from this plan and this target.",
+            version=str(plan.resolved.version),
+        )
+    )
+    metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
+    st.code("\n".join(metrics[role].name for role in ROLES if role in metrics), language=None)
+    rules, board = alert_rules(plan, limits), dashboard(plan, limits)
+    with st.expander(t("Prometheus alert rules"), icon=":material/notifications:"):
+        st.code(rules, language="yaml")
+    with st.expander(t("Grafana dashboard"), icon=":material/monitoring:"):
+        st.caption(
+            t("In Grafana: Dashboards, New, Import; then choose the Prometheus data source above the panels.")
+        )
+        st.code(board, language="json", height=260)
+    with st.container(horizontal=True):
+        for name, text, mime in (
+            ("vllm-alerts.yaml", rules, "text/plain"),
+            ("vllm-dashboard.json", board, "application/json"),
+        ):
+            st.download_button(
+                t("Download {name}", name=name), data=text, file_name=name, mime=mime, on_click="ignore",
+                key=f"download_{name}",
+            )  # fmt: skip
