@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kvcore.cache.capacity import max_concurrency_at
+from kvcore.carry import carried_over
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan, plan
 
@@ -58,7 +59,8 @@ def tensor_parallel_curves(base: Plan, lengths: Sequence[int]) -> tuple[Concurre
             curves.append(concurrency_curve(base, lengths))
             continue
         try:
-            neighbour = plan(replace(base.scenario, parallel=replace(parallel, tensor_parallel_size=size)))
+            changed = replace(base.scenario, parallel=replace(parallel, tensor_parallel_size=size))
+            neighbour = plan(carried_over(base.scenario, changed))
         except KvPlannerError:
             continue
         curves.append(concurrency_curve(neighbour, lengths))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore import catalogue
+from kvcore.carry import carried_over
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.errors import KvPlannerError
 from kvcore.model.quantization import NOT_QUANTIZED
@@ -99,7 +100,7 @@ def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]
             turned.append(("tensor_parallel_size", size, wider))
     for field, value, changed in turned:
         try:
-            half = plan(changed)
+            half = plan(carried_over(scenario, changed))
         except KvPlannerError:
             continue
         if half.verdict not in MENDED:
@@ -109,7 +110,7 @@ def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]
 def _try(scenario: Scenario, **changes: object) -> Plan | None:
     """The plan with `changes`, or None where it is refused or still does not start."""
     try:
-        candidate = plan(replace(scenario, **changes))  # type: ignore[arg-type]
+        candidate = plan(carried_over(scenario, replace(scenario, **changes)))  # type: ignore[arg-type]
     except KvPlannerError:
         return None
     return candidate if candidate.verdict in MENDED else None

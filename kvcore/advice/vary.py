@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from kvcore.carry import carried_over
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.model.architecture import Architecture
@@ -143,6 +144,7 @@ def _single_best(starting: Sequence[Variant], worth: Callable[[Variant], float])
 
 
 def _planned(value: object, scenario: Scenario, base: Scenario) -> Variant:
+    scenario = carried_over(base, scenario)
     try:
         return Variant(value=value, scenario=scenario, plan=plan(scenario), is_now=scenario == base)
     except KvPlannerError as error:

@@ -174,7 +174,7 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
         "fixedrange": True,
-        "dtick": 1 if high / low > 30 else "D2",
+        "dtick": 1 if high / low > 1000 else "D2",
         "tickformat": ",~s" if high >= 10_000 else "~g",
     }
     return {
@@ -198,7 +198,7 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
             "hovermode": "closest",
             "hoverlabel": {"align": "left"},
             "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
-            "xaxis": {**axis, "title": {"text": t("measured: {quantity}", quantity=unit), "standoff": 6}},
+            "xaxis": {**axis, "title": {"text": t("measured: {quantity}", quantity=unit), "standoff": 10}},
             "yaxis": {**axis, "title": {"text": t("predicted"), "standoff": 6}},
         },
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kvcore import catalogue
+from kvcore.carry import carried_over, carried_to_model
 from kvcore.catalogue.models import Checkpoint
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
@@ -28,7 +29,8 @@ class Adjusted:
 def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
     """`scenario` with one field changed; None takes the default.
 
-    Raises a KvPlannerError for an unknown accelerator or engine. Another accelerator drops the exact memory.
+    Measured parts follow the change as the estimate does. Another accelerator drops the exact memory. Raises a
+    KvPlannerError for an unknown accelerator or engine.
 
     Example:
         >>> from kvcore.request import scenario_from_request
@@ -36,6 +38,10 @@ def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
         >>> with_field(start, "tensor_parallel_size", 2).parallel.tensor_parallel_size
         2
     """
+    return carried_over(scenario, _changed(scenario, field, value))
+
+
+def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field == "accelerator":
         return replace(scenario, accelerator=catalogue.find_accelerator(str(value)))
     if field == "accelerator.memory_gib":
@@ -52,12 +58,13 @@ def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
 def with_model(scenario: Scenario, model: str, config: ModelConfig, checkpoint: Checkpoint) -> Adjusted:
     """`scenario` with another model; a tensor parallel size or a length that it does not take follows it.
 
-    Raises ModelError where the config cannot be read exactly.
+    What was measured of the model goes, what was measured of the machine stays. Raises ModelError where the config
+    cannot be read exactly.
     """
     from kvcore.model.families import read_architecture
 
     limit = read_architecture(config).max_model_len
-    changed = replace(scenario, model=model, config=config, checkpoint=checkpoint)
+    changed = carried_to_model(scenario, replace(scenario, model=model, config=config, checkpoint=checkpoint))
     followed = []
     size = nearest_tensor_parallel_size(changed).value
     if size != changed.parallel.tensor_parallel_size:

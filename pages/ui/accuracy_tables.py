@@ -45,7 +45,7 @@ def addresses(record: Accuracy) -> None:
         f'<a href="{escape(peer.address)}" target="_blank" rel="noopener">{escape(peer.name)}</a>'
         for peer in record.peers
     )
-    st.html(f'<p class="kv-soft">{links}</p>')
+    st.html(f"<p>{links}</p>")
 
 
 def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
@@ -67,7 +67,7 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
             "predicted": start.points[check].predicted,
             "error": percent(start.points[check].error, signed=True),
             "date": start.date or "",
-            "source": start.source or None,
+            "source": start.source,
             "cited": "" if start.source else citation(start, t),
         }
         for start in shown
@@ -78,7 +78,7 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
         key="accuracy.sources",
         column_config={
             **{
-                name: st.column_config.NumberColumn(columns[name], format="compact")
+                name: st.column_config.NumberColumn(columns[name], format="%.5g")
                 for name in ("measured", "predicted")
             },
             **{
