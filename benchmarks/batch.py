@@ -18,7 +18,14 @@ ROUNDS = 3
 def requests() -> list[str]:
     """One request per bundled model and tensor parallel size, on three cards."""
     return [
-        json.dumps({"id": f"{model}/{card}/{size}", "model": model, "accelerator": card, "tensor_parallel_size": size})
+        json.dumps(
+            {
+                "id": f"{model}/{card}/{size}",
+                "model": model,
+                "accelerator": card,
+                "tensor_parallel_size": size,
+            }
+        )
         for model in catalogue.model_ids()
         for card in ("H100-80GB", "RTX-4090-24GB", "H200-141GB")
         for size in (1, 2, 4, 8)
@@ -42,7 +49,9 @@ def main() -> None:
     start = time.perf_counter()
     answers = [answer(line) for line in lines]
     cold = time.perf_counter() - start
-    fitting = [line for line, got in zip(lines, answers, strict=True) if got.get("verdict") in ("fits", "tight")]
+    fitting = [
+        line for line, got in zip(lines, answers, strict=True) if got.get("verdict") in ("fits", "tight")
+    ]
     outcomes = [got.get("verdict") or got["error"]["code"] for got in answers]
     counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
     plain = seconds(lambda: [json.dumps(json.loads(line) | answers[0]) for line in lines])
@@ -50,9 +59,13 @@ def main() -> None:
     fits = seconds(lambda: [json.dumps(answer(line)) for line in fitting])
     print(f"batch: {len(lines)} requests: {counts}")
     print(f"  first pass, every model read once     {len(lines) / cold:8,.0f} plans/s")
-    print(f"  all, fixes included where it fails    {len(lines) / warm:8,.0f} plans/s  {warm / plain:6.1f} × JSON alone")
+    print(
+        f"  all, with fixes where it fails         {len(lines) / warm:8,.0f} plans/s  {warm / plain:6.1f} × JSON"
+    )
     share = len(fitting) / len(lines)
-    print(f"  only those that fit                   {len(fitting) / fits:8,.0f} plans/s  {fits / plain / share:6.1f} × JSON alone")
+    print(
+        f"  only those that fit                   {len(fitting) / fits:8,.0f} plans/s  {fits / plain / share:6.1f} × JSON"
+    )
 
 
 if __name__ == "__main__":

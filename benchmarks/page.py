@@ -24,6 +24,13 @@ from tools.browser import find_browser
 ROOT = Path(__file__).resolve().parents[1]
 EMPTY_PAGE = 'import streamlit as st\nvalue = st.slider("value", 0, 100, 50, key="value")\nst.write(f"value {value}")\n'
 PRESSES = 30
+COUNT_CHANGES = """() => {
+    window.__changes = 0;
+    const main = document.querySelector('[data-testid="stMain"]');
+    new MutationObserver(() => window.__changes++).observe(
+        main, {subtree: true, childList: true, characterData: true});
+}"""
+PLAN_SLIDER = '[class*="st-key-gpu_memory_utilization-slider"] input[type="range"]'
 SETTLED = """() => document.querySelector('[data-testid="stApp"]').dataset.testScriptState === 'notRunning'"""
 
 
@@ -65,11 +72,7 @@ def prepare(page: Page, address: str, slider: str) -> None:
     page.goto(address)
     page.wait_for_selector(slider, timeout=60_000)
     page.wait_for_function(SETTLED, timeout=60_000)
-    page.evaluate(
-        """() => { window.__changes = 0;
-        new MutationObserver(() => window.__changes++).observe(
-            document.querySelector('[data-testid="stMain"]'), {subtree: true, childList: true, characterData: true}); }"""
-    )
+    page.evaluate(COUNT_CHANGES)
     page.locator(slider).first.focus()
 
 
@@ -82,10 +85,12 @@ def main() -> None:
         empty = Path(folder) / "empty.py"
         empty.write_text(EMPTY_PAGE)
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        link = "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
+        link = (
+            "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
+        )
         with server(ROOT / "app.py") as plan_address, server(empty) as empty_address:
             plan_page, empty_page = browser.new_page(), browser.new_page()
-            prepare(plan_page, plan_address + link, '.st-key-gpu_memory_utilization_slider [role="slider"], .st-key-gpu_memory_utilization_slider input[type="range"]')
+            prepare(plan_page, plan_address + link, PLAN_SLIDER)
             prepare(empty_page, empty_address, '[role="slider"], input[type="range"]')
             times: dict[str, list[float]] = {"plan": [], "empty": []}
             for turn in range(PRESSES):

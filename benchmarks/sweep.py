@@ -37,7 +37,9 @@ def main() -> None:
     alone = (time.perf_counter() - start) / SAMPLE * rows
     print(f"sweep: {rows:,} cells")
     print(f"  first, every model read once   {times[0]:6.2f} s")
-    print(f"  again                          {times[1]:6.2f} s   {alone / times[1]:5.0f} × faster than cell by cell")
+    print(
+        f"  again                          {times[1]:6.2f} s   {alone / times[1]:5.0f} × faster than cell by cell"
+    )
     print(f"  again, with JSON               {with_json:6.2f} s")
 
 

@@ -68,7 +68,7 @@ class Scenario:
 
     model: str
     config: ModelConfig
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     accelerator: Accelerator | None = None
     engine: Engine = Engine.VLLM
     engine_version: str | None = None

@@ -24,7 +24,7 @@ def planned(**request: Any) -> Plan:
 
 @pytest.fixture
 def rule_of_thumb() -> dict[str, Any]:
-    """Qwen3-32B on 8 RTX 4090 as yorickbao counts it (CC BY 4.0): 24 GiB a card, 64 GiB of weights, 5 GiB a card fixed."""
+    """Qwen3-32B on 8 RTX 4090 as yorickbao counts it (CC BY 4.0): 64 GiB of weights, 5 GiB fixed a card."""
     return {
         "model": "Qwen/Qwen3-32B",
         "accelerator": {"memory_gib": 24.0, "vendor": "nvidia", "name": "RTX 4090 24GB"},
