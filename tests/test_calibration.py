@@ -1,14 +1,17 @@
 """Logs held against plans: parts, causes, overrides. Measured values are those of the logs in tests/data/logs."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvcore.cli import main
-from kvcore.errors import CatalogueError, ScenarioError
-from kvcore.evidence.calibration import Comparison, calibrated, compare, given_fields
+from kvcore.errors import MESSAGES, CatalogueError, KvPlannerError, ScenarioError
+from kvcore.evidence.calibration import Comparison, calibrated, compare, given_fields, measured_values
 from kvcore.evidence.logs import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.evidence.startup_log import StartupLog
@@ -136,7 +139,8 @@ def test_eager_mode_is_told() -> None:
 
 def test_patched_builds_other_versions_and_other_flags_are_told() -> None:
     text = (
-        "Initializing a V1 LLM engine (v0.11.2.dev278+g55c6a5c) with config: model='Qwen/Qwen3-8B', max_seq_len=4096, dtype=auto\n"
+        "Initializing a V1 LLM engine (v0.11.2.dev278+g55c6a5c) with config: model='Qwen/Qwen3-8B', "
+        "max_seq_len=4096, dtype=auto\n"
         "Available KV cache memory: 20.00 GiB"
     )
     log = read_log(text)
@@ -193,6 +197,33 @@ class TestScenarioFromLog:
         assert "flags" in found.borrowed
         with pytest.raises(ScenarioError, match="model is missing"):
             scenario_from_log(read_log("Available KV cache memory: 8.68 GiB"))
+
+
+LINES = [line for path in sorted(DATA.glob("*.log")) for line in path.read_text("utf-8").splitlines()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lines=st.lists(st.sampled_from(LINES), min_size=1, max_size=12),
+    number=st.sampled_from(["0", "-1", "1e9", "7", "99999999", "0.0001"]),
+    share=st.integers(1, 9),
+)
+def test_any_mixture_of_lines_is_compared_or_refused_by_code(
+    lines: list[str], number: str, share: int
+) -> None:
+    figures = re.compile(r"\d+(\.\d+)?")
+    text = "\n".join(
+        figures.sub(lambda match: number if match.start() % 10 == share else match[0], line) for line in lines
+    )
+    try:
+        log = read_log(text)
+        planned = plan(scenario_from_log(log, at_hand()).scenario)
+    except KvPlannerError:
+        return
+    comparison = compare(log, planned)
+    assert {cause.code for part in comparison.parts for cause in part.causes} <= set(MESSAGES)
+    for value in measured_values(calibrated(log, planned)).values():
+        assert value >= 0
 
 
 def test_given_fields() -> None:

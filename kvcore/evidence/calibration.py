@@ -164,6 +164,8 @@ def calibrated(log: StartupLog, planned: Plan) -> Measured:
     """
     measured = measured_from(log)
     available = measured.available_kv_gib
+    if available is not None:
+        measured = replace(measured, available_kv_gib=max(0.0, available))
     parts = replace(measured, available_kv_gib=None)
     estimate = log.worst_rank.cuda_graph_estimate_gib
     if log.charges_graph_estimate and estimate is not None:
@@ -191,7 +193,7 @@ def calibrated(log: StartupLog, planned: Plan) -> Measured:
         absorbed_gib = gib(part.value) + rest_gib
         if absorbed_gib >= 0 and abs(rest_gib) <= limit_gib:
             return replace(parts, **{field: round(absorbed_gib, 4)})
-    return replace(measured, available_kv_gib=max(0.0, available))
+    return measured
 
 
 def given_fields(measured: Measured) -> tuple[str, ...]:
