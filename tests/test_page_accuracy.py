@@ -20,7 +20,7 @@ def test_the_record_is_told_and_drawn(locale: str, words: str) -> None:
     assert len(figures(app)) == 1
     for peer in load_accuracy().peers:
         assert peer.name in html(app)
-        assert peer.address in html(app)
+        assert peer.address in seen(app)
 
 
 def test_another_quantity_and_another_grouping() -> None:

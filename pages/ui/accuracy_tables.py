@@ -41,11 +41,7 @@ def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
 
 def addresses(record: Accuracy) -> None:
     """Where the other tools are published."""
-    links = " · ".join(
-        f'<a href="{escape(peer.address)}" target="_blank" rel="noopener">{escape(peer.name)}</a>'
-        for peer in record.peers
-    )
-    st.html(f"<p>{links}</p>")
+    st.caption(" · ".join(f"[{peer.name}]({peer.address})" for peer in record.peers))
 
 
 def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:

@@ -111,6 +111,8 @@ def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
     figure.chart(
         comparison_bar(compared, planned, t), "comparison_bar", f"{t('Predicted and measured')}: {sentence}"
     )
+    if len(compared.measured_parts) < len(compared.parts):
+        st.caption(t("Faint parts are not in the log and are drawn as predicted."))
     if compared.largest is None and compared.measured_parts:
         st.success(sentence, icon=":material/check_circle:")
     else:
