@@ -5,6 +5,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
+from kvcore.plan import plan
 from kvcore.present import choices
 from kvcore.present.edit import memory_override_gib, with_field, with_model
 from kvcore.request import scenario_from_request
@@ -72,6 +73,21 @@ def test_another_model_that_takes_everything_changes_nothing_else() -> None:
 
 def test_only_sizes_that_the_engine_takes_are_offered() -> None:
     assert choices.tensor_parallel_sizes(START) == (1, 2, 4, 8, 16)
+
+
+def test_a_refusal_of_another_field_takes_no_size_away() -> None:
+    # On two cards Nemotron-H has fewer state blocks than sequences: the sequences are refused, not the size.
+    request = {
+        "model": "nvidia/Nemotron-H-56B-Base-8K",
+        "accelerator": "H100-80GB",
+        "tensor_parallel_size": 2,
+    }
+    scenario = scenario_from_request(request)
+    with pytest.raises(KvPlannerError, match="Mamba cache blocks"):
+        plan(scenario)
+    assert choices.nearest_tensor_parallel_size(scenario).value == 2
+    assert choices.nearest_tensor_parallel_size(scenario).refused is None
+    assert choices.tensor_parallel_sizes(scenario) == (1, 2, 4, 8, 16)
 
 
 def test_lengths_reach_past_the_models_limit_and_hold_it() -> None:

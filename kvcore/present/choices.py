@@ -50,13 +50,13 @@ def nearest_tensor_parallel_size(scenario: Scenario) -> NearestSize:
 
 
 def refusal(scenario: Scenario, tensor_parallel_size: int) -> KvPlannerError | None:
-    """Why the engine refuses a tensor parallel size, or None."""
+    """Why the engine refuses a tensor parallel size, or None; a refusal of another field is not about the size."""
     try:
         plan(
             replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=tensor_parallel_size))
         )
     except KvPlannerError as error:
-        return error
+        return error if error.field == "tensor_parallel_size" else None
     return None
 
 

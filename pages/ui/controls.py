@@ -76,7 +76,7 @@ def _tensor_parallel(t: Words) -> None:
     _segmented(
         "tensor_parallel_size",
         t("Tensor parallel size"),
-        sizes if now in sizes else (*sizes, now),
+        sorted({*sizes, now}),
         now,
         t(
             "`--tensor-parallel-size`: GPUs that share every layer. Only sizes that the engine takes for this model."

@@ -16,7 +16,7 @@ from kvcore.errors import KvPlannerError, Notice
 from kvcore.plan import Plan
 from kvcore.present import summary
 from kvcore.present.summary import Outcome, Sentence
-from kvcore.present.text import Words
+from kvcore.present.text import Language, Words
 from pages.ui import model_source, undo
 
 ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
@@ -101,8 +101,16 @@ def repairs(t: Words) -> None:
 
 
 def refusal(error: KvPlannerError, t: Words) -> None:
-    """Why there is no plan, and the next step."""
+    """Why there is no plan, and the next step; a button takes it where the error itself says the value."""
     problem(t("This cannot be planned"), error, t)
+    if error.code == "state-blocks-too-few":
+        blocks = error.params["blocks"]
+        st.button(
+            t("At most {value} sequences", value=blocks),
+            key="refusal.max_num_seqs",
+            on_click=undo.change,
+            args=((("max_num_seqs", int(blocks)),),),
+        )
 
 
 def problem(title: str, error: KvPlannerError, t: Words) -> None:
@@ -135,4 +143,4 @@ def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> N
         lines.append(
             t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=", ".join(absent))
         )
-    st.caption(" ".join(lines))
+    st.caption(("" if t.language is Language.CHINESE else " ").join(lines))
