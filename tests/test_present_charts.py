@@ -52,7 +52,7 @@ class TestMemoryBar:
         assert missing.start == pytest.approx(budget_end_gib(plan))
         hatched = [trace for trace in traces(plan) if trace["name"] == "missing"]
         assert [trace["marker"]["pattern"]["shape"] for trace in hatched] == ["/"]
-        assert f"−{missing.size:.1f} GiB missing" in notes(memory_bar(plan, EN))
+        assert f"{missing.size:.1f} GiB missing" in notes(memory_bar(plan, EN))
 
     def test_a_name_does_not_stand_under_the_hatching(self) -> None:
         plan = present_plans.too_big()

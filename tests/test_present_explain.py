@@ -51,6 +51,30 @@ def test_the_spreadsheet_holds_the_same_numbers(make) -> None:
     assert sum(parts[name] for name in names) == pytest.approx(parts["total"])
 
 
+def test_one_request_and_its_fixed_part_are_derived_by_hand() -> None:
+    # 512 blocks of 64 layers × 8 KiB (16 tokens × 2 × 128 × 2 bytes) are 256 MiB: all of it grows with the length.
+    figures = explain.figures(present_plans.rule_of_thumb())
+    assert figures.bytes_per_block.substituted == "64 × 8.00 KiB"
+    assert figures.needed.substituted == "512 blocks × 512.00 KiB"
+    assert figures.needed.value == 256 * 2**20
+    assert figures.request_fixed.substituted == "256.00 MiB − 8,192 tokens × 32.00 KiB"
+    assert figures.request_fixed.value == 0
+
+
+@pytest.mark.parametrize("make", PLANS)
+def test_every_number_has_a_formula_or_a_source(make) -> None:
+    plan = make()
+    for row in explain.number_rows(plan, explain.figures(plan), EN):
+        assert row.formula or row.source or row.grade == "given" or row.value == "0 bytes", row.label
+
+
+def test_gigabytes_stand_beside_sizes_that_are_bought_in_gigabytes() -> None:
+    plan = present_plans.fits()
+    rows = {row.label: row for row in explain.number_rows(plan, explain.figures(plan), EN)}
+    assert rows["KV cache"].gigabytes
+    assert rows["KV per token"].gigabytes == ""
+
+
 def test_concurrency_is_derived_from_blocks() -> None:
     figures = explain.figures(present_plans.rule_of_thumb())
     assert figures.concurrency.symbolic == "blocks / blocks_per_request"

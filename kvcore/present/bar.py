@@ -114,7 +114,7 @@ def memory_bar(plan: Plan, t: Words) -> Figure:
     if missing is not None:
         extra = EXTRA_ROW if missing.size < NARROW * end else 0
         data.append(_shortage_trace(missing))
-        label = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
+        label = t("{size} missing", size=gib_text(missing.size * GIB))
         notes.append(_shortage_note(missing, label, end))
     axis = {
         "range": [0, end * 1.01],

@@ -18,6 +18,14 @@ from kvcore.units import GB
 _ELEMENT_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 _AMPLE_BYTES: Final = 1 << 50
 _PLANNER: Final = "vllm/v1/core/kv_cache_utils.py"
+_CHECK: Final = "vllm/v1/core/kv_cache_planning.py:check_enough_kv_cache_memory (0.33.0)"
+_LONGEST: Final = (
+    "vllm/v1/core/kv_cache_planning.py:estimate_max_model_len (0.33.0): the largest length whose request fits, by "
+    "bisection"
+)
+_PAGES: Final = "vllm/v1/core/kv_cache_planning.py:get_kv_cache_config_from_groups (0.33.0)"
+_LEAST_GIGABYTES: Final = 0.01
+"""Smaller sizes are not asked for in GB."""
 
 GRADES: Final = {
     Grade.EXACT: msg("exact"),
@@ -73,6 +81,7 @@ class RequestShare:
     pool_bytes: float
     blocks: int
     block_size: int
+    """Tokens of a block; 0 where the groups have blocks of several sizes."""
     last_block_tokens: int
     concurrency: float
     ranks: int
@@ -90,7 +99,7 @@ def figures(plan: Plan) -> Figures:
     )
     block_size = _plain("block_size", resolved.block_size)
     per_token = _bytes_per_token(plan, any_cache(plan))
-    per_block = _plain("bytes_per_block", cache.bytes_per_block if cache else 0, Unit.BYTES)
+    per_block = _bytes_per_block(cache)
     blocks = Quantity(
         name="blocks",
         value=cache.num_blocks if cache else 0,
@@ -118,6 +127,19 @@ def figures(plan: Plan) -> Figures:
         formula="⌈{max_model_len} / {block_size}⌉" if cache and len(cache.groups) == 1 else "",
         inputs=(length, block_size),
     )
+    needed_bytes = cache.needed_bytes if cache else 0
+    fixed_bytes = cache.request_fixed_bytes if cache else 0
+    needed = Quantity(
+        name="needed",
+        value=needed_bytes,
+        unit=Unit.BYTES,
+        formula="{blocks_per_request} × {bytes_per_block}"
+        if cache and needed_bytes == request_blocks * cache.bytes_per_block
+        else "",
+        inputs=(blocks_per_request, per_block),
+        grade=Grade.EXACT,
+        source=_CHECK,
+    )
     is_quotient = bool(
         cache
         and request_blocks
@@ -128,8 +150,18 @@ def figures(plan: Plan) -> Figures:
         bytes_per_block=per_block,
         tokens=tokens,
         bytes_per_token=per_token,
-        request_fixed=_plain("request_fixed", cache.request_fixed_bytes if cache else 0, Unit.BYTES),
-        needed=_plain("needed", cache.needed_bytes if cache else 0, Unit.BYTES),
+        request_fixed=Quantity(
+            name="request_fixed",
+            value=fixed_bytes,
+            unit=Unit.BYTES,
+            formula="{needed} − {max_model_len} × {bytes_per_token}"
+            if per_token.value and fixed_bytes == needed_bytes - resolved.max_model_len * per_token.value
+            else "",
+            inputs=(needed, length, per_token),
+            grade=Grade.EXACT,
+            source="vllm/v1/kv_cache_interface.py",
+        ),
+        needed=needed,
         concurrency=Quantity(
             name="concurrency",
             value=cache.max_concurrency if cache else 0,
@@ -139,7 +171,32 @@ def figures(plan: Plan) -> Figures:
             inputs=(blocks, blocks_per_request),
             source=f"{_PLANNER}:get_max_concurrency_for_kv_cache_config",
         ),
-        longest=_plain("longest", cache.longest_request_tokens if cache else 0, Unit.TOKENS),
+        longest=Quantity(
+            name="longest",
+            value=cache.longest_request_tokens if cache else 0,
+            unit=Unit.TOKENS,
+            scope=Scope.PER_REPLICA,
+            source=_LONGEST,
+        ),
+    )
+
+
+def _bytes_per_block(cache: CachePlan | None) -> Quantity:
+    """A block holds one page of each layer of a group; groups of a pool share its blocks."""
+    value = cache.bytes_per_block if cache else 0
+    group = max(cache.groups, key=lambda group: group.layers) if cache and cache.groups else None
+    is_product = group is not None and group.layers * group.page_size_bytes == value
+    return Quantity(
+        name="bytes_per_block",
+        value=value,
+        unit=Unit.BYTES,
+        formula="{layers} × {page_size_bytes}" if is_product else "",
+        inputs=(
+            _plain("layers", group.layers if group else 0),
+            _plain("page_size_bytes", group.page_size_bytes if group else 0, Unit.BYTES),
+        ),
+        grade=Grade.EXACT,
+        source=_PAGES,
     )
 
 
@@ -244,7 +301,7 @@ def number_rows(plan: Plan, numbers: Figures, t: Words) -> tuple[NumberRow, ...]
         NumberRow(
             label=label,
             value=_value_text(quantity),
-            gigabytes=f"{quantity.value / GB:,.4g}" if quantity.unit is Unit.BYTES else "",
+            gigabytes=_gigabytes_text(quantity),
             scope=t(SCOPES[quantity.scope]),
             formula=quantity.symbolic,
             substituted=quantity.substituted,
@@ -289,7 +346,8 @@ def request_share(plan: Plan) -> RequestShare | None:
     cache = any_cache(plan)
     if cache is None or not cache.groups:
         return None
-    growing = max(cache.groups, key=lambda group: group.blocks_per_request)
+    sizes = {group.block_size for group in cache.groups}
+    block_size = sizes.pop() if len(sizes) == 1 else 0
     length = plan.resolved.max_model_len
     return RequestShare(
         tokens=length,
@@ -298,8 +356,8 @@ def request_share(plan: Plan) -> RequestShare | None:
         needed_bytes=cache.needed_bytes,
         pool_bytes=max(0, plan.available_kv_bytes or 0),
         blocks=sum(group.blocks_per_request for group in cache.groups),
-        block_size=growing.block_size,
-        last_block_tokens=length % growing.block_size or growing.block_size,
+        block_size=block_size,
+        last_block_tokens=(length % block_size or block_size) if block_size else 0,
         concurrency=cache.max_concurrency if plan.cache is cache else 0.0,
         ranks=plan.scenario.parallel.ranks_per_replica,
         needed_bytes_in_all=needed_bytes_in_all(plan),
@@ -312,6 +370,11 @@ def _value_text(quantity: Quantity) -> str:
     if quantity.unit in (Unit.TOKENS, Unit.BLOCKS):
         return count(quantity.value)
     return format_bytes(quantity.value) if quantity.unit is Unit.BYTES else quantity.text
+
+
+def _gigabytes_text(quantity: Quantity) -> str:
+    size = quantity.value / GB
+    return f"{size:,.4g}" if quantity.unit is Unit.BYTES and abs(size) >= _LEAST_GIGABYTES else ""
 
 
 def _interval_text(quantity: Quantity, t: Words) -> str:

@@ -165,7 +165,7 @@ def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> s
         return t("per replica")
     index = curve.lengths.index(plan.resolved.max_model_len)
     low, high = curve.low[index], curve.high[index]
-    if math.isclose(low, high, rel_tol=1e-3):
+    if math.isclose(low, high, rel_tol=5e-3):
         return t("per replica")
     return t("per replica, {low}–{high}", low=concurrency_text(low), high=concurrency_text(high))
 

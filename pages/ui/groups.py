@@ -17,6 +17,7 @@ KIND_NAMES = {
     CacheKind.SLIDING_WINDOW: msg("Sliding window"),
     CacheKind.CHUNKED_LOCAL_ATTENTION: msg("Chunked local attention"),
     CacheKind.MLA_ATTENTION: msg("Latent attention (MLA)"),
+    CacheKind.SLIDING_WINDOW_MLA: msg("Latent attention in a window"),
     CacheKind.MAMBA: msg("Recurrent state"),
     CacheKind.CROSS_ATTENTION: msg("Cross attention"),
 }
@@ -42,7 +43,7 @@ def picture(plan: Plan, t: Words) -> None:
 
 
 def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:
-    name = t(KIND_NAMES[group.kind]) if group.kind in KIND_NAMES else group.kind.value
+    name = t(KIND_NAMES[group.kind])
     title = t("{name}: {layers} layers", name=name, layers=str(group.layers))
     if copies > 1:
         title = t(

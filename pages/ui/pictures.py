@@ -44,7 +44,7 @@ def legend(plan: Plan, t: Words) -> None:
             f"<b>{escape(gib_text(quantity.value))}</b>{interval}</li>"
         )
     if missing is not None:
-        text = f"{t('Missing')} <b>{escape(gib_text(-missing.size * GIB))}</b>"
+        text = f"{t('Missing')} <b>{escape(gib_text(missing.size * GIB))}</b>"
         items.append(f'<li><span class="kv-swatch kv-missing"></span>{text}</li>')
     st.html(f'<ul class="kv-legend">{"".join(items)}</ul>')
 
@@ -105,14 +105,14 @@ def _pool_bar(share: RequestShare, t: Words) -> str:
 
 
 def _facts(plan: Plan, share: RequestShare, t: Words) -> str:
-    architecture = plan.architecture
+    architecture, tensor_ranks = plan.architecture, plan.scenario.parallel.tensor_parallel_size
     facts = [
         (t("Each further token"), t("{size} per GPU", size=kib_text(share.per_token_bytes))),
         (t("Fixed part"), gib_text(share.fixed_bytes) if share.fixed_bytes else t("none")),
-        (t("Blocks"), t("{blocks} × {size} tokens", blocks=count(share.blocks), size=str(share.block_size))),
+        (t("Blocks"), _blocks(share, t)),
     ]
     if share.last_block_tokens < share.block_size:
-        facts.append((t("In the last block"), t("{tokens} tokens", tokens=str(share.last_block_tokens))))
+        facts.append((t("In the last block"), t("{tokens} tokens", tokens=count(share.last_block_tokens))))
     if share.ranks > 1:
         facts.append(
             (
@@ -131,8 +131,16 @@ def _facts(plan: Plan, share: RequestShare, t: Words) -> str:
                 ),
             )
         )
-        copies = plan.scenario.parallel.tensor_parallel_size // architecture.num_kv_heads
+        copies = tensor_ranks // architecture.num_kv_heads
         if copies > 1:
             facts.append((t("Copies of each KV head"), t("{count}, one per GPU", count=str(copies))))
+    if architecture.is_mla and tensor_ranks > 1 and plan.scenario.parallel.decode_context_parallel_size == 1:
+        facts.append((t("Copies of the latent cache"), t("{count}, one per GPU", count=str(tensor_ranks))))
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     return f"<dl>{rows}</dl>"
+
+
+def _blocks(share: RequestShare, t: Words) -> str:
+    if not share.block_size:
+        return count(share.blocks)
+    return t("{blocks} × {size} tokens", blocks=count(share.blocks), size=count(share.block_size))
