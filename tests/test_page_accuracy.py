@@ -39,6 +39,5 @@ def test_another_quantity_and_another_grouping() -> None:
 def test_every_start_has_a_source_or_a_citation() -> None:
     table = open_accuracy("en-US").dataframe[0].value
     assert all(
-        bool(source) != bool(cited)
-        for source, cited in zip(table["source"], table["cited"], strict=True)
+        bool(source) != bool(cited) for source, cited in zip(table["source"], table["cited"], strict=True)
     )

@@ -33,6 +33,7 @@ class KeptLog(NamedTuple):
     source: str
     """Name of the file; empty for pasted text."""
     content: str | bytes
+    """As pasted; of a file only what was read from it is kept."""
     read: StartupLog | LogError
 
 
@@ -90,7 +91,7 @@ def keep(content: str | bytes, source: str = "") -> None:
         read: StartupLog | LogError = read_log(content)
     except LogError as error:
         read = error
-    st.session_state[KEPT] = KeptLog(source, content, read)
+    st.session_state[KEPT] = KeptLog(source, content if isinstance(content, str) else b"", read)
 
 
 def _take_pasted() -> None:
