@@ -152,7 +152,7 @@ class _Look:
 
 
 _STARTS: Final = _Look()
-_TIGHT: Final = _Look(pattern=".", ground="#F5E6B8", hatch="#A67300")
+_TIGHT: Final = _Look(pattern=".", ground="#F5E6B8", hatch="#DCC27A")
 _TOO_BIG: Final = _Look(pattern="/", ground=WARNING_GROUND, hatch="#E9B08F", text=WARNING_TEXT)
 _TOO_SHORT: Final = _Look(pattern="-", ground=WARNING_GROUND, hatch="#E9B08F", text=WARNING_TEXT)
 _REFUSED: Final = _Look(pattern="x", ground="#E4E6E8", hatch="#BFC3C7", text="#3C4146")

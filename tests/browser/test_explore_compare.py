@@ -1,0 +1,90 @@
+"""Explore and Compare as a person meets them: a cell to Plan, a row to Plan, pins in a fresh browser, a phone."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage, metrics, settled
+
+pytestmark = pytest.mark.browser
+
+STORY = "v=1&model=Qwen/Qwen3-235B-A22B&accelerator=H100-80GB&tensor_parallel_size=8&max_model_len=32768"
+
+
+def address(page: Page) -> str:
+    """Where the browser stands, changes by the page's own script included."""
+    return page.evaluate("location.href")
+
+
+def on_plan(page: Page) -> None:
+    page.wait_for_function("() => location.pathname === '/'")
+    settled(page)
+
+
+def query(page: Page) -> dict[str, str]:
+    return {name: values[-1] for name, values in parse_qs(urlsplit(address(page)).query).items()}
+
+
+def go(page: Page, name: str) -> None:
+    page.get_by_test_id("stMain").get_by_role("link", name=name, exact=True).click()
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+
+
+def test_a_cell_goes_to_plan_and_the_numbers_agree(server: str, open_page: OpenPage) -> None:
+    page = open_page(f"{server}/?{STORY}")
+    go(page, "Explore")
+    chart = page.locator(".st-key-explore_matrix .js-plotly-plot")
+    chart.wait_for()
+    cell = chart.evaluate(
+        """plot => { const trace = plot.data.find(one => !one.marker.pattern && one.customdata[0][1] === 8);
+        return {card: trace.customdata[0][0], text: trace.text[0]}; }"""
+    )
+    text = chart.locator(".bartext", has_text=cell["text"]).first
+    text.scroll_into_view_if_needed()
+    box = text.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    on_plan(page)
+    assert query(page)["accelerator"] == cell["card"]
+    assert metrics(page)["Requests at once"] == cell["text"]
+    page.get_by_role("button", name="Undo the last change").click()
+    page.wait_for_function("() => new URLSearchParams(location.search).get('accelerator') === 'H100-80GB'")
+
+
+def test_the_smallest_deployment_for_twenty_requests(server: str, open_page: OpenPage) -> None:
+    page = open_page(f"{server}/?{STORY}")
+    go(page, "Explore")
+    field = page.get_by_label("Requests at once, wanted")
+    field.fill("20")
+    field.press("Enter")
+    expect(page.get_by_text("Smallest for 20 requests of 32,768 tokens")).to_be_visible()
+    page.locator(".st-key-explore_take button").first.click()
+    on_plan(page)
+    assert float(metrics(page)["Requests at once"]) >= 20
+
+
+def test_pins_open_in_a_fresh_browser(server: str, open_page: OpenPage) -> None:
+    page = open_page(f"{server}/?{STORY}")
+    go(page, "Compare")
+    page.get_by_role("button", name="Pin this scenario").click()
+    page.wait_for_function("() => new URLSearchParams(location.search).has('pin.1')")
+    go(page, "Plan")
+    settled(page)
+    assert "pin.1" in query(page)
+    link = address(page).replace("accelerator=H100-80GB", "accelerator=H200-141GB", 1)
+    other = open_page(link)
+    go(other, "Compare")
+    bars = other.locator(".st-key-pins .js-plotly-plot")
+    bars.wait_for()
+    assert len(bars.evaluate("plot => plot.layout.yaxis.ticktext")) == 2
+
+
+@pytest.mark.parametrize("name", ["Explore", "Compare"])
+def test_a_phone_does_not_scroll_sideways(server: str, open_page: OpenPage, name: str) -> None:
+    page = open_page(f"{server}/?{STORY}", width=390, height=844)
+    go(page, name)
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")

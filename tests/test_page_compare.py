@@ -1,0 +1,109 @@
+"""The Compare page without a browser."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcore.advice.vary import Knob
+from kvcore.present.text import Language, words
+from tests.test_page_plan import checked, open_app, params
+
+QWEN = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}
+PAGE = "pages/compare.py"
+
+
+def open_page(query: dict[str, str], locale: str = "en-US") -> AppTest:
+    return checked(open_app(query, locale).switch_page(PAGE).run())
+
+
+def charts(app: AppTest) -> list[dict]:
+    return [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+
+
+def html(app: AppTest) -> str:
+    return "".join(element.proto.body for element in app.get("html"))
+
+
+@pytest.mark.parametrize(("locale", "language"), [("en-US", Language.ENGLISH), ("zh-CN", Language.CHINESE)])
+def test_every_knob_has_a_page(locale: str, language: Language) -> None:
+    t = words(language)
+    app = open_page(QWEN, locale)
+    for knob in Knob:
+        app = checked(app.segmented_control(key="vary_knob").set_value(knob.value).run())
+        assert len(charts(app)[0]["layout"]["yaxis"]["ticktext"]) > 1, knob
+        assert t("as it stands") in html(app), knob
+        assert any((button.key or "").startswith("use.") for button in app.button), knob
+
+
+def test_the_knob_is_in_the_link() -> None:
+    app = open_page(QWEN | {"vary": "kv_cache_dtype"})
+    assert app.segmented_control(key="vary_knob").value == "kv_cache_dtype"
+    app = checked(app.segmented_control(key="vary_knob").set_value("block_size").run())
+    assert params(app)["vary"] == "block_size"
+    app = open_page(QWEN | {"vary": "banana"})
+    assert app.segmented_control(key="vary_knob").value == "tensor_parallel_size"
+
+
+def test_use_this_changes_the_scenario_and_undo_takes_it_back() -> None:
+    app = open_page(QWEN)
+    app = checked(app.button(key="use.tensor_parallel_size.2").click().run())
+    assert params(app)["tensor_parallel_size"] == "4"
+    app = checked(app.button(key="undo_button").click().run())
+    assert params(app)["tensor_parallel_size"] == "1"
+    assert not [button for button in app.button if button.key == "undo_button"]
+
+
+def test_four_pins_travel_in_the_link() -> None:
+    app = open_page(QWEN)
+    for size in (1, 2, 4, 8):
+        app = checked(app.segmented_control(key="tensor_parallel_size").set_value(size).run())
+        app = checked(app.button(key="pin").click().run())
+    link = params(app)
+    assert sorted(name for name in link if name.startswith("pin.")) == ["pin.1", "pin.2", "pin.3", "pin.4"]
+    assert app.button(key="pin").disabled
+    fresh = open_page(link)
+    assert charts(fresh)[1] == charts(app)[1]
+    assert len(charts(fresh)[1]["layout"]["yaxis"]["ticktext"]) == 4
+    fresh = checked(fresh.button(key="remove_pin.0").click().run())
+    assert "tensor_parallel_size=2" in params(fresh)["pin.1"]
+    assert "pin.4" not in params(fresh)
+    fresh = checked(fresh.button(key="use_pin.0").click().run())
+    assert params(fresh)["tensor_parallel_size"] == "2"
+    assert "pin.3" in params(fresh)
+
+
+def test_pins_stay_on_other_pages() -> None:
+    app = checked(open_page(QWEN).button(key="pin").click().run())
+    app = checked(app.switch_page("pages/plan.py").run())
+    app = checked(app.segmented_control(key="kv_cache_dtype").set_value("fp8").run())
+    assert "pin.1" in params(app)
+
+
+def test_a_broken_pin_is_named_and_the_page_goes_on() -> None:
+    pins = {"pin.1": "model=Qwen/Qwen3-32B&accelerator=H99-OLD", "pin.2": "banana"}
+    app = open_page(QWEN | pins)
+    texts = "\n".join(text.value for text in app.text)
+    assert "H99-OLD" in texts
+    assert "banana" in texts
+    assert len(charts(app)[1]["layout"]["yaxis"]["ticktext"]) == 2
+
+
+def test_pins_of_different_engines() -> None:
+    app = open_page(QWEN | {"pin.1": "model=Qwen/Qwen3-8B&accelerator=Ascend-910B4-32GB&engine=vllm-ascend"})
+    assert len(charts(app)[1]["layout"]["yaxis"]["ticktext"]) == 2
+
+
+def test_a_pair_of_fixes_is_one_button_with_undo() -> None:
+    app = open_app({"model": "deepseek-ai/DeepSeek-V3", "accelerator": "RTX-4090-24GB"})
+    before = params(app)
+    assert not [button for button in app.button if (button.key or "").startswith("fix.")]
+    app = checked(app.button(key="fix_pair.0").click().run())
+    assert app.success or app.warning
+    assert params(app)["accelerator"] != before["accelerator"]
+    assert params(app)["tensor_parallel_size"] != before.get("tensor_parallel_size", "1")
+    app = checked(app.button(key="undo_button").click().run())
+    assert params(app)["accelerator"] == before["accelerator"]
+    assert app.error

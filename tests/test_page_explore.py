@@ -1,0 +1,124 @@
+"""The Explore page without a browser."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcore.catalogue.accelerators import load_accelerators
+from kvcore.present.matrix import MEMORY_BANDS, VENDOR_NAMES, Filters, chosen_cards
+from kvcore.present.text import Language, words
+from tests.test_page_plan import checked, open_app, params
+
+QWEN = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}
+PAGE = "pages/explore.py"
+
+
+def open_page(query: dict[str, str], locale: str = "en-US") -> AppTest:
+    return checked(open_app(query, locale).switch_page(PAGE).run())
+
+
+def matrix(app: AppTest) -> dict:
+    return json.loads(app.get("plotly_chart")[0].proto.spec)
+
+
+def cards_of(app: AppTest) -> set[str]:
+    return {pair[0] for trace in matrix(app)["data"] for pair in trace["customdata"]}
+
+
+@pytest.mark.parametrize(("locale", "language"), [("en-US", Language.ENGLISH), ("zh-CN", Language.CHINESE)])
+def test_both_questions_in_both_languages(locale: str, language: Language) -> None:
+    t = words(language)
+    app = open_page(QWEN, locale)
+    assert t("Where this model runs") in app.segmented_control(key="explore_view").options
+    assert "10" in app.success[0].value
+    assert t("too big") in {text for trace in matrix(app)["data"] for text in trace["text"]}
+    app = checked(app.segmented_control(key="explore_view").set_value("models").run())
+    assert t("Model") in app.dataframe[0].value.columns
+    assert "Qwen/Qwen3-32B" in list(app.dataframe[0].value[t("Model")])
+
+
+def test_the_smallest_deployment_goes_to_plan_and_back() -> None:
+    app = open_page(QWEN)
+    app = checked(app.number_input(key="explore_wanted").set_value(100).run())
+    take = next(button for button in app.button if (button.key or "").startswith("take."))
+    _, card, size = take.key.split(".")
+    app = checked(take.click().run())
+    assert params(app)["accelerator"] == card
+    assert params(app)["tensor_parallel_size"] == size
+    assert app.metric[0].label == "Requests at once"
+    assert float(app.metric[0].value.replace(",", "")) >= 100
+    app = checked(app.button(key="undo_button").click().run())
+    assert params(app)["accelerator"] == "H100-80GB"
+    assert params(app)["tensor_parallel_size"] == "1"
+
+
+def test_filters_narrow_the_matrix() -> None:
+    app = open_page(QWEN)
+    everything = cards_of(app)
+    app = checked(app.pills(key="explore_vendors").set_value(["amd"]).run())
+    some = cards_of(app)
+    assert some < everything
+    assert "MI300X-192GB" in some
+    app = checked(app.segmented_control(key="explore_gpus").set_value(2).run())
+    assert {pair[1] for trace in matrix(app)["data"] for pair in trace["customdata"]} == {1, 2}
+
+
+def test_no_card_left_says_so() -> None:
+    vendor, band = next(
+        (vendor.value, band)
+        for vendor in VENDOR_NAMES
+        for band in MEMORY_BANDS
+        if not chosen_cards(load_accelerators(), Filters(vendors=(vendor,), memory_bands=(band,)))
+    )
+    app = open_page(QWEN)
+    app = checked(app.pills(key="explore_vendors").set_value([vendor]).run())
+    app = checked(app.pills(key="explore_memory").set_value([band]).run())
+    assert "filters" in app.info[0].value
+    app = checked(app.pills(key="explore_vendors").set_value([]).run())
+    assert not app.info
+
+
+def test_a_model_that_nothing_holds_still_has_a_page() -> None:
+    app = open_page({"model": "moonshotai/Kimi-K2-Instruct", "accelerator": "T4-16GB"})
+    app = checked(app.segmented_control(key="explore_gpus").set_value(1).run())
+    assert app.warning[0].value.startswith("None of these holds")
+    texts = {text for trace in matrix(app)["data"] for text in trace["text"]}
+    assert texts == {"too big"}
+
+
+def test_a_model_that_most_cards_refuse_has_words_in_its_cells() -> None:
+    app = open_page(QWEN | {"kv_cache_dtype": "fp8"})
+    app = checked(app.toggle(key="explore_failing").set_value(True).run())
+    texts = {text for trace in matrix(app)["data"] for text in trace["text"]}
+    assert any(text.startswith("refused") for text in texts)
+
+
+def test_a_card_with_memory_of_its_own_is_in_the_matrix() -> None:
+    app = open_page(QWEN | {"accelerator.memory_gib": "300"})
+    hover = {
+        card: text
+        for trace in matrix(app)["data"]
+        for (card, size), text in zip(trace["customdata"], trace["text"], strict=True)
+        if size == 1
+    }
+    assert float(hover["H100-80GB"]) > 80
+
+
+def test_precision_is_the_sidebars() -> None:
+    app = open_page(QWEN)
+    app = checked(app.segmented_control(key="explore.kv_cache_dtype").set_value("fp8").run())
+    assert params(app)["kv_cache_dtype"] == "fp8"
+    assert app.segmented_control(key="kv_cache_dtype").value == "fp8"
+
+
+def test_search_finds_and_says_when_it_does_not() -> None:
+    app = open_page(QWEN)
+    app = checked(app.segmented_control(key="explore_view").set_value("models").run())
+    app = checked(app.text_input(key="explore_search").set_value("deepseek").run())
+    assert all("deepseek" in name.lower() for name in app.dataframe[0].value["Model"])
+    app = checked(app.text_input(key="explore_search").set_value("no such thing").run())
+    assert app.info
+    assert not app.dataframe

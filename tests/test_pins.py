@@ -1,0 +1,92 @@
+"""Pins travel inside the link, and a broken one is named."""
+
+from urllib.parse import parse_qsl
+
+import pytest
+
+from kvcore.present import link, pins
+from kvcore.present.pins import MOST, Pin, decode_pins, encode_pins
+from kvcore.request import scenario_from_request
+
+
+def scenario(**fields):
+    return scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", **fields})
+
+
+FOUR = tuple(
+    Pin(scenario=one)
+    for one in (
+        scenario(tensor_parallel_size=2, max_model_len=32768),
+        scenario(quantization="fp8", kv_cache_dtype="fp8", accelerator="H200-141GB"),
+        scenario(
+            measured={"weights_gib": 8.5}, speculative_config={"method": "ngram", "num_speculative_tokens": 3}
+        ),
+        scenario(
+            accelerator={"memory_gib": 24, "vendor": "nvidia", "name": "GeForce RTX 4090"},
+            env={"A": "b&c=d%"},
+        ),
+    )
+)
+
+
+def test_pins_survive_a_link_of_text() -> None:
+    outer = link.encode(scenario()) | encode_pins(FOUR)
+    text = link.query_string(outer)
+    assert decode_pins(dict(parse_qsl(text))) == FOUR
+    assert link.decode(dict(parse_qsl(text))).repairs == ()
+
+
+def test_there_are_four_at_most() -> None:
+    assert len(encode_pins((*FOUR, *FOUR))) == MOST
+    assert (
+        decode_pins({f"pin.{number}": pins.text_of(scenario()) for number in range(1, 9)})
+        == (Pin(scenario=scenario()),) * MOST
+    )
+
+
+def test_an_accelerator_that_left_the_catalogue_is_named() -> None:
+    (pin,) = decode_pins({"pin.2": "v=1&model=Qwen/Qwen3-32B&accelerator=H99-OLD&max_model_len=4096"})
+    (repair,) = pin.repairs
+    assert (repair.field, repair.given, repair.error.code) == (
+        "accelerator",
+        "H99-OLD",
+        "unknown-accelerator",
+    )
+    assert pin.scenario is not None
+    assert pin.scenario.max_model_len == 4096
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["banana", "&&&&", "=", "%ZZ", "x" * 4000, "a=1&" * 500, "\x00", "🙂" * 50, "pin.1=v%3D1", "lang=zh"],
+    ids=str.__len__,
+)
+def test_what_is_no_scenario_is_left_out_and_named(text: str) -> None:
+    (pin,) = decode_pins({"pin.1": text})
+    assert pin.scenario is None
+    (repair,) = pin.repairs
+    assert (repair.field, repair.error.code) == ("pin.1", "unreadable-pin")
+    assert len(repair.given) <= 60
+    assert encode_pins([pin]) == {}
+
+
+def test_pins_of_different_engines_stand_beside_each_other() -> None:
+    mixed = (Pin(scenario=scenario(engine_version="0.11.0")), Pin(scenario=scenario(engine="vllm-ascend")))
+    assert decode_pins(encode_pins(mixed)) == mixed
+
+
+def test_an_empty_pin_is_nothing() -> None:
+    assert decode_pins({"pin.1": "", "pin.2": "  ", "model": "Qwen/Qwen3-32B"}) == ()
+
+
+def test_a_config_too_long_for_a_link_cannot_be_pinned() -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+    }  # fmt: skip
+    short = scenario_from_request({"model": "mine", "config": config, "accelerator": "H100-80GB"})
+    long = scenario_from_request(
+        {"model": "mine", "config": config | {"notes": "x" * 9000}, "accelerator": "H100-80GB"}
+    )
+    assert pins.fits_in_link(short)
+    assert not pins.fits_in_link(long)

@@ -1,0 +1,105 @@
+"""One knob in all its positions."""
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.advice.vary import Knob, best_of, pinned, splits, variants
+from kvcore.errors import EngineRefusalError
+from kvcore.model.families import read_architecture
+from kvcore.plan import plan
+from kvcore.request import scenario_from_request
+
+CARDS = [catalogue.find_accelerator(name) for name in ("L40S-48GB", "H200-141GB")]
+
+
+def base(**fields):
+    request = {
+        "model": "Qwen/Qwen3-32B",
+        "accelerator": "H100-80GB",
+        "tensor_parallel_size": 2,
+        "max_model_len": 8192,
+    }
+    return scenario_from_request(request | fields)
+
+
+@pytest.mark.parametrize("knob", Knob)
+def test_every_position_is_the_plan_of_its_scenario(knob: Knob) -> None:
+    found = variants(base(), knob, CARDS)
+    assert len(found) > 1
+    assert sum(variant.is_now for variant in found) == 1
+    for variant in found:
+        assert variant.error is not None or variant.plan == plan(variant.scenario)
+
+
+@pytest.mark.parametrize("knob", set(Knob) - {Knob.SPLIT})
+def test_only_the_knob_changes(knob: Knob) -> None:
+    start = base()
+    for variant in variants(start, knob, CARDS):
+        changed = {
+            name
+            for name in ("model", "config", "accelerator", "parallel", "kv_cache_dtype", "quantization",
+                         "gpu_memory_utilization", "max_model_len", "block_size", "enforce_eager", "speculative_config")
+            if getattr(variant.scenario, name) != getattr(start, name)
+        }  # fmt: skip
+        assert changed <= {"parallel" if str(knob).endswith("parallel_size") else str(knob)}
+
+
+def test_a_refused_position_keeps_its_reason() -> None:
+    # 40 attention heads cannot be cut in 16; Qwen3-14B.
+    found = variants(base(model="Qwen/Qwen3-14B", tensor_parallel_size=16), Knob.TENSOR_PARALLEL)
+    refused = next(variant for variant in found if variant.value == 16)
+    assert isinstance(refused.error, EngineRefusalError)
+    assert refused.max_concurrency == refused.requests_per_gpu == 0
+
+
+def test_splits_use_the_same_gpus() -> None:
+    architecture = read_architecture(catalogue.find_model("deepseek-ai/DeepSeek-V3").config)
+    start = base(model="deepseek-ai/DeepSeek-V3", tensor_parallel_size=8).parallel
+    found = splits(start, architecture)
+    assert {one.tensor_parallel_size * one.data_parallel_size for one in found} == {8}
+    assert {one.decode_context_parallel_size for one in found} == {1, 2, 4, 8}
+    assert all(one.enable_expert_parallel for one in found if one.data_parallel_size > 1)
+    plain = read_architecture(catalogue.find_model("Qwen/Qwen3-32B").config)
+    assert {one.decode_context_parallel_size for one in splits(start, plain)} == {1}
+
+
+def test_context_parallel_ranks_share_the_tokens_of_mla() -> None:
+    # MLA keeps one latent vector for all heads: TP copies it, DCP 8 divides it by 8.
+    found = variants(
+        base(model="deepseek-ai/DeepSeek-V3", accelerator="H200-141GB", tensor_parallel_size=8), Knob.SPLIT
+    )
+    by_size = {
+        variant.scenario.parallel.decode_context_parallel_size: variant
+        for variant in found
+        if variant.scenario.parallel.tensor_parallel_size == 8
+    }
+    assert by_size[8].max_concurrency == pytest.approx(8 * by_size[1].max_concurrency, rel=0.02)
+
+
+def test_replicas_hold_more_together() -> None:
+    found = variants(base(), Knob.DATA_PARALLEL)
+    one, two = found[0], found[1]
+    assert (one.replicas, two.replicas) == (1, 2)
+    assert two.all_requests == 2 * two.max_concurrency
+
+
+def test_the_engines_default_is_the_position_as_it_stands() -> None:
+    now = [variant for variant in variants(base(), Knob.UTILIZATION) if variant.is_now]
+    assert [variant.value for variant in now] == [plan(base()).resolved.gpu_memory_utilization]
+
+
+def test_the_best_is_named_once() -> None:
+    found = variants(base(), Knob.TENSOR_PARALLEL)
+    most, densest = best_of(found)
+    assert most is not None
+    assert densest is not None
+    assert most.all_requests == max(variant.all_requests for variant in found)
+    assert densest.requests_per_gpu == max(variant.requests_per_gpu for variant in found)
+    assert best_of(found[:1]) == (None, None)
+    assert best_of([]) == (None, None)
+    assert best_of(pinned([base(), base()], base())) == (None, None)
+
+
+def test_nothing_that_does_not_start_is_best() -> None:
+    found = variants(base(accelerator="T4-16GB", tensor_parallel_size=1), Knob.EAGER)
+    assert best_of(found) == (None, None)
