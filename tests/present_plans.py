@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -49,3 +50,8 @@ def rule_of_thumb() -> Plan:
 def request(**fields: Any) -> Plan:
     """FITS with other fields."""
     return plan(scenario_from_request({**FITS, **fields}))
+
+
+def renamed(planned: Plan, model: str) -> Plan:
+    """The same plan under another name of the model."""
+    return replace(planned, scenario=replace(planned.scenario, model=model))

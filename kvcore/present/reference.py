@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kvcore.engine.defaults import resolve
 from kvcore.errors import KvPlannerError
+from kvcore.memory.mindspore import DEFAULT_MODEL_GB, DEFAULT_TOTAL_GB, MODEL_VARIABLE, TOTAL_VARIABLE
 from kvcore.plan import Plan, plan
 from kvcore.present.choices import engine_versions, tensor_parallel_sizes
 from kvcore.present.edit import with_field
@@ -97,6 +98,10 @@ _VALUES: Final[dict[Knob, tuple[Any, ...]]] = {
     Knob.NPU_TOTALS: ("32", "64"),
     Knob.NPU_MODELS: ("30", "40", "50", "55"),
 }
+VARIABLE_DEFAULTS: Final = {
+    TOTAL_VARIABLE: f"{DEFAULT_TOTAL_GB:g}",
+    MODEL_VARIABLE: f"{DEFAULT_MODEL_GB:g}",
+}
 LENGTH_STEPS: Final = (2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1 << 20)
 DEFAULTED: Final = (
     "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size",
@@ -128,7 +133,8 @@ def present_value(planned: Plan, field: str) -> Any:
     """The value of `field` in the plan, defaults filled in."""
     scenario, resolved = planned.scenario, planned.resolved
     if field.startswith("env."):
-        return scenario.env.get(field.removeprefix("env."))
+        name = field.removeprefix("env.")
+        return scenario.env.get(name, VARIABLE_DEFAULTS.get(name))
     if field in DEFAULTED:
         return getattr(resolved, field)
     if hasattr(scenario.parallel, field):
@@ -136,12 +142,16 @@ def present_value(planned: Plan, field: str) -> Any:
     return getattr(scenario, field)
 
 
+def takes_part(planned: Plan, parameter: Parameter) -> bool:
+    """Whether the engine of the scenario looks at the parameter: variables are vllm-mindspore's own."""
+    field = parameter.field or ""
+    return not field.startswith("env.") or planned.scenario.engine is Engine.VLLM_MINDSPORE
+
+
 def effects(planned: Plan, parameter: Parameter, t: Words) -> tuple[Effect, ...]:
     """The plan for each value of the parameter, everything else as it is; empty where it does nothing here."""
     field = parameter.field
-    if field is None:
-        return ()
-    if field.startswith("env.") and planned.scenario.engine is not Engine.VLLM_MINDSPORE:
+    if field is None or not takes_part(planned, parameter):
         return ()
     present = present_value(planned, field)
     found = []

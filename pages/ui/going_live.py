@@ -126,6 +126,16 @@ def _monitoring(plan: Plan, load: Load, t: Words) -> None:
     )
     metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
     st.code("\n".join(metrics[role].name for role in ROLES if role in metrics), language=None)
+    if "prefix_cache_hits" in metrics:
+        st.caption(
+            t(
+                "Document 004 names some that do not exist: for request_latency_seconds take {latency}, for "
+                "kv_cache_hit take {hits} / {queries}.",
+                latency=f"`{metrics['request_latency'].name}`",
+                hits=f"`{metrics['prefix_cache_hits'].name}`",
+                queries=f"`{metrics['prefix_cache_queries'].name}`",
+            )
+        )
     rules, board = alert_rules(plan, limits), dashboard(plan, limits)
     with st.expander(t("Prometheus alert rules"), icon=":material/notifications:"):
         st.code(rules, language="yaml")

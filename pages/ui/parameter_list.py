@@ -22,6 +22,7 @@ from kvcore.present.reference import (
     effects,
     matching,
     present_value,
+    takes_part,
     value_text,
 )
 from kvcore.present.reference_parameters import PARAMETERS
@@ -34,7 +35,7 @@ def parameters(plan: Plan | None, t: Words) -> None:
     st.text_input(
         t("Search parameters"),
         key="reference_query",
-        placeholder="max_model_len, KV, MoE …",
+        placeholder="max_model_len, fp8, graphs …",
         icon=":material/search:",
     )
     found = matching(PARAMETERS, st.session_state.get("reference_query") or "", t)
@@ -94,9 +95,11 @@ def _parameter(
 
 
 def _badge(parameter: Parameter, plan: Plan | None, t: Words) -> str:
-    if former_flag(parameter.flag) is not None:
-        return f'<b class="kv-badge kv-gone">{escape(t("removed"))}</b>'
-    if plan is None or parameter.field is None:
+    former = former_flag(parameter.flag)
+    if former is not None:
+        text = t("gone in {gone}", gone=str(former.gone)) if former.seen is not None else t("no such flag")
+        return f'<b class="kv-badge kv-gone">{escape(text)}</b>'
+    if plan is None or parameter.field is None or not takes_part(plan, parameter):
         return ""
     value = present_value(plan, parameter.field)
     return f'<b class="kv-badge">{escape(t("now: {count}", count=value_text(value, t)))}</b>'

@@ -41,7 +41,8 @@ PAGES = (
     ),
     PageSpec("check.py", "check", msg("Check"), ":material/fact_check:", msg("A start-up log against its plan")),
     PageSpec(
-        "reference.py", "reference", msg("Reference"), ":material/menu_book:", msg("Flags, going live, catalogue, words")
+        "reference.py", "reference", msg("Reference"), ":material/menu_book:",
+        msg("Flags, going live, catalogue, words"),
     ),
     PageSpec("accuracy.py", "accuracy", msg("Accuracy"), ":material/target:", msg("The error on published starts")),
 )  # fmt: skip

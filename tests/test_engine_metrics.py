@@ -1,0 +1,70 @@
+"""The metrics of a version: names from the engine's sources, and the file's strictness."""
+
+import pytest
+from packaging.version import Version
+
+from kvcore.engine.metrics import MetricKind, all_metrics, exported_metrics, read_metrics
+from kvcore.engine.versions import vllm_releases
+from kvcore.errors import CatalogueError
+
+ROLES = {"running", "waiting", "kv_cache_usage", "preemptions", "request_latency", "first_token", "output_token",
+         "prompt_tokens", "generation_tokens"}  # fmt: skip
+ROW = '[[metrics]]\nrole = "r"\nname = "n"\nkind = "gauge"\nsource = "s"\n'
+
+
+@pytest.mark.parametrize(
+    ("version", "is_v0", "role", "name"),
+    [
+        # vllm/v1/metrics/loggers.py (0.33.0), lines 620, 739, 961, 941
+        ("0.33.0", False, "kv_cache_usage", "vllm:kv_cache_usage_perc"),
+        ("0.33.0", False, "preemptions", "vllm:num_preemptions_total"),
+        ("0.33.0", False, "request_latency", "vllm:e2e_request_latency_seconds"),
+        ("0.33.0", False, "output_token", "vllm:inter_token_latency_seconds"),
+        # its comment of 0.11.0: renamed in 0.9.2; the V0 engine never renamed it
+        ("0.9.2", False, "kv_cache_usage", "vllm:kv_cache_usage_perc"),
+        ("0.9.1", False, "kv_cache_usage", "vllm:gpu_cache_usage_perc"),
+        ("0.10.2", True, "kv_cache_usage", "vllm:gpu_cache_usage_perc"),
+        ("0.8.5", True, "output_token", "vllm:time_per_output_token_seconds"),
+    ],
+)
+def test_names(version: str, is_v0: bool, role: str, name: str) -> None:
+    assert exported_metrics(Version(version), is_v0)[role].name == name
+
+
+def test_prefix_cache_counters_came_with_the_new_names() -> None:
+    assert "prefix_cache_hits" not in exported_metrics(Version("0.9.1"), False)
+    assert (
+        exported_metrics(Version("0.11.0"), False)["prefix_cache_hits"].name == "vllm:prefix_cache_hits_total"
+    )
+
+
+def test_every_release_can_be_watched() -> None:
+    for version in vllm_releases():
+        engines = (True, False) if version < Version("0.11.0") else (False,)
+        for is_v0 in engines:
+            assert set(exported_metrics(version, is_v0)) >= ROLES, (version, is_v0)
+
+
+def test_series_of_a_histogram_have_its_suffixes() -> None:
+    latency = exported_metrics(Version("0.33.0"), False)["request_latency"]
+    assert latency.kind is MetricKind.HISTOGRAM
+    assert latency.series == tuple(
+        f"vllm:e2e_request_latency_seconds_{s}" for s in ("bucket", "sum", "count")
+    )
+
+
+def test_counters_end_in_total() -> None:
+    assert all(m.name.endswith("_total") == (m.kind is MetricKind.COUNTER) for m in all_metrics())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "metrics = 1", "[[metrics]]\nrole = 1\n", ROW + "more = 1\n", ROW.replace("gauge", "summary"),
+        ROW + 'since = "x"\n', ROW + 'engine = "v2"\n', "not toml", ROW + "[more]\n",
+    ],
+)  # fmt: skip
+def test_any_other_shape_is_refused(text: str) -> None:
+    with pytest.raises(CatalogueError) as caught:
+        read_metrics(text)
+    assert caught.value.code == "invalid-catalogue-entry"

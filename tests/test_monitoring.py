@@ -1,0 +1,142 @@
+"""Alert rules and dashboard: read back, parsed as PromQL, and only with metrics that the version exports."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from kvcore.engine.metrics import exported_metrics
+from kvcore.plan import Plan
+from kvcore.present.monitoring import Load, alert_rules, dashboard, default_load, thresholds
+from tests import present_plans
+
+VERSIONS = ("0.6.6", "0.8.5", "0.9.2", "0.11.0", "0.19.0", "0.28.0", "0.32.0", "0.33.0")
+DURATION = re.compile(r"\d+[smhd]")
+
+
+def planned(version: str, **fields: Any) -> Plan:
+    return present_plans.request(engine_version=version, **fields)
+
+
+def selected(expression: str) -> set[str]:
+    """The names of all series in an expression, which has to parse."""
+    names: set[str] = set()
+
+    def visit(node: Any) -> bool:
+        if isinstance(node, promql_parser.VectorSelector):
+            names.add(node.name)
+        return True
+
+    promql_parser.walk(promql_parser.parse(expression), pre_visit=visit)
+    assert names
+    return names
+
+
+def exported(plan: Plan) -> set[str]:
+    metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
+    return {series for metric in metrics.values() for series in metric.series}
+
+
+def rules_of(text: str) -> list[dict[str, Any]]:
+    document = yaml.safe_load(text)
+    assert set(document) == {"groups"}
+    (group,) = document["groups"]
+    assert set(group) == {"name", "rules"}
+    return group["rules"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rules_are_a_rule_file_of_metrics_that_exist(version: str) -> None:
+    plan = planned(version)
+    rules = rules_of(alert_rules(plan, thresholds(plan, default_load(plan))))
+    for rule in rules:
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"[a-zA-Z_]\w*", rule["alert"])
+        assert DURATION.fullmatch(rule["for"])
+        assert selected(rule["expr"]) <= exported(plan)
+    assert len({rule["alert"] for rule in rules}) == len(rules) == 7
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_dashboard(version: str) -> None:
+    plan = planned(version)
+    board = json.loads(dashboard(plan, thresholds(plan, default_load(plan))))
+    check_dashboard(board)
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            assert selected(target["expr"]) <= exported(plan)
+    (variable,) = [one for one in board["templating"]["list"] if one["type"] == "query"]
+    metric = re.fullmatch(r"label_values\(([\w:]+), model_name\)", variable["query"])
+    assert metric is not None
+    assert metric[1] in exported(plan)
+
+
+def check_dashboard(board: dict[str, Any]) -> None:
+    """What Grafana needs to import a dashboard."""
+    assert isinstance(board["title"], str)
+    assert board["uid"] is None
+    assert isinstance(board["schemaVersion"], int)
+    variables = {one["name"] for one in board["templating"]["list"]}
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids) >= 7
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        assert panel["type"] == "timeseries"
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {(place["x"] + dx, place["y"] + dy) for dx in range(place["w"]) for dy in range(place["h"])}
+        assert not cells & taken
+        taken |= cells
+        steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        assert steps[0]["value"] is None
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs) >= 1
+        for target in panel["targets"]:
+            assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables
+
+
+def test_the_old_name_of_the_cache_gauge_for_old_engines() -> None:
+    plan = planned("0.8.5")
+    assert "vllm:gpu_cache_usage_perc" in alert_rules(plan, thresholds(plan, default_load(plan)))
+    new = planned("0.33.0")
+    text = alert_rules(new, thresholds(new, default_load(new)))
+    assert "vllm:kv_cache_usage_perc" in text
+    assert "gpu_cache_usage_perc" not in text
+
+
+def test_thresholds_follow_the_plan() -> None:
+    plan = present_plans.rule_of_thumb()  # 20 at once
+    limits = thresholds(plan, Load(requests=7, prompt_tokens=100, answer_tokens=100))
+    assert limits.kv_cache_usage == 0.95  # 1 − 1/20
+    assert limits.waiting_requests == 4  # half of 7, rounded up
+    few = present_plans.request(tensor_parallel_size=1)
+    assert few.cache is not None
+    assert thresholds(few, default_load(few)).kv_cache_usage == pytest.approx(
+        1 - 1 / few.cache.max_concurrency, abs=0.005
+    )
+
+
+def test_a_plan_without_a_cache_still_has_thresholds() -> None:
+    limits = thresholds(present_plans.too_big(), default_load(present_plans.too_big()))
+    assert limits.kv_cache_usage == 0.5
+    assert limits.waiting_requests == 1
+
+
+def test_the_load_to_begin_with_is_what_the_plan_holds() -> None:
+    assert default_load(present_plans.rule_of_thumb()) == Load(
+        requests=20, prompt_tokens=7680, answer_tokens=512
+    )
+
+
+def test_nothing_of_a_model_name_is_in_a_template() -> None:
+    plan = present_plans.fits()
+    hostile = present_plans.renamed(plan, "{{ .Labels }}$__all\"'")
+    limits = thresholds(plan, default_load(plan))
+    assert alert_rules(hostile, limits) == alert_rules(plan, limits)
+    assert dashboard(hostile, limits) == dashboard(plan, limits)
