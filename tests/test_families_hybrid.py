@@ -2,10 +2,15 @@
 
 import pytest
 
+from kvcore.catalogue import find_accelerator, find_model
 from kvcore.errors import EngineRefusalError, ModelError
+from kvcore.memory.weights import Rank
 from kvcore.model.cache_state import CrossAttention, FullAttention, Mla, RecurrentState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
+from kvcore.model.quantization import read_quantization
+from kvcore.plan import plan
+from kvcore.scenario import Measured, Parallel, Scenario
 from kvcore.units import gib
 from tests.special_models import (
     cache_layers,
@@ -131,3 +136,47 @@ class TestWhisper:
         own, across = layers[0].caches
         assert isinstance(own, FullAttention)
         assert across == CrossAttention(num_kv_heads=20, head_size=64, encoder_tokens=1500)
+
+
+class TestKimiK3:
+    CONFIG = find_model("moonshotai/Kimi-K3").config
+
+    def test_parameters_are_the_published_total(self):
+        """The files hold the decay of 128 heads in each of 69 layers; there are 96."""
+        assert total_elements(read_architecture(self.CONFIG)) == 2_779_931_837_184 - 69 * (128 - 96)
+
+    def test_a_rank_of_four_weighs_what_the_engines_classes_weigh(self):
+        """vLLM 0.32's own classes, built without a GPU, without the 8 rows that pad the KDA projection of 7,168."""
+        assert weigh(self.CONFIG, tensor_parallel_size=4).parameters == 398_923_083_488 - 69 * 8 * 7168 * 2
+
+    def test_heads_of_the_tower_that_the_ranks_do_not_divide_stay_whole(self):
+        """12 heads: 27 blocks, attention 4 · 1536 wide and an MLP 2 · 4096 wide, in 16 bits."""
+        blocks = 27 * 1024 * (4 * 1536 + 2 * 4096) * 2
+        divided = [
+            module
+            for module in read_architecture(self.CONFIG).every
+            if ".blocks." in module.name and "norm" not in module.name
+        ]
+        for ranks, expected in ((4, blocks // 4), (8, blocks)):
+            rank = Rank(
+                quantization=read_quantization(self.CONFIG, None),
+                parallel=Parallel(tensor_parallel_size=ranks),
+                dtype_bytes=2,
+            )
+            assert sum(sum(rank.tensor_bytes(module, module.name)) for module in divided) == expected
+
+    def test_the_cache_is_the_engines(self):
+        """vLLM 0.32's own planner: 4 ranks, 40 GiB, 8192 tokens a request."""
+        planned = plan(
+            Scenario(
+                model="",
+                config=self.CONFIG,
+                accelerator=find_accelerator("B200"),
+                engine_version="0.32.0",
+                parallel=Parallel(tensor_parallel_size=4),
+                max_model_len=8192,
+                measured=Measured(available_kv_gib=40.0),
+            )
+        )
+        assert (planned.cache.num_blocks, planned.cache.tokens) == (1011, 690_176)
+        assert planned.resolved.block_size == 1536

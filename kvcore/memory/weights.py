@@ -235,7 +235,7 @@ class Rank:
         """Weight, scales and bias: column biases are divided, row biases are whole on each rank."""
         element = self._bytes_of(linear.dtype)
         is_whole = linear.whole_beside_expert_ranks and runs_sequence_parallel_experts(self.parallel)
-        ranks = 1 if is_whole else self._ranks
+        ranks = 1 if is_whole or linear.whole_unless_divided % self._ranks else self._ranks
         rank_in = divided(linear.in_features, ranks) if linear.split is Split.ROW else linear.in_features
         rank_out = tuple(output.units * output.width for output in linear.outputs)
         if linear.split is Split.COLUMN:

@@ -55,6 +55,8 @@ class Linear:
     """A torch dtype name, or "" for the model's."""
     whole_beside_expert_ranks: bool = False
     """Held whole by every rank when experts are dealt over tensor and data parallel ranks at once."""
+    whole_unless_divided: int = 0
+    """Heads of an encoder that every rank holds whole where the ranks do not divide them; 0 without such a rule."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,7 +33,7 @@ def read(config: ModelConfig) -> Architecture:
     section = config.language
     if section.has("routed_expert_hidden_size") or section.has("attn_res_block_size"):
         raise section.invalid(
-            "model_type", "kimi_k3", "Kimi K3's residual and latent experts are not read yet"
+            "model_type", "kimi_linear", "these are Kimi K3's layers: the whole config is read as kimi_k3"
         )
     hidden = section.integer("hidden_size")
     latent = read_latent(section)

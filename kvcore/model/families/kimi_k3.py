@@ -1,0 +1,230 @@
+"""Kimi K3: KDA with a gate of full rank beside gated latent attention, experts in a narrower space, attention
+residuals, and a MoonViT without biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    Parameter,
+    VisionEncoder,
+)
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    decoder,
+    gated_mlp,
+    head,
+    norm,
+    norms,
+    plain_mlp,
+    qkv,
+    replicated,
+    row,
+)
+from kvcore.model.families.kimi_linear import kda_modules, kda_state, read_moe
+from kvcore.model.families.latent import (
+    Latent,
+    absorbed,
+    as_heads,
+    heads_column,
+    latent_attention,
+    read_latent,
+)
+
+EXPERTS: Final = "block_sparse_moe"
+
+MAX_PATCHES: Final = 16_384
+"""Of the largest image. Source: preprocessor_config.json of Kimi-K2.5, in_patch_limit."""
+
+
+def read(config: ModelConfig) -> Architecture:
+    """Kimi K3. Rows that pad the KDA projection on a rank, at most 15 a layer, are not counted.
+
+    Source: vllm/models/kimi_k3/nvidia/model.py (0.32).
+    """
+    section, vision = config.language, config.root.section("vision_config")
+    hidden, latent = section.integer("hidden_size"), read_latent(section)
+    linear = section.section("linear_attn_config")
+    if not linear.boolean("use_full_rank_gate", False):
+        raise linear.invalid("use_full_rank_gate", False, "expected true, as in Kimi K3")
+    moe = read_moe(section)
+    if moe is None:
+        raise section.missing("num_experts")
+    kda = frozenset(linear.integers("kda_layers", minimum=1) or ())
+    dense, every = (
+        section.integer("first_k_dense_replace", 0, minimum=0),
+        section.integer("moe_layer_freq", 1),
+    )
+    kinds = [(index + 1 in kda, index >= dense and index % every == 0) for index in range(section.layers())]
+    layers = {
+        kind: read_layer(section, linear, latent, moe, is_kda=kind[0], is_sparse=kind[1])
+        for kind in set(kinds)
+    }
+    has_residuals = section.optional_integer("attn_res_block_size") is not None
+    built = decoder(
+        config,
+        section,
+        family="kimi_k3",
+        heads=as_heads(latent),
+        layers=tuple(layers[kind] for kind in kinds),
+        intermediate_size=section.integer("intermediate_size"),
+        last=(
+            norm("model.norm", hidden),
+            *(residual("model.output_attn_res", hidden) if has_residuals else ()),
+            head(section),
+        ),
+        tied=False,
+        rotary_tables=(),
+        layer_prefix="language_model.model.layers",
+        moe=moe,
+        vision=VisionEncoder(
+            hidden_size=vision.integer("vt_hidden_size"),
+            intermediate_size=vision.integer("vt_intermediate_size"),
+            max_tokens_per_item=MAX_PATCHES // 4,
+            patches_per_token=4,
+        ),
+        is_multimodal=True,
+    )
+    return replace(built, is_mla=True, every=tower(vision, hidden))
+
+
+def read_layer(
+    section: Section, linear: Section, latent: Latent, moe: MixtureOfExperts, *, is_kda: bool, is_sparse: bool
+) -> Layer:
+    """One layer."""
+    hidden = latent.hidden_size
+    modules: list[Module] = [*norms(hidden, "input_layernorm", "post_attention_layernorm")]
+    if section.optional_integer("attn_res_block_size") is not None:
+        modules += (*residual("self_attention_res", hidden), *residual("mlp_res", hidden))
+    if is_sparse:
+        modules += expert_modules(section, hidden, moe)
+    else:
+        modules += gated_mlp(hidden, section.integer("intermediate_size"))
+    if is_kda:
+        mixer = full_rank_kda(linear, hidden)
+        return Layer(modules=(*mixer, *modules), caches=(kda_state(linear),))
+    gate: tuple[Module, ...] = ()
+    if section.boolean("mla_use_output_gate", False):
+        gate = (heads_column("self_attn.g_proj", hidden, latent.num_heads, latent.v_head_dim),)
+    return Layer(
+        modules=(*latent_attention(latent), *gate, *modules),
+        caches=(latent.cache,),
+        loading=(absorbed(latent),),
+    )
+
+
+def residual(prefix: str, hidden: int) -> tuple[Module, ...]:
+    """What weighs the outputs of earlier blocks of layers: a norm and one vector."""
+    return (
+        norm(f"{prefix}_norm", hidden),
+        replicated(f"{prefix}_proj", hidden, 1, quantizable=False),
+    )
+
+
+def full_rank_kda(linear: Section, hidden: int) -> tuple[Module, ...]:
+    """KDA with one output gate as wide as its values in place of two of low rank.
+
+    Source: vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32).
+    """
+    low_rank = ("self_attn.g_a_proj", "self_attn.g_b_proj")
+    heads, width = linear.integer("num_heads"), linear.integer("head_dim")
+    return (
+        *(module for module in kda_modules(linear, hidden) if module.name not in low_rank),
+        heads_column("self_attn.g_proj", hidden, heads, width),
+    )
+
+
+def expert_modules(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
+    """Router, shared experts, and routed ones between a way down and a way up that every rank holds whole.
+
+    Source: vllm/models/kimi_k3/nvidia/model.py:KimiMoE (0.32).
+    """
+    latent = section.optional_integer("routed_expert_hidden_size", minimum=1)
+    modules: list[Module] = [
+        replicated(f"{EXPERTS}.gate", hidden, moe.num_experts, quantizable=False),
+        Parameter(
+            name=f"{EXPERTS}.gate.e_score_correction_bias", replicated=moe.num_experts, dtype="float32"
+        ),
+        Experts(
+            name=f"{EXPERTS}.experts",
+            num_experts=moe.num_experts,
+            hidden_size=latent or hidden,
+            intermediate_size=moe.moe_intermediate_size,
+            top_k=moe.top_k,
+        ),
+    ]
+    if latent is not None:
+        modules += (
+            replicated(f"{EXPERTS}.routed_expert_down_proj", hidden, latent, quantizable=False),
+            replicated(f"{EXPERTS}.routed_expert_up_proj", latent, hidden, quantizable=False),
+        )
+        if section.boolean("latent_moe_use_norm", False):
+            modules.append(norm(f"{EXPERTS}.routed_expert_norm", latent))
+    if moe.shared_intermediate_size:
+        modules += gated_mlp(
+            hidden,
+            moe.shared_intermediate_size,
+            f"{EXPERTS}.shared_experts",
+            whole_beside_expert_ranks=True,
+        )
+    return tuple(modules)
+
+
+def tower(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
+    """MoonViT with RMS norms and no biases, its heads together wider than the model, and a projector of two layers.
+
+    Source: vllm/model_executor/models/kimi_k25_vit.py:MoonViT3dPretrainedModel, KimiK25MultiModalProjector (0.32).
+    """
+    kind = vision.string("mm_projector_type", "patchmergerv2")
+    if kind != "patchmergerv2":
+        raise vision.invalid("mm_projector_type", kind, "expected patchmergerv2")
+    width, inner = vision.integer("vt_hidden_size"), vision.integer("vt_intermediate_size")
+    patch, count = vision.integer("patch_size"), vision.integer("vt_num_attention_heads")
+    attended = vision.integer("qkv_hidden_size", 1536)
+    if attended % count:
+        raise vision.contradicting("qkv_hidden_size", f"{attended} is not divisible by {count} heads")
+    heads = Heads(hidden_size=width, num_heads=count, num_kv_heads=count, head_dim=attended // count)
+    merge = vision.integers("merge_kernel_size", minimum=1) or (2, 2)
+    if len(merge) != 2:
+        raise vision.invalid("merge_kernel_size", merge, "expected two numbers")
+    merged = width * merge[0] * merge[1]
+    attention_bias, bias = vision.boolean("attn_bias", False), vision.boolean("linear_bias", False)
+    has_layer_norm = vision.string("norm_type", "rmsnorm") == "layernorm"
+    positions = vision.integer("init_pos_emb_height", 64) * vision.integer("init_pos_emb_width", 64)
+    pixels = 3 * patch**2 + vision.boolean("patch_embed_proj_bias", False)
+    modules: list[Module] = [
+        Parameter(name="vision_tower.patch_embed.proj", replicated=pixels * width),
+        Parameter(name="vision_tower.patch_embed.pos_emb", replicated=positions * width),
+        norm("vision_tower.encoder.final_layernorm", width, bias=has_layer_norm),
+        replicated("mm_projector.linear_1", merged, merged),
+        replicated("mm_projector.linear_2", merged, text_hidden_size),
+        norm("mm_projector.post_norm", text_hidden_size),
+    ]
+    for index in range(vision.layers("vt_num_hidden_layers")):
+        block = f"vision_tower.encoder.blocks.{index}"
+        divided = (
+            qkv(heads, f"{block}.wqkv", (), bias=attention_bias),
+            row(f"{block}.wo", attended, width, bias=attention_bias),
+            *plain_mlp(width, inner, f"{block}.mlp.fc0", f"{block}.mlp.fc1", bias=bias),
+        )
+        modules += (
+            norm(f"{block}.norm0", width, bias=has_layer_norm),
+            norm(f"{block}.norm1", width, bias=has_layer_norm),
+            *(replace(linear, whole_unless_divided=count) for linear in divided),
+        )
+    return tuple(modules)
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "KimiK3ForConditionalGeneration": read,
+    "kimi_k3": read,
+}
