@@ -299,6 +299,26 @@ class TestVariants:
             each.name for each in linears if re.fullmatch(divided, each.name)
         }
 
+    def test_attention_of_internvit_is_whole_where_the_ranks_do_not_divide_its_heads(self):
+        """InternViT-6B: 25 heads of 128; qkv and projection of one block, with the bias of the projection."""
+        vision = {
+            "model_type": "intern_vit_6b",
+            "hidden_size": 3200,
+            "intermediate_size": 12800,
+            "num_attention_heads": 25,
+            "num_hidden_layers": 2,
+            "image_size": 448,
+            "patch_size": 14,
+        }
+        raw = {"architectures": ["InternVLChatModel"], "vision_config": vision, "llm_config": LLAMA}
+        one, two = (
+            parameters_per_rank({**raw, "vision_config": {**vision, "num_hidden_layers": layers}}, 2)
+            for layers in (1, 2)
+        )
+        attention = 4 * 3200 * 3200 + 3200
+        mlp = (2 * 3200 * 12800 + 12800) // 2 + 3200
+        assert two - one == 2 * (attention + mlp + 6 * 3200)
+
 
 POWERS = st.sampled_from([1, 2, 4, 8])
 

@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import norm, plain_mlp, qkv, replicated, row
+from kvcore.model.families.blocks import norm, plain_mlp, qkv, replicated, row, whole_unless_divided
 from kvcore.model.families.multimodal import square_encoder, with_tower
 
 
@@ -40,7 +40,7 @@ def read_internvl(config: ModelConfig) -> Architecture:
 
 
 def intern_vit(section: Section, layers: int, prefix: str = "vision_model") -> tuple[Module, ...]:
-    """InternViT up to `layers` blocks; heads that the ranks do not divide are replicated by the engine.
+    """InternViT up to `layers` blocks; attention whose heads the ranks do not divide is whole on each.
 
     Source: vllm/model_executor/models/intern_vit.py (0.32).
     """
@@ -58,8 +58,11 @@ def intern_vit(section: Section, layers: int, prefix: str = "vision_model") -> t
     for index in range(layers):
         block = f"{prefix}.encoder.layers.{index}"
         modules += (
-            qkv(heads, f"{block}.attn.qkv", bias=section.boolean("qkv_bias", False)),
-            row(f"{block}.attn.proj", hidden, hidden, bias=True),
+            *whole_unless_divided(
+                heads.num_heads,
+                qkv(heads, f"{block}.attn.qkv", bias=section.boolean("qkv_bias", False)),
+                row(f"{block}.attn.proj", hidden, hidden, bias=True),
+            ),
             *plain_mlp(hidden, intermediate, f"{block}.mlp.fc1", f"{block}.mlp.fc2", bias=True),
             norm(f"{block}.norm1", hidden, bias=is_layer_norm),
             norm(f"{block}.norm2", hidden, bias=is_layer_norm),

@@ -29,6 +29,7 @@ from kvcore.model.families.blocks import (
     qkv,
     replicated,
     row,
+    whole_unless_divided,
 )
 from kvcore.model.families.kimi_linear import kda_modules, kda_state, read_moe
 from kvcore.model.families.latent import (
@@ -211,7 +212,8 @@ def tower(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
     ]
     for index in range(vision.layers("vt_num_hidden_layers")):
         block = f"vision_tower.encoder.blocks.{index}"
-        divided = (
+        divided = whole_unless_divided(
+            count,
             qkv(heads, f"{block}.wqkv", (), bias=attention_bias),
             row(f"{block}.wo", attended, width, bias=attention_bias),
             *plain_mlp(width, inner, f"{block}.mlp.fc0", f"{block}.mlp.fc1", bias=bias),
@@ -219,7 +221,7 @@ def tower(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
         modules += (
             norm(f"{block}.norm0", width, bias=has_layer_norm),
             norm(f"{block}.norm1", width, bias=has_layer_norm),
-            *(replace(linear, whole_unless_divided=count) for linear in divided),
+            *divided,
         )
     return tuple(modules)
 

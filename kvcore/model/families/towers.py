@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
 from kvcore.model.config import Section
-from kvcore.model.families.blocks import column, norm, norms, replicated, row
+from kvcore.model.families.blocks import column, norm, norms, replicated, row, whole_unless_divided
 
 
 def read_siglip(vision: Section, prefix: str, layers: int | None = None) -> tuple[Module, ...]:
@@ -128,10 +128,13 @@ def read_moonvit(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
         prefix = f"vision_tower.encoder.blocks.{index}."
         modules += [
             *norms(hidden, f"{prefix}norm0", f"{prefix}norm1", bias=True),
-            unquantized(column(f"{prefix}mlp.fc0", hidden, intermediate, bias=True)),
-            unquantized(row(f"{prefix}mlp.fc1", intermediate, hidden, bias=True)),
-            unquantized(tower_qkv(f"{prefix}wqkv", hidden, heads)),
-            unquantized(row(f"{prefix}wo", hidden, hidden, bias=True)),
+            *whole_unless_divided(
+                heads,
+                unquantized(column(f"{prefix}mlp.fc0", hidden, intermediate, bias=True)),
+                unquantized(row(f"{prefix}mlp.fc1", intermediate, hidden, bias=True)),
+                unquantized(tower_qkv(f"{prefix}wqkv", hidden, heads)),
+                unquantized(row(f"{prefix}wo", hidden, hidden, bias=True)),
+            ),
         ]
     return tuple(modules)
 
