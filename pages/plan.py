@@ -7,6 +7,7 @@ from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.present import bar, charts, explain, overrides, summary
 from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state, undo
+from pages.ui.fold import fold
 
 shell.guard()
 t = state.translator()
@@ -63,6 +64,8 @@ notes.notices(plan.notices, t)
 numbers.override_table(overrides.override_steps(plan), t)
 share.panel(plan, t)
 lengths.panel(plan, t)
-with st.expander(t("All numbers"), icon=":material/table:"):
-    numbers.table(explain.number_rows(plan, figures, t), t)
-    numbers.downloads(plan, figures, t)
+box, is_opened = fold(t("All numbers"), "numbers", ":material/table:")
+if is_opened:
+    with box:
+        numbers.table(explain.number_rows(plan, figures, t), t)
+        numbers.downloads(plan, figures, t)

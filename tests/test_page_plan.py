@@ -25,11 +25,14 @@ RULE_OF_THUMB = WORKED | {
     "accelerator.memory_gib": "24", "measured.weights_gib": "8", "measured.non_torch_gib": "5",
     "measured.peak_activation_gib": "0", "measured.cuda_graph_gib": "0",
 }  # fmt: skip
+FOLDED = ("more", "share", "lengths", "numbers")
 
 
-def open_app(params: dict[str, str] | None = None, locale: str = "en-US") -> AppTest:
+def open_app(params: dict[str, str] | None = None, locale: str = "en-US", opened: bool = True) -> AppTest:
     app = AppTest.from_file(APP, default_timeout=60)
     app.context = {"locale": locale}
+    for part in FOLDED if opened else ():
+        app.session_state[f"{part}.opened"] = True
     for name, value in (params or {}).items():
         app.query_params[name] = value
     return checked(app.run())
@@ -66,6 +69,12 @@ class TestFits:
         assert metrics(app)["Requests at once"] != DASH
         assert len(figures(app)) == 2
         assert params(app) == {}
+
+    def test_what_is_folded_is_made_when_it_is_opened(self) -> None:
+        app = open_app(opened=False)
+        keys = {widget.key for widget in app.number_input}
+        assert keys == {"max_model_len", "gpu_memory_utilization"}
+        assert {"measured.weights_gib", "lengths.p99"} <= {w.key for w in open_app().number_input}
 
     def test_the_published_worked_example(self) -> None:
         app = open_app(RULE_OF_THUMB)

@@ -15,6 +15,7 @@ from kvcore.present.text import Words, short_tokens
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import Engine
 from pages.ui import model_source, state
+from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
 
 LOWEST_SLIDER_SHARE, HIGHEST_SLIDER_SHARE = 0.50, 0.98
@@ -30,8 +31,10 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     _utilization(plan, t)
     _kv_cache_dtype(t)
     _weight_precision(t)
-    with st.expander(t("More options")):
-        _more(plan, t)
+    box, is_opened = fold(t("More options"), "more")
+    if is_opened:
+        with box:
+            _more(plan, t)
 
 
 def _changed(field: str, key: str) -> None:

@@ -14,6 +14,7 @@ from kvcore.present.text import Words, concurrency_text, count, msg
 from kvcore.workload.recommend import Lengths, lengths_of
 from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log
 from pages.ui import notes, state
+from pages.ui.fold import fold
 
 DEFAULT_PROMPT = {"p50": 800, "p95": 1150, "p99": 1200}
 DEFAULT_MAX_TOKENS = 512
@@ -22,7 +23,10 @@ LONGEST = 1 << 24
 
 def panel(plan: Plan, t: Words) -> None:
     """Percentiles typed or read from a request log, the length they need, and what it buys."""
-    with st.expander(t("Lengths of your requests"), icon=":material/straighten:"):
+    box, is_opened = fold(t("Lengths of your requests"), "lengths", ":material/straighten:")
+    if not is_opened:
+        return
+    with box:
         log = _read_upload(t)
         lengths = _from_log(log, t) if log is not None else _typed(t)
         _recommendation(plan, lengths, t)

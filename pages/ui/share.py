@@ -16,6 +16,7 @@ from kvcore.present.report import report_html
 from kvcore.present.text import Words, msg
 from kvcore.present.ticket import ticket_text
 from pages.ui import state
+from pages.ui.fold import fold
 
 LINK, TICKET, RESULT = "link", "ticket", "json"
 LABELS = {
@@ -61,7 +62,10 @@ def absolute_link(plan: Plan) -> str:
 
 def panel(plan: Plan, t: Words) -> None:
     """The choice of a form, its text with a copy button, and a download."""
-    with st.expander(t("Share and launch"), icon=":material/ios_share:"):
+    box, is_opened = fold(t("Share and launch"), "share", ":material/ios_share:")
+    if not is_opened:
+        return
+    with box:
         form = st.session_state.get("share_chosen", LINK)
         st.segmented_control(
             t("Form"),

@@ -56,8 +56,9 @@ _LANGUAGE_SCRIPTS = {
 
 def navigation(t: Words) -> StreamlitPage:
     """Declares the pages and gives the one to run."""
-    page = st.navigation(_pages(t), position="hidden")
-    st.session_state["_shell"] = True
+    pages = _pages(t)
+    page = st.navigation(pages, position="hidden")
+    st.session_state["_shell"], st.session_state["_pages"] = True, pages
     return page
 
 
@@ -71,9 +72,10 @@ def guard() -> None:
 def links(t: Words) -> None:
     """Links to the other pages; each carries the scenario, so that it is one step in the browser's history."""
     if len(PAGES) > 1:
+        params = state.params()
         with st.container(horizontal=True, key="navigation"):
-            for spec, page in zip(PAGES, _pages(t), strict=True):
-                st.page_link(page, help=t(spec.help), query_params=state.params())
+            for spec, page in zip(PAGES, st.session_state["_pages"], strict=True):
+                st.page_link(page, help=t(spec.help), query_params=params)
 
 
 def frame() -> None:
