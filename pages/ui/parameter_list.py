@@ -42,10 +42,11 @@ def parameters(plan: Plan | None, t: Words) -> None:
     st.caption(
         t("{count} parameters. Bars: requests of the full length at once, with this scenario.", count=str(len(found)))
     )  # fmt: skip
-    if not found:
+    if found:
+        defaults = defaults_by_version(plan) if plan is not None else {}
+        st.html("".join(_parameter(parameter, plan, defaults, t) for parameter in found))
+    else:
         st.info(t("No parameter has these words."))
-    defaults = defaults_by_version(plan) if plan is not None else {}
-    st.html("".join(_parameter(parameter, plan, defaults, t) for parameter in found))
     if plan is not None:
         _corrections(plan, t)
 

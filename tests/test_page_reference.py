@@ -1,0 +1,142 @@
+"""The Reference page in its states, without a browser."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from streamlit.testing.v1 import AppTest
+
+from kvcore.present.glossary import GLOSSARY
+from kvcore.present.reference_parameters import PARAMETERS
+from tests.test_page_plan import checked, open_app, params, seen
+
+QUERY = {
+    "model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": "2", "max_model_len": "8192",
+}  # fmt: skip
+SECTIONS = ("parameters", "going-live", "catalogue", "glossary")
+
+
+def open_reference(
+    section: str = "parameters", locale: str = "en-US", query: dict[str, str] | None = None
+) -> AppTest:
+    app = checked(open_app(query or QUERY, locale).switch_page("pages/reference.py").run())
+    if section != "parameters":
+        app.segmented_control(key="reference_section").set_value(section)
+        checked(app.run())
+    return app
+
+
+def html(app: AppTest) -> str:
+    return "".join(element.proto.body for element in app.get("html"))
+
+
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_part_in_both_languages(section: str, locale: str) -> None:
+    app = open_reference(section, locale)
+    titles = {"en-US": "Checklist", "zh-CN": "检查清单"}
+    assert (titles[locale] in seen(app)) == (section == "going-live")
+
+
+class TestParameters:
+    def test_all_of_them_with_their_effect_here(self) -> None:
+        text = html(open_reference())
+        assert text.count("<details") == len(PARAMETERS)
+        assert "8,192 (now)" in text
+        assert "gone in 0.19.0" in text
+        assert "0.9 (0.6.6 – 0.19.1); 0.92 (0.20.0 – 0.33.0)" in text
+
+    def test_search(self) -> None:
+        app = open_reference()
+        app.text_input(key="reference_query").set_value("block_size")
+        text = html(checked(app.run()))
+        assert "--block-size" in text
+        assert "--swap-space" not in text
+        app.text_input(key="reference_query").set_value("<img src=x>")
+        app = checked(app.run())
+        assert html(app).count("<details") == 0
+        assert "<img" not in html(app)
+
+    def test_the_worked_example_is_one_click_away(self) -> None:
+        app = open_reference()
+        app.button(key="load_001").click()
+        checked(app.run())
+        assert params(app)["measured.weights_gib"] == "8"
+        assert params(app)["accelerator.memory_gib"] == "24"
+
+    def test_the_post_mortem_is_one_click_away(self) -> None:
+        app = open_reference()
+        app.button(key="load_004").click()
+        checked(app.run())
+        assert params(app)["model"] == "meta-llama/Llama-2-70b-chat-hf"
+
+    def test_without_a_plan_the_texts_are_still_there(self) -> None:
+        refused = {"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"}
+        app = open_reference(query=refused)
+        assert "This cannot be planned" in seen(app)
+        assert html(app).count("<details") == len(PARAMETERS)
+
+
+class TestGoingLive:
+    def test_rules_and_dashboard_are_those_of_the_version(self) -> None:
+        app = open_reference("going-live", query=QUERY | {"engine_version": "0.8.5"})
+        blocks = [code.value for code in app.code]
+        (rules,) = [yaml.safe_load(block) for block in blocks if block.startswith("groups:")]
+        (board,) = [json.loads(block) for block in blocks if block.startswith("{")]
+        assert "vllm:gpu_cache_usage_perc" in rules["groups"][0]["rules"][0]["expr"]
+        assert board["title"] == "vLLM 0.8.5"
+        assert any(block.startswith("python benchmarks/benchmark_serving.py") for block in blocks)
+
+    def test_the_target_sizes_the_load_test(self) -> None:
+        app = open_reference("going-live")
+        next(one for one in app.number_input if one.label == "Requests at once, target").set_value(100)
+        checked(app.run())
+        assert any("--max-concurrency 150" in code.value for code in app.code)
+        assert "The target fits at once** · fails" in seen(app)
+
+    def test_a_bound_is_called_one(self) -> None:
+        app = open_reference("going-live")
+        by_label = {metric.label: metric for metric in app.metric}
+        assert by_label["One request alone"].value.startswith("≤ ")
+        assert "upper bound" in by_label["One request alone"].delta
+        assert by_label["Time per output token (TPOT)"].value.startswith("≥ ")
+
+    def test_a_plan_that_does_not_fit(self) -> None:
+        app = open_reference(
+            "going-live", query=QUERY | {"tensor_parallel_size": "1", "max_model_len": "40960"}
+        )
+        assert "The engine starts** · fails" in seen(app)
+
+
+class TestCatalogue:
+    def test_search_is_over_all_three(self) -> None:
+        app = open_reference("catalogue")
+        assert len(app.dataframe) == 3
+        app.text_input(key="catalogue_query").set_value("qwen/qwen3-32b config")
+        checked(app.run())
+        assert len(app.dataframe) == 1
+        assert "Qwen/Qwen3-32B" in app.dataframe[0].value["Model"].tolist()
+        assert seen(app).count("Nothing here has these words.") == 2
+
+
+class TestGlossary:
+    def test_terms_in_chinese_keep_their_english_word(self) -> None:
+        text = html(open_reference("glossary", "zh-CN"))
+        assert text.count("<dt>") == len(GLOSSARY)
+        assert "多头潜在注意力（MLA）" in text
+        assert "Multi-head latent attention (MLA)" in text
+
+    def test_search(self) -> None:
+        app = open_reference("glossary")
+        app.text_input(key="glossary_query").set_value("ttft")
+        assert html(checked(app.run())).count("<dt>") == 1
+
+
+def test_the_report_is_on_the_plan_page() -> None:
+    app = open_app(QUERY)
+    app.session_state["share.opened"] = True
+    checked(app.run())
+    labels = [button.proto.label for button in app.get("download_button")]
+    assert "Printable report (one page, HTML)" in labels
