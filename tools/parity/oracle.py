@@ -65,8 +65,8 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 def _model_directory(config: dict[str, Any], quant: dict[str, Any] | None = None) -> str:
     directory = Path(tempfile.mkdtemp(dir=os.environ["PARITY_SCRATCH"]))
     (directory / "config.json").write_text(json.dumps(config).replace('"Infinity"', "Infinity"))
-    if quant:
-        (directory / "hf_quant_config.json").write_text(json.dumps(quant))
+    if quant:  # every such file names its producer, which is how the engine recognises it; not every copy does
+        (directory / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}} | quant))
     return str(directory)
 
 

@@ -1,6 +1,6 @@
 """make parity: vLLM's own plans beside kvcore's, from nothing to a table of agreement.
 
-    python tools/parity/parity.py [--only TEXT] [--write] [models] [planners] [arguments]
+    python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [arguments]
 
 Runs in the environment that tools/parity/parity.mk builds. Whole models on the newest release; on older ones their
 planners alone, and their argument parsers on the command lines that kvcore writes. With --write the engine's
@@ -40,6 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all of them if none is named")
     parser.add_argument("--only", default="", help="only models whose id contains this text")
+    parser.add_argument("--kept", action="store_true", help="whole models: compare the kept answers, run nothing")
     parser.add_argument("--write", action="store_true", help="write the answers to tests/data/parity")
     options = parser.parse_args()
     differing = [PARTS[part](options) for part in options.parts or PARTS]
@@ -48,16 +49,24 @@ def main() -> int:
 
 def whole_models(options: argparse.Namespace) -> int:
     """Weights, defaults, groups, blocks, tokens and concurrency of whole models on the newest release."""
+    if options.kept:
+        header, rows = _kept(max(DATA.glob("vllm-*.jsonl")).name)
+        rows = [row for row in rows if options.only in row["model"]]
+        return _judge(header, rows, len(rows))
     jobs = [job | {"id": number} for number, job in enumerate(deployments()) if options.only in job["model"]]
     header = _header()
     rows = list(_rows(jobs))
     if options.write:
         name = f"vllm-{header['engine_version']}.jsonl"
-        others = [row for row in _kept(name) if options.only not in row["model"]]
+        others = [row for row in _kept(name)[1] if options.only not in row["model"]]
         _write(name, [header, *sorted(others + rows, key=lambda row: (row["model"].lower(), row["card"]))])
+    return _judge(header, rows, len(jobs))
+
+
+def _judge(header: dict[str, Any], rows: list[dict[str, Any]], asked: int) -> int:
     judged = [(_family(row), row, compare.disagreements(row, header)) for row in rows]
     differing = _report(judged)
-    print(f"\nvLLM {header['engine_version']}, {header['date']}: {len(rows)} deployments of {len(jobs)} compared")
+    print(f"\nvLLM {header['engine_version']}, {header['date']}: {len(rows)} deployments of {asked} compared")
     print(compare.agreement_table(judged))
     return differing
 
@@ -164,10 +173,10 @@ def _report(judged: list[tuple[str, dict[str, Any], list[compare.Disagreement]]]
     return differing
 
 
-def _kept(name: str) -> list[dict[str, Any]]:
+def _kept(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     path = DATA / name
-    lines = path.read_text().splitlines()[1:] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    header, *rows = map(json.loads, path.read_text().splitlines()) if path.exists() else ({},)
+    return header, rows
 
 
 def _write(name: str, rows: list[dict[str, Any]]) -> None:
