@@ -22,6 +22,7 @@ from kvcore.memory.checkpoint import checkpoint_notices, uncounted_bytes
 from kvcore.memory.loaded import loaded_bytes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
+from kvcore.model.draft import Draft
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, read_quantization
 from kvcore.quantity import Quantity
@@ -90,28 +91,9 @@ def plan(scenario: Scenario) -> Plan:
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
     parallel = scenario.parallel
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
-    resolved = resolve(scenario, architecture, accelerator)
-    block_size = aligned_block_size(architecture, parallel, resolved)
-    if block_size != resolved.block_size:
-        resolved = replace(resolved, block_size=block_size)
+    prepared = prepare(scenario, architecture, quantization, accelerator)
+    resolved, specs, weights = prepared.resolved, prepared.specs, prepared.weights
     stages = range(parallel.pipeline_parallel_size)
-    speculative = scenario.speculative_config
-    draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
-    specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage, draft) for stage in stages)
-    weights = tuple(
-        loaded_bytes(
-            scenario=scenario,
-            architecture=architecture,
-            quantization=quantization,
-            resolved=resolved,
-            draft=draft,
-            stage=stage,
-        )
-        for stage in stages
-    )
-    uncounted = uncounted_bytes(scenario, architecture, quantization, resolved)
-    if uncounted:
-        weights = tuple(replace(part, loading=part.loading + uncounted) for part in weights)
     memories = tuple(
         rank_memory(
             scenario=scenario,
@@ -155,7 +137,7 @@ def plan(scenario: Scenario) -> Plan:
         notices=(
             *resolved.notices,
             *memory.notices,
-            *draft_notices(speculative, draft),
+            *draft_notices(scenario.speculative_config, prepared.draft),
             *_label_notices(scenario, quantization),
             *checkpoint_notices(scenario, architecture, quantization, resolved),
         ),
@@ -169,6 +151,52 @@ def _label_notices(scenario: Scenario, quantization: Quantization) -> tuple[Noti
         return ()
     params = {"format": promised[1]}
     return (Notice(code="quantization-not-in-config", field="config.quantization_config", params=params),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What a plan knows before it looks at the memory of a card."""
+
+    resolved: Resolved
+    specs: tuple[tuple[LayerSpec, ...], ...]
+    """The cache specs of a rank of each pipeline stage."""
+    weights: tuple[WeightBytes, ...]
+    """Of a rank of each pipeline stage."""
+    draft: Draft | None
+    """What speculative decoding loads beside the model."""
+
+
+def prepare(
+    scenario: Scenario, architecture: Architecture, quantization: Quantization, accelerator: Accelerator
+) -> Prepared:
+    """The flags, cache specs and weights of `scenario` on `accelerator`.
+
+    Raises EngineRefusalError for what the engine refuses before it looks at memory.
+    """
+    parallel = scenario.parallel
+    resolved = resolve(scenario, architecture, accelerator)
+    block_size = aligned_block_size(architecture, parallel, resolved)
+    if block_size != resolved.block_size:
+        resolved = replace(resolved, block_size=block_size)
+    stages = range(parallel.pipeline_parallel_size)
+    speculative = scenario.speculative_config
+    draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
+    specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage, draft) for stage in stages)
+    weights = tuple(
+        loaded_bytes(
+            scenario=scenario,
+            architecture=architecture,
+            quantization=quantization,
+            resolved=resolved,
+            draft=draft,
+            stage=stage,
+        )
+        for stage in stages
+    )
+    uncounted = uncounted_bytes(scenario, architecture, quantization, resolved)
+    if uncounted:
+        weights = tuple(replace(part, loading=part.loading + uncounted) for part in weights)
+    return Prepared(resolved=resolved, specs=specs, weights=weights, draft=draft)
 
 
 def _verdict(

@@ -30,7 +30,6 @@ from kvcore.memory.framework import find_overhead_of
 from kvcore.memory.graphs import graph_count, graph_kind
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.setting import Setting, setting_of
-from kvcore.memory.tables import framework_tables
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.plan import ASSUMED_ACCELERATOR
@@ -168,7 +167,7 @@ def residuals_of(start: dict[str, Any]) -> Iterator[Residual]:
             coefficient=gib(rows * setting.architecture.vocab_size),
             **base,
         )
-    framework = find_overhead_of(framework_tables().non_torch, setting)
+    framework = find_overhead_of("non_torch", setting)
     name = f"framework gib: {framework.source}"
     if "framework" in start["checks"]:
         yield Residual(

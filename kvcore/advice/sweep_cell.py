@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from kvcore.cache.capacity import Pool, Pools, plan_pools
-from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.backends import attention_kind, backend_row, capability_number, check_fp8
 from kvcore.engine.batch import batch_defaults
-from kvcore.engine.defaults import BFLOAT16_CAPABILITY, TURBOQUANT, resolve
+from kvcore.engine.defaults import BFLOAT16_CAPABILITY, TURBOQUANT
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.versions import Release, find_release
@@ -21,12 +20,10 @@ from kvcore.memory.budget import available_of, budget_of, half_width, total_of, 
 from kvcore.memory.framework import find_overhead_of, non_torch_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.setting import Setting, link_of, setting_of
-from kvcore.memory.tables import framework_tables
-from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
-from kvcore.plan import Plan, Verdict, plan
+from kvcore.plan import Plan, Verdict, plan, prepare
 from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Engine, Scenario
 from kvcore.units import gib
@@ -196,10 +193,9 @@ def _takes_fp8(card: Accelerator, release: Release) -> bool:
 def _overheads_key(card: Accelerator, setting: Setting, by_chip: bool) -> Hashable:
     """What framework, activations and the interval of the total take from a card whose flags are known."""
     own = replace(setting, accelerator=card, link=link_of(setting.parallel, card))
-    tables = framework_tables()
     return (
-        find_overhead_of(tables.non_torch, own),
-        find_overhead_of(tables.context, own),
+        find_overhead_of("non_torch", own),
+        find_overhead_of("context", own),
         multiprocessors(card) if by_chip else 0,
         card.memory_grade is Grade.ASSUMED,
     )
@@ -234,16 +230,13 @@ class _Group:
         card = sweeper.cards[self.alike[0]]
         scenario = replace(self.scenario, accelerator=card)
         try:
-            resolved = resolve(scenario, self.architecture, card)
-            block_size = aligned_block_size(self.architecture, parallel, resolved)
-            if block_size != resolved.block_size:
-                resolved = replace(resolved, block_size=block_size)
-            specs = rank_layer_specs(self.architecture, parallel, resolved, 0)
-            loaded = weight_bytes(self.architecture, self.quantization, parallel, resolved, 0)
+            prepared = prepare(scenario, self.architecture, self.quantization, card)
         except KvPlannerError as error:
             yield from sweeper.refused(self.alike, self.size, error)
             return
-        weights = weights_of(setting_of(scenario, self.architecture, resolved, card, 0), loaded)
+        resolved, specs = prepared.resolved, prepared.specs[0]
+        setting = setting_of(scenario, self.architecture, resolved, card, 0)
+        weights = weights_of(setting, prepared.weights[0])
         budgets = sweeper.budget_bytes(resolved)
         failed = Cell(
             accelerator="",
@@ -260,7 +253,7 @@ class _Group:
                 left.append(index)
         if not left:
             return
-        memories = dict(self.memories(left, resolved, weights))
+        memories = dict(self.memories(left, setting, weights))
         failed = failed._replace(verdict=Verdict.NO_KV_MEMORY)
         pooled = [index for index in left if memories[index].available > 0]
         for index in left:
@@ -279,13 +272,12 @@ class _Group:
             yield index, self.pool_cell(failed, sweeper.cards[index], pools, pool, memories[index])
 
     def memories(
-        self, left: Sequence[int], resolved: Resolved, weights: Quantity
+        self, left: Sequence[int], setting: Setting, weights: Quantity
     ) -> Iterator[tuple[int, _Memory]]:
         """What each card has left; of those with the same overheads one is worked out, the others differ in budget."""
-        sweeper = self.sweeper
+        sweeper, resolved = self.sweeper, setting.resolved
         budgets = sweeper.budget_bytes(resolved)
         kept = set(left)
-        setting = setting_of(self.scenario, self.architecture, resolved, sweeper.cards[left[0]], 0)
         by_chip = sampler_row(setting.runner, resolved.version).vocabulary_rows_per_multiprocessor > 0
         counted = counted_graph_bytes(setting, cuda_graph_bytes(setting))
         activations = None if by_chip else peak_activation_bytes(setting)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.memory.setting import Setting
 from kvcore.memory.tables import OverheadRow, find_overhead, framework_tables
 from kvcore.quantity import Grade, Quantity, Unit
@@ -19,11 +24,10 @@ def non_torch_bytes(setting: Setting) -> Quantity:
 
     Source: vllm/utils/mem_utils.py:memory_profiling (0.19.0, 0.27.1).
     """
-    tables = framework_tables()
-    rows = [find_overhead_of(tables.non_torch, setting)]
+    rows = [find_overhead_of("non_torch", setting)]
     budget = budget_kind(setting)
     if budget == "absolute":
-        rows.append(find_overhead_of(tables.context, setting))
+        rows.append(find_overhead_of("context", setting))
     buffers = runner_buffer_bytes(setting) if budget in COUNTED_BUFFERS else 0
     return _quantity("framework", "{measured} + {buffers}", rows, buffers)
 
@@ -35,11 +39,10 @@ def system_bytes(setting: Setting) -> Quantity:
 
     Source: vllm/v1/worker/gpu_worker.py:Worker.init_device (0.10.2, 0.11.0).
     """
-    tables = framework_tables()
     budget = budget_kind(setting)
-    rows = [] if budget == "absolute" else [find_overhead_of(tables.context, setting)]
+    rows = [] if budget == "absolute" else [find_overhead_of("context", setting)]
     if setting.parallel.tensor_parallel_size > 1 and not communication_in_budget(setting):
-        rows.append(find_overhead_of(tables.communication, setting))
+        rows.append(find_overhead_of("communication", setting))
     buffers = 0 if budget in COUNTED_BUFFERS else runner_buffer_bytes(setting)
     return _quantity("system", "{measured} + {buffers}", rows, buffers)
 
@@ -80,15 +83,29 @@ def runner_buffer_bytes(setting: Setting) -> int:
     return total
 
 
-def find_overhead_of(rows: tuple[OverheadRow, ...], setting: Setting) -> OverheadRow:
-    """The first row that matches the setting; the last of each table matches anything."""
+def find_overhead_of(table: str, setting: Setting) -> OverheadRow:
+    """The first row of one of the framework's tables that matches the setting; the last of each matches anything."""
+    return _overhead_row(
+        table,
+        setting.resolved.version,
+        setting.runner,
+        setting.accelerator.vendor,
+        setting.link,
+        setting.accelerator.compute_capability or (),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _overhead_row(
+    table: str, version: Version, runner: str, vendor: Vendor, link: str, capability: tuple[int, ...]
+) -> OverheadRow:
     row = find_overhead(
-        rows,
-        version=setting.resolved.version,
-        runner=setting.runner,
-        vendor=setting.accelerator.vendor.value,
-        link=setting.link,
-        capability=".".join(map(str, setting.accelerator.compute_capability or ())),
+        getattr(framework_tables(), table),
+        version=version,
+        runner=runner,
+        vendor=vendor.value,
+        link=link,
+        capability=".".join(map(str, capability)),
     )
     assert row is not None, "the last row of each table matches anything"
     return row

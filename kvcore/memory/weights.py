@@ -91,7 +91,8 @@ def weight_bytes(
     Source: docs of the formulas beside each module; vllm/model_executor/models (0.32).
     """
     max_split_bytes = loading_split_bytes(resolved)
-    return _weight_bytes(architecture, quantization, parallel, resolved.dtype, stage, max_split_bytes)
+    dtype_bytes = DTYPE_BYTES[resolved.dtype]
+    return _weight_bytes(architecture, quantization, parallel, dtype_bytes, stage, max_split_bytes)
 
 
 def loading_split_bytes(resolved: Resolved) -> int | None:
@@ -104,12 +105,12 @@ def _weight_bytes(
     architecture: Architecture,
     quantization: Quantization,
     parallel: Parallel,
-    dtype: str,
+    dtype_bytes: int,
     stage: int,
     max_split_bytes: int | None,
 ) -> WeightBytes:
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
-    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
+    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=dtype_bytes)
     indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
     tensors: Counter[int] = Counter()
     loading = 0
