@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.catalogue import find_model
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError
 from kvcore.model.architecture import Experts, Linear, Output
 from kvcore.model.cache_state import FullAttention, Mla, RecurrentState
@@ -83,6 +84,11 @@ class TestAgainstTheEngine:
         config = config_of(fact_of("mlx-community/Qwen3-14B-4bit"))
         assert read_quantization(config, None).method == "unquantized"
 
+    def test_a_mixed_file_with_weight_only_layers_is_exact(self):
+        """vLLM 0.32's own classes, built without a GPU: FP8 attention, W4A16_NVFP4 MLPs and lm_head."""
+        config = find_model("nvidia/Qwen3.6-27B-NVFP4").config
+        assert parameters_per_rank(config, 2) == 10_541_312_758
+
 
 class TestFormatsByHand:
     @pytest.mark.parametrize(
@@ -100,6 +106,7 @@ class TestFormatsByHand:
             (PackQuantized(bits=4, group_size=64, symmetric=False), 32768 + 4 * 256 * 2 + 4 * 128 + 16),
             (Nvfp4(), 32768 + 65536 // 16 + 4 * 4),
             (Nvfp4(input_scale=False), 32768 + 65536 // 16 + 2 * 4),
+            (Nvfp4(is_weight_only=True), 32768 + 65536 // 16 + 2 * (4 + 2)),
             (Mxfp8(), 65536 + 65536 // 32),
             (Mxfp4(), 65536 * 2),
             (Mxfp4(linears=True), 32768 + 65536 // 32),

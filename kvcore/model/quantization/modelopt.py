@@ -75,7 +75,7 @@ def algorithm_format(algorithm: str, group: int) -> Format:
         case "FP8_PB_WO" | "FP8_BLOCK_SCALES":
             return BlockScaled(rows=128, columns=128)
         case "NVFP4" | "W4A16_NVFP4":
-            return Nvfp4(group_size=group)
+            return Nvfp4(group_size=group, is_weight_only=algorithm == "W4A16_NVFP4")
         case "MXFP8":
             return Mxfp8()
         case _:

@@ -145,12 +145,16 @@ class Nvfp4(FormatBase):
 
     group_size: int = 16
     input_scale: bool = True
+    is_weight_only: bool = False
+    """The scale for the activations is then read in the model's dtype and dropped.
+
+    Source: vllm/model_executor/layers/quantization/modelopt.py:_DropInputScale (0.32)."""
 
     def linear_bytes(self, shape: LinearShape) -> int:
-        rows = shape.out_features
-        scales = len(shape.outputs) * (1 + self.input_scale)
+        rows, parts = shape.out_features, len(shape.outputs)
         per_row = shape.in_features // 2 + shape.in_features // self.group_size
-        return rows * per_row + FLOAT32_BYTES * scales
+        input_bytes = shape.element_bytes if self.is_weight_only else FLOAT32_BYTES
+        return rows * per_row + parts * (FLOAT32_BYTES + input_bytes * self.input_scale)
 
     def experts_bytes(self, shape: ExpertsShape) -> int:
         hidden, intermediate = shape.hidden_size, shape.intermediate_size
