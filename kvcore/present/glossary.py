@@ -36,13 +36,6 @@ GLOSSARY: Final = (
         ),
     ),
     Term(
-        name=msg("Pool"),
-        meaning=msg(
-            "The blocks that the engine makes at start from the memory that is left. Its size never changes "
-            "afterwards."
-        ),
-    ),
-    Term(
         name=msg("Budget"),
         meaning=msg("Memory of the card × gpu_memory_utilization: what the engine may spend."),
     ),
@@ -96,15 +89,15 @@ GLOSSARY: Final = (
         meaning=msg("2 × layers × KV heads × head size × bytes, on one GPU; less for MLA and windows."),
     ),
     Term(
+        name=msg("Mixture of experts (MoE)"),
+        meaning=msg("Every token uses a few experts; all of them have to be in memory."),
+    ),
+    Term(
         name=msg("Multi-head latent attention (MLA)"),
         meaning=msg(
             "One small vector per token and layer instead of keys and values. Tensor parallelism does not "
             "divide it."
         ),
-    ),
-    Term(
-        name=msg("Mixture of experts (MoE)"),
-        meaning=msg("Every token uses a few experts; all of them have to be in memory."),
     ),
     Term(
         name=msg("Out of memory (OOM)"),
@@ -116,6 +109,13 @@ GLOSSARY: Final = (
     Term(
         name=msg("Pipeline parallel (PP)"),
         meaning=msg("Every group of GPUs holds some of the layers."),
+    ),
+    Term(
+        name=msg("Pool"),
+        meaning=msg(
+            "The blocks that the engine makes at start from the memory that is left. Its size never changes "
+            "afterwards."
+        ),
     ),
     Term(
         name=msg("Preemption"),
@@ -150,12 +150,12 @@ GLOSSARY: Final = (
         meaning=msg("Seconds between two tokens of one answer."),
     ),
     Term(
-        name=msg("Tokens per second (TPS)"),
-        meaning=msg("Throughput: of one request 1 / TPOT, of the server all requests together. Say which."),
-    ),
-    Term(
         name=msg("Time to first token (TTFT)"),
         meaning=msg("Waiting in the queue and computing the prompt."),
+    ),
+    Term(
+        name=msg("Tokens per second (TPS)"),
+        meaning=msg("Throughput: of one request 1 / TPOT, of the server all requests together. Say which."),
     ),
     Term(
         name=msg("Weights"),

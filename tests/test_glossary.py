@@ -1,0 +1,30 @@
+"""The words of the page."""
+
+from kvcore.present.glossary import GLOSSARY
+from kvcore.present.text import Language, words
+
+
+def test_each_term_is_there_once_and_in_order() -> None:
+    names = [term.name.lower() for term in GLOSSARY]
+    assert names == sorted(set(names))
+
+
+def test_what_the_page_says_is_explained() -> None:
+    explained = " ".join(term.name for term in GLOSSARY)
+    for word in ("KV cache", "Weights", "Activations", "CUDA graphs", "Budget", "Block", "Concurrent requests",
+                 "Context length", "TP", "PP", "DP", "EP", "MLA", "GQA", "TTFT", "TPOT", "TPS", "Preemption", "OOM"):  # fmt: skip
+        assert word in explained
+
+
+def test_chinese_terms_are_those_of_the_page() -> None:
+    t = words(Language.CHINESE)
+    spoken = {t(term.name) for term in GLOSSARY}
+    assert {
+        "权重",
+        "激活",
+        "KV 缓存",
+        "上下文长度",
+        "并发请求数",
+        "张量并行（TP）",
+        "首 token 时延（TTFT）",
+    } <= spoken
