@@ -206,7 +206,7 @@ def pair_label(pair: FixPair, t: Words) -> str:
     """What a pair of fixes changes, as one button says it."""
     field, value = pair.first
     first = fix_label(Fix(field=field, value=value, plan=pair.second.plan), t)
-    return t("{first} and {second}", first=first, second=fix_label(pair.second, t))
+    return t("{first} + {second}", first=first, second=fix_label(pair.second, t))
 
 
 def fix_result(fix: Fix, t: Words) -> str:
