@@ -36,7 +36,7 @@ MOST_WANTED = 1_000_000
 
 def show(t: Words) -> None:
     """The sentence, the filters, the matrix and the same as a table."""
-    scenario = state.scenario()
+    scenario = state.scenario_at_a_length()
     cards = cards_of(scenario)
     with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
         wanted, limit = wanted_requests(t), gpus_at_most(t)

@@ -24,7 +24,7 @@ PROGRESS_AFTER_SECONDS = 0.6
 
 def show(t: Words) -> None:
     """One sentence and one row a model; a row takes the model to Plan."""
-    scenario = state.scenario()
+    scenario = state.scenario_at_a_length()
     card = scenario.accelerator or catalogue.find_accelerator("H100-80GB")
     with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
         wanted, limit = wanted_requests(t), gpus_at_most(t)

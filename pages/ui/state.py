@@ -7,6 +7,7 @@ of their own: they are seeded from the scenario on every run.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -60,6 +61,14 @@ def scenario() -> Scenario:
     """What this session plans."""
     planned: Scenario = st.session_state["scenario"]
     return planned
+
+
+def scenario_at_a_length() -> Scenario:
+    """The scenario with the length that it is planned at written out, for pages that plan other models and cards."""
+    result = planned()
+    if scenario().max_model_len is None and isinstance(result, Plan):
+        return replace(scenario(), max_model_len=result.resolved.max_model_len)
+    return scenario()
 
 
 def planned() -> Plan | KvPlannerError:
