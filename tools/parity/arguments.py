@@ -44,7 +44,10 @@ def main() -> None:
             answer = {"accepted": False, "error": str(refusal)[:300]}
         else:
             changed = {name: value for name, value in parsed.items() if value != defaults[name]}
-            answer = {"accepted": True, "flags": {n: v if isinstance(v, VALUES) else str(v) for n, v in changed.items()}}
+            answer = {
+                "accepted": True,
+                "flags": {n: v if isinstance(v, VALUES) else str(v) for n, v in changed.items()},
+            }
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

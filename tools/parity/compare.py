@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections import Counter, defaultdict
@@ -13,10 +12,9 @@ from typing import Any
 
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.catalogue import find_model
-from kvcore.cli import answer
+from kvcore.contract import error_of, result_of
 from kvcore.engine.draft import read_draft
-from kvcore.errors import EngineRefusalError
+from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.draft import draft_parameter_bytes
 from kvcore.plan import plan as plan_of
 from kvcore.request import scenario_from_request
@@ -83,9 +81,17 @@ def request_of(row: Row, header: Row, available_gib: float) -> dict[str, Any]:
     }
 
 
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The contract's result, from the catalogue alone: nothing is fetched."""
+    try:
+        return result_of(plan_of(scenario_from_request(request)))
+    except KvPlannerError as error:
+        return error_of(error)
+
+
 def command_line(row: Row, header: Row) -> list[str]:
     """The arguments of `vllm serve` that kvcore writes for a row; none where kvcore refuses the deployment."""
-    result = answer(json.dumps(request_of(row, header, 40.0)))
+    result = _answer(request_of(row, header, 40.0))
     if result["status"] == "error":
         return []
     words = shlex.split(result["launch"])
@@ -95,11 +101,11 @@ def command_line(row: Row, header: Row) -> list[str]:
 def disagreements(row: Row, header: Row) -> list[Disagreement]:
     """Every figure of the row that kvcore does not give exactly."""
     if "refused" in row:
-        result = answer(json.dumps(request_of(row, header, 40.0)))
+        result = _answer(request_of(row, header, 40.0))
         return [] if result["status"] == "error" else [("refusal", row["refused"], "planned")]
     found: list[Disagreement] = []
     for plan in row["plans"]:
-        result = answer(json.dumps(request_of(row, header, plan[0])))
+        result = _answer(request_of(row, header, plan[0]))
         if result["status"] == "error":
             if isinstance(plan[1], str) and not ESTIMATE.search(plan[1]):
                 continue  # refused by both
@@ -138,10 +144,9 @@ def _plan_disagreements(row: Row, plan: list[Any], result: dict[str, Any]) -> It
 
 
 def _model_disagreements(row: Row, result: dict[str, Any]) -> Iterable[Disagreement]:
-    if "weights" in row:
-        # With the KV memory given, no stage is worse than another: any stage's figure is right.
-        if result["weights_bytes_per_rank"] not in row["weights"]:
-            yield "weights", row["weights"], result["weights_bytes_per_rank"]
+    # With the KV memory given, no stage is worse than another: any stage's figure is right.
+    if "weights" in row and result["weights_bytes_per_rank"] not in row["weights"]:
+        yield "weights", row["weights"], result["weights_bytes_per_rank"]
     for name in DEFAULTS:
         if name == "max_model_len" and row["args"].get(name) == "auto":
             continue

@@ -44,7 +44,9 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     stand_ins.admit_config(job["config"])
     strict = job["config"].get("model_type") == "dbrx"  # its class takes no key that it does not know
     config = EngineArgs(
-        model=_model_directory(({} if strict else stand_ins.WITHOUT_BYTES) | job["config"], job.get("hf_quant_config")),
+        model=_model_directory(
+            ({} if strict else stand_ins.WITHOUT_BYTES) | job["config"], job.get("hf_quant_config")
+        ),
         load_format="dummy",
         skip_tokenizer_init=True,
         **_arguments(job),
@@ -64,9 +66,17 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
 def _model_directory(config: dict[str, Any], quant: dict[str, Any] | None = None) -> str:
     directory = Path(tempfile.mkdtemp(dir=os.environ["PARITY_SCRATCH"]))
+    algorithm = (quant or {}).get("quantization", {})
+    if algorithm.get("quant_algo") == "MIXED_PRECISION" and "quantization_config" not in config:
+        # such releases carry it in config.json as well, and the engine reads it only there
+        config = config | {"quantization_config": {"quant_method": "modelopt"} | algorithm}
     (directory / "config.json").write_text(json.dumps(config).replace('"Infinity"', "Infinity"))
-    if quant:  # every such file names its producer, which is how the engine recognises it; not every copy does
-        (directory / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}} | quant))
+    if (
+        quant
+    ):  # every such file names its producer, which is how the engine recognises it; not every copy does
+        (directory / "hf_quant_config.json").write_text(
+            json.dumps({"producer": {"name": "modelopt"}} | quant)
+        )
     return str(directory)
 
 
@@ -101,13 +111,16 @@ def _built_rank(config: Any, rank: int) -> dict[str, Any]:
     """One rank's model on the meta device: its bytes, its cache specs, its attention backends."""
     import torch
     from vllm.config import set_current_vllm_config
-    from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+    from vllm.distributed.parallel_state import (
+        ensure_model_parallel_initialized,
+        init_distributed_environment,
+    )
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.platforms import current_platform
     from vllm.utils.torch_utils import set_default_torch_dtype
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
     from vllm.v1.worker.workspace import init_workspace_manager
-    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 
     parallel = config.parallel_config
     parallel.rank = rank
@@ -152,7 +165,10 @@ def _draft(config: Any, target: Any) -> Any:
         draft = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
         draft_config = (model_config or vllm_config.model_config).hf_config
         # What loading would have found: a head with a vocabulary of its own comes with the checkpoint.
-        if getattr(draft_config, "draft_vocab_size", None) not in (None, config.model_config.get_vocab_size()):
+        if getattr(draft_config, "draft_vocab_size", None) not in (
+            None,
+            config.model_config.get_vocab_size(),
+        ):
             draft.has_own_lm_head = True
         return draft
 
@@ -195,6 +211,7 @@ def _plan(config: Any, specs: list[dict[str, Any]], available_gib: float) -> dic
     """What the engine core does with that much memory on every rank; a refusal is a result."""
     import copy
 
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
     from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
     from vllm.v1.core.kv_cache_utils import (
         generate_scheduler_kv_cache_config,
@@ -202,13 +219,14 @@ def _plan(config: Any, specs: list[dict[str, Any]], available_gib: float) -> dic
         get_kv_cache_configs,
     )
     from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
-    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 
     plan: dict[str, Any] = {"available_gib": available_gib}
     length = config.model_config.max_model_len
     try:
         register_all_kvcache_specs(config)
-        layouts = [layout.name for layout in get_supported_kv_cache_layouts(get_current_attn_backends(config))]
+        layouts = [
+            layout.name for layout in get_supported_kv_cache_layouts(get_current_attn_backends(config))
+        ]
         resolve_kv_cache_layout(config, [layouts], [spec for rank in specs for spec in rank.values()])
         given = [int(available_gib * GIB)] * len(specs)
         cache = generate_scheduler_kv_cache_config(get_kv_cache_configs(config, copy.deepcopy(specs), given))
@@ -258,8 +276,7 @@ def _in_child(task: Callable[[], Any]) -> Any:
     _, status = os.waitpid(child, 0)
     if not answer:
         return {"failed": f"the child ended with status {status}"}
-    result = pickle.loads(answer)
-    return result
+    return pickle.loads(answer)
 
 
 def main() -> None:

@@ -9,10 +9,10 @@ PARITY_PIP := $(PARITY_VENV)/bin/python -m pip --disable-pip-version-check --qui
 .PHONY: parity parity-write
 
 parity: $(PARITY_VENV)/.ready
-	$(PARITY_VENV)/bin/python tools/parity/parity.py $(PARITY)
+	PYTHONPATH=. $(PARITY_VENV)/bin/python tools/parity/parity.py $(PARITY)
 
 parity-write: $(PARITY_VENV)/.ready
-	$(PARITY_VENV)/bin/python tools/parity/parity.py --write $(PARITY)
+	PYTHONPATH=. $(PARITY_VENV)/bin/python tools/parity/parity.py --write $(PARITY)
 
 $(PARITY_VENV)/.ready: tools/parity/requirements.py tools/parity/parity.mk
 	test -x $(PARITY_VENV)/bin/python || $(PYTHON) -m venv $(PARITY_VENV)

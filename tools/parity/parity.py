@@ -1,6 +1,6 @@
 """make parity: vLLM's own plans beside kvcore's, from nothing to a table of agreement.
 
-    python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [arguments]
+    PYTHONPATH=. python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [arguments]
 
 Runs in the environment that tools/parity/parity.mk builds. Whole models on the newest release; on older ones their
 planners alone, and their argument parsers on the command lines that kvcore writes. With --write the engine's
@@ -22,25 +22,30 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
-
 import compare
 from deployments import deployments, special
 from planner_cases import CASES
 from stand_ins import CARDS
 
-DATA = ROOT / "tests" / "data" / "parity"
+from kvcore.catalogue import find_model
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE.parents[1] / "tests" / "data" / "parity"
 OLDER = Path(sys.prefix) / "releases"
 """Where parity.mk unpacks older releases, one folder each."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all of them if none is named")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all of them if none is named"
+    )
     parser.add_argument("--only", default="", help="only models whose id contains this text")
-    parser.add_argument("--kept", action="store_true", help="whole models: compare the kept answers, run nothing")
+    parser.add_argument(
+        "--kept", action="store_true", help="whole models: compare the kept answers, run nothing"
+    )
     parser.add_argument("--write", action="store_true", help="write the answers to tests/data/parity")
     options = parser.parse_args()
     differing = [PARTS[part](options) for part in options.parts or PARTS]
@@ -80,7 +85,9 @@ def planners(options: argparse.Namespace) -> int:
     ]
     if options.write:
         _write("planners.jsonl", [{"date": _header()["date"], "cases": CASES}, *rows])
-    wrong = [(row, found) for row in rows if (found := compare.planner_disagreements(CASES[row["case"]], row))]
+    wrong = [
+        (row, found) for row in rows if (found := compare.planner_disagreements(CASES[row["case"]], row))
+    ]
     for row, found in wrong:
         print(f"planner of {row['engine_version']}, {row['case']}: {found}")
     print(f"\nplanners of {', '.join(release.name for release in _releases())}:")
@@ -126,7 +133,9 @@ def _rows(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             print(f"\r{card} {number}/{len(of_card)}", end="", file=sys.stderr)
             row = compare.row_of(job, result)
             if row is None:
-                print(f"\n  no answer: {job['model']} {job['args']}: {result['failed'][:160]}", file=sys.stderr)
+                print(
+                    f"\n  no answer: {job['model']} {job['args']}: {result['failed'][:160]}", file=sys.stderr
+                )
             else:
                 yield row
 
@@ -159,7 +168,7 @@ def _run(command: list[str], text: str, release: Path | None = None) -> Iterator
 
 
 def _family(row: dict[str, Any]) -> str:
-    return str(compare.find_model(row["model"]).config.raw.get("model_type", "?"))
+    return str(find_model(row["model"]).config.raw.get("model_type", "?"))
 
 
 def _report(judged: list[tuple[str, dict[str, Any], list[compare.Disagreement]]]) -> int:

@@ -58,7 +58,11 @@ def plan(planner: Any, case: dict[str, Any], printed: list[str]) -> dict[str, An
     cache = configs[0]
     lines = re.findall(r"KV cache size: ([\d,]+) tokens", "\n".join(printed))
     # Until 0.11.0 each worker prints its own; the smallest is what the engine can use.
-    tokens = min(int(line.replace(",", "")) for line in lines) if lines else planner.get_kv_cache_capacity(config, cache)[0]
+    tokens = (
+        min(int(line.replace(",", "")) for line in lines)
+        if lines
+        else planner.get_kv_cache_capacity(config, cache)[0]
+    )
     groups = [
         [type(group.kv_cache_spec).__name__, group.kv_cache_spec.block_size, len(group.layer_names)]
         for group in cache.kv_cache_groups
@@ -68,8 +72,10 @@ def plan(planner: Any, case: dict[str, Any], printed: list[str]) -> dict[str, An
         "tokens": tokens,
         "concurrency": planner.get_max_concurrency_for_kv_cache_config(config, cache),
         "groups": groups,
-        "pages": [[rank[f"model.layers.{i}.0.attn"].page_size_bytes for i in range(len(stage))]
-                  for rank, stage in zip(ranks, case["stages"], strict=True)],
+        "pages": [
+            [rank[f"model.layers.{i}.0.attn"].page_size_bytes for i in range(len(stage))]
+            for rank, stage in zip(ranks, case["stages"], strict=True)
+        ],
     }
 
 
@@ -84,7 +90,11 @@ def _flags(case: dict[str, Any]) -> Any:
         layout = None
     return SimpleNamespace(
         model_config=SimpleNamespace(
-            max_model_len=length, original_max_model_len=length, is_hybrid=False, use_mla=False, hf_config=None
+            max_model_len=length,
+            original_max_model_len=length,
+            is_hybrid=False,
+            use_mla=False,
+            hf_config=None,
         ),
         cache_config=SimpleNamespace(
             block_size=16,
@@ -127,7 +137,9 @@ def _specs(stage: list[dict[str, Any]]) -> dict[str, Any]:
 
     specs: dict[str, Any] = {}
     for index, layers in enumerate(stage):
-        keys = {key: value for key, value in layers.items() if key not in ("kind", "layers", "dtype", "state")}
+        keys = {
+            key: value for key, value in layers.items() if key not in ("kind", "layers", "dtype", "state")
+        }
         spec_class = getattr(interface, layers["kind"], None)
         if layers["kind"] == "MambaSpec":
             shapes = tuple(map(tuple, layers["state"]))

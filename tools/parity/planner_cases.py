@@ -49,7 +49,9 @@ def _layers(kind: str, layers: int, heads: int, size: int, dtype: str, block: in
     }
 
 
-def _case(*stages: list[Layers], length: int, batch: int = 8192, gib: float = 20.0, **flags: Any) -> dict[str, Any]:
+def _case(
+    *stages: list[Layers], length: int, batch: int = 8192, gib: float = 20.0, **flags: Any
+) -> dict[str, Any]:
     case: dict[str, Any] = {"stages": list(stages), "max_model_len": length, "max_num_batched_tokens": batch}
     return case | {"available_gib": gib} | flags
 
@@ -63,7 +65,9 @@ CASES: dict[str, dict[str, Any]] = {
     "dense, fp8, four ranks": _case([full(64, 2, 128, "uint8")], length=40960),
     "dense, exactly enough": _case([full(32, 8, 128)], length=131072, gib=16.0),
     "dense, too long": _case([full(64, 8, 128)], length=131072, gib=10.0),
-    "dense, decode context parallel": _case([full(64, 1, 128)], length=131072, decode_context_parallel_size=2),
+    "dense, decode context parallel": _case(
+        [full(64, 1, 128)], length=131072, decode_context_parallel_size=2
+    ),
     "latent": _case([latent(61)], length=32768),
     "latent and indexer": _case([latent(61), latent(61, 132, "uint8")], length=131072, gib=40.0),
     "draft with the target's page": _case([full(32, 8, 128), full(1, 8, 128)], length=131072),
@@ -73,7 +77,9 @@ CASES: dict[str, dict[str, Any]] = {
     "windows and full 5:1, too long": _case(GEMMA_3_27B, length=131072, gib=5.0),
     "windows and full 1:1, short": _case(GPT_OSS_120B, length=16384),
     "windows and full 1:1, long": _case(GPT_OSS_120B, length=131072),
-    "windows and full 1:1, small batch": _case(GPT_OSS_120B, length=131072, batch=2048, max_concurrent_batches=1),
+    "windows and full 1:1, small batch": _case(
+        GPT_OSS_120B, length=131072, batch=2048, max_concurrent_batches=1
+    ),
     "only windows": _case([window(32, 8, 128, 4096)], length=32768),
     "windows 27 and full 3": _case([window(27, 4, 128, 512), full(3, 4, 128)], length=32768),
     "windows 13 and full 12": _case([window(13, 8, 64, 128), full(12, 8, 64)], length=32768),

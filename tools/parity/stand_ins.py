@@ -244,7 +244,13 @@ def _install_platform(card: str, devices: int) -> None:
 def install_for_import() -> None:
     """Make an older release importable beside the newest one's libraries, as far as its planner needs it."""
     global UNUSED_PACKAGES
-    UNUSED_PACKAGES += ("gguf", "diskcache", "mistral_common", "openai_harmony", "intel_extension_for_pytorch")
+    UNUSED_PACKAGES += (
+        "gguf",
+        "diskcache",
+        "mistral_common",
+        "openai_harmony",
+        "intel_extension_for_pytorch",
+    )
     _install_modules()
     from transformers import AutoConfig
 
@@ -344,7 +350,11 @@ def admit_config(config: dict[str, object]) -> None:
             for key, value in keys.items():
                 if key.endswith("_config") and key != "quantization_config" and isinstance(value, dict):
                     inner = value.get("model_type")
-                    keys[key] = AutoConfig.for_model(**value) if inner else PreTrainedConfig(**(WITHOUT_BYTES | value))
+                    keys[key] = (
+                        AutoConfig.for_model(**value)
+                        if inner
+                        else PreTrainedConfig(**(WITHOUT_BYTES | value))
+                    )
             vars(self).update(keys)  # the base class reads some while it is being set up
             super().__init__(**keys)
 
