@@ -40,7 +40,8 @@ def show(t: Words) -> None:
     scenarios = [pin.scenario for pin in held if pin.scenario is not None]
     shown = pinned(scenarios if is_pinned else (*scenarios, now), now)
     named = [(_name(index, variant, len(scenarios), t), variant) for index, variant in enumerate(shown)]
-    compare_table.show(named, "pins", t)
+    short = [t("Pin {number}", number=str(index + 1)) for index in range(len(scenarios))]
+    compare_table.show(named, "pins", t, (*short, *((t("as it stands"),) if not is_pinned else ())))
     with st.container(horizontal=True, key="pin_buttons", gap="small"):
         for index, scenario in enumerate(scenarios):
             number = str(index + 1)

@@ -14,10 +14,14 @@ from kvcore.present.text import Words
 from pages.ui import figure
 
 
-def show(named: Sequence[tuple[str, Variant]], key: str, t: Words) -> None:
-    """Bars, legend, table."""
+def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: Sequence[str] = ()) -> None:
+    """Bars, legend, table; the bars take `short_names` where the names are too long for them."""
+    drawn = [
+        (short, variant)
+        for short, (_, variant) in zip(short_names or [name for name, _ in named], named, strict=True)
+    ]
     figure.chart(
-        small_multiples(named, t),
+        small_multiples(drawn, t),
         key,
         t("Memory of one GPU in each deployment; the table below says the same"),
     )
