@@ -244,6 +244,8 @@ class Rank:
                 units_per_rank(output.units, ranks, replicable=output.replicable) * output.width
                 for output in linear.outputs
             )
+        if padding := -sum(rank_out) % linear.row_multiple:
+            rank_out = (*rank_out, padding)
         total = self.quantization.linear_bytes(linear, rank_in, rank_out, element, name)
         bias = (sum(rank_out) * element,) if linear.bias else ()
         return (*weight_and_scales(total, sum(rank_out) * rank_in), *bias)

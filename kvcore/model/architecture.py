@@ -57,6 +57,8 @@ class Linear:
     """Held whole by every rank when experts are dealt over tensor and data parallel ranks at once."""
     whole_unless_divided: int = 0
     """Heads of an encoder that every rank holds whole where the ranks do not divide them; 0 without such a rule."""
+    row_multiple: int = 1
+    """A rank's rows are padded to a multiple of this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,12 @@ from kvcore.model.architecture import (
     Architecture,
     Experts,
     Layer,
+    Linear,
     MixtureOfExperts,
     Module,
+    Output,
     Parameter,
+    Split,
     VisionEncoder,
 )
 from kvcore.model.config import ModelConfig, Section
@@ -42,13 +45,15 @@ from kvcore.model.families.latent import (
 )
 
 EXPERTS: Final = "block_sparse_moe"
+KDA_ROWS: Final = 16
+"""Source: vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32), for weights in 16 bits."""
 
 MAX_PATCHES: Final = 16_384
 """Of the largest image. Source: preprocessor_config.json of Kimi-K2.5, in_patch_limit."""
 
 
 def read(config: ModelConfig) -> Architecture:
-    """Kimi K3. Rows that pad the KDA projection on a rank, at most 15 a layer, are not counted.
+    """Kimi K3.
 
     Source: vllm/models/kimi_k3/nvidia/model.py (0.32).
     """
@@ -132,16 +137,27 @@ def residual(prefix: str, hidden: int) -> tuple[Module, ...]:
 
 
 def full_rank_kda(linear: Section, hidden: int) -> tuple[Module, ...]:
-    """KDA with one output gate as wide as its values in place of two of low rank.
+    """KDA whose projections of the input are one, with an output gate as wide as the values and a decay that each
+    rank holds whole.
 
     Source: vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32).
     """
-    low_rank = ("self_attn.g_a_proj", "self_attn.g_b_proj")
     heads, width = linear.integer("num_heads"), linear.integer("head_dim")
-    return (
-        *(module for module in kda_modules(linear, hidden) if module.name not in low_rank),
-        heads_column("self_attn.g_proj", hidden, heads, width),
+    names = ("q_proj", "k_proj", "v_proj", "g_proj", "f_a_proj", "b_proj")
+    fused = Linear(
+        name="self_attn.in_proj_qkvgfab",
+        in_features=hidden,
+        outputs=(
+            *(Output(units=heads, width=width),) * 4,
+            Output(units=1, width=width, replicable=True),
+            Output(units=heads),
+        ),
+        split=Split.COLUMN,
+        parts=tuple(f"self_attn.{name}" for name in names),
+        row_multiple=KDA_ROWS,
     )
+    apart = {*fused.parts, "self_attn.g_a_proj", "self_attn.g_b_proj"}
+    return (fused, *(module for module in kda_modules(linear, hidden) if module.name not in apart))
 
 
 def expert_modules(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
