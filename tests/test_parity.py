@@ -7,7 +7,6 @@ known.toml names, with its reason, every figure that is not the engine's; an ent
 from __future__ import annotations
 
 import json
-import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -26,37 +25,27 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 HEADER, ROWS = read(max(DATA.glob("vllm-*.jsonl")))
 PLANNERS, PLANNER_ROWS = read(DATA / "planners.jsonl")
-KNOWN = tomllib.loads((DATA / "known.toml").read_text())["difference"]
+KNOWN = compare.known_differences()
 
 BY_MODEL: dict[str, list[dict[str, Any]]] = defaultdict(list)
 for row in ROWS:
     BY_MODEL[row["model"]].append(row)
 
 
-def known_aspects(row: dict[str, Any]) -> set[str]:
-    return {aspect for entry in KNOWN if applies(entry, row) for aspect in entry["aspects"]}
-
-
-def applies(entry: dict[str, Any], row: dict[str, Any]) -> bool:
-    return (
-        row["model"] in entry["models"]
-        and entry.get("card", row["card"]) == row["card"]
-        and entry.get("args", "") in json.dumps(row["args"])
-    )
-
-
 @pytest.mark.parametrize("model", BY_MODEL)
 def test_whole_models(model: str) -> None:
     for row in BY_MODEL[model]:
-        known = known_aspects(row)
-        found = [each for each in compare.disagreements(row, HEADER) if each[0] not in known]
+        found = [each for each in compare.disagreements(row, HEADER) if not compare.is_known(row, each[0])]
         assert not found, (row["card"], row["args"])
 
 
 @pytest.mark.parametrize("entry", KNOWN, ids=[entry["reason"][:60] for entry in KNOWN])
 def test_known_differences_are_still_there(entry: dict[str, Any]) -> None:
     found = {
-        aspect for row in ROWS if applies(entry, row) for aspect, _, _ in compare.disagreements(row, HEADER)
+        aspect
+        for row in ROWS
+        if compare.applies(entry, row)
+        for aspect, _, _ in compare.disagreements(row, HEADER)
     }
     assert found >= set(entry["aspects"])
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from kvcore.cache.capacity import plan_cache
@@ -20,6 +23,8 @@ from kvcore.plan import plan as plan_of
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
 from kvcore.units import GIB
+
+KNOWN_FILE = Path(__file__).parents[2] / "tests" / "data" / "parity" / "known.toml"
 
 Row = dict[str, Any]
 Disagreement = tuple[str, Any, Any]
@@ -116,6 +121,26 @@ def disagreements(row: Row, header: Row) -> list[Disagreement]:
     if "draft_bytes" in row or "lora_bytes" in row:
         found += _addition_disagreements(row, header)
     return found
+
+
+@cache
+def known_differences() -> tuple[dict[str, Any], ...]:
+    """What is known to differ, each with its reason."""
+    return tuple(tomllib.loads(KNOWN_FILE.read_text())["difference"])
+
+
+def applies(entry: dict[str, Any], row: Row) -> bool:
+    """Whether a known difference is about that row."""
+    return (
+        row["model"] in entry["models"]
+        and entry.get("card", row["card"]) == row["card"]
+        and entry.get("args", "") in json.dumps(row["args"])
+    )
+
+
+def is_known(row: Row, aspect: str) -> bool:
+    """Whether that aspect of that row is known to differ."""
+    return any(applies(entry, row) and aspect in entry["aspects"] for entry in known_differences())
 
 
 def _plan_disagreements(row: Row, plan: list[Any], result: dict[str, Any]) -> Iterable[Disagreement]:

@@ -172,13 +172,19 @@ def _family(row: dict[str, Any]) -> str:
 
 
 def _report(judged: list[tuple[str, dict[str, Any], list[compare.Disagreement]]]) -> int:
+    """Prints what differs, known differences by their reason; counts the others."""
     differing = 0
     for _, row, found in judged:
-        if found:
+        if unknown := [each for each in found if not compare.is_known(row, each[0])]:
             differing += 1
             print(f"\n{row['model']} on {row['card']} {json.dumps(row['args'])}")
-            for aspect, theirs, ours in found:
+            for aspect, theirs, ours in unknown:
                 print(f"  {aspect}: vLLM {theirs}, kvcore {ours}")
+    print("\nknown differences (tests/data/parity/known.toml):")
+    for entry in compare.known_differences():
+        rows = sum(bool(found) and compare.applies(entry, row) for _, row, found in judged)
+        if rows:
+            print(f"  {rows:3} deployments: {entry['reason']}")
     return differing
 
 
