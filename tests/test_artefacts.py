@@ -47,6 +47,16 @@ def test_every_flag_writes_resolved_defaults_too() -> None:
     assert words[words.index("--dtype") + 1] == "bfloat16"
 
 
+def test_what_a_config_file_cannot_set_stands_above_it() -> None:
+    text = artefact(Artefact.YAML, planned(max_model_len=50_000, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}))
+    assert text.splitlines()[0] == "# export VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
+    assert yaml.safe_load(text)["model"] == "Qwen/Qwen3-32B"
+
+
+def test_nothing_is_an_alias() -> None:
+    assert "&id" not in artefact(Artefact.KUBERNETES, planned())
+
+
 def test_yaml_is_read_back() -> None:
     document = yaml.safe_load(artefact(Artefact.YAML, planned(enforce_eager=True)))
     assert document == {

@@ -67,8 +67,11 @@ def _command(plan: Plan, every_flag: bool) -> str:
 
 
 def _yaml(plan: Plan, every_flag: bool) -> str:
-    """For `vllm serve --config`."""
-    return _dump({"model": plan.scenario.model, **launch_arguments(plan, every_flag=every_flag)})
+    """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment."""
+    comment = "".join(
+        f"# export {name}={shlex.quote(value)}\n" for name, value in launch_environment(plan).items()
+    )
+    return comment + _dump({"model": plan.scenario.model, **launch_arguments(plan, every_flag=every_flag)})
 
 
 def _argv(plan: Plan, every_flag: bool) -> list[str]:
@@ -266,8 +269,15 @@ def _systemd_word(word: str) -> str:
 
 
 def _dump(document: Mapping[str, Any]) -> str:
-    text: str = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
+    text: str = yaml.dump(dict(document), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=110)
     return text
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes a part that is used twice twice: people edit these files."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 _WRITERS: Final[Mapping[Artefact, Callable[[Plan, bool], str]]] = {
