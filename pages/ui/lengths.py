@@ -111,14 +111,19 @@ def _recommendation(plan: Plan, lengths: Lengths, t: Words) -> None:
     if held is None:
         st.text(t("99 % of the requests need {tokens} tokens.", tokens=count(wanted)))
     else:
+        words = {
+            "tokens": count(marks["P99"]),
+            "now": count(present),
+            "held_now": concurrency_text(held[-1]),
+            "wanted": count(wanted),
+            "held": concurrency_text(held[-2]),
+        }
         st.text(
-            t(
+            t("99 % of the requests need {tokens} tokens: {now} holds {held_now} at once.", **words)
+            if wanted == present
+            else t(
                 "99 % of the requests need {tokens} tokens: {now} holds {held_now} at once, {wanted} holds {held}.",
-                tokens=count(marks["P99"]),
-                now=count(present),
-                held_now=concurrency_text(held[-1]),
-                wanted=count(wanted),
-                held=concurrency_text(held[-2]),
+                **words,
             )
         )
         st.text(

@@ -13,7 +13,7 @@ from kvcore.plan import Plan
 from kvcore.present.bar import shortage
 from kvcore.present.explain import RequestShare, request_share
 from kvcore.present.palette import PARTS
-from kvcore.present.text import Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
+from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
 from kvcore.units import GIB
 
 SMALLEST_HALF_WIDTH = GIB / 50
@@ -34,6 +34,7 @@ def legend(plan: Plan, t: Words) -> None:
         quantity = getattr(memory, part.name)
         if part.name == "unused" and quantity.value < 0:
             continue
+        size = DASH if part.name == "kv_cache" and not quantity.value else gib_text(quantity.value)
         interval = ""
         if quantity.interval is not None and part.name != "unused":
             half = (quantity.interval[1] - quantity.interval[0]) / 2
@@ -41,7 +42,7 @@ def legend(plan: Plan, t: Words) -> None:
                 interval = f' <span class="kv-soft">± {escape(gib_text(half))}</span>'
         items.append(
             f'<li><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))} '
-            f"<b>{escape(gib_text(quantity.value))}</b>{interval}</li>"
+            f"<b>{escape(size)}</b>{interval}</li>"
         )
     if missing is not None:
         text = f"{t('Missing')} <b>{escape(gib_text(missing.size * GIB))}</b>"
