@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -180,11 +181,16 @@ def _report(judged: list[tuple[str, dict[str, Any], list[compare.Disagreement]]]
             print(f"\n{row['model']} on {row['card']} {json.dumps(row['args'])}")
             for aspect, theirs, ours in unknown:
                 print(f"  {aspect}: vLLM {theirs}, kvcore {ours}")
-    print("\nknown differences (tests/data/parity/known.toml):")
-    for entry in compare.known_differences():
-        rows = sum(bool(found) and compare.applies(entry, row) for _, row, found in judged)
-        if rows:
-            print(f"  {rows:3} deployments: {entry['reason']}")
+    known = Counter(
+        entry["reason"]
+        for _, row, found in judged
+        for entry in compare.known_differences()
+        if found and compare.applies(entry, row)
+    )
+    if known:
+        print("\nknown differences (tests/data/parity/known.toml):")
+    for reason, rows in known.most_common():
+        print(f"  {rows:3} deployments: {reason}")
     return differing
 
 
