@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from kvcore import catalogue
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture, Experts, Linear, Module, Parameter, Split, VocabEmbedding
+from kvcore.model.cache_state import FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig
 from kvcore.model.context import default_max_model_len
 from kvcore.model.families import collect_readers, decoder, gpt, read_architecture
@@ -354,3 +356,13 @@ class TestLaws:
     def test_one_rank_holds_the_model_and_the_padding_of_its_vocabulary(self, raw):
         padding = -raw["vocab_size"] % 64 * raw["hidden_size"] * (1 if raw["tie_word_embeddings"] else 2)
         assert parameters_per_rank(raw, 1) == 2 * (total_elements(read(raw)) + padding)
+
+
+def test_olmo_3_without_layer_types_attends_fully_every_fourth_layer() -> None:
+    """3 groups of 8 windows and 8 full layers. Source: vLLM 0.32.0's own planner (make parity)."""
+    config = catalogue.find_model("allenai/Olmo-3-7B-Instruct").config
+    caches = [cache for layer in read_architecture(config).layers for cache in layer.caches]
+    assert [index for index, cache in enumerate(caches) if isinstance(cache, FullAttention)] == [
+        *range(3, 32, 4)
+    ]
+    assert sum(isinstance(cache, SlidingWindow) for cache in caches) == 24

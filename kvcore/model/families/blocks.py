@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from packaging.version import Version
 
@@ -93,6 +94,13 @@ def layer_windows(section: Section) -> tuple[int | None, ...]:
     return tuple(window if slides else None for slides in which_layers_slide(section, count))
 
 
+CLASS_PERIODS: Final = {"olmo3": 4}
+"""Every so many layers one attends fully, where the config says nothing and its class does.
+
+Source: transformers/models/olmo3/configuration_olmo3.py:Olmo3Config (5.19).
+"""
+
+
 def which_layers_slide(section: Section, count: int) -> tuple[bool, ...]:
     """Whether each layer of a model with a sliding window has it."""
     kinds = section.strings("layer_types")
@@ -109,7 +117,8 @@ def which_layers_slide(section: Section, count: int) -> tuple[bool, ...]:
     if section.has("use_sliding_window") and section.has("max_window_layers"):
         full = section.integer("max_window_layers", minimum=0)
         return tuple(index >= full for index in range(count))
-    return (True,) * count
+    period = CLASS_PERIODS.get(section.model_type)
+    return tuple(period is None or (index + 1) % period != 0 for index in range(count))
 
 
 def qkv(
