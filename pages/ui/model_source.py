@@ -56,6 +56,7 @@ def show_error(t: Words) -> None:
     if error is not None:
         st.error(t("The model was not changed."), icon=":material/error:")
         st.text(f"{t.error(error)}\n{t.next_step(error)}")
+        st.caption(f"`{error.code}`")
 
 
 def look_up(key: str) -> None:
