@@ -90,6 +90,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "{counted} GiB are counted from the config, and the checkpoint stores {stored} GiB",
         "check that the config belongs to this checkpoint: draft layers, a second copy or another precision explain it",
     ),
+    "flag-not-in-release": Message(
+        "{flag} {value} is not known to {version}: it came with {since}",
+        "choose a newer engine version, or leave the flag out",
+    ),
     "quantization-not-in-config": Message(
         "the name says {format}, but the config names no quantization: planned unquantized",
         "give the config.json of the quantized release, with its side file, or --quantization",

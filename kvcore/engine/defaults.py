@@ -9,6 +9,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.availability import check_availability
 from kvcore.engine.backends import attention_kind, backend_row, capability_number, kv_storage_dtype
 from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
 from kvcore.engine.captures import LIMIT, capture_modes, capture_sizes, model_capture_limit
@@ -71,6 +72,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     """
     release = find_release(scenario.engine, scenario.engine_version)
     version, switches = release.version, release.switches
+    check_availability(scenario, version)
     traits = traits_of(architecture)
     quantization = read_quantization(scenario.config, scenario.quantization)
     is_v0 = runs_v0(switches, scenario, architecture, accelerator)

@@ -117,8 +117,8 @@ def which_layers_slide(section: Section, count: int) -> tuple[bool, ...]:
     if section.has("use_sliding_window") and section.has("max_window_layers"):
         full = section.integer("max_window_layers", minimum=0)
         return tuple(index >= full for index in range(count))
-    period = CLASS_PERIODS.get(section.model_type)
-    return tuple(period is None or (index + 1) % period != 0 for index in range(count))
+    usual = CLASS_PERIODS.get(section.model_type)
+    return tuple(usual is None or (index + 1) % usual != 0 for index in range(count))
 
 
 def qkv(

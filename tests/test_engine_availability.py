@@ -1,0 +1,36 @@
+"""A release stops at flags that came after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvcore.errors import EngineRefusalError
+from kvcore.plan import plan
+from kvcore.request import scenario_from_request
+
+LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "accelerator": "H100-80GB"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "before", "since"),
+    [
+        ("max_model_len", "auto", "0.13.0", "0.14.1"),
+        ("kv_cache_dtype", "int8_per_token_head", "0.19.1", "0.20.2"),
+        ("kv_cache_dtype", "int4_per_token_head", "0.24.0", "0.25.1"),
+    ],
+)
+def test_a_value_of_a_later_release_is_refused(field: str, value: Any, before: str, since: str) -> None:
+    with pytest.raises(EngineRefusalError) as caught:
+        plan(scenario_from_request({**LLAMA, field: value, "engine_version": before}))
+    assert (caught.value.code, caught.value.field) == ("flag-not-in-release", field)
+    plan(scenario_from_request({**LLAMA, field: value, "engine_version": since}))
+
+
+def test_decode_context_parallel_came_with_0_10_2() -> None:
+    request = {**LLAMA, "model": "deepseek-ai/DeepSeek-V3", "accelerator": "H200-141GB", "tensor_parallel_size": 8,
+               "decode_context_parallel_size": 8}  # fmt: skip
+    with pytest.raises(EngineRefusalError):
+        plan(scenario_from_request({**request, "engine_version": "0.9.2"}))
+    plan(scenario_from_request({**request, "engine_version": "0.11.0"}))
