@@ -1,6 +1,5 @@
 """Latent attention, with and without an indexer: exact against vLLM's own classes."""
 
-
 import pytest
 
 from kvcore.errors import ModelError

@@ -32,7 +32,9 @@ def availabilities() -> tuple[Availability, ...]:
     rows = tomllib.loads(files("kvcore.engine").joinpath(FILE).read_text("utf-8"))["value"]
     for row in rows:
         if row.keys() != _KEYS:
-            raise CatalogueError("invalid-catalogue-entry", field=FILE, reason="field, value, since and source are the keys")
+            raise CatalogueError(
+                "invalid-catalogue-entry", field=FILE, reason="field, value, since and source are the keys"
+            )
     return tuple(
         Availability(field=row["field"], value=row["value"], since=Version(row["since"])) for row in rows
     )
