@@ -18,19 +18,25 @@ WORKED = (
     "&max_model_len=8192&dtype=float16"
 )
 TOO_BIG = "?model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=2&max_model_len=8192"
+DESKTOP = {"viewport": {"width": 1440, "height": 1000}, "locale": "en-US"}
+DARK_CHINESE = {"viewport": {"width": 1440, "height": 1000}, "locale": "zh-CN", "color_scheme": "dark"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "locale": "en-US", "device_scale_factor": 2}
+LINKS = {
+    "explore": "Explore|选型",
+    "compare": "Compare|方案对比",
+    "check": "Check|核对",
+    "reference": "Reference|参考",
+    "accuracy": "Accuracy|准确度",
+}
+"""How the navigation names each page but the first; every visit begins on Plan."""
 SHOTS = (
-    ("plan-en", WORKED, {"viewport": {"width": 1440, "height": 1000}, "locale": "en-US"}),
-    ("plan-zh-dark", WORKED, {"viewport": {"width": 1440, "height": 1000}, "locale": "zh-CN", "color_scheme": "dark"}),
-    ("plan-does-not-fit", TOO_BIG, {"viewport": {"width": 1440, "height": 1000}, "locale": "en-US"}),
-    ("plan-phone", WORKED, {"viewport": {"width": 390, "height": 844}, "locale": "en-US", "device_scale_factor": 2}),
-    ("reference-en", WORKED, {"viewport": {"width": 1440, "height": 1000}, "locale": "en-US"}),
-    ("reference-zh-dark", WORKED,
-     {"viewport": {"width": 1440, "height": 1000}, "locale": "zh-CN", "color_scheme": "dark"}),
-    ("reference-phone", WORKED,
-     {"viewport": {"width": 390, "height": 844}, "locale": "en-US", "device_scale_factor": 2}),
+    *((f"{page}-{view}", WORKED, options)
+      for page in ("plan", *LINKS)
+      for view, options in (("en", DESKTOP), ("zh-dark", DARK_CHINESE), ("phone", PHONE))),
+    ("plan-does-not-fit", TOO_BIG, DESKTOP),
 )  # fmt: skip
-"""Name, link, browser. The name begins with the page's path; every visit begins on Plan."""
-REFERENCE = "Reference|参考"
+"""Name, link, browser. The name begins with the page's path."""
+SAMPLE = ".st-key-sample-start button"
 UNFOLDED = 2
 """Parameters of the Reference page that are shown with their effect."""
 
@@ -52,20 +58,28 @@ def main() -> int:
             page = browser.new_context(**options).new_page()  # type: ignore[arg-type]
             page.goto(f"{address}/{query}")
             settled(page)
-            if name.startswith("reference"):
-                _reference(page)
-            page.wait_for_timeout(1000)
+            _go(page, name.split("-")[0])
+            page.wait_for_timeout(2500)
             page.screenshot(path=FOLDER / f"{name}.png")
         browser.close()
     return 0
 
 
-def _reference(page: Page) -> None:
-    page.get_by_test_id("stMain").get_by_role("link", name=re.compile(REFERENCE)).click()
-    parameters = page.locator("details.kv-parameter")
-    parameters.nth(UNFOLDED).wait_for()
-    for index in range(UNFOLDED):
-        parameters.nth(index).locator("summary").click()
+def _go(page: Page, name: str) -> None:
+    """From Plan to the page, with something to see on it."""
+    if name not in LINKS:
+        return
+    page.get_by_test_id("stMain").get_by_role("link", name=re.compile(LINKS[name])).first.click()
+    if name == "reference":
+        parameters = page.locator("details.kv-parameter")
+        parameters.nth(UNFOLDED).wait_for()
+        for index in range(UNFOLDED):
+            parameters.nth(index).locator("summary").click()
+    elif name == "check":
+        page.locator(SAMPLE).first.click()
+        page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    else:
+        page.locator(".js-plotly-plot .main-svg").first.wait_for()
 
 
 if __name__ == "__main__":
