@@ -50,7 +50,7 @@ left, right = st.columns([5, 3], gap="medium")
 with left:
     st.subheader(t("Concurrency by context length"), anchor=False)
     figure.chart(
-        charts.concurrency_chart(plan, curves, t),
+        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks()),
         "concurrency",
         t("Requests that fit at once, by context length and tensor parallel size"),
     )

@@ -2,13 +2,14 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 
 from kvcore.advice.curve import ConcurrencyCurve, tensor_parallel_curves
 from kvcore.plan import Plan
 from kvcore.present.bar import budget_end_gib, counted_graphs_gib, memory_bar, segments, shortage
-from kvcore.present.charts import concurrency_chart, curve_lengths
+from kvcore.present.charts import LengthMark, concurrency_chart, curve_lengths, with_length_marks
 from kvcore.present.palette import PARTS
 from kvcore.present.text import Language, words
 from kvcore.units import gib
@@ -209,3 +210,18 @@ def contrast(one: str, other: str) -> float:
 
 def test_contrast_itself() -> None:
     assert math.isclose(contrast("#000000", "#FFFFFF"), 21.0)
+
+
+def test_percentiles_of_requests_stand_on_the_chart() -> None:
+    chart: dict[str, Any] = {"data": [{"name": "line"}], "layout": {}}
+    marks = [LengthMark("P50", 1000, 90.0), LengthMark("P95", 1660, 60.0), LengthMark("P99", 1700, 58.0)]
+    drawn = with_length_marks(chart, marks)
+    (trace,) = drawn["data"][1:]
+    assert (trace["x"], trace["y"]) == ([1000, 1660, 1700], [90.0, 60.0, 58.0])
+    assert trace["text"] == ["<b>P50</b>", "", "<b>P99</b>"]
+    assert chart["data"] == [{"name": "line"}]
+
+
+def test_without_marks_the_chart_stays_as_it_is() -> None:
+    chart: dict[str, Any] = {"data": [], "layout": {}}
+    assert with_length_marks(chart, [LengthMark("P50", 1000, 0.0)]) is chart

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.plan import Plan
@@ -96,6 +96,43 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
             )
         )
     return {"data": data, "layout": _curve_layout(lengths, left, right, low, high, shapes, notes, t)}
+
+
+class LengthMark(NamedTuple):
+    """A percentile of the real requests: its length, and how many such requests fit at once."""
+
+    name: str
+    tokens: int
+    requests: float
+
+
+CROWDED: Final = 1.2
+"""Marks closer than this factor share one label."""
+
+
+def with_length_marks(chart: Figure, marks: Sequence[LengthMark]) -> Figure:
+    """The concurrency chart with the percentiles of the real requests on its present line."""
+    drawn = [mark for mark in marks if mark.requests > 0]
+    if not drawn:
+        return chart
+    names = [
+        mark.name if after is None or after.tokens > CROWDED * mark.tokens else ""
+        for mark, after in zip(drawn, [*drawn[1:], None], strict=True)
+    ]
+    trace: Figure = {
+        "type": "scatter",
+        "mode": "markers+text",
+        "x": [mark.tokens for mark in drawn],
+        "y": [mark.requests for mark in drawn],
+        "text": [f"<b>{name}</b>" if name else "" for name in names],
+        "textposition": "top right",
+        "marker": {"symbol": "triangle-down", "size": 11, "color": OPERATING_POINT,
+                   "line": {"color": "#222222", "width": 1}},
+        "hovertemplate": [f"{mark.name}: {count(mark.tokens)} → {concurrency_text(mark.requests)}<extra></extra>"
+                          for mark in drawn],
+        "cliponaxis": False,
+    }  # fmt: skip
+    return {**chart, "data": [*chart["data"], trace]}
 
 
 def _curve_layout(

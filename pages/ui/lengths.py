@@ -10,6 +10,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan
+from kvcore.present.charts import LengthMark
 from kvcore.present.text import Words, concurrency_text, count, msg
 from kvcore.workload.recommend import Lengths, lengths_of
 from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log
@@ -19,6 +20,7 @@ from pages.ui.fold import fold
 DEFAULT_PROMPT = {"p50": 800, "p95": 1150, "p99": 1200}
 DEFAULT_MAX_TOKENS = 512
 LONGEST = 1 << 24
+MARKS = "lengths.marks"
 
 
 def panel(plan: Plan, t: Words) -> None:
@@ -108,6 +110,7 @@ def _recommendation(plan: Plan, lengths: Lengths, t: Words) -> None:
         "P99": lengths.p99_prompt_tokens + lengths.max_tokens,
     }
     held = _held(plan, (*marks.values(), wanted, present))
+    _mark_chart(marks, held)
     if held is None:
         st.text(t("99 % of the requests need {tokens} tokens.", tokens=count(wanted)))
     else:
@@ -146,6 +149,23 @@ def _recommendation(plan: Plan, lengths: Lengths, t: Words) -> None:
             "blocks are handed out as a request grows. It bounds the worst case, and what the engine promises at start."
         )
     )
+
+
+def chart_marks() -> tuple[LengthMark, ...]:
+    """The percentiles for the chart above, once there are any."""
+    found: tuple[LengthMark, ...] = st.session_state.get(MARKS, ())
+    return found
+
+
+def _mark_chart(lengths: dict[str, int], held: tuple[float, ...] | None) -> None:
+    """The chart stands above and is already drawn: when its marks change, the page runs once more."""
+    found = tuple(
+        LengthMark(name, tokens, requests)
+        for (name, tokens), requests in zip(lengths.items(), held or (), strict=False)
+    )
+    if found != chart_marks():
+        st.session_state[MARKS] = found
+        st.rerun()
 
 
 def _held(plan: Plan, lengths: tuple[int, ...]) -> tuple[float, ...] | None:

@@ -74,6 +74,12 @@ def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) ->
     broken.locator(".st-key-request_log input[type=file]").set_input_files(
         {"name": "requests.jsonl", "mimeType": "application/json", "buffer": REQUESTS.encode()}
     )
+    broken.wait_for_function(
+        """() => {
+            const mark = document.querySelector('.st-key-concurrency .js-plotly-plot')?.data.at(-1);
+            return mark?.text?.at(-1) === '<b>P99</b>' && String(mark.x) === '1512,1692,1708';
+        }"""
+    )
     broken.get_by_role("button", name="Use 1,792").click()
     wait_for_parameter(broken, "max_model_len", "1792")
 
