@@ -12,7 +12,6 @@ import argparse
 import itertools
 import json
 import os
-import pickle
 import re
 import resource
 import signal
@@ -268,7 +267,7 @@ def _in_child(task: Callable[[], Any]) -> Any:
             if os.environ.get("PARITY_TRACE"):
                 traceback.print_exc()
         with os.fdopen(write, "wb") as pipe:
-            pickle.dump(result, pipe)
+            pipe.write(json.dumps(result).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
@@ -276,7 +275,7 @@ def _in_child(task: Callable[[], Any]) -> Any:
     _, status = os.waitpid(child, 0)
     if not answer:
         return {"failed": f"the child ended with status {status}"}
-    return pickle.loads(answer)
+    return json.loads(answer)
 
 
 def main() -> None:
