@@ -209,6 +209,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "engine version {asked} is not known exactly: planned as {used}",
         "check the figures against a start-up log",
     ),
+    "v0-release-assumed": Message(
+        "VLLM_USE_V1=0 without a version: planned as {used}, the last release with that engine",
+        "name the engine version",
+    ),
     "accelerator-assumed": Message(
         "no accelerator is named: flags are resolved as for {name}", "name the accelerator"
     ),

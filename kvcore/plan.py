@@ -188,6 +188,7 @@ def prepare(
             architecture=architecture,
             quantization=quantization,
             resolved=resolved,
+            accelerator=accelerator,
             draft=draft,
             stage=stage,
         )

@@ -13,7 +13,7 @@ from typing import Final
 from kvcore.advice.sweep_cell import Cell, Sweeper, cell_of
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import ModelEntry
-from kvcore.engine.versions import PLUGIN_FILES, find_release
+from kvcore.engine.versions import PLUGIN_FILES, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
@@ -122,5 +122,5 @@ def _capped(base: Scenario, entry: ModelEntry, length: int) -> int:
         context = read_architecture(entry.config).context
     except KvPlannerError:
         return length
-    version = find_release(base.engine, base.engine_version).version
+    version = planned_release(base).version
     return min(length, derived_max_model_len(context, version)) if length > 0 else length

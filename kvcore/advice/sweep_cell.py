@@ -13,7 +13,7 @@ from kvcore.engine.batch import batch_defaults
 from kvcore.engine.defaults import BFLOAT16_CAPABILITY, TURBOQUANT
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.versions import Release, find_release
+from kvcore.engine.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
 from kvcore.memory.budget import available_of, budget_of, half_width, total_of, weights_of
@@ -93,7 +93,7 @@ class Sweeper:
             architecture = read_architecture(scenario.config)
             read_quantization(scenario.config, scenario.quantization)
             heads_per_rank(architecture.num_attention_heads, size)
-            release = find_release(scenario.engine, scenario.engine_version)
+            release = planned_release(scenario)
         except KvPlannerError as error:
             yield from self.refused(own, size, error)
             return

@@ -15,7 +15,7 @@ from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults,
 from kvcore.engine.captures import LIMIT, capture_modes, capture_sizes, model_capture_limit
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
-from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, find_release, plugin_of
+from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, planned_release, plugin_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentState
@@ -70,7 +70,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
 
     Source: vllm/engine/arg_utils.py:EngineArgs.create_engine_config (0.8.5, 0.11.0, 0.19.0, 0.28.0, 0.32.0).
     """
-    release = find_release(scenario.engine, scenario.engine_version)
+    release = planned_release(scenario)
     version, switches = release.version, release.switches
     check_availability(scenario, version)
     traits = traits_of(architecture)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from packaging.version import InvalidVersion, Version
 
 from kvcore.errors import CatalogueError, Notice, ScenarioError
-from kvcore.scenario import Engine
+from kvcore.scenario import Engine, Scenario
 
 OLDEST: Final = Version("0.0")
 NEVER: Final = Version("9999")
@@ -134,6 +134,23 @@ def find_release(engine: Engine, engine_version: str | None) -> Release:
     )
     notices = () if exact else (_approximated(engine_version, used),)
     return Release(version=used, switches=switches_of(used), notices=notices)
+
+
+def planned_release(scenario: Scenario) -> Release:
+    """The release that `scenario` is planned as: the one it names, else the newest that can do what it asks.
+
+    VLLM_USE_V1=0 without a version is the newest release that still has the first engine.
+
+    Raises ScenarioError as `find_release` does.
+
+    Source: vllm/envs.py:VLLM_USE_V1 (0.8.5); vllm/worker removed (0.11.0).
+    """
+    asks_for_v0 = scenario.engine is Engine.VLLM and scenario.env.get("VLLM_USE_V1") == "0"
+    if scenario.engine_version is not None or not asks_for_v0:
+        return find_release(scenario.engine, scenario.engine_version)
+    newest = [version for version in vllm_releases() if switches_of(version).v1_engine != "only"][-1]
+    notice = Notice(code="v0-release-assumed", field="engine_version", params={"used": str(newest)})
+    return Release(version=newest, switches=switches_of(newest), notices=(notice,))
 
 
 def _approximated(engine_version: str, used: Version) -> Notice:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
 from kvcore.memory.draft import draft_bytes
 from kvcore.memory.encoder import loaded_architecture
+from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
 from kvcore.memory.weights import WeightBytes, loading_split_bytes, weight_bytes
@@ -24,6 +26,7 @@ def loaded_bytes(
     architecture: Architecture,
     quantization: Quantization,
     resolved: Resolved,
+    accelerator: Accelerator,
     draft: Draft | None,
     stage: int,
 ) -> WeightBytes:
@@ -37,6 +40,16 @@ def loaded_bytes(
     parallel = scenario.parallel
     loaded = loaded_architecture(architecture, scenario, resolved.version)
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
+    rearranged = expert_kernel_bytes(
+        scenario=scenario,
+        architecture=loaded,
+        quantization=quantization,
+        resolved=resolved,
+        accelerator=accelerator,
+        stage=stage,
+    )
+    if rearranged:
+        weights = replace(weights, loading=weights.loading + rearranged)
     if draft is not None and stage == parallel.pipeline_parallel_size - 1:
         drafts = draft_bytes(draft, parallel, resolved.dtype, loading_split_bytes(resolved))
         weights = replace(weights, drafts=drafts, draft_is_assumed=draft.is_assumed)

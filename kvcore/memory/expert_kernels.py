@@ -1,0 +1,145 @@
+"""What the kernel that runs MXFP4 experts makes of them on this card: `expert_kernels.toml`, read strictly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.backends import capability_number
+from kvcore.engine.partition import stage_layers
+from kvcore.engine.resolved import Resolved
+from kvcore.memory.tables import NEVER, OLDEST, load, read_rows
+from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
+from kvcore.model.architecture import Architecture, Experts
+from kvcore.model.quantization import Quantization
+from kvcore.model.quantization.formats import ExpertsShape
+from kvcore.model.quantization.scheme import experts_shape
+from kvcore.scenario import Scenario
+from kvcore.units import round_up
+
+FILE: Final = "expert_kernels.toml"
+MODEL_TYPE: Final = "gpt_oss"
+METHOD: Final = "mxfp4"
+GROUP_SIZE: Final = 32
+"""Weights that share one byte of scale. Source: OCP Microscaling Formats (MX) 1.0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertKernel:
+    """How one kernel keeps the experts."""
+
+    source: str
+    kernel: str
+    vendor: str
+    capability: tuple[int, int]
+    hidden_multiple: int
+    intermediate_multiple: int
+    value_tile: tuple[int, int]
+    """Rows, and bytes a row, that packed values are padded to."""
+    scale_tile: tuple[int, int]
+    keeps_scales: bool
+    """Whether the checkpoint's scales stay beside the rearranged ones."""
+    bias_bytes: int
+    since: Version = OLDEST
+    below: Version = NEVER
+
+    def experts_bytes(self, shape: ExpertsShape) -> int:
+        """Bytes of the experts of one layer on one rank, as the kernel keeps them.
+
+        Example:
+            >>> shape = ExpertsShape(
+            ...     num_experts=32, hidden_size=2880, intermediate_size=2880, element_bytes=2, bias=True)
+            >>> hopper = expert_kernel(Version("0.19.0"), "nvidia", 90)
+            >>> hopper.experts_bytes(shape) == 32 * (
+            ...     (5760 + 2880) * 1472 + (5888 + 3072) * 90 + (5760 + 2880) * 90 + 4 * (5760 + 2880))
+            True
+        """
+        hidden = round_up(shape.hidden_size, self.hidden_multiple)
+        intermediate = round_up(shape.intermediate_size, self.intermediate_multiple)
+        up_rows = shape.shards * intermediate
+        values = tiled(up_rows, hidden // 2, self.value_tile) + tiled(
+            hidden, intermediate // 2, self.value_tile
+        )
+        up_groups, down_groups = hidden // GROUP_SIZE, intermediate // GROUP_SIZE
+        scales = tiled(up_rows, up_groups, self.scale_tile) + tiled(hidden, down_groups, self.scale_tile)
+        if self.keeps_scales:
+            scales += up_rows * up_groups + hidden * down_groups
+        bias = self.bias_bytes * (up_rows + hidden) if shape.bias else 0
+        return shape.num_experts * (values + scales + bias)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertKernels:
+    """expert_kernels.toml."""
+
+    kernels: tuple[ExpertKernel, ...]
+
+
+def tiled(rows: int, columns: int, tile: tuple[int, int]) -> int:
+    """Bytes of a matrix of bytes whose sides are padded to `tile`.
+
+    Example:
+        >>> tiled(2880, 736, (64, 64))
+        2211840
+    """
+    return round_up(rows, tile[0]) * round_up(columns, tile[1])
+
+
+@lru_cache(maxsize=1)
+def expert_kernels() -> tuple[ExpertKernel, ...]:
+    """The table, in the order in which it is searched."""
+    raw = load(FILE, ExpertKernels)
+    rows = [
+        row | {key: tuple(row[key]) for key in ("capability", "value_tile", "scale_tile") if key in row}
+        for row in raw["kernels"]
+    ]
+    return read_rows(ExpertKernel, rows, f"{FILE} kernels")
+
+
+@lru_cache(maxsize=1024)
+def expert_kernel(version: Version, vendor: str, capability: int) -> ExpertKernel | None:
+    """The kernel of `version` on a card; None where the experts stay as they are counted."""
+    for row in expert_kernels():
+        low, high = row.capability
+        if row.vendor == vendor and low <= capability <= high and row.since <= version < row.below:
+            return row
+    return None
+
+
+def expert_kernel_bytes(
+    *,
+    scenario: Scenario,
+    architecture: Architecture,
+    quantization: Quantization,
+    resolved: Resolved,
+    accelerator: Accelerator,
+    stage: int,
+) -> int:
+    """Bytes that the card's kernel adds to gpt-oss's experts on a rank of `stage` (negative: saves).
+
+    The experts as the kernel keeps them less the experts as `weight_bytes` counts them; 0 with LoRA, which takes
+    the Marlin kernel.
+
+    Source: the row's own; vllm/.../fused_moe/oracle/mxfp4.py:select_mxfp4_moe_backend (0.19.0).
+    """
+    if architecture.model_type != MODEL_TYPE or quantization.method != METHOD or scenario.enable_lora:
+        return 0
+    kernel = expert_kernel(resolved.version, accelerator.vendor.value, capability_number(accelerator))
+    if kernel is None:
+        return 0
+    parallel = scenario.parallel
+    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])
+    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    added = 0
+    for layer, prefix, count in counted_layers(architecture, quantization, indices):
+        for experts in layer.modules:
+            if isinstance(experts, Experts):
+                share = rank.experts_share(experts)
+                shape = experts_shape(experts, share[0], share[1], rank.dtype_bytes, share[2])
+                counted = sum(rank.experts_tensors(experts, prefix + experts.name))
+                added += count * (kernel.experts_bytes(shape) - counted)
+    return added
