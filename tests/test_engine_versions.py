@@ -20,7 +20,10 @@ from kvcore.engine.versions import (
     vllm_releases,
 )
 from kvcore.errors import CatalogueError, ScenarioError
+from kvcore.plan import plan
+from kvcore.request import scenario_from_request
 from kvcore.scenario import Engine
+from kvcore.units import GIB
 
 RAW: dict[str, Any] = tomllib.loads(
     resources.files("kvcore.engine").joinpath("vllm.toml").read_text(encoding="utf-8")
@@ -137,4 +140,26 @@ def test_unknown_keys_of_backends_and_plugins_are_refused() -> None:
         read_backend_rows([{"source": "x", "backend": "FLASH_ATTN"}])
     with pytest.raises(CatalogueError):
         read_plugin({"source": "x", "block_size": 128, "releases": {}}, "a.toml")
+    whole = {
+        "source": "x",
+        "block_size": 128,
+        "attention_backend": "ASCEND",
+        "releases": {"0.1": "0.1"},
+        "rotary_table_copies": {"0.0": 0},
+    }
+    assert read_plugin(whole, "a.toml").table_copies(Version("0.1")) == 0
+    with pytest.raises(CatalogueError):
+        read_plugin({**whole, "rotary_table_copies": {"0.13.0": 2}}, "a.toml")
     assert plugin_of(Engine.VLLM_ASCEND).block_size == 128
+
+
+def test_the_first_engine_without_a_version_is_the_last_release_that_has_it() -> None:
+    """vLLM 0.11.0 removed it; a Qwen2.5-1.5B start of that engine printed 2.89 GiB of weights."""
+    request = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "accelerator": "T4-16GB", "env": {"VLLM_USE_V1": "0"}}
+    planned = plan(scenario_from_request(request))
+    assert planned.resolved.version == Version("0.10.2")
+    assert planned.resolved.is_v0
+    assert "v0-release-assumed" in [notice.code for notice in planned.notices]
+    assert planned.weights.total / GIB == pytest.approx(2.89, rel=0.005)
+    named = plan(scenario_from_request({**request, "engine_version": "0.19.0"}))
+    assert named.resolved.version == Version("0.19.0")

@@ -188,3 +188,42 @@ def test_the_quantity_names_only_what_is_there() -> None:
     assert full.value == 53
     assert full.formula == "{parameters} + {buffers} + {loading} + {drafts} + {adapters} − {offloaded}"
     assert {part.name: part.grade for part in full.inputs}["drafts"] is Grade.ASSUMED
+
+
+class TestRotaryCopiesOfAscend:
+    """vllm-ascend keeps the plain cos/sin table twice more from 0.13 on.
+
+    "Loading model weights took" of published starts: Qwen3-14B 27.5376 GiB and Qwen3-0.6B 1.14 GiB on 0.23,
+    Qwen3-8B 15.2684 GiB on 0.11.0rc3, one NPU each.
+    """
+
+    @pytest.mark.parametrize(
+        ("model", "version", "printed_gib"),
+        [
+            ("Qwen/Qwen3-14B", "0.23.0", 27.5376),
+            ("Qwen/Qwen3-0.6B", "0.23.0", 1.14),
+            ("Qwen/Qwen3-8B", "0.11.0rc3", 15.2684),
+        ],
+    )
+    def test_published_starts(self, model: str, version: str, printed_gib: float) -> None:
+        weights = loaded(model, engine="vllm-ascend", engine_version=version, accelerator="Ascend-910B3-64GB")
+        assert gib(weights.total) == pytest.approx(printed_gib, rel=0.0005)
+
+    def test_two_tables_of_40960_positions_and_128_values(self) -> None:
+        buffers = [
+            loaded(
+                "Qwen/Qwen3-8B", engine="vllm-ascend", engine_version=version, accelerator="Ascend-910B3-64GB"
+            ).buffers
+            for version in ("0.11.0", "0.13.0")
+        ]
+        assert buffers[1] - buffers[0] == 2 * 40960 * 128 * 2
+
+    def test_scaled_tables_are_not_copied(self) -> None:
+        """Llama 3.1 has a subclass of its own for its scaled table."""
+        ours, theirs = (
+            loaded(
+                "meta-llama/Llama-3.1-8B-Instruct", engine=engine, engine_version="0.18.0", accelerator=card
+            ).buffers
+            for engine, card in (("vllm-ascend", "Ascend-910B3-64GB"), ("vllm", "H100-80GB"))
+        )
+        assert ours == theirs

@@ -86,6 +86,12 @@ class Plugin:
     block_size: int
     attention_backend: str
     releases: tuple[tuple[Version, Version], ...]
+    rotary_table_copies: tuple[tuple[Version, int], ...]
+    """Further copies of the plain cos/sin table, since a vLLM version."""
+
+    def table_copies(self, version: Version) -> int:
+        """How many further copies of its cos/sin table a model holds on vLLM `version`."""
+        return [copies for since, copies in self.rotary_table_copies if since <= version][-1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,7 +265,10 @@ def read_plugin(raw: Mapping[str, Any], file: str) -> Plugin:
     """A plug-in's file; raises CatalogueError for any other shape."""
     _check_keys(file, set(raw), {field.name for field in dataclasses.fields(Plugin)})
     releases = sorted((Version(own), Version(host)) for own, host in raw["releases"].items())
-    return Plugin(**{**raw, "releases": tuple(releases)})
+    copies = sorted((Version(since), count) for since, count in raw["rotary_table_copies"].items())
+    if any(type(count) is not int for _, count in copies) or copies[:1] != [(OLDEST, 0)]:
+        raise _invalid(f"{file} rotary_table_copies", "it must start with 0.0 = 0 and hold whole numbers")
+    return Plugin(**{**raw, "releases": tuple(releases), "rotary_table_copies": tuple(copies)})
 
 
 @lru_cache(maxsize=4)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.versions import PLUGIN_FILES, plugin_of
 from kvcore.memory.draft import draft_bytes
 from kvcore.memory.encoder import loaded_architecture
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
-from kvcore.memory.weights import WeightBytes, loading_split_bytes, weight_bytes
+from kvcore.memory.weights import DTYPE_BYTES, WeightBytes, loading_split_bytes, weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.draft import Draft
 from kvcore.model.quantization import Quantization
@@ -50,6 +51,10 @@ def loaded_bytes(
     )
     if rearranged:
         weights = replace(weights, loading=weights.loading + rearranged)
+    if scenario.engine in PLUGIN_FILES:
+        copies = plugin_of(scenario.engine).table_copies(resolved.version)
+        copied = copies * plain_table_bytes(architecture, DTYPE_BYTES[resolved.dtype])
+        weights = replace(weights, buffers=weights.buffers + copied)
     if draft is not None and stage == parallel.pipeline_parallel_size - 1:
         drafts = draft_bytes(draft, parallel, resolved.dtype, loading_split_bytes(resolved))
         weights = replace(weights, drafts=drafts, draft_is_assumed=draft.is_assumed)
@@ -77,6 +82,17 @@ def loaded_bytes(
         )
         weights = replace(weights, offloaded=offloaded)
     return weights
+
+
+def plain_table_bytes(architecture: Architecture, dtype_bytes: int) -> int:
+    """Bytes of the first cos/sin table where it is a plain one; 0 with latent attention, which has its own.
+
+    Source: vllm_ascend/ops/rotary_embedding.py:AscendRotaryEmbedding (0.13.0, 0.23.0).
+    """
+    tables = [table for table in architecture.rotary_tables if table.is_plain]
+    if not tables or architecture.is_mla:
+        return 0
+    return tables[0].max_positions * tables[0].rotary_dim * dtype_bytes
 
 
 PARTS = (

@@ -129,6 +129,8 @@ class RotaryTable:
     max_positions: int
     rotary_dim: int
     dtype: str = ""
+    is_plain: bool = False
+    """Neither scaled nor of several axes: the engine's `RotaryEmbedding` itself, not one of its subclasses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -56,7 +56,10 @@ class Rope:
         """The cos/sin table of this setup."""
         rotary_dim = int(head_dim * self.partial_rotary_factor)
         return RotaryTable(
-            max_positions=self.table_positions(max_positions), rotary_dim=rotary_dim, dtype=dtype
+            max_positions=self.table_positions(max_positions),
+            rotary_dim=rotary_dim,
+            dtype=dtype,
+            is_plain=self.kind == "default" and not self.is_multimodal,
         )
 
 
