@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from kvcore.cache.alignment import hybrid_block_size, read_kernel_blocks, smallest_kernel_block
+from kvcore.cache.capacity import plan_cache
 from kvcore.cache.states import aligned_block_size, rank_layer_specs, recurrent_state_bytes
+from kvcore.engine.resolved import Resolved
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import RecurrentState, StateShape
-from kvcore.scenario import Parallel
+from kvcore.scenario import Engine, Parallel
+from kvcore.units import GIB
 from tests.cache_examples import architecture, flags, full_layer, layer
 
 
@@ -38,6 +44,11 @@ def mamba2_state(heads: int, groups: int, state_size: int) -> RecurrentState:
             StateShape(sharded=heads, replicated=64 * state_size, dtype="float32"),
         ),
     )
+
+
+def chunked(heads: int) -> RecurrentState:
+    """Nemotron 3: 8 groups, states of 128, chunks of 128."""
+    return replace(mamba2_state(heads, 8, 128), chunk_size=128)
 
 
 def hybrid(state: RecurrentState, kv_heads: int, head_size: int, *, per_attention: int = 4) -> Architecture:
@@ -105,6 +116,67 @@ def test_published_start_with_fp8_and_mtp() -> None:
     )
     resolved = flags("0.24.0", kv_cache_dtype="fp8", num_speculative_tokens=3, mamba_cache_mode="align")
     assert aligned_block_size(hybrid(state, 4, 256), Parallel(tensor_parallel_size=2), resolved) == 1600
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("all", 512), ("align", 400), ("none", 400)])
+def test_a_cached_state_starts_at_a_chunk(mode: str, expected: int) -> None:
+    """The example of vllm pull request 25752: a state of 788 kB, 2 kB a token, chunks of 256 tokens."""
+    resolved = flags("0.11.2", mamba_cache_mode=mode)
+    block_size = hybrid_block_size(
+        state_bytes=788_000, token_bytes=2048, is_mla=False, resolved=resolved, chunk_size=256
+    )
+    assert block_size == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "kv_cache_dtype", "mode", "expected"),
+    [
+        # github.com/vllm-project/vllm/issues/48401: Nemotron 3 Super 120B yields 8320.
+        (hybrid(chunked(128), 2, 128), "fp8", "all", 8320),
+        # github.com/vllm-project/vllm/issues/53749: Nemotron 3.5 Lightning 30B with --mamba-cache-mode align, 2096.
+        (hybrid(chunked(64), 2, 128), "bfloat16", "align", 2096),
+        # The same 2084 tokens of 1024 bytes in chunks of 128.
+        (hybrid(chunked(64), 2, 128), "bfloat16", "all", 2176),
+    ],
+)
+def test_published_blocks_of_nemotron(
+    model: Architecture, kv_cache_dtype: str, mode: str, expected: int
+) -> None:
+    resolved = flags("0.27.1", kv_cache_dtype=kv_cache_dtype, mamba_cache_mode=mode)
+    assert aligned_block_size(model, Parallel(), resolved) == expected
+    assert {spec.block_size for spec in rank_layer_specs(model, Parallel(), resolved, 0)} == {expected}
+
+
+def ascend(version: str, **changes: Any) -> Resolved:
+    return flags(version, engine=Engine.VLLM_ASCEND, attention_backend="ASCEND", block_size=128, **changes)
+
+
+def test_published_start_of_a_hybrid_model_on_ascend() -> None:
+    """Qwen3-Next-80B on four NPUs, 0.13 (github.com/vllm-project/vllm-ascend/issues/6250).
+
+    9.11406 GiB print 198,912 tokens and 23.29 requests of 32,768: 2073 blocks of 12 layers × 384 tokens × 1024
+    bytes, 2073 // 4 × 384, and 2073 / (86 + 3).
+    """
+    resolved = ascend("0.13.0", max_model_len=32_768)
+    parallel = Parallel(tensor_parallel_size=4)
+    specs = rank_layer_specs(QWEN3_NEXT, parallel, resolved, 0)
+    assert [(spec.block_size, spec.page_size_bytes) for spec in specs] == [(32_768, 393_216), (384, 393_216)]
+    plan = plan_cache((specs,), (int(9.11406 * GIB),), resolved, parallel)
+    assert (plan.num_blocks, plan.tokens) == (2073, 198_912)
+    assert round(plan.max_concurrency, 2) == 23.29
+
+
+def test_keys_on_ascend_are_as_large_as_a_state() -> None:
+    """Qwen3.5-35B-A3B on two NPUs: "the block_size is adjusted to 2048" (vllm-ascend pull request 7103).
+
+    16 heads of 128 × 128 in float32 are 1 MiB, as the keys of 2048 tokens of one head of 256 are; a page has the
+    values and 3 rows of 4096 behind.
+    """
+    model = hybrid(delta_net_state(ssm_dtype="float32"), 2, 256)
+    resolved = ascend("0.17.0", mamba_cache_mode="align")
+    specs = rank_layer_specs(model, Parallel(tensor_parallel_size=2), resolved, 0)
+    assert {spec.block_size for spec in specs} == {2048}
+    assert {spec.page_size_bytes for spec in specs} == {2 * 2**20 + 3 * 4096 * 2}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvcore.cache.alignment import hybrid_block_size
+from kvcore.cache.alignment import HybridPages, ascend_pages, hybrid_block_size
 from kvcore.cache.formats import kv_format
 from kvcore.cache.rules import PlannerRules, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
@@ -46,8 +46,9 @@ class _Placement:
     kv_cache_dtype: str
     block_size: int
     state_block_size: int
-    padded_state_bytes: int
-    """What a recurrent state's page is padded to; 0 leaves it as it is."""
+    least_state_page_bytes: int
+    """What pages of recurrent states are padded to; 0 leaves them as they are."""
+    least_attention_page_bytes: int
     num_speculative_tokens: int
     plain_indexer: bool
     """Keys of a sparse indexer are kept in the model's dtype, without scales: on Ascend.
@@ -62,7 +63,7 @@ def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved:
     Raises EngineRefusalError when the tensor parallel size does not divide the states.
     """
     layers = {id(layer): layer for layer in architecture.layers}.values()
-    return _block_size(architecture, layers, parallel, resolved)
+    return _hybrid_pages(architecture, layers, parallel, resolved).block_size
 
 
 def rank_layer_specs(
@@ -135,19 +136,17 @@ def _counted(spec: LayerSpec, layers: int) -> LayerSpec:
 def _placement(
     architecture: Architecture, distinct: Iterable[Layer], parallel: Parallel, resolved: Resolved
 ) -> _Placement:
-    block_size = _block_size(architecture, distinct, parallel, resolved)
+    pages = _hybrid_pages(architecture, distinct, parallel, resolved)
     states = _states(distinct)
-    padded = 0
-    if states and architecture.is_hybrid:
-        padded = block_size * _attention_token_bytes(architecture, distinct, parallel, resolved)
     return _Placement(
         rules=planner_rules(resolved.version),
         ranks=parallel.tensor_parallel_size,
         dtype=resolved.dtype,
         kv_cache_dtype=resolved.kv_cache_dtype,
-        block_size=block_size,
-        state_block_size=_state_block_size(block_size, resolved) if states else 0,
-        padded_state_bytes=padded,
+        block_size=pages.block_size,
+        state_block_size=_state_block_size(pages.block_size, resolved) if states else 0,
+        least_state_page_bytes=pages.page_size_bytes,
+        least_attention_page_bytes=pages.page_size_bytes if _has_contiguous_states(resolved) else 0,
         num_speculative_tokens=resolved.num_speculative_tokens,
         plain_indexer=resolved.engine is not Engine.VLLM,
     )
@@ -162,24 +161,37 @@ def _state_block_size(block_size: int, resolved: Resolved) -> int:
     return resolved.max_model_len if resolved.mamba_cache_mode == "none" else block_size
 
 
-def _block_size(
+def _hybrid_pages(
     architecture: Architecture, distinct: Iterable[Layer], parallel: Parallel, resolved: Resolved
-) -> int:
+) -> HybridPages:
+    """The block size, and what pages are padded to in a hybrid model."""
     states = _states(distinct)
     if not states or not architecture.is_hybrid:
-        return resolved.block_size
+        return HybridPages(block_size=resolved.block_size, page_size_bytes=0)
     sizes = [
-        recurrent_state_bytes(
+        state_tensor_bytes(
             state, parallel.tensor_parallel_size, resolved.dtype, resolved.num_speculative_tokens
         )
         for state in dict.fromkeys(states)
     ]
-    return hybrid_block_size(
-        state_bytes=max(sizes),
-        token_bytes=_attention_token_bytes(architecture, distinct, parallel, resolved),
+    largest = max(sizes, key=lambda tensors: sum(tensors))
+    token_bytes = _attention_token_bytes(architecture, distinct, parallel, resolved)
+    if _has_contiguous_states(resolved) and not architecture.is_mla and any(largest):
+        return ascend_pages(tensor_bytes=largest, token_bytes=token_bytes, resolved=resolved)
+    block_size = hybrid_block_size(
+        state_bytes=sum(largest),
+        token_bytes=token_bytes,
         is_mla=architecture.is_mla,
         resolved=resolved,
+        chunk_size=max(state.chunk_size for state in states),
     )
+    return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes)
+
+
+def _has_contiguous_states(resolved: Resolved) -> bool:
+    """Whether pages of hybrid models are laid out as `ascend_pages` does."""
+    rules = planner_rules(resolved.version)
+    return resolved.engine is Engine.VLLM_ASCEND and rules.ascend_states == "contiguous"
 
 
 def _attention_token_bytes(
@@ -196,12 +208,9 @@ def _attention_token_bytes(
 
 
 def recurrent_state_bytes(state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int) -> int:
-    """Bytes of one request's state of one layer on one rank.
+    """Bytes of one request's state of one layer on one rank: the sum of `state_tensor_bytes`.
 
-    Σ over its tensors of replicated × sharded / ranks × element bytes; groups that do not divide are
-    replicated up to one per rank.
-
-    Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateShapeCalculator (0.32.0).
+    Raises EngineRefusalError when the heads do not divide.
 
     Example:
         >>> from kvcore.model.cache_state import StateShape
@@ -209,6 +218,20 @@ def recurrent_state_bytes(state: RecurrentState, ranks: int, dtype: str, num_spe
         ...     StateShape(sharded=3 * 8192, replicated=1), StateShape(sharded=32, replicated=128 * 128)))
         >>> recurrent_state_bytes(delta_net, 1, "bfloat16", 0)
         1097728
+    """
+    return sum(state_tensor_bytes(state, ranks, dtype, num_speculative_tokens))
+
+
+def state_tensor_bytes(
+    state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int
+) -> tuple[int, ...]:
+    """Bytes of each tensor of one request's state of one layer on one rank.
+
+    replicated × sharded / ranks × element bytes; groups that do not divide are replicated up to one per rank.
+
+    Raises EngineRefusalError when the heads do not divide.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateShapeCalculator (0.32.0).
     """
     if state.heads % ranks:
         raise EngineRefusalError(
@@ -219,13 +242,13 @@ def recurrent_state_bytes(state: RecurrentState, ranks: int, dtype: str, num_spe
             ranks=ranks,
         )
     extra_groups = ranks - state.replicable_groups if state.replicable_groups % ranks else 0
-    total = 0
+    sizes = []
     for shape in state.shapes:
         sharded = shape.sharded + shape.sharded_per_group * max(0, extra_groups)
         per_token = shape.sharded_per_speculative_token * sharded // shape.sharded
         elements = divided(sharded + per_token * num_speculative_tokens, ranks) * shape.replicated
-        total += elements * kv_format(shape.dtype or dtype).key_bits // 8
-    return total
+        sizes.append(elements * kv_format(shape.dtype or dtype).key_bits // 8)
+    return tuple(sizes)
 
 
 @lru_cache(maxsize=8192)
@@ -285,7 +308,7 @@ def _attention(
         kind=kind,
         layers=1,
         block_size=at.block_size,
-        page_size_bytes=at.block_size * heads * head_bytes,
+        page_size_bytes=max(at.block_size * heads * head_bytes, at.least_attention_page_bytes),
         num_kv_heads=heads,
         head_size=state.head_size,
         head_size_v=stored_v,
@@ -311,7 +334,7 @@ def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
         kind=CacheKind.MAMBA,
         layers=1,
         block_size=at.state_block_size,
-        page_size_bytes=max(size, at.padded_state_bytes),
+        page_size_bytes=max(size, at.least_state_page_bytes),
         head_size=size,
         dtype=state.kind,
         num_speculative_blocks=at.num_speculative_tokens,

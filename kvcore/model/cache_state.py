@@ -82,6 +82,11 @@ class RecurrentState:
     shapes: tuple[StateShape, ...]
     heads: int
     replicable_groups: int = 0
+    chunk_size: int = 2048
+    """Tokens that the kernel scans at a time; where a config names none, the engine takes this many.
+
+    Source: vllm/config/model.py:ModelConfig.get_mamba_chunk_size (0.11.2 to 0.27.1).
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

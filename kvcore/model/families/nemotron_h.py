@@ -57,6 +57,7 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
         conv_bias=section.boolean("use_conv_bias", True),
         bias=section.boolean("use_bias", False),
         state_dtype=section.string("mamba_ssm_cache_dtype", "float32"),
+        chunk_size=section.integer("chunk_size", 2048, minimum=1),
     )
     bodies = {
         "mamba": Layer(modules=mixer.modules("mixer"), caches=(mixer.cache,)),

@@ -77,6 +77,7 @@ def read_mamba2(config: ModelConfig) -> Architecture:
         conv_kernel=section.integer("conv_kernel"),
         conv_bias=section.boolean("use_conv_bias", True),
         bias=section.boolean("use_bias", False),
+        chunk_size=section.integer("chunk_size", 2048, minimum=1),
     )
     layer = Layer(modules=(*mixer.modules("mixer"), norm("norm", hidden)), caches=(mixer.cache,))
     return pure(config, section, layer, mixer.intermediate_size)
@@ -199,6 +200,7 @@ def read_mamba2_sizes(section: Section, hidden: int, heads_key: str = "mamba_n_h
         conv_kernel=section.integer("mamba_d_conv"),
         conv_bias=section.boolean("mamba_conv_bias", True),
         bias=section.boolean("mamba_proj_bias", False),
+        chunk_size=section.integer("mamba_chunk_size", 2048, minimum=1),
     )
 
 

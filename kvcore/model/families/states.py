@@ -80,6 +80,7 @@ class Mamba2:
     bias: bool = False
     has_norm: bool = True
     state_dtype: str = ""
+    chunk_size: int = 2048
 
     @property
     def intermediate_size(self) -> int:
@@ -120,6 +121,7 @@ class Mamba2:
             kind="mamba2",
             heads=self.num_heads,
             replicable_groups=self.n_groups,
+            chunk_size=self.chunk_size,
             shapes=(
                 StateShape(
                     sharded=channels * rows,

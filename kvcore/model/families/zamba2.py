@@ -82,6 +82,7 @@ def read_mixer(section: Section, hidden: int) -> Mamba2:
         conv_kernel=named(section, "conv_dimension", "mamba_d_conv"),
         conv_bias=section.boolean("use_conv_bias", True),
         bias=section.boolean("add_bias_linear", False),
+        chunk_size=section.integer("chunk_size", 2048, minimum=1),
     )
 
 
