@@ -14,6 +14,7 @@ from kvcore.engine.versions import (
     find_release,
     plugin_of,
     read_backend_rows,
+    read_development,
     read_plugin,
     read_switches,
     switches_of,
@@ -40,7 +41,13 @@ RAW: dict[str, Any] = tomllib.loads(
         ("0.11.2.dev278+g55c6a5c", "0.11.1", False),
         ("0.20.0rc1", "0.19.1", False),
         ("0.10.1.2.dev0+g1da94e673.d20250903", "0.10.1.1", False),
-        ("0.26.1rc1.dev1108+gda329cc30", "0.26.0", False),
+        # Development builds: the releases that main had behind it at that count of commits.
+        ("0.26.1rc1.dev77+g6f91edf96", "0.26.0", False),
+        ("0.26.1rc1.dev668+g3ee2df303", "0.27.0", False),
+        ("0.26.1rc1.dev1108+gda329cc30", "0.28.0", False),
+        ("0.11.2.dev690+g67475a6e8.d20251209", "0.12.0", False),
+        ("0.13.0rc2.dev112+g763963aa7.d20251213", "0.13.0", False),
+        ("0.19.2rc1.dev134+gfe9c3d6c5", "0.19.1", False),
         ("0.41.0", "0.33.0", False),
     ],
 )
@@ -105,6 +112,10 @@ def test_no_release_above_the_asked_one_is_used(version: Version, suffix: str) -
         ("0.14.1", "async_scheduling", True),
         ("0.26.0", "hybrid_prefix_caching", "off"),
         ("0.28.0", "hybrid_prefix_caching", "on"),
+        ("0.14.1", "mamba_cache_mode", "all-or-none"),
+        ("0.21.0", "mamba_cache_mode", "all-unless-speculative"),
+        ("0.27.1", "mamba_cache_mode", "all-or-align"),
+        ("0.28.0", "mamba_cache_mode", "align"),
         ("0.28.0", "model_runner_v2", "dense"),
         ("0.29.0", "model_runner_v2", "all"),
         ("0.10.2", "v1_engine", "default"),
@@ -129,6 +140,16 @@ def test_unknown_missing_and_mistyped_switches_are_refused() -> None:
     ):
         with pytest.raises(CatalogueError):
             read_switches(broken)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [{"668": "0.27.0"}, {"source": "x"}, {"source": "x", "many": "0.27.0"}],
+    ids=["no-source", "no-count", "not-a-count"],
+)
+def test_other_than_counts_of_development_builds_are_refused(table: dict[str, str]) -> None:
+    with pytest.raises(CatalogueError):
+        read_development({"0.26.1rc1": table})
 
 
 def test_unknown_keys_of_backends_and_plugins_are_refused() -> None:

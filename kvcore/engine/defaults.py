@@ -141,7 +141,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         ),
         use_v2_model_runner=use_v2,
         hybrid_kv_cache_manager=_hybrid_manager(scenario, traits, switches, method),
-        mamba_cache_mode=_mamba_mode(traits, switches, prefix_caching),
+        mamba_cache_mode=_mamba_mode(traits, switches, prefix_caching, speculative_tokens > 0),
         attention_backend=backend,
         cudagraph_capture_sizes=sizes,
         cudagraph_modes=modes,
@@ -281,13 +281,16 @@ def _prefix_caching(scenario: Scenario, traits: Traits, switches: Switches, is_v
     return not traits.is_hybrid or switches.hybrid_prefix_caching == "on"
 
 
-def _mamba_mode(traits: Traits, switches: Switches, prefix_caching: bool) -> str:
-    """Source: vllm/model_executor/models/config.py:MambaModelConfig (0.19.0, 0.32.0)."""
+def _mamba_mode(traits: Traits, switches: Switches, prefix_caching: bool, speculates: bool) -> str:
+    """Source: vllm/model_executor/models/config.py:MambaModelConfig (0.11.1 to 0.32.0)."""
     if not traits.recurrent or not prefix_caching:
         return "none"
-    if switches.mamba_cache_mode == "all-or-align":
-        return "all" if traits.recurrent <= SNAPSHOTTING_KINDS else "align"
-    return switches.mamba_cache_mode
+    rule = switches.mamba_cache_mode
+    if not rule.startswith("all"):
+        return rule
+    if traits.recurrent <= SNAPSHOTTING_KINDS and not (rule == "all-unless-speculative" and speculates):
+        return "all"
+    return "none" if rule == "all-or-none" else "align"
 
 
 def _hybrid_manager(scenario: Scenario, traits: Traits, switches: Switches, method: str) -> bool:

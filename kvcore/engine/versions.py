@@ -48,7 +48,9 @@ class Switches:
     hybrid_prefix_caching: str
     """unsupported, off, on."""
     mamba_cache_mode: str
-    """With prefix caching: none, all-or-align, align."""
+    """With prefix caching, for models whose every state may be cached and for others: none, all-or-none, all-or-align,
+    all-unless-speculative (then align), align.
+    """
     graph_sizes: str
     """eights, eights-capped, sixteens, sixteens-speculative, uniform, uniform-and-widest."""
     graph_limit_sm100: int
@@ -108,8 +110,8 @@ class Release:
 def find_release(engine: Engine, engine_version: str | None) -> Release:
     """The vLLM release whose behaviour stands for `engine_version`: the latest known one not above it.
 
-    None is the newest. Plug-ins are followed to the vLLM that they run on; numbers from 0.6 on that a plug-in never
-    had are read as vLLM's own.
+    None is the newest. Development builds stand for the latest release that main had behind it. Plug-ins are
+    followed to the vLLM that they run on; numbers from 0.6 on that a plug-in never had are read as vLLM's own.
 
     Raises ScenarioError `invalid-value` for a text that is no version, `engine-version-too-old` below the oldest.
 
@@ -129,6 +131,8 @@ def find_release(engine: Engine, engine_version: str | None) -> Release:
     wanted = asked
     if engine in PLUGIN_FILES:
         wanted = _host_version(plugin_of(engine), asked)
+    elif asked.dev is not None:
+        wanted = _behind(asked)
     below = [version for version in known if version <= wanted]
     if not below:
         raise ScenarioError(
@@ -179,6 +183,20 @@ def _host_version(plugin: Plugin, asked: Version) -> Version:
     return older[-1] if older else base
 
 
+def _behind(asked: Version) -> Version:
+    """What a development build of main has behind it: releases by its count, and the release of an earlier candidate.
+
+    `X rc2.dev5` is five commits after the first candidate of X; `rc1.dev5` follows a tag that no release came of.
+    """
+    candidate = asked.pre[1] if asked.pre else 0
+    series = asked.base_version + (f"rc{candidate}" if asked.pre else "")
+    counts = development_builds().get(series, ())
+    passed = [release for count, release in counts if count <= (asked.dev or 0)]
+    if passed:
+        return passed[-1]
+    return Version(asked.base_version) if candidate > 1 else asked
+
+
 def parse_version(text: str) -> Version:
     """A version as a log prints it.
 
@@ -218,6 +236,12 @@ def vllm_releases() -> tuple[Version, ...]:
 
 
 @lru_cache(maxsize=1)
+def development_builds() -> dict[str, tuple[tuple[int, Version], ...]]:
+    """Series of development builds as name -> ((commits, release behind), ...), fewest first."""
+    return read_development(_raw("vllm.toml")["development"])
+
+
+@lru_cache(maxsize=1)
 def backend_rows() -> tuple[BackendRow, ...]:
     """The table of attention backends, in the order in which it is searched."""
     return read_backend_rows(_raw("vllm.toml")["backends"])
@@ -242,6 +266,17 @@ def read_switches(raw: Mapping[str, Any]) -> dict[str, tuple[tuple[Version, Any]
             raise _invalid(f"vllm.toml {name}", f"every value must be of type {kinds[name]}")
         tables[name] = tuple(sorted(entries.items()))
     return tables
+
+
+def read_development(raw: Mapping[str, Any]) -> dict[str, tuple[tuple[int, Version], ...]]:
+    """Series of development builds; raises CatalogueError for one without source or with other than counts."""
+    series = {}
+    for name, table in raw.items():
+        counts = {key: value for key, value in table.items() if key != "source"}
+        if not table.get("source") or not counts or not all(key.isdecimal() for key in counts):
+            raise _invalid(f"vllm.toml development {name}", "it holds source, and counts of commits")
+        series[name] = tuple(sorted((int(key), Version(value)) for key, value in counts.items()))
+    return series
 
 
 def read_backend_rows(raw: list[Mapping[str, Any]]) -> tuple[BackendRow, ...]:
@@ -275,7 +310,7 @@ def read_plugin(raw: Mapping[str, Any], file: str) -> Plugin:
 def _raw(file: str) -> dict[str, Any]:
     raw = tomllib.loads(resources.files("kvcore.engine").joinpath(file).read_text(encoding="utf-8"))
     if file == "vllm.toml":
-        _check_keys(file, set(raw), {"releases", "switches", "backends"})
+        _check_keys(file, set(raw), {"releases", "development", "switches", "backends"})
     return raw
 
 
