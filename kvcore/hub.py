@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -42,6 +42,7 @@ MAX_REDIRECTS: Final = 4
 INDEX: Final = "model.safetensors.index.json"
 HF_QUANT_CONFIG: Final = "hf_quant_config.json"
 OLD_GPTQ_CONFIG: Final = "quantize_config.json"
+SENTENCE_TRANSFORMERS: Final = "modules.json"
 LISTING: Final = "the Hub's description"
 """What errors call the Hub's own answer about a repository."""
 _TRUE: Final = ("1", "true", "yes", "on")
@@ -241,7 +242,9 @@ def _from_hub(lookup: _Lookup) -> HubModel:
         checkpoint = _counted(facts.get("safetensors"))
         if checkpoint.total_size is None and INDEX in names:
             size = _indexed_size(lookup, client, commit)
-            checkpoint = Checkpoint(total_size=size, total_parameters=checkpoint.total_parameters)
+            checkpoint = replace(checkpoint, total_size=size)
+        if SENTENCE_TRANSFORMERS in names:
+            checkpoint = replace(checkpoint, sentence_transformers=True)
     return _model(lookup.model, config, sides, checkpoint, commit)
 
 
@@ -257,7 +260,9 @@ def _from_cache(model: str, revision: str | None) -> HubModel:
     config = files["config.json"]
     if config is None:
         raise HubError("hub-offline", field="model")
-    return _model(model, config, files, Checkpoint(), "")
+    listed = try_to_load_from_cache(model, SENTENCE_TRANSFORMERS, revision=revision)
+    checkpoint = Checkpoint(sentence_transformers=True if isinstance(listed, str) else None)
+    return _model(model, config, files, checkpoint, "")
 
 
 def _model(

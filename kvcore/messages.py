@@ -213,6 +213,19 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "VLLM_USE_V1=0 without a version: planned as {used}, the last release with that engine",
         "name the engine version",
     ),
+    "runner-not-supported": Message(
+        "embedding models do not support --runner {value}: {architecture} only judges text",
+        "choose the pooling runner, or leave the choice to the engine",
+    ),
+    "runs-as-pooling": Message(
+        "the repository ships Sentence Transformers files, so the engine runs the model with the pooling runner: it"
+        " drops the output head and samples nothing",
+        "pass {flag} to generate text instead",
+    ),
+    "keeps-no-cache": Message(
+        "attention in both directions: every prompt is run in one piece, and no KV cache is kept",
+        "look at the weights and activations; max_num_batched_tokens limits the prompts of a batch",
+    ),
     "accelerator-assumed": Message(
         "no accelerator is named: flags are resolved as for {name}", "name the accelerator"
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from kvcore import catalogue
@@ -21,6 +22,7 @@ from kvcore.scenario import (
     Engine,
     Measured,
     Parallel,
+    Runner,
     Scenario,
     SpeculativeConfig,
 )
@@ -127,7 +129,7 @@ class _Fields:
 
 _REQUEST_FIELDS: Final = frozenset(
     "id model config hf_quant_config checkpoint accelerator engine engine_version tensor_parallel_size"
-    " pipeline_parallel_size data_parallel_size decode_context_parallel_size enable_expert_parallel dtype"
+    " pipeline_parallel_size data_parallel_size decode_context_parallel_size enable_expert_parallel runner dtype"
     " quantization kv_cache_dtype gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens"
     " block_size enforce_eager enable_prefix_caching enable_chunked_prefill disable_hybrid_kv_cache_manager"
     " speculative_config enable_lora max_loras max_lora_rank fully_sharded_loras"
@@ -173,6 +175,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
             decode_context_parallel_size=fields.integer("decode_context_parallel_size", 1, 1024) or 1,
             enable_expert_parallel=fields.flag("enable_expert_parallel") or False,
         ),
+        runner=Runner(fields.choice("runner", tuple(Runner)) or Runner.AUTO),
         dtype=fields.choice("dtype", DTYPES) or "auto",
         quantization=fields.text("quantization", 40),
         kv_cache_dtype=fields.choice("kv_cache_dtype", KV_CACHE_DTYPES) or "auto",
@@ -206,7 +209,10 @@ def _model(fields: _Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig,
     side_file = fields.mapping("hf_quant_config")
     facts = _checkpoint(fields)
     if config is not None:
-        return label or "config.json", ModelConfig.from_mapping(config, side_file), facts or Checkpoint()
+        named = None if label is None else catalogue.bundled_model(label)
+        ships = None if named is None else named.checkpoint.sentence_transformers
+        facts = _filled(facts, Checkpoint(sentence_transformers=ships))
+        return label or "config.json", ModelConfig.from_mapping(config, side_file), facts
     if label is None:
         raise ScenarioError("missing-field", field="model")
     try:
@@ -215,18 +221,30 @@ def _model(fields: _Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig,
         if fetch is None:
             raise
         fetched = fetch(label)
-        return label, fetched.config, facts or fetched.checkpoint
-    return entry.id, entry.config, facts or entry.checkpoint
+        return label, fetched.config, _filled(facts, fetched.checkpoint)
+    return entry.id, entry.config, _filled(facts, entry.checkpoint)
+
+
+def _filled(facts: Checkpoint | None, known: Checkpoint) -> Checkpoint:
+    """The stated facts, with what the repository is known to ship where they do not say."""
+    if facts is None:
+        return known
+    if facts.sentence_transformers is not None:
+        return facts
+    return replace(facts, sentence_transformers=known.sentence_transformers)
 
 
 def _checkpoint(fields: _Fields) -> Checkpoint | None:
     raw = fields.mapping("checkpoint")
     if raw is None:
         return None
-    inner = _Fields(raw, frozenset(("total_size", "total_parameters")), "checkpoint.")
+    inner = _Fields(
+        raw, frozenset(("total_size", "total_parameters", "sentence_transformers")), "checkpoint."
+    )
     return Checkpoint(
         total_size=inner.integer("total_size", 1, 1 << 50),
         total_parameters=inner.integer("total_parameters", 1, 1 << 50),
+        sentence_transformers=inner.flag("sentence_transformers"),
     )
 
 

@@ -17,6 +17,15 @@ class Engine(StrEnum):
     VLLM_MINDSPORE = "vllm-mindspore"
 
 
+class Runner(StrEnum):
+    """`--runner`: what the engine makes of a model."""
+
+    AUTO = "auto"
+    GENERATE = "generate"
+    POOLING = "pooling"
+    """Embeddings, classes, rewards: no text."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
     """How one replica is cut over ranks, and how many replicas there are."""
@@ -73,6 +82,7 @@ class Scenario:
     engine: Engine = Engine.VLLM
     engine_version: str | None = None
     parallel: Parallel = Parallel()
+    runner: Runner = Runner.AUTO
     dtype: str = "auto"
     quantization: str | None = None
     kv_cache_dtype: str = "auto"

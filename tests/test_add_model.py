@@ -111,6 +111,20 @@ def test_side_files_belong_to_the_model(tmp_path: Path, folder: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("option", [(), ("--sentence-transformers",)], ids=["in the folder", "said"])
+def test_a_sentence_transformers_checkpoint_may_lack_the_head(
+    tmp_path: Path, folder: Path, option: tuple[str, ...]
+) -> None:
+    untied = {**LLAMA, "tie_word_embeddings": False}
+    home = checkpoint(tmp_path, untied, **({} if option else {"modules": []}))
+    stored = ("--total-parameters", PARAMETERS)
+    assert add("a/b", "--config", home, "--source", "a test", *option, *stored) == 0
+    entry = read_entry("a__b.toml", (folder / "a__b.toml").read_text())
+    assert entry.checkpoint.sentence_transformers is True
+    (tmp_path / "checkpoint" / "modules.json").unlink(missing_ok=True)
+    assert add("a/c", "--config", home, "--source", "a test", *stored) == 1
+
+
 def test_the_shape_of_a_bundled_model_with_another_length(folder: Path) -> None:
     assert (
         add(

@@ -317,6 +317,15 @@ class TestModels:
         )
         assert planned.parameter_bytes_per_rank == parameter_bytes
 
+    def test_what_ships_sentence_transformers_files(self) -> None:
+        ships = {entry.id for entry in catalogue.load_models() if entry.checkpoint.sentence_transformers}
+        assert ships == {
+            "Alibaba-NLP/gte-Qwen2-7B-instruct",
+            "Qwen/Qwen3-Embedding-8B",
+            "intfloat/e5-mistral-7b-instruct",
+        }
+        assert all("modules.json" in catalogue.find_model(model).source for model in ships)
+
     def test_any_case_is_found(self) -> None:
         assert catalogue.find_model(" qwen/qwen3-32b ").id == "Qwen/Qwen3-32B"
 
@@ -393,7 +402,7 @@ class TestReadEntry:
             },
             {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}},
         )
-        checkpoint = Checkpoint(total_size=10, total_parameters=5)
+        checkpoint = Checkpoint(total_size=10, total_parameters=5, sentence_transformers=True)
         text = entry_text("owner/model", config, checkpoint, "a source", datetime.date(2026, 11, 21))
         entry = read_entry("owner__model.toml", text)
         kept = {key: value for key, value in config.raw.items() if key != "bos_token_id"}

@@ -144,6 +144,14 @@ def test_a_sharded_index_gives_the_size_where_the_hub_counted_nothing(
     assert fetch_model("a/b").checkpoint.total_size == total_size
 
 
+def test_a_sentence_transformers_repository_is_known_by_its_list_of_files(stand_in: StandIn) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG, "modules.json": b"never read"}, safetensors=None)
+    stand_in.model("a/c", {"config.json": CONFIG})
+    assert fetch_model("a/b").checkpoint.sentence_transformers is True
+    assert fetch_model("a/c").checkpoint.sentence_transformers is None
+    assert not any("modules.json" in path for path, _ in stand_in.asked)
+
+
 def test_a_revision_is_asked_for_by_name_and_read_by_commit(stand_in: StandIn) -> None:
     stand_in.model("a/b", {"config.json": CONFIG})
     stand_in.answers["/api/models/a/b/revision/refs%2Fpr%2F1"] = stand_in.answers.pop("/api/models/a/b")

@@ -13,7 +13,7 @@ from kvcore.errors import MESSAGES
 from kvcore.model.config import ModelConfig
 from kvcore.present import link
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, scenario_from_request
-from kvcore.scenario import Engine, Measured, Parallel, Scenario, SpeculativeConfig
+from kvcore.scenario import Engine, Measured, Parallel, Runner, Scenario, SpeculativeConfig
 
 WORKED = (
     "model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"
@@ -44,6 +44,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             data_parallel_size=draw(counts(8)),
             enable_expert_parallel=draw(st.booleans()),
         ),
+        runner=draw(st.sampled_from(Runner)),
         dtype=draw(st.sampled_from(DTYPES)),
         quantization=draw(st.sampled_from((None, "fp8"))),
         kv_cache_dtype=draw(st.sampled_from(KV_CACHE_DTYPES)),
@@ -99,9 +100,9 @@ def test_every_field_comes_back(scenario: Scenario) -> None:
 
 def test_every_field_of_a_scenario_is_generated() -> None:
     generated = {
-        "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "dtype", "quantization",
-        "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-        "block_size", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
+        "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "runner", "dtype",
+        "quantization", "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs",
+        "max_num_batched_tokens", "block_size", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
         "disable_hybrid_kv_cache_manager", "speculative_config", "enable_lora", "max_loras", "max_lora_rank",
         "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb", "kv_cache_memory_bytes",
         "num_gpu_blocks_override", "env", "measured",
@@ -256,11 +257,24 @@ def test_a_draft_that_the_catalogue_lacks_travels_in_the_link() -> None:
     assert link.decode(params).scenario.speculative_config == scenario.speculative_config
 
 
+@pytest.mark.parametrize("config", [None, {"tie_word_embeddings": False, "transformers_version": "4.51.3"}])
+def test_what_the_repository_ships_travels_in_the_link(config: dict[str, object] | None) -> None:
+    model = "Qwen/Qwen3-Embedding-8B"
+    own = None if config is None else {**catalogue.find_model(model).config.raw, **config}
+    request = {"model": model, "accelerator": "H100-80GB", "runner": "generate", "config": own}
+    scenario = scenario_from_request({name: value for name, value in request.items() if value is not None})
+    params = link.encode(scenario)
+    assert params["runner"] == "generate"
+    assert ("checkpoint.sentence_transformers" in params) is (config is not None)
+    assert link.decode(params).scenario == scenario
+    assert scenario.checkpoint.sentence_transformers is True
+
+
 def test_what_absent_means_is_frozen() -> None:
     """A link of version 1 leaves these out; a change here changes what old links say."""
     assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
-        "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None, "block_size": None,
-        "enforce_eager": False, "enable_prefix_caching": None, "enable_chunked_prefill": None,
+        "runner": "auto", "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None,
+        "block_size": None, "enforce_eager": False, "enable_prefix_caching": None, "enable_chunked_prefill": None,
         "disable_hybrid_kv_cache_manager": False, "enable_lora": False, "max_loras": 1, "max_lora_rank": 16,
         "fully_sharded_loras": False, "language_model_only": False,
         "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,

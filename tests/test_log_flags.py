@@ -67,6 +67,18 @@ def model_of(text: str) -> str | None:
             SpeculativeConfig(method="draft_model", model="small", num_speculative_tokens=5),
         ),
         ("'speculative_config': None", "speculative_config", None),
+        ("'runner': 'pooling'", "runner", "pooling"),
+        ("'runner': 'generate'", "runner", "generate"),
+        ("'runner': 'auto'", "runner", None),
+        ("'runner': 'draft'", "runner", None),
+        ("'task': 'embed'", "runner", "pooling"),
+        ("'task': 'embedding'", "runner", "pooling"),
+        ("'task': 'classify'", "runner", "pooling"),
+        ("'task': 'generate'", "runner", "generate"),
+        ("'task': 'auto'", "runner", None),
+        ("'runner_type': 'pooling'", "runner", "pooling"),
+        ("'pooler_config': PoolerConfig(pooling_type='LAST', normalize=True)", "runner", "pooling"),
+        ("'pooler_config': None", "runner", None),
     ],
 )
 def test_value_of_a_flag(value: str, name: str, expected: Any) -> None:

@@ -330,3 +330,25 @@ def test_app_and_page_stay_short() -> None:
     assert len((root / "app.py").read_text().splitlines()) <= 60
     for page in (root / "pages").glob("*.py"):
         assert len(page.read_text().splitlines()) <= 150, page.name
+
+
+class TestPooling:
+    PARAMS: ClassVar = {"model": "Qwen/Qwen3-Embedding-8B", "accelerator": "H100-80GB"}
+
+    def test_it_says_that_the_model_pools_and_how_to_generate(self) -> None:
+        app = open_app(self.PARAMS)
+        assert "Sentence Transformers" in seen(app)
+        assert "Pass --runner generate to generate text instead" in seen(app)
+        assert "Sentence Transformers" not in seen(open_app(self.PARAMS | {"runner": "generate"}))
+
+    def test_the_runner_is_chosen_in_the_sidebar(self) -> None:
+        app = open_app(self.PARAMS)
+        runner = next(box for box in app.selectbox if box.label == "Runner")
+        checked(runner.select("generate").run())
+        assert params(app)["runner"] == "generate"
+        assert "Sentence Transformers" not in seen(app)
+
+    def test_a_model_that_keeps_nothing_has_a_page(self) -> None:
+        app = open_app({"model": "Alibaba-NLP/gte-Qwen2-7B-instruct", "accelerator": "H100-80GB"})
+        assert metrics(app)["Requests at once"] == DASH
+        assert "no KV cache is kept" in seen(app)

@@ -9,7 +9,7 @@ from kvcore.plan import plan
 from kvcore.present import choices
 from kvcore.present.edit import memory_override_gib, with_field, with_model
 from kvcore.request import scenario_from_request
-from kvcore.scenario import Checkpoint
+from kvcore.scenario import Checkpoint, Runner
 
 START = scenario_from_request(
     {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": 8, "max_model_len": 32768}
@@ -69,6 +69,13 @@ def test_another_model_that_takes_everything_changes_nothing_else() -> None:
     adjusted = with_model(START, entry.id, entry.config, entry.checkpoint)
     assert adjusted.fields == ()
     assert adjusted.scenario.parallel == START.parallel
+
+
+def test_another_model_leaves_the_runner_to_the_engine() -> None:
+    entry = catalogue.find_model("Qwen/Qwen3-14B")
+    pooling = with_field(START, "runner", Runner.POOLING)
+    assert pooling.runner is Runner.POOLING
+    assert with_model(pooling, entry.id, entry.config, entry.checkpoint).scenario.runner is Runner.AUTO
 
 
 def test_only_sizes_that_the_engine_takes_are_offered() -> None:

@@ -133,3 +133,13 @@ class TestOverrides:
 
     def test_a_plan_without_overrides_has_no_steps(self) -> None:
         assert override_steps(present_plans.fits()) == ()
+
+
+def test_the_head_that_is_dropped_has_a_line_of_its_own() -> None:
+    pooling = present_plans.request(model="Qwen/Qwen3-Embedding-8B")
+    rows = {row.label: row for row in explain.number_rows(pooling, explain.figures(pooling), EN)}
+    assert rows["Output head that the pooling runner drops"].value == "1.16 GiB"
+    assert rows["Weights"].formula == "parameters + buffers + loading − dropped_head"
+    generating = present_plans.request(model="Qwen/Qwen3-Embedding-8B", runner="generate")
+    labels = [row.label for row in explain.number_rows(generating, explain.figures(generating), EN)]
+    assert "Output head that the pooling runner drops" not in labels

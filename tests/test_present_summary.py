@@ -104,3 +104,12 @@ def test_model_ids_are_not_part_of_any_sentence() -> None:
     plan = present_plans.fits()
     texts = [summary.verdict_sentence(plan, EN).text, *summary.scenario_line(plan, EN)]
     assert not any("Qwen" in text for text in texts)
+
+
+def test_a_model_that_keeps_nothing_of_a_request_has_no_concurrency() -> None:
+    plan = present_plans.request(model="Alibaba-NLP/gte-Qwen2-7B-instruct")
+    sentence = summary.verdict_sentence(plan, EN)
+    assert sentence.outcome is Outcome.FITS
+    assert sentence.text.startswith("Fits: nothing is kept of a request, and +")
+    first = summary.cards(plan, None, explain.figures(plan), EN)[0]
+    assert (first.value, first.note) == (DASH, "nothing is kept of a request")

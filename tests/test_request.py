@@ -39,6 +39,8 @@ def request(**fields: Any) -> dict[str, Any]:
         ("dtype", "bf17"),
         ("kv_cache_dtype", "fp4"),
         ("engine", "tgi"),
+        ("runner", "embed"),
+        ("runner", True),
         ("engine_version", 5),
         ("enforce_eager", "yes"),
         ("block_size", []),
@@ -67,6 +69,11 @@ def test_a_wrong_value_names_its_field(field: str, value: object) -> None:
         ({"accelerator": {"memory_gib": None}}, "missing-field", "accelerator.memory_gib"),
         ({"accelerator": {"memory_gib": -1}}, "invalid-value", "accelerator.memory_gib"),
         ({"checkpoint": {"total_size": -1}}, "invalid-value", "checkpoint.total_size"),
+        (
+            {"checkpoint": {"sentence_transformers": 1}},
+            "invalid-value",
+            "checkpoint.sentence_transformers",
+        ),
         ({"speculative_config": {}}, "missing-field", "speculative_config.method"),
         ({"env": {"A": [1]}}, "invalid-value", "env.A"),
     ],
@@ -81,6 +88,25 @@ def test_a_request_needs_a_model() -> None:
     with pytest.raises(KvPlannerError) as caught:
         scenario_from_request({"accelerator": {"memory_gib": 24.0}})
     assert (caught.value.code, caught.value.field) == ("missing-field", "model")
+
+
+@pytest.mark.parametrize(
+    ("fields", "ships"),
+    [
+        ({}, True),
+        ({"checkpoint": {"total_size": 10}}, True),
+        ({"checkpoint": {"sentence_transformers": False}}, False),
+        ({"config": {"model_type": "qwen3"}}, True),
+        ({"config": {"model_type": "qwen3"}, "checkpoint": {"total_size": 10}}, True),
+        ({"config": {"model_type": "qwen3"}, "model": "my/tune"}, None),
+        ({"config": {"model_type": "qwen3"}, "model": None}, None),
+        ({"model": "Qwen/Qwen3-8B"}, None),
+    ],
+)
+def test_a_label_names_the_repository(fields: dict[str, Any], ships: bool | None) -> None:
+    scenario = scenario_from_request({"model": "Qwen/Qwen3-Embedding-8B", **fields})
+    assert scenario.checkpoint.sentence_transformers is ships
+    assert scenario.checkpoint.total_size == fields.get("checkpoint", {}).get("total_size")
 
 
 def test_null_takes_the_default() -> None:

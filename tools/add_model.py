@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from kvcore.catalogue import find_model  # noqa: E402
 from kvcore.catalogue.models import FOLDER, Checkpoint, entry_file_name, entry_text  # noqa: E402
 from kvcore.errors import KvPlannerError  # noqa: E402
-from kvcore.hub import ID, fetch_model  # noqa: E402
+from kvcore.hub import ID, SENTENCE_TRANSFORMERS, fetch_model  # noqa: E402
 from kvcore.memory.weights import DTYPE_BYTES  # noqa: E402
 from kvcore.model.config import ModelConfig  # noqa: E402
 from kvcore.plan import Plan, plan  # noqa: E402
@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def doubt(config: ModelConfig, checkpoint: Checkpoint) -> str:
     """Why the model should not be added; empty when nothing speaks against it."""
-    planned = plan(Scenario(model="", config=config, measured=Measured(available_kv_gib=1e5)))
+    planned = plan(
+        Scenario(model="", config=config, checkpoint=checkpoint, measured=Measured(available_kv_gib=1e5))
+    )
     if planned.architecture.uncounted:
         return f"not counted: {', '.join(planned.architecture.uncounted)}"
     published = checkpoint.total_size
@@ -81,14 +83,15 @@ def doubt(config: ModelConfig, checkpoint: Checkpoint) -> str:
 
 
 def _stored_bytes(planned: Plan) -> Iterator[int]:
-    """What a checkpoint of that model may hold: with or without a second copy of a tied embedding, with or without
-    the draft layers that are only loaded for speculative decoding."""
+    """What a checkpoint of that model may hold: with or without a second copy of a tied embedding, the output head
+    that a pooling model does without, or the draft layers that are only loaded for speculative decoding."""
     language = planned.scenario.config.language
     embedding = (language.optional_integer("vocab_size") or 0) * (
         language.optional_integer("hidden_size") or 0
     )
     embedding_bytes = embedding * DTYPE_BYTES[planned.resolved.dtype]
-    for extra in (0, embedding_bytes, *_draft_bytes(planned.scenario)):
+    head_bytes = planned.weights.dropped_head
+    for extra in (0, embedding_bytes, -head_bytes, *_draft_bytes(planned.scenario)):
         yield planned.parameter_bytes_per_rank + extra
 
 
@@ -113,11 +116,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
     parser.add_argument("--total-size", type=int, help="bytes of the tensors in the safetensors files")
     parser.add_argument("--total-parameters", type=int)
+    parser.add_argument(
+        "--sentence-transformers",
+        action="store_true",
+        help="the repository ships modules.json; seen by itself on the Hub and in a folder",
+    )
     return parser
 
 
 def _find(arguments: argparse.Namespace) -> Found:
-    given = Checkpoint(total_size=arguments.total_size, total_parameters=arguments.total_parameters)
+    given = Checkpoint(
+        total_size=arguments.total_size,
+        total_parameters=arguments.total_parameters,
+        sentence_transformers=_ships_modules(arguments),
+    )
     if arguments.config is None and arguments.same_as is None:
         answer = fetch_model(arguments.id, revision=arguments.revision)
         source = f"huggingface.co/{arguments.id} at {answer.revision[:12]}"
@@ -129,6 +141,11 @@ def _find(arguments: argparse.Namespace) -> Found:
         source = f"values of {arguments.same_as}: {arguments.source}"
         return Found(_with(config, arguments.set), given, source)
     return Found(_with(_from_files(arguments.config), arguments.set), given, arguments.source)
+
+
+def _ships_modules(arguments: argparse.Namespace) -> bool | None:
+    lies_there = arguments.config is not None and (arguments.config / SENTENCE_TRANSFORMERS).is_file()
+    return True if arguments.sentence_transformers or lies_there else None
 
 
 def _with(config: ModelConfig, assignments: Sequence[str]) -> ModelConfig:

@@ -2,10 +2,11 @@
 
 from kvcore.catalogue.accelerators import find_accelerator, load_accelerators
 from kvcore.catalogue.card_from_facts import accelerator_from_facts
-from kvcore.catalogue.models import find_model, load_models, model_ids
+from kvcore.catalogue.models import bundled_model, find_model, load_models, model_ids
 
 __all__ = [
     "accelerator_from_facts",
+    "bundled_model",
     "find_accelerator",
     "find_model",
     "load_accelerators",

@@ -5,6 +5,7 @@ source = "where the facts were read"
 checked = 2026-11-21
 total_size = 65524246528          # optional: bytes of the checkpoint's tensors
 total_parameters = 32762123264    # optional
+sentence_transformers = true      # optional: whether the repository ships modules.json
 nulls = ["sliding_window"]        # optional: keys that the config states as null, which TOML cannot
 [config]                          # keys of config.json that a reader may need
 [hf_quant_config]                 # optional: the side file of ModelOpt checkpoints
@@ -32,7 +33,9 @@ FOLDER: Final = Path(__file__).parent / "models"
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _REQUIRED: Final = frozenset(("id", "source", "checked", "config"))
 _QUANTIZATION: Final = frozenset(("quantization_config", "compression_config"))
-_OPTIONAL: Final = frozenset(("total_size", "total_parameters", "nulls", "hf_quant_config"))
+_OPTIONAL: Final = frozenset(
+    ("total_size", "total_parameters", "sentence_transformers", "nulls", "hf_quant_config")
+)
 
 IRRELEVANT: Final = frozenset(
     """
@@ -58,11 +61,13 @@ IRRELEVANT: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """Facts about the stored weights, where known."""
+    """Facts about a repository that its config.json does not state, where known."""
 
     total_size: int | None = None
     """Bytes of all safetensors files' tensors."""
     total_parameters: int | None = None
+    sentence_transformers: bool | None = None
+    """Whether it ships modules.json, by which the engine knows a Sentence Transformers model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,13 +102,19 @@ def find_model(model: str) -> ModelEntry:
         >>> find_model("qwen/qwen3-32b").id
         'Qwen/Qwen3-32B'
     """
-    known = _by_lower_id().get(model.strip().lower())
+    known = bundled_model(model)
     if known is None:
         near = difflib.get_close_matches(model[:200], model_ids(), n=3, cutoff=0.5)
         raise CatalogueError(
             "unknown-model", field="model", value=model, near=", ".join(near) or "a bundled model"
         )
-    return _load(known)
+    return known
+
+
+def bundled_model(model: str) -> ModelEntry | None:
+    """The model with this id, whatever its case; None for any other name, without a search for near ones."""
+    known = _by_lower_id().get(model.strip().lower())
+    return None if known is None else _load(known)
 
 
 @cache
@@ -152,6 +163,8 @@ def read_entry(file_name: str, text: str) -> ModelEntry:
         value = table.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise refuse(f"{name} is a positive whole number")
+    if not isinstance(table.get("sentence_transformers", True), bool):
+        raise refuse("sentence_transformers is true or false")
     for name in ("config", "hf_quant_config"):
         if not isinstance(table.get(name, {}), dict):
             raise refuse(f"{name} is a table")
@@ -176,7 +189,9 @@ def read_entry(file_name: str, text: str) -> ModelEntry:
         id=table["id"],
         config=ModelConfig.from_mapping(config, hf_quant_config),
         checkpoint=Checkpoint(
-            total_size=table.get("total_size"), total_parameters=table.get("total_parameters")
+            total_size=table.get("total_size"),
+            total_parameters=table.get("total_parameters"),
+            sentence_transformers=table.get("sentence_transformers"),
         ),
         source=table["source"],
         checked=table["checked"].isoformat(),
@@ -208,6 +223,8 @@ def entry_text(
         lines.append(f"total_size = {checkpoint.total_size}")
     if checkpoint.total_parameters:
         lines.append(f"total_parameters = {checkpoint.total_parameters}")
+    if checkpoint.sentence_transformers:
+        lines.append("sentence_transformers = true")
     if nulls := list(_nulls(facts)):
         lines.append(f"nulls = {_toml(nulls)}")
     lines += ["", "[config]", *_pairs(_with_quantization(facts, fold))]

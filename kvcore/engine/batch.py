@@ -18,6 +18,8 @@ SMALL_BATCH: Final = (2048, 256)
 
 V0_TOKENS: Final = 2048
 V0_MULTIMODAL_TOKENS: Final = 5120
+V0_POOLING_TOKENS: Final = 32_768
+"""Source: vllm/config.py:_POOLING_MODEL_MAX_NUM_BATCHED_TOKENS (0.8.5)."""
 V0_SEQUENCES: Final = 256
 V0_CHUNKED_LENGTH: Final = 32_768
 """V0 turns chunked prefill on above this length. Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5)."""
@@ -52,10 +54,14 @@ def batch_defaults(tiers: str, accelerator: Accelerator) -> BatchDefaults:
     return BatchDefaults(max_num_batched_tokens=tokens, max_num_seqs=sequences)
 
 
-def v0_tokens(*, max_model_len: int, enable_chunked_prefill: bool, is_multimodal: bool) -> int:
+def v0_tokens(
+    *, max_model_len: int, enable_chunked_prefill: bool, is_multimodal: bool, is_pooling: bool = False
+) -> int:
     """V0's default max_num_batched_tokens: a whole prompt, unless prefills are cut.
 
     Source: vllm/config.py:SchedulerConfig.__post_init__ (0.6.6, 0.8.5).
     """
     tokens = V0_TOKENS if enable_chunked_prefill else max(max_model_len, V0_TOKENS)
+    if is_pooling:
+        tokens = max(tokens, V0_POOLING_TOKENS)
     return max(tokens, V0_MULTIMODAL_TOKENS) if is_multimodal else tokens

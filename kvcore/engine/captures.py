@@ -76,11 +76,16 @@ def _sixteens(largest: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= largest)
 
 
-def capture_modes(*, rule: str, is_v0: bool, is_hybrid: bool, is_encoder_decoder: bool) -> tuple[str, ...]:
-    """Which sets of graphs are captured. `rule` is the switch `graph_modes`.
+def capture_modes(
+    *, rule: str, is_v0: bool, is_hybrid: bool, is_encoder_decoder: bool, is_pooling: bool = False
+) -> tuple[str, ...]:
+    """Which sets of graphs are captured. `rule` is the switch `graph_modes`. The pooling runner of V1 has no full ones.
 
-    Source: vllm/config/compilation.py:CUDAGraphMode (0.10.2, 0.11.0, 0.32.0).
+    Source: vllm/config/compilation.py:CUDAGraphMode (0.10.2, 0.11.0, 0.32.0), vllm/config/vllm.py:
+    VllmConfig.__post_init__ (0.12.0, 0.33.0), vllm/config/__init__.py (0.11.0).
     """
+    if is_pooling and not is_v0:
+        return ("PIECEWISE",)
     if is_v0 or (is_encoder_decoder and rule == "full-and-piecewise"):
         return ("FULL",)
     if rule == "full-and-piecewise" or (rule == "full-for-hybrids" and is_hybrid):

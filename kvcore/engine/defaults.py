@@ -13,6 +13,7 @@ from kvcore.engine.availability import check_availability
 from kvcore.engine.backends import attention_kind, backend_row, capability_number, kv_storage_dtype
 from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
 from kvcore.engine.captures import LIMIT, capture_modes, capture_sizes, model_capture_limit
+from kvcore.engine.pooling import falls_back_to_v0, runner_notices, runner_of, scheduling_runner
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
 from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, planned_release, plugin_of
@@ -21,7 +22,7 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentState
 from kvcore.model.context import default_max_model_len, derived_max_model_len
 from kvcore.model.quantization import read_quantization
-from kvcore.scenario import Scenario
+from kvcore.scenario import Runner, Scenario
 
 TORCH_NAMES: Final = {"half": "float16", "float": "float32"}
 BFLOAT16_CAPABILITY: Final = 80
@@ -43,6 +44,8 @@ class Traits:
     is_hybrid: bool
     is_attention_free: bool
     is_encoder_decoder: bool
+    is_bidirectional: bool
+    """Each token looks at all others, and nothing is kept of a request."""
     has_chunked_local: bool
 
 
@@ -58,6 +61,7 @@ def traits_of(architecture: Architecture) -> Traits:
         is_hybrid=bool(recurrent and others),
         is_attention_free=bool(recurrent and not others),
         is_encoder_decoder=any(isinstance(cache, CrossAttention) for cache in caches),
+        is_bidirectional=not caches,
         has_chunked_local=any(isinstance(cache, ChunkedLocal) for cache in caches),
     )
 
@@ -75,13 +79,18 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     check_availability(scenario, version)
     traits = traits_of(architecture)
     quantization = read_quantization(scenario.config, scenario.quantization)
-    is_v0 = runs_v0(switches, scenario, architecture, accelerator)
+    runner = runner_of(scenario)
+    scheduling = scheduling_runner(scenario, runner)
+    is_v0 = runs_v0(switches, scenario, architecture, accelerator) or falls_back_to_v0(
+        switches, scenario, scheduling
+    )
     notices = list(release.notices)
     if scenario.accelerator is None:
         notices.append(
             Notice(code="accelerator-assumed", field="accelerator", params={"name": accelerator.name})
         )
-    dtype = _dtype(scenario, architecture, accelerator, notices)
+    notices += runner_notices(scenario, architecture, runner, version)
+    dtype = _dtype(scenario, architecture, accelerator, runner, notices)
     kv_cache_dtype = kv_storage_dtype(
         asked=scenario.kv_cache_dtype,
         declared=quantization.kv_cache_dtype,
@@ -93,19 +102,27 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         switches=switches,
     )
     max_model_len, derived = _lengths(scenario, architecture, version, notices)
-    chunked = _chunked_prefill(scenario, traits, architecture, is_v0, max_model_len)
-    tokens, sequences = _batch(scenario, architecture, accelerator, switches, is_v0, chunked, max_model_len)
-    method, speculative_tokens = speculation_of(scenario, architecture)
-    use_v2 = uses_v2_runner(
-        switches=switches,
-        scenario=scenario,
-        is_moe=architecture.moe is not None,
-        is_plain=not traits.recurrent,
-        is_quantized=bool(quantization.method and quantization.method != "unquantized"),
-        method=method,
+    is_pooling = scheduling is Runner.POOLING
+    chunked = _chunked_prefill(scenario, traits, architecture, is_v0, is_pooling, max_model_len)
+    tokens, sequences = _batch(
+        scenario, architecture, accelerator, switches, is_v0, is_pooling, chunked, max_model_len
     )
-    asynchronous = is_async(switches, method, use_v2, scenario.parallel.pipeline_parallel_size)
-    prefix_caching = _prefix_caching(scenario, traits, switches, is_v0)
+    method, speculative_tokens = speculation_of(scenario, architecture)
+    use_v2, schedules_v2 = (
+        uses_v2_runner(
+            switches=switches,
+            scenario=scenario,
+            is_moe=architecture.moe is not None,
+            is_plain=not traits.recurrent,
+            is_quantized=bool(quantization.method and quantization.method != "unquantized"),
+            method=method,
+            runner=running,
+        )
+        for running in (runner, scheduling)
+    )
+    stages = scenario.parallel.pipeline_parallel_size
+    asynchronous = is_async(switches, method, schedules_v2, stages, scheduling)
+    prefix_caching = _prefix_caching(scenario, traits, switches, is_v0, is_pooling)
     backend, block_size = _backend(scenario, traits, kv_cache_dtype, accelerator, release, is_v0)
     sizes, modes = _captures(
         scenario,
@@ -117,6 +134,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         sequences,
         speculative_tokens,
         model_capture_limit(architecture.model_type, version),
+        runner is Runner.POOLING,
     )
     return Resolved(
         engine=scenario.engine,
@@ -136,15 +154,14 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         enable_prefix_caching=prefix_caching,
         enable_chunked_prefill=chunked,
         async_scheduling=asynchronous,
-        max_concurrent_batches=max_concurrent_batches(
-            asynchronous, use_v2, scenario.parallel.pipeline_parallel_size
-        ),
+        max_concurrent_batches=max_concurrent_batches(asynchronous, schedules_v2, stages),
         use_v2_model_runner=use_v2,
         hybrid_kv_cache_manager=_hybrid_manager(scenario, traits, switches, method),
         mamba_cache_mode=_mamba_mode(traits, switches, prefix_caching, speculative_tokens > 0),
         attention_backend=backend,
         cudagraph_capture_sizes=sizes,
         cudagraph_modes=modes,
+        runner=runner,
         num_speculative_tokens=speculative_tokens,
         speculative_method=method,
         num_gpu_blocks_override=scenario.num_gpu_blocks_override,
@@ -175,13 +192,17 @@ def runs_v0(
 
 
 def _dtype(
-    scenario: Scenario, architecture: Architecture, accelerator: Accelerator, notices: list[Notice]
+    scenario: Scenario,
+    architecture: Architecture,
+    accelerator: Accelerator,
+    runner: Runner,
+    notices: list[Notice],
 ) -> str:
     """Source: vllm/config/model.py:_resolve_auto_dtype, vllm/platforms/cuda.py:check_if_supports_dtype (0.32.0)."""
     asked = TORCH_NAMES.get(scenario.dtype, scenario.dtype)
     name = architecture.dtype if asked == "auto" else asked
     if asked == "auto" and name == "float32":
-        name = "bfloat16"
+        name = "float16" if runner is Runner.POOLING else "bfloat16"
     is_old_card = accelerator.vendor is Vendor.NVIDIA and capability_number(accelerator) < BFLOAT16_CAPABILITY
     if name != "bfloat16" or not is_old_card:
         return name
@@ -213,15 +234,25 @@ def _lengths(
 
 
 def _chunked_prefill(
-    scenario: Scenario, traits: Traits, architecture: Architecture, is_v0: bool, max_model_len: int
+    scenario: Scenario,
+    traits: Traits,
+    architecture: Architecture,
+    is_v0: bool,
+    is_pooling: bool,
+    max_model_len: int,
 ) -> bool:
-    """Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5), is_chunked_prefill_supported (0.32.0)."""
+    """V1 does not cut what it pools where each token looks at all others; V0 cuts nothing that it pools.
+
+    Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5), _set_default_args_v1 (0.10.2),
+    vllm/config/model.py:ModelConfig.is_chunked_prefill_supported (0.32.0).
+    """
     if scenario.enable_chunked_prefill is not None:
         return scenario.enable_chunked_prefill
     if not is_v0:
-        return not traits.is_encoder_decoder
+        return not traits.is_encoder_decoder and not (is_pooling and traits.is_bidirectional)
     return (
-        max_model_len > V0_CHUNKED_LENGTH
+        not is_pooling
+        and max_model_len > V0_CHUNKED_LENGTH
         and not architecture.is_multimodal
         and not architecture.is_mla
         and not scenario.enable_lora
@@ -235,6 +266,7 @@ def _batch(
     accelerator: Accelerator,
     switches: Switches,
     is_v0: bool,
+    is_pooling: bool,
     chunked: bool,
     max_model_len: int,
 ) -> tuple[int, int]:
@@ -250,6 +282,7 @@ def _batch(
             max_model_len=max_model_len,
             enable_chunked_prefill=chunked,
             is_multimodal=architecture.is_multimodal,
+            is_pooling=is_pooling,
         )
     elif tokens is None:
         tokens = defaults.max_num_batched_tokens
@@ -270,13 +303,17 @@ def _batch(
     return tokens, sequences
 
 
-def _prefix_caching(scenario: Scenario, traits: Traits, switches: Switches, is_v0: bool) -> bool:
+def _prefix_caching(
+    scenario: Scenario, traits: Traits, switches: Switches, is_v0: bool, is_pooling: bool
+) -> bool:
     """Source: vllm/config/model.py:ModelConfig.is_prefix_caching_supported (0.19.0, 0.32.0)."""
     if traits.recurrent and switches.hybrid_prefix_caching == "unsupported":
         return False
     if scenario.enable_prefix_caching is not None:
         return scenario.enable_prefix_caching
     if is_v0 or traits.is_encoder_decoder or traits.is_attention_free:
+        return False
+    if is_pooling and traits.is_bidirectional:
         return False
     return not traits.is_hybrid or switches.hybrid_prefix_caching == "on"
 
@@ -334,6 +371,7 @@ def _captures(
     sequences: int,
     speculative_tokens: int,
     model_limit: int,
+    is_pooling: bool,
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Graph sizes and modes; none when eager."""
     if scenario.enforce_eager:
@@ -352,5 +390,6 @@ def _captures(
         is_v0=is_v0,
         is_hybrid=bool(traits.recurrent),
         is_encoder_decoder=traits.is_encoder_decoder,
+        is_pooling=is_pooling,
     )
     return sizes, modes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from kvcore.errors import Notice
-from kvcore.scenario import Engine
+from kvcore.scenario import Engine, Runner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +44,8 @@ class Resolved:
     cudagraph_capture_sizes: tuple[int, ...]
     cudagraph_modes: tuple[str, ...]
     """Which graph sets are captured: PIECEWISE, FULL."""
+    runner: Runner = Runner.GENERATE
+    """generate or pooling."""
     num_speculative_tokens: int = 0
     speculative_method: str = ""
     """ngram, eagle, eagle3, mtp, draft_model, ...; "" without speculative decoding."""

@@ -8,7 +8,7 @@ from typing import Final
 from kvcore.engine.draft import proposed_tokens
 from kvcore.engine.versions import Switches
 from kvcore.model.architecture import Architecture
-from kvcore.scenario import Scenario
+from kvcore.scenario import Runner, Scenario
 
 PLAIN_ARCHITECTURES: Final = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"})
 LISTED_EXPERTS: Final = frozenset(
@@ -42,11 +42,19 @@ def speculation_of(scenario: Scenario, architecture: Architecture) -> tuple[str,
 
 
 def uses_v2_runner(
-    *, switches: Switches, scenario: Scenario, is_moe: bool, is_plain: bool, is_quantized: bool, method: str
+    *,
+    switches: Switches,
+    scenario: Scenario,
+    is_moe: bool,
+    is_plain: bool,
+    is_quantized: bool,
+    method: str,
+    runner: Runner = Runner.GENERATE,
 ) -> bool:
-    """Whether the V2 model runner is used. `is_plain`: no recurrent layers.
+    """Whether the V2 model runner is used. `is_plain`: no recurrent layers. It pools only where it is everybody's.
 
-    Source: vllm/config/vllm.py:VllmConfig.use_v2_model_runner (0.23.0, 0.28.0, 0.32.0).
+    Source: vllm/config/vllm.py:VllmConfig.use_v2_model_runner, _is_default_v2_model_runner_model (0.22.1, 0.23.0,
+    0.28.0, 0.32.0).
     """
     rule = switches.model_runner_v2
     asked = scenario.env.get("VLLM_USE_V2_MODEL_RUNNER")
@@ -54,7 +62,7 @@ def uses_v2_runner(
         return False
     if asked in ("0", "1"):
         return asked == "1"
-    if method in NO_V2_METHODS[rule == "all"]:
+    if method in NO_V2_METHODS[rule == "all"] or (runner is Runner.POOLING and rule != "all"):
         return False
     names = frozenset(scenario.config.architectures)
     is_listed = bool(names & LISTED_EXPERTS)
@@ -72,11 +80,15 @@ def uses_v2_runner(
     return False
 
 
-def is_async(switches: Switches, method: str, use_v2: bool, stages: int) -> bool:
+def is_async(
+    switches: Switches, method: str, use_v2: bool, stages: int, runner: Runner = Runner.GENERATE
+) -> bool:
     """Whether the next batch is scheduled while one runs.
 
-    Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.14.1, 0.32.0).
+    Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.14.1, 0.19.1, 0.20.2, 0.32.0).
     """
+    if runner is Runner.POOLING and not switches.async_pooling:
+        return False
     return switches.async_scheduling and method not in NOT_ASYNC_METHODS and (use_v2 or stages == 1)
 
 

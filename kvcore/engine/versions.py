@@ -43,6 +43,10 @@ class Switches:
     """Which cards get large batches: by-memory, not-a100, huge, not-gb10; each keeps what the ones before it do."""
     clips_batch: bool
     async_scheduling: bool
+    async_pooling: bool
+    """The pooling runner schedules ahead as well."""
+    v1_pooling: bool
+    """V1 pools."""
     model_runner_v2: str
     """Which models take the V2 runner: never, opt-in, qwen3, plain, listed, dense, all."""
     hybrid_prefix_caching: str

@@ -15,7 +15,7 @@ from typing import Final
 from kvcore.errors import shorten
 from kvcore.evidence.log_text import LogText, message_of
 from kvcore.evidence.startup_log import FlagLine, LogFlags
-from kvcore.scenario import SpeculativeConfig
+from kvcore.scenario import Runner, SpeculativeConfig
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
 MAX_ARGUMENT_LINES: Final = 32
@@ -29,6 +29,9 @@ _DECIMAL: Final = re.compile(r"\d{0,12}\.?\d{0,12}(?:[eE]-?\d{1,2})?")
 _WORD: Final = re.compile(r"[a-z][a-z0-9_\-]{0,39}")
 _HUMAN: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kKmMgG])")
 _HUMAN_FACTORS: Final = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+
+POOLING_TASKS: Final = frozenset({"embed", "embedding", "classify", "score", "reward", "encode"})
+"""Source: vllm/config.py:_RUNNER_TASKS (0.8.5, 0.9.2)."""
 
 Value = int | float | str | bool | SpeculativeConfig | Mapping[str, int]
 Reader = Callable[[str], Value | None]
@@ -90,6 +93,14 @@ def _word(text: str) -> str | None:
     return text if _WORD.fullmatch(text) and text not in ("none", "null") else None
 
 
+def _runner(text: str) -> str | None:
+    """`--runner`, `--task` of older releases, and the pooler's settings that only the pooling runner has."""
+    word = _word(text)
+    if word in POOLING_TASKS or text.startswith("PoolerConfig("):
+        return Runner.POOLING.value
+    return word if word in (Runner.GENERATE.value, Runner.POOLING.value) else None
+
+
 def _limits(text: str) -> Mapping[str, int] | None:
     limits: dict[str, int] = {}
     for name, value in _pairs(_unquoted(text)):
@@ -132,6 +143,7 @@ _READERS: Final[Mapping[str, Reader]] = {
     "data_parallel_size": _whole(1, 65536),
     "decode_context_parallel_size": _whole(1, 1024),
     "enable_expert_parallel": _switch,
+    "runner": _runner,
     "dtype": _word,
     "quantization": _word,
     "kv_cache_dtype": _word,
@@ -155,6 +167,9 @@ _READERS: Final[Mapping[str, Reader]] = {
 }
 _NAMES: Final[Mapping[str, str]] = {
     "max_seq_len": "max_model_len",
+    "runner_type": "runner",
+    "task": "runner",
+    "pooler_config": "runner",
     "chunked_prefill_enabled": "enable_chunked_prefill",
     "kv_cache_memory": "kv_cache_memory_bytes",
     "tp": "tensor_parallel_size",

@@ -102,6 +102,7 @@ class LogFlags:
     data_parallel_size: int | None = None
     decode_context_parallel_size: int | None = None
     enable_expert_parallel: bool | None = None
+    runner: str | None = None
     dtype: str | None = None
     quantization: str | None = None
     kv_cache_dtype: str | None = None

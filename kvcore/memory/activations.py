@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from packaging.version import Version
@@ -12,6 +12,7 @@ from kvcore.memory.encoder import takes_images_or_video
 from kvcore.memory.setting import Setting, has_indexer
 from kvcore.memory.tables import SamplerRow, activation_tables
 from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.scenario import Runner
 from kvcore.units import GIB, ceil_div
 
 INDEXER_ENTRY_BYTES: Final = 132
@@ -47,6 +48,8 @@ NO_WORKSPACE: Final = ("fp4", "modelopt_mixed")
 Source: vllm/model_executor/layers/fused_moe/flashinfer_trtllm_moe.py (0.32.0).
 """
 
+FLOAT32_BYTES: Final = 4
+
 VOCABULARY_MULTIPLE: Final = 64
 """Logits of a vocabulary that is no multiple are copied. Source: vllm/.../vocab_parallel_embedding.py (0.32.0)."""
 
@@ -55,26 +58,28 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
     """Peak activation bytes of the profile run on one rank.
 
     max(layers, sampling, vision encoder) + what stays allocated (encoder outputs, expert and indexer workspaces).
-    Only the last pipeline stage samples.
+    Only the last pipeline stage samples. The pooling runner pools there instead.
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run (0.19.0, 0.32.0).
     """
     row = sampler_row(setting.runner, setting.resolved.version)
     body = body_bytes(setting)
-    sampler = sampler_bytes(setting, row) if setting.is_last else 0
+    pools = setting.resolved.runner is Runner.POOLING
+    last = pooler_bytes if pools else partial(sampler_bytes, row=row)
+    sampler = last(setting) if setting.is_last else 0
     encoder, outputs = encoder_bytes(setting) if setting.is_first else (0, 0)
     experts = expert_workspace_bytes(setting)
     stays = setting.resolved.version >= EXPERT_WORKSPACE_STAYS
     kept = outputs + indexer_bytes(setting) + (experts if stays else 0)
     layers = body + (0 if stays else experts)
-    head = head_copy_bytes(setting, row) if setting.is_last else 0
+    head = head_copy_bytes(setting, row) if setting.is_last and not pools else 0
     value = max(layers, sampler, encoder, head) + kept
     spread = max(row.spread_gib * GIB, row.spread_share * value)
     if encoder > max(layers, sampler, head):
         spread = activation_tables().encoder.spread_share * value
     parts = (
         _part("layers", layers),
-        _part("sampling", max(sampler, head)),
+        _part("pooling" if pools else "sampling", max(sampler, head)),
         _part("encoder", encoder),
         _part("kept", kept),
     )
@@ -82,7 +87,7 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
         name="activations",
         value=value,
         unit=Unit.BYTES,
-        formula="max({layers}, {sampling}, {encoder}) + {kept}",
+        formula=f"max({{layers}}, {{{'pooling' if pools else 'sampling'}}}, {{encoder}}) + {{kept}}",
         inputs=parts,
         grade=Grade.FITTED,
         source=row.source,
@@ -111,6 +116,18 @@ def sampler_bytes(setting: Setting, row: SamplerRow) -> int:
     hidden = tokens * architecture.hidden_size * setting.element_bytes
     per_logit = row.bytes_per_logit + (setting.element_bytes if vocabulary % VOCABULARY_MULTIPLE else 0)
     return int(per_logit * rows * vocabulary + top_k + row.bytes_per_token * tokens) + hidden
+
+
+def pooler_bytes(setting: Setting) -> int:
+    """The batch's hidden states and, for the task of embedding each token, a float32 copy of them and of one request's.
+
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner._dummy_pooler_run_task, vllm/model_executor/layers/
+    pooler/tokwise/heads.py:TokenEmbeddingPoolerHead (0.32.0).
+    """
+    resolved, hidden_size = setting.resolved, setting.architecture.hidden_size
+    tokens = resolved.max_num_batched_tokens
+    longest = ceil_div(tokens, min(resolved.max_num_seqs, tokens))
+    return hidden_size * (tokens * (setting.element_bytes + FLOAT32_BYTES) + longest * FLOAT32_BYTES)
 
 
 def head_copy_bytes(setting: Setting, row: SamplerRow) -> int:

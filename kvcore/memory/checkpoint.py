@@ -6,10 +6,11 @@ from typing import Final
 
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
+from kvcore.memory.loaded import head_bytes
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.quantization import Quantization
-from kvcore.scenario import Parallel, Scenario
+from kvcore.scenario import Parallel, Runner, Scenario
 from kvcore.units import gib
 
 NOTABLE_DIFFERENCE: Final = 0.05
@@ -34,7 +35,8 @@ def checkpoint_notices(
     scenario: Scenario, architecture: Architecture, quantization: Quantization, resolved: Resolved
 ) -> tuple[Notice, ...]:
     """`part-not-counted` or `part-from-checkpoint` for what a reader leaves out; `checkpoint-size-differs` where the
-    stored size and the counted one are more than 5 % apart and no flag explains it."""
+    stored size and the counted one are more than 5 % apart and no flag explains it. Checkpoints of pooling models come
+    with or without the head that the engine drops."""
     stored = scenario.checkpoint.total_size
     if architecture.uncounted:
         missing = uncounted_bytes(scenario, architecture, quantization, resolved)
@@ -44,6 +46,9 @@ def checkpoint_notices(
     if stored is None or scenario.quantization or scenario.dtype != "auto":
         return ()
     counted = weight_bytes(architecture, quantization, Parallel(), resolved, 0).parameters
+    if resolved.runner is Runner.POOLING:
+        head = head_bytes(architecture, quantization, Parallel(), resolved, 0)
+        counted = min(counted, counted - head, key=lambda size: abs(size - stored))
     if abs(counted / stored - 1) <= NOTABLE_DIFFERENCE:
         return ()
     params = {"counted": f"{gib(counted):.2f}", "stored": f"{gib(stored):.2f}"}

@@ -7,17 +7,18 @@ from dataclasses import replace
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.versions import PLUGIN_FILES, plugin_of
+from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.draft import draft_bytes
 from kvcore.memory.encoder import loaded_architecture
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
-from kvcore.memory.weights import DTYPE_BYTES, WeightBytes, loading_split_bytes, weight_bytes
-from kvcore.model.architecture import Architecture
+from kvcore.memory.weights import DTYPE_BYTES, Rank, WeightBytes, loading_split_bytes, weight_bytes
+from kvcore.model.architecture import Architecture, VocabEmbedding
 from kvcore.model.draft import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.quantity import Grade, Quantity, Unit
-from kvcore.scenario import Scenario
+from kvcore.scenario import Parallel, Runner, Scenario
 from kvcore.units import GIB
 
 
@@ -81,7 +82,33 @@ def loaded_bytes(
             loaded, quantization, parallel, resolved.version, resolved.dtype, stage, limit
         )
         weights = replace(weights, offloaded=offloaded)
+    if resolved.runner is Runner.POOLING:
+        dropped = head_bytes(architecture, quantization, parallel, resolved, stage)
+        weights = replace(weights, dropped_head=dropped)
     return weights
+
+
+def head_bytes(
+    architecture: Architecture, quantization: Quantization, parallel: Parallel, resolved: Resolved, stage: int
+) -> int:
+    """Memory of the output head on a rank of pipeline stage `stage`; 0 where it is the embedding, or elsewhere.
+
+    The adapter that makes a pooling model of one that generates deletes it, or since 0.15 does not build it. The
+    parameters of the class that the config names still count it. Before 0.13 the adapter overlooks the head of a
+    language model inside some multimodal ones; that is not followed.
+
+    Source: vllm/model_executor/models/adapters.py:_create_pooling_model_cls (0.8.5, 0.11.0, 0.13.0, 0.15.1, 0.33.0).
+    """
+    if stage != parallel.pipeline_parallel_size - 1:
+        return 0
+    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])
+    max_split_bytes = loading_split_bytes(resolved)
+    return sum(
+        allocated_bytes(size, max_split_bytes)
+        for module in architecture.last
+        if isinstance(module, VocabEmbedding)
+        for size in rank.tensor_bytes(module, module.name)
+    )
 
 
 def plain_table_bytes(architecture: Architecture, dtype_bytes: int) -> int:
@@ -102,7 +129,9 @@ PARTS = (
     ("drafts", Grade.EXACT),
     ("adapters", Grade.EXACT),
     ("offloaded", Grade.EXACT),
+    ("dropped_head", Grade.EXACT),
 )
+SUBTRACTED = ("offloaded", "dropped_head")
 
 
 def loaded_quantity(weights: WeightBytes) -> Quantity:
@@ -110,17 +139,18 @@ def loaded_quantity(weights: WeightBytes) -> Quantity:
     parts = []
     for name, grade in PARTS:
         value = getattr(weights, name)
-        if not value and name in ("drafts", "adapters", "offloaded"):
+        if not value and name in ("drafts", "adapters", *SUBTRACTED):
             continue
         is_assumed = name == "drafts" and weights.draft_is_assumed
         grade = Grade.ASSUMED if is_assumed else grade
         parts.append(Quantity(name=name, value=value, unit=Unit.BYTES, grade=grade))
-    added = " + ".join(f"{{{part.name}}}" for part in parts if part.name != "offloaded")
+    added = " + ".join(f"{{{part.name}}}" for part in parts if part.name not in SUBTRACTED)
+    taken = "".join(f" − {{{part.name}}}" for part in parts if part.name in SUBTRACTED)
     return Quantity(
         name="weights",
         value=weights.total,
         unit=Unit.BYTES,
-        formula=added + (" − {offloaded}" if weights.offloaded else ""),
+        formula=added + taken,
         inputs=tuple(parts),
         source="vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.32.0)",
     )

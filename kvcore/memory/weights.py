@@ -73,12 +73,14 @@ class WeightBytes:
     """LoRA slots."""
     offloaded: int = 0
     """Parameters that stay in the host's memory."""
+    dropped_head: int = 0
+    """The output head, where the pooling runner does without."""
 
     @property
     def total(self) -> int:
         """What "Model loading took" prints."""
         loaded = self.parameters + self.buffers + self.loading + self.drafts + self.adapters
-        return loaded - self.offloaded
+        return loaded - self.offloaded - self.dropped_head
 
 
 def weight_bytes(

@@ -47,12 +47,12 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     """Requests of each length that fit at once: one line per tensor parallel size, log-log.
 
     Below one the start fails: that zone is tinted, hatched and labelled. The band is the 80 % interval of the parts
-    that are fitted.
+    that are fitted. A model that keeps nothing of a request has no line.
     """
     now, seats = plan.resolved.max_model_len, plan.resolved.max_num_seqs
     lengths = curve_lengths(plan)
     size = plan.scenario.parallel.tensor_parallel_size
-    drawn = [curve for curve in curves if max(curve.concurrency, default=0) > 0]
+    drawn = [curve for curve in curves if 0 < max(curve.concurrency, default=0) < math.inf]
     present = next((curve for curve in drawn if curve.tensor_parallel_size == size), None)
     peak = max([value for curve in drawn for value in curve.concurrency] + [float(seats)])
     low, high = 0.2, 10 ** (math.ceil(math.log10(peak * 1.6) * 2) / 2)

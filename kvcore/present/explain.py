@@ -279,6 +279,9 @@ def quantities(plan: Plan, numbers: Figures, t: Words) -> Iterator[tuple[str, Qu
         yield t("System"), memory.system
         yield t("Framework"), memory.framework
         yield t("Weights"), memory.weights
+        for part in memory.weights.inputs:
+            if part.name == "dropped_head":
+                yield t("Output head that the pooling runner drops"), part
         yield t("Activations"), memory.activations
         yield t("CUDA graphs"), memory.cuda_graphs
         yield t("Available for the KV cache"), memory.available_kv

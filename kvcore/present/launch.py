@@ -6,8 +6,9 @@ import json
 import shlex
 from typing import Any
 
+from kvcore.engine.pooling import runner_flag
 from kvcore.plan import Plan
-from kvcore.scenario import Engine, Parallel, Scenario
+from kvcore.scenario import Engine, Parallel, Runner, Scenario
 
 
 def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
@@ -18,6 +19,7 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     scenario = plan.scenario
     chosen = {
         **_parallel(scenario.parallel),
+        **_runner(plan),
         "dtype": scenario.dtype if scenario.dtype != "auto" else None,
         "quantization": scenario.quantization,
         "kv-cache-dtype": scenario.kv_cache_dtype if scenario.kv_cache_dtype != "auto" else None,
@@ -65,6 +67,15 @@ def _parallel(parallel: Parallel) -> dict[str, Any]:
         **{name: size for name, size in sizes.items() if size > 1},
         "enable-expert-parallel": parallel.enable_expert_parallel or None,
     }
+
+
+def _runner(plan: Plan) -> dict[str, str]:
+    """`--runner` where it is asked for, in the words of the release."""
+    scenario = plan.scenario
+    if scenario.runner is Runner.AUTO:
+        return {}
+    flag, value = runner_flag(scenario, scenario.runner, plan.resolved.version)
+    return {flag: value}
 
 
 def _switch(name: str, wanted: bool | None) -> dict[str, bool]:

@@ -59,7 +59,7 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 """Written even at their defaults: what a reader of the link looks for."""
 _TEXTS: Final = frozenset(
-    ("model", "accelerator", "engine", "engine_version", "dtype", "quantization", "kv_cache_dtype")
+    ("model", "accelerator", "engine", "engine_version", "runner", "dtype", "quantization", "kv_cache_dtype")
 )
 _OBJECTS: Final = (
     "accelerator",

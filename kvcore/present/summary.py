@@ -63,6 +63,8 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
     tokens = count(plan.resolved.max_model_len)
     requests = concurrency_text(plan.cache.max_concurrency) if plan.cache is not None else DASH
     match plan.verdict:
+        case Verdict.FITS if not any(plan.specs):
+            text = t("Fits: nothing is kept of a request, and {spare} per GPU is left over", spare=spare)
         case Verdict.FITS if requests == "1":
             text = t(
                 "Fits: one request of {tokens} tokens at once, with {spare} per GPU beyond it",
@@ -124,11 +126,13 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
     missing = t("no memory is left")
     ranks = plan.scenario.parallel.ranks_per_replica
     per_token = figures.bytes_per_token.value
+    keeps_none = not any(plan.specs)
+    note = _concurrency_note(plan, curve, t) if starts else t("the engine stops at start")
     return (
         Card(
             label=t("Requests at once"),
-            value=concurrency_text(cache.max_concurrency) if cache is not None and starts else DASH,
-            note=_concurrency_note(plan, curve, t) if starts else t("the engine stops at start"),
+            value=concurrency_text(cache.max_concurrency) if cache is not None and starts and not keeps_none else DASH,
+            note=t("nothing is kept of a request") if keeps_none else note,
             help=_help(
                 t("How many requests of the full context length the KV cache holds at once; of shorter ones, more. "
                   "The range is the 80 % interval."),

@@ -13,7 +13,7 @@ from kvcore.plan import Plan
 from kvcore.present import choices, edit
 from kvcore.present.text import Words, short_tokens
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
-from kvcore.scenario import Engine
+from kvcore.scenario import Engine, Runner
 from pages.ui import model_source, state
 from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
@@ -182,6 +182,13 @@ def _more(plan: Plan | None, t: Words) -> None:
     scenario = state.scenario()
     resolved = plan.resolved if plan is not None else None
     _engine(t)
+    _choice(
+        "runner",
+        t("Runner"),
+        tuple(Runner),
+        scenario.runner,
+        t("`--runner`: generate answers with text, pooling with embeddings or classes. auto asks the repository."),
+    )
     _choice("dtype", t("Model dtype"), DTYPES, scenario.dtype, "`--dtype`")
     _choice(
         "kv_cache_dtype",

@@ -76,9 +76,10 @@ def _compact(plan: dict[str, Any]) -> list[Any]:
 
 
 def request_of(row: Row, header: Row, available_gib: float) -> dict[str, Any]:
-    """The contract's request for one plan of a row."""
+    """The contract's request for one plan of a row. The engine was given the config.json alone."""
     return {
         "model": row["model"],
+        "checkpoint": {"sentence_transformers": False},
         "accelerator": header["cards"][row["card"]],
         "engine_version": header["engine_version"],
         "measured": {"available_kv_gib": available_gib},

@@ -135,6 +135,9 @@ def read_architecture(config: ModelConfig) -> Architecture:
     """
     name, reader = find_reader(config)
     built = reader(config)
+    is_bidirectional = config.language.get("is_causal") is False
+    if is_bidirectional and pooling.BIDIRECTIONAL_CLASSES & {name, *generating_names(name)}:
+        built = pooling.without_cache(built)
     return pooling.with_classifier(built, config) if name.endswith(pooling.CLASSIFYING_SUFFIXES) else built
 
 

@@ -18,6 +18,11 @@ HEAD_DTYPE: Final = "float32"
 CLASSIFYING_SUFFIXES: Final = ("ForSequenceClassification", "ForTokenClassification")
 """Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32)."""
 
+BIDIRECTIONAL_CLASSES: Final = frozenset(
+    {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+)
+"""Classes that read `is_causal`. Source: vllm/model_executor/models/llama.py, qwen2.py, qwen3.py (0.11.0, 0.32.0)."""
+
 DEFAULT_LABELS: Final = 2
 MOST_LABELS: Final = 65_536
 
@@ -31,6 +36,15 @@ def with_classifier(built: Architecture, config: ModelConfig) -> Architecture:
         "score", built.hidden_size, number_of_labels(config), quantizable=False, dtype=HEAD_DTYPE
     )
     return with_head(built, head)
+
+
+def without_cache(built: Architecture) -> Architecture:
+    """The architecture with layers that keep nothing: attention in both directions sees the whole prompt at once.
+
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.get_kv_cache_spec (0.11.0, 0.32.0).
+    """
+    bare = {layer: replace(layer, caches=()) for layer in dict.fromkeys(built.layers)}
+    return replace(built, layers=tuple(bare[layer] for layer in built.layers))
 
 
 def number_of_labels(config: ModelConfig) -> int:
