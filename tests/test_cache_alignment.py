@@ -166,6 +166,28 @@ def test_published_start_of_a_hybrid_model_on_ascend() -> None:
     assert round(plan.max_concurrency, 2) == 23.29
 
 
+def test_another_published_start_of_a_hybrid_model_on_ascend() -> None:
+    """The same model and ranks on 0.12.0rc1 (github.com/vllm-project/vllm-ascend/issues/5020).
+
+    "GPU KV cache size: 282,240 tokens", 210.07 requests of 4096: 735 blocks of 384 in each of four groups, and
+    2941 / (11 + 3).
+    """
+    resolved = ascend("0.12.0", max_model_len=4096, num_gpu_blocks_override=2941)
+    parallel = Parallel(tensor_parallel_size=4)
+    specs = rank_layer_specs(QWEN3_NEXT, parallel, resolved, 0)
+    plan = plan_cache((specs,), (0,), resolved, parallel)
+    assert (plan.tokens, round(plan.max_concurrency, 2)) == (282_240, 210.07)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_published_block_of_a_quantized_hybrid_on_ascend(ranks: int) -> None:
+    """A 27B of W8A8 whose patch_mamba_config.py sets the attention block to 1536: 48 heads in float32, 4 of keys."""
+    model = hybrid(delta_net_state(48, ssm_dtype="float32"), 4, 256)
+    parallel = Parallel(tensor_parallel_size=ranks)
+    assert aligned_block_size(model, parallel, ascend("0.18.0")) == 1536
+    assert aligned_block_size(model, parallel, ascend("0.15.0")) == 896
+
+
 def test_keys_on_ascend_are_as_large_as_a_state() -> None:
     """Qwen3.5-35B-A3B on two NPUs: "the block_size is adjusted to 2048" (vllm-ascend pull request 7103).
 
