@@ -17,6 +17,7 @@ from kvcore.engine.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
 from kvcore.memory.budget import available_of, budget_of, half_width, total_of, weights_of
+from kvcore.memory.expert_kernels import kernel_on
 from kvcore.memory.framework import find_overhead_of, non_torch_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.setting import Setting, link_of, setting_of
@@ -113,14 +114,21 @@ class Sweeper:
     def alike_for_flags(
         self, scenario: Scenario, architecture: Architecture, release: Release, own: Sequence[int]
     ) -> tuple[tuple[int, ...], ...]:
-        """Cards on which every flag resolves to the same value."""
+        """Cards on which every flag resolves to the same value and the experts are kept alike."""
         attention = attention_kind(architecture)
         key = (scenario.engine, scenario.engine_version, scenario.kv_cache_dtype, attention)
         if key not in self.groups:
             self.groups[key] = self.grouped(
                 own, lambda card: _flags_key(card, scenario.kv_cache_dtype, attention, release)
             )
-        return self.groups[key]
+        alike = self.groups[key]
+        if any(kernel_on(architecture, release.version, self.cards[index]) for index in own):
+            kernels = [
+                self.grouped(group, lambda card: kernel_on(architecture, release.version, card))
+                for group in alike
+            ]
+            return tuple(part for group in kernels for part in group)
+        return alike
 
     def alike_in_overheads(
         self, alike: tuple[int, ...], setting: Setting, by_chip: bool

@@ -110,6 +110,13 @@ def expert_kernel(version: Version, vendor: str, capability: int) -> ExpertKerne
     return None
 
 
+def kernel_on(architecture: Architecture, version: Version, accelerator: Accelerator) -> ExpertKernel | None:
+    """The kernel that keeps the experts of `architecture` on a card in a way of its own; None for any other model."""
+    if architecture.model_type != MODEL_TYPE:
+        return None
+    return expert_kernel(version, accelerator.vendor.value, capability_number(accelerator))
+
+
 def expert_kernel_bytes(
     *,
     scenario: Scenario,
@@ -126,10 +133,8 @@ def expert_kernel_bytes(
 
     Source: the row's own; vllm/.../fused_moe/oracle/mxfp4.py:select_mxfp4_moe_backend (0.19.0).
     """
-    if architecture.model_type != MODEL_TYPE or quantization.method != METHOD or scenario.enable_lora:
-        return 0
-    kernel = expert_kernel(resolved.version, accelerator.vendor.value, capability_number(accelerator))
-    if kernel is None:
+    kernel = kernel_on(architecture, resolved.version, accelerator)
+    if kernel is None or quantization.method != METHOD or scenario.enable_lora:
         return 0
     parallel = scenario.parallel
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])
