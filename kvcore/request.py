@@ -212,6 +212,8 @@ def _model(fields: _Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig,
         named = None if label is None else catalogue.bundled_model(label)
         ships = None if named is None else named.checkpoint.sentence_transformers
         facts = _filled(facts, Checkpoint(sentence_transformers=ships))
+        if side_file is None and named is not None:
+            side_file = named.config.hf_quant_config
         return label or "config.json", ModelConfig.from_mapping(config, side_file), facts
     if label is None:
         raise ScenarioError("missing-field", field="model")

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore import catalogue
 from kvcore.errors import KvPlannerError
+from kvcore.plan import plan
 from kvcore.request import parse_request, scenario_from_request
+from kvcore.units import GIB
 
 QWEN3_32B = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 25600,
@@ -167,3 +170,21 @@ def test_any_request_is_a_scenario_or_a_coded_error(fields: dict[str, Any]) -> N
     except KvPlannerError as error:
         caught = error
     assert caught is None or (caught.code and caught.next_step and str(caught).isprintable())
+
+
+def test_a_modelopt_config_without_lists_is_completed_by_the_side_file_of_the_repository_it_names() -> None:
+    """Nemotron-3 Super NVFP4 keeps most of its layers in FP8 or 16 bit, which only the lists of modules say.
+
+    A published start (GB10, 0.19.2rc1.dev134, MTP) printed 75.03 GiB.
+    """
+    entry = catalogue.find_model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4")
+    short = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}
+    request = {
+        "config": {**entry.config.raw, "quantization_config": short},
+        "engine_version": "0.19.1",
+        "speculative_config": {"method": "mtp", "num_speculative_tokens": 3},
+    }
+    named = plan(scenario_from_request({**request, "model": entry.id}))
+    unnamed = plan(scenario_from_request({**request, "model": "a local path"}))
+    assert named.weights.total / GIB == pytest.approx(75.03, rel=0.005)
+    assert unnamed.weights.total < 0.95 * named.weights.total

@@ -45,6 +45,9 @@ SYNONYMS: Final[tuple[frozenset[str], ...]] = (
 )
 """Names of `--quantization` that mean the same checkpoint. Source: vllm/config/model.py:_verify_quantization (0.32)."""
 
+MODULE_LISTS: Final = ("exclude_modules", "ignore", "config_groups", "quantized_layers")
+"""Keys by which a ModelOpt section says which modules it means."""
+
 GPT_OSS_TILES: Final = (256, 128)
 """Multiples of the hidden and intermediate size that Marlin and TRT-LLM pad MXFP4 experts to.
 
@@ -93,7 +96,7 @@ def read_checkpoint(config: ModelConfig) -> Quantization | None:
     if section is None or not method:
         return None
     if method.startswith("modelopt"):
-        return read_modelopt(section, side_file)
+        return read_modelopt(with_lists(section, side_file), side_file)
     if method == "fp8" and config.model_type == "deepseek_v4":
         return read_deepseek_v4(section, config.language)
     if method == "mxfp4":
@@ -103,6 +106,18 @@ def read_checkpoint(config: ModelConfig) -> Quantization | None:
     if method not in READERS:
         raise ModelError("unknown-quantization", field=f"{section.path}.quant_method", method=method)
     return READERS[method](section)
+
+
+def with_lists(section: Section, side_file: Mapping[str, Any] | None) -> Section:
+    """ModelOpt's section of config.json; the side file where the section names no module at all.
+
+    ModelOpt writes into both which modules it left alone (lm_head at least), so a section without is cut short.
+    """
+    names_modules = any(section.get(key) is not None for key in MODULE_LISTS)
+    if side_file is None or names_modules or section.optional_section("quantization") is not None:
+        return section
+    whole = Section(side_file, "hf_quant_config", "")
+    return whole if whole.optional_section("quantization") is not None else section
 
 
 def read_mxfp4(config: ModelConfig) -> Quantization:
