@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.model.config import ModelConfig, Section
