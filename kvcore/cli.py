@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +24,8 @@ from kvcore.present.choices import engine_versions
 from kvcore.present.sweep_rows import json_lines, table_lines
 from kvcore.request import Json, parse_request, scenario_from_request
 from kvcore.scenario import Engine
+from kvcore.workload.records import read_request_logs
+from kvcore.workload.report import workload_report, workload_table
 
 UNREADABLE_INPUT = 2
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
@@ -66,6 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     log.add_argument("--config", type=Path, help="config.json of a model that is not bundled")
     log.add_argument("--json", action="store_true", help="JSON instead of a table")
     log.set_defaults(run=_log)
+
+    workload = commands.add_parser(
+        "workload", help="request logs -> length statistics and the max_model_len that they need"
+    )
+    workload.add_argument(
+        "files", nargs="+", metavar="FILE", help="JSON lines, CSV or vLLM's own request lines"
+    )
+    workload.add_argument("--json", action="store_true", help="JSON instead of a table")
+    workload.set_defaults(run=_workload)
 
     sweeping = commands.add_parser("sweep", help="every model on every accelerator, or those that are named")
     sweeping.add_argument("--models", type=_names, default=(), help="catalogue ids, separated by commas")
@@ -160,6 +172,17 @@ def _log(arguments: argparse.Namespace) -> int:
     config = None if arguments.config is None else parse_request(arguments.config.read_text("utf-8"))
     report = log_report(read_log(data), config)
     print(json.dumps(report, ensure_ascii=False) if arguments.json else log_table(report))
+    return 0
+
+
+def _workload(arguments: argparse.Namespace) -> int:
+    with ExitStack() as opened:
+        files = [
+            sys.stdin.buffer if path == "-" else opened.enter_context(Path(path).open("rb"))
+            for path in arguments.files
+        ]
+        report = workload_report(read_request_logs(files))
+    print(json.dumps(report, ensure_ascii=False) if arguments.json else workload_table(report))
     return 0
 
 

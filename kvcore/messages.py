@@ -100,9 +100,31 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     # -- request log
     "request-log-too-large": Message("the request log is larger than {limit}", "send a sample of the lines"),
+    "request-log-not-text": Message(
+        "the request log is not text", "unpack it, or save a spreadsheet as CSV in UTF-8, and send that"
+    ),
+    "request-log-columns": Message(
+        "no column of this table holds prompt tokens; its columns: {columns}",
+        "name a column prompt_tokens, and others completion_tokens and max_tokens where you have them",
+    ),
+    "request-log-no-length": Message(
+        "{lines} lines speak of requests, and none says how long a prompt is",
+        "send lines with usage counts; newer vLLM prints lengths only with VLLM_LOGGING_LEVEL=DEBUG",
+    ),
+    "request-log-absurd": Message(
+        "none of the {lines} lines has a length that can be: prompts from 1, answers from 0, up to {limit} tokens",
+        "check the unit: tokens, not characters, bytes or milliseconds",
+    ),
     "request-log-empty": Message(
         "no line of the request log is a request: {lines} lines were read",
         "use JSON lines with usage token counts, a prompt, or messages",
+    ),
+    "percentiles-order": Message(
+        "{field}: P50 {p50}, P95 {p95} and P99 {p99} do not rise", "give them in rising order, from 1 on"
+    ),
+    "percentiles-unreadable": Message(
+        "the lengths in this link cannot be read: {value}",
+        "open the request log again, or type the percentiles",
     ),
     "missing-field": Message("{field} is missing", "add it"),
     "invalid-catalogue-entry": Message("{field}: {reason}", "correct the bundled file"),
@@ -196,6 +218,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "use a newer engine version, or a model with a smaller vocabulary",
     ),
     "lora-unsupported": Message("{value} does not support LoRA yet.", "choose a model that does"),
+    "pipeline-unsupported": Message(
+        "Pipeline parallelism is not supported for this model. ({value})",
+        "set pipeline_parallel_size to 1, and divide the model over tensor parallel ranks",
+    ),
     "too-many-pipeline-stages": Message(
         "{layers} layers cannot be divided over {stages} pipeline stages",
         "choose a smaller pipeline parallel size",

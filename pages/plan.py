@@ -50,11 +50,12 @@ left, right = st.columns([5, 3], gap="medium")
 with left:
     st.subheader(t("Concurrency by context length"), anchor=False)
     figure.chart(
-        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks()),
+        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks(plan)),
         "concurrency",
         t("Requests that fit at once, by context length and tensor parallel size"),
     )
     notes.curve_caption(plan, curves, t)
+    lengths.way(t)
 with right:
     st.subheader(t("One request"), anchor=False)
     pictures.request(plan, t)
@@ -63,7 +64,6 @@ with right:
 notes.notices(plan.notices, t)
 numbers.override_table(overrides.override_steps(plan), t)
 share.panel(plan, t)
-lengths.panel(plan, t)
 box, is_opened = fold(t("All numbers"), "numbers", ":material/table:")
 if is_opened:
     with box:

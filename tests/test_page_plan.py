@@ -25,7 +25,7 @@ RULE_OF_THUMB = WORKED | {
     "accelerator.memory_gib": "24", "measured.weights_gib": "8", "measured.non_torch_gib": "5",
     "measured.peak_activation_gib": "0", "measured.cuda_graph_gib": "0",
 }  # fmt: skip
-FOLDED = ("more", "share", "lengths", "numbers")
+FOLDED = ("more", "share", "numbers")
 
 
 def open_app(params: dict[str, str] | None = None, locale: str = "en-US", opened: bool = True) -> AppTest:
@@ -74,7 +74,7 @@ class TestFits:
         app = open_app(opened=False)
         keys = {widget.key for widget in app.number_input}
         assert keys == {"max_model_len", "gpu_memory_utilization"}
-        assert {"measured.weights_gib", "lengths.p99"} <= {w.key for w in open_app().number_input}
+        assert {"measured.weights_gib"} <= {w.key for w in open_app().number_input}
 
     def test_the_published_worked_example(self) -> None:
         app = open_app(RULE_OF_THUMB)

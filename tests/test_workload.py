@@ -1,87 +1,280 @@
-"""Request logs -> lengths -> a recommended max_model_len."""
+"""Request logs -> lengths: JSON lines, CSV, the engine's own lines; whatever is no request is counted or refused."""
 
 import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import WorkloadError
-from kvcore.workload.histogram import LengthHistogram
-from kvcore.workload.recommend import Lengths, lengths_of
-from kvcore.workload.records import MAX_LOG_BYTES, read_request_log
+from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log, read_request_logs
+from kvcore.workload.request import MAX_TOKENS, Request, Unusable
+
+SAMPLES = Path(__file__).resolve().parents[1] / "pages" / "ui" / "samples"
 
 
 def lines(*records: object) -> list[bytes]:
     return [json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records]
 
 
-def test_usage_counts_win_over_text() -> None:
-    log = read_request_log(
-        lines({"prompt": "x" * 7000, "usage": {"prompt_tokens": 12, "completion_tokens": 3}})
+def table(text: str, encoding: str = "utf-8") -> RequestLog:
+    return read_request_log(text.encode(encoding).splitlines(keepends=True))
+
+
+def refused(content: list[bytes]) -> WorkloadError:
+    with pytest.raises(WorkloadError) as caught:
+        read_request_log(content)
+    return caught.value
+
+
+class TestJsonLines:
+    def test_usage_counts_win_over_text(self) -> None:
+        log = read_request_log(
+            lines({"prompt": "x" * 7000, "usage": {"prompt_tokens": 12, "completion_tokens": 3}})
+        )
+        assert (log.prompts.longest_tokens, log.completions.longest_tokens, log.estimated) == (12, 3, 0)
+
+    @pytest.mark.parametrize(
+        ("record", "tokens"),
+        [
+            ({"prompt": "a" * 350}, 100),
+            ({"messages": [{"role": "user", "content": "a" * 35}]}, 14),
+            ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a" * 35}]}]}, 14),
+            ({"request": {"body": {"prompt": "a" * 35}}}, 10),
+            ({"prompt": "显存容量规划"}, 4),
+        ],
     )
-    assert (log.prompts.longest_tokens, log.completions.longest_tokens, log.estimated) == (12, 3, 0)
+    def test_text_is_counted_by_the_stated_approximation(self, record: object, tokens: int) -> None:
+        log = read_request_log(lines(record))
+        assert (log.prompts.longest_tokens, log.estimated) == (tokens, 1)
+
+    def test_request_and_response_in_one_record(self) -> None:
+        log = read_request_log(
+            lines(
+                {
+                    "request": {"body": {"max_tokens": 512}},
+                    "response": {"body": {"usage": {"prompt_tokens": 900, "completion_tokens": 80}}},
+                }
+            )
+        )
+        assert (log.taken.longest_tokens, log.needed.longest_tokens) == (980, 1412)
+
+    def test_a_list_of_records_and_a_detailed_benchmark_are_many_requests(self) -> None:
+        log = read_request_log(
+            [
+                json.dumps([{"prompt_tokens": 1}, {"prompt_tokens": 2}]).encode(),
+                b"\n",
+                json.dumps({"input_lens": [100, 200], "output_lens": [10, 20]}).encode(),
+            ]
+        )
+        assert log.prompts.lengths == (1, 2, 100, 200)
+        assert log.taken.longest_tokens == 220
+
+    def test_bad_lines_are_counted_by_reason_and_the_first_are_named(self) -> None:
+        log = read_request_log(
+            [
+                b"not json\n",
+                b"[1]\n",
+                b"\n",
+                *lines({"prompt_tokens": 5}),
+                b'{"prompt_tokens": -1}\n',
+                b'{"prompt_tokens": 5, "max_tokens": 99999999999}\n',
+                b'{"model": "x"}\n',
+            ]
+        )
+        assert log.prompts.requests == 1
+        assert (log.unusable, log.unusable_lines) == (5, (1, 2, 5, 6, 7))
+        assert dict(log.reasons) == {
+            Unusable.NOT_A_RECORD: 2,
+            Unusable.ABSURD_LENGTH: 2,
+            Unusable.NO_LENGTH: 1,
+        }
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,374,44\n2023-11-17,396,109\n",
+            "\ufeffprompt_tokens;completion_tokens\n374;44\n396;109\n",
+            "Prompt Tokens\tCompletion Tokens\n374\t44\n396\t109.0\n",
+            'id,note,input_tokens,output_tokens\n1,"two\nlines",374,44\n2,"a, b",396,109\n',
+        ],
+    )
+    def test_columns_are_found_by_name(self, text: str) -> None:
+        log = table(text)
+        assert (log.prompts.lengths, log.completions.lengths) == ((374, 396), (44, 109))
+        assert log.unusable == 0
+
+    def test_a_chinese_spreadsheet_in_its_own_encoding(self) -> None:
+        log = table("时间,输入token数,输出token数\n九点,374,44\n", "gb18030")
+        assert (log.prompts.lengths, log.completions.lengths) == ((374,), (44,))
+
+    def test_one_column_is_a_table_too(self) -> None:
+        assert table("prompt_tokens\n5\n7\n").prompts.lengths == (5, 7)
+
+    def test_rows_without_a_length_are_counted(self) -> None:
+        log = table("prompt_tokens,completion_tokens\n374,44\n,\n-4,1\nabc,2\n5\n396,\n")
+        assert log.prompts.lengths == (5, 374, 396)
+        assert log.without_answer == 2
+        assert (dict(log.reasons), log.unusable_lines) == (
+            {Unusable.ABSURD_LENGTH: 1, Unusable.NO_LENGTH: 1},
+            (4, 5),
+        )
+
+    def test_a_table_without_prompt_tokens_names_its_columns(self) -> None:
+        error = refused([b"time,latency_ms,status\n", b"1,200,ok\n"])
+        assert (error.code, error.params["columns"]) == ("request-log-columns", "time, latency_ms, status")
+
+    def test_an_open_quote_takes_no_line_away_silently(self) -> None:
+        log = table('prompt_tokens,note\n5,ok\n7,"open\n9,ok\n')
+        assert log.prompts.lengths == (5,)
+        assert (log.unusable, log.unusable_lines) == (2, (3,))
+
+
+class TestEngineLines:
+    RECEIVED = (
+        "INFO 11-02 10:00:0{n} [logger.py:40] Received request cmpl-{n}: "
+        "prompt: 'max_tokens=9, prompt_token_ids: [1]', "
+        "params: SamplingParams(n=1, temperature=0.7, max_tokens={wanted}, seed=None), "
+        "prompt_token_ids: {ids}, prompt_embeds shape: None, lora_request: None.\n"
+    )
+
+    def test_lengths_are_those_of_the_ids(self) -> None:
+        log = read_request_log(
+            [
+                b"INFO 11-02 10:00:00 [api_server.py:1] vLLM API server version 0.11.0\n",
+                self.RECEIVED.format(n=1, wanted=64, ids=[5, 6, 7]).encode(),
+                b"INFO [logger.py:60] Generated response cmpl-1: output: ' \xe4\xbd\xa0', output_token_ids: [8, 9], "
+                b"finish_reason: stop\n",
+                self.RECEIVED.format(n=2, wanted=32, ids=list(range(10))).encode(),
+            ]
+        )
+        assert log.prompts.lengths == (3, 10)
+        assert log.completions.lengths == (2,)
+        assert log.needed.lengths == (67, 42)[::-1]
+        assert (log.other_lines, log.unusable) == (1, 0)
+
+    def test_newer_versions_print_lengths_at_debug_level(self) -> None:
+        info = b"INFO Received request a: params: SamplingParams(n=1, max_tokens=128, seed=1), lora_request: None.\n"
+        debug = b"DEBUG Request a details: prompt: 'x', prompt_token_ids: [1, 2, 3, 4], prompt_embeds shape: None.\n"
+        log = read_request_log([debug, info])
+        assert (log.prompts.lengths, log.max_tokens.lengths) == ((4,), (128,))
+        assert refused([info]).code == "request-log-no-length"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("content", "code"),
+        [
+            ([], "request-log-empty"),
+            ([b"\n", b"  \n"], "request-log-empty"),
+            ([b"[" * 100_000], "request-log-empty"),
+            ([b"\xff\xfe\x00p"], "request-log-not-text"),
+            ([b"PK\x03\x04\x14\x00\x06\x00"], "request-log-not-text"),
+            ([b'{"prompt_tokens": 1e400}'], "request-log-absurd"),
+            ([b'{"prompt_tokens": -5}\n', b'{"prompt_tokens": 99999999999}\n'], "request-log-absurd"),
+            ([b'{"model": "x"}\n'] * 3, "request-log-no-length"),
+            ([b"prompt_tokens,x\n", b"9e99,1\n"], "request-log-absurd"),
+        ],
+    )
+    def test_nothing_usable_is_a_coded_error(self, content: list[bytes], code: str) -> None:
+        assert refused(content).code == code
+
+    def test_a_log_over_the_limit_is_refused(self) -> None:
+        line = b" " * (1 << 20)
+        with pytest.raises(WorkloadError) as caught:
+            read_request_log(line for _ in range((MAX_LOG_BYTES >> 20) + 1))
+        assert caught.value.code == "request-log-too-large"
+
+    def test_the_limit_holds_for_all_files_together(self) -> None:
+        half = [b" " * (1 << 20)] * 26
+        with pytest.raises(WorkloadError) as caught:
+            read_request_logs([half, half])
+        assert caught.value.code == "request-log-too-large"
+
+    @given(st.binary(max_size=400))
+    def test_any_bytes_end_in_a_log_or_in_a_coded_error(self, data: bytes) -> None:
+        content = [b'{"prompt_tokens": 5}\n', *data.splitlines(keepends=True)]
+        log = read_request_log(content)
+        assert log.prompts.requests >= 1
+        table = [b"prompt_tokens,max_tokens\n", b"5,7\n", *data.splitlines(keepends=True)]
+        assert read_request_log(table).prompts.requests >= 1
+        with suppress(WorkloadError):
+            assert read_request_log(data.splitlines(keepends=True)).prompts.requests >= 1
+
+
+def test_progress_is_told_in_steps_of_a_mebibyte() -> None:
+    told: list[int] = []
+    line = b'{"prompt_tokens": 5, "pad": "' + b"x" * (1 << 19) + b'"}\n'
+    read_request_log([line] * 8, told.append)
+    assert told == sorted(told)
+    assert 3 <= len(told) <= 5
+
+
+def test_several_files_each_in_its_format() -> None:
+    log = read_request_logs([lines({"prompt_tokens": 5}), [b"input_tokens,n\n", b"7,1\n"]])
+    assert log.prompts.lengths == (5, 7)
+
+
+def test_what_a_running_request_holds_is_averaged_over_its_steps() -> None:
+    """Prompt 10, answer 4: 11, 12, 13, 14 at its steps. Prompt 100, answer 1: 101. Five steps: 151 / 5."""
+    log = read_request_log(
+        lines({"prompt_tokens": 10, "completion_tokens": 4}, {"prompt_tokens": 100, "completion_tokens": 1})
+    )
+    assert log.running_tokens == pytest.approx(151 / 5)
+
+
+@given(
+    st.integers(1, MAX_TOKENS),
+    st.none() | st.integers(0, MAX_TOKENS),
+    st.none() | st.integers(0, MAX_TOKENS),
+)
+def test_a_request_never_takes_more_than_it_needs_room_for(
+    prompt: int, answer: int | None, wanted: int | None
+) -> None:
+    request = Request(prompt_tokens=prompt, completion_tokens=answer, max_tokens=wanted)
+    assert prompt <= request.taken_tokens <= request.needed_tokens
+    assert request.needed_tokens > prompt
 
 
 @pytest.mark.parametrize(
-    ("record", "tokens"),
-    [
-        ({"prompt": "a" * 350}, 100),
-        ({"messages": [{"role": "user", "content": "a" * 35}]}, 14),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a" * 35}]}]}, 14),
-        ({"request": {"body": {"prompt": "a" * 35}}}, 10),
-        ({"prompt": "显存容量规划"}, 4),
-    ],
+    ("name", "requests", "unusable"), [("requests.jsonl", 599, 1), ("requests.csv", 500, 0)]
 )
-def test_text_is_counted_by_the_stated_approximation(record: object, tokens: int) -> None:
-    log = read_request_log(lines(record))
-    assert (log.prompts.longest_tokens, log.estimated) == (tokens, 1)
+def test_the_samples_are_what_they_say(name: str, requests: int, unusable: int) -> None:
+    with (SAMPLES / name).open("rb") as content:
+        log = read_request_log(content)
+    assert (log.prompts.requests, log.unusable) == (requests, unusable)
+    if name == "requests.jsonl":
+        assert (log.prompts.lengths[0], log.prompts.longest_tokens) == (765, 1203)
+        assert log.max_tokens.lengths == (512,)
+    else:
+        assert 22_000 < log.taken.longest_tokens < 22_500
 
 
-def test_bad_lines_are_counted_and_named() -> None:
-    log = read_request_log(
-        [b"not json\n", b"[1]\n", b"\n", *lines({"prompt_tokens": 5}), b'{"prompt_tokens": -1}\n']
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kvcore", "workload", *arguments], capture_output=True, text=True, check=False
     )
-    assert log.prompts.requests == 1
-    assert (log.unusable, log.unusable_lines) == (3, (1, 2, 5))
 
 
-@pytest.mark.parametrize("content", [[], [b"\xff\xfe\x00"], [b"[" * 100_000], [b'{"prompt_tokens": 1e400}']])
-def test_nothing_usable_is_a_coded_error(content: list[bytes]) -> None:
-    with pytest.raises(WorkloadError) as caught:
-        read_request_log(content)
-    assert caught.value.code == "request-log-empty"
-
-
-def test_a_log_over_the_limit_is_refused() -> None:
-    line = b" " * (1 << 20)
-    with pytest.raises(WorkloadError) as caught:
-        read_request_log(line for _ in range((MAX_LOG_BYTES >> 20) + 1))
-    assert caught.value.code == "request-log-too-large"
-
-
-def test_recommendation_of_the_post_mortem() -> None:
-    """Customer service: prompts of 800 to 1200 tokens, max_tokens 512, max_model_len 8192 set too large."""
-    records = [{"prompt_tokens": 800 + n % 401, "max_tokens": 512} for n in range(4010)]
-    lengths = lengths_of(read_request_log(lines(*records)))
-    assert (lengths.p50_prompt_tokens, lengths.p99_prompt_tokens, lengths.max_tokens) == (1000, 1196, 512)
-    assert lengths.recommended_max_model_len == 1792
-
-
-def test_without_max_tokens_the_answers_tell() -> None:
-    records = [{"prompt_tokens": 100, "completion_tokens": n} for n in range(1, 101)]
-    assert lengths_of(read_request_log(lines(*records))).max_tokens == 99
-
-
-@given(st.lists(st.integers(0, 10_000), min_size=1), st.floats(1, 100))
-def test_a_percentile_covers_its_share(values: list[int], percent: float) -> None:
-    histogram = LengthHistogram.from_lengths(values)
-    limit = histogram.percentile_tokens(percent)
-    assert sum(v <= limit for v in values) / len(values) >= percent / 100 - 1e-9
-    assert histogram.share_above(limit) == pytest.approx(sum(v > limit for v in values) / len(values))
-
-
-@given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_the_recommendation_holds_p99_and_the_answer(p99: int, room: int) -> None:
-    lengths = Lengths(p50_prompt_tokens=0, p95_prompt_tokens=0, p99_prompt_tokens=p99, max_tokens=room)
-    assert p99 + room <= lengths.recommended_max_model_len < p99 + room + 257
+def test_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_bytes(
+        b"".join(lines(*({"prompt_tokens": 800 + n % 401, "max_tokens": 512} for n in range(4010))))
+    )
+    done = run_cli("--json", str(tmp_path / "one.jsonl"))
+    report = json.loads(done.stdout)
+    assert report["prompt_tokens"] == {
+        "count": 4010, "mean": 1000.0, "p50": 1000, "p90": 1160, "p95": 1180, "p99": 1196, "max": 1200,
+    }  # fmt: skip
+    assert (report["recommended_max_model_len"], report["share_left_out"]) == (1792, 0)
+    assert report["completion_tokens"] is None
+    assert "--max-model-len 1792" in run_cli(str(tmp_path / "one.jsonl")).stdout
+    (tmp_path / "bad.csv").write_text("time,status\n1,ok\n")
+    failed = run_cli(str(tmp_path / "bad.csv"))
+    assert failed.returncode == 2
+    assert "time, status" in failed.stderr

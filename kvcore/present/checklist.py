@@ -42,7 +42,7 @@ def checklist(plan: Plan, load: Load, limits: Thresholds, t: Words) -> tuple[Ite
             tick=Tick.OPEN,
             title=t("Lengths of real requests counted"),
             detail=t(
-                "max_model_len = P99 of the prompts + max_tokens. The Plan page counts a request log under Lengths; "
+                "max_model_len = P99 of prompt + max_tokens. The Workload page counts a request log; "
                 "now {tokens} tokens are planned.",
                 tokens=count(plan.resolved.max_model_len),
             ),

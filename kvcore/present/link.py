@@ -33,7 +33,7 @@ Found = TypeVar("Found")
 VERSION: Final = "1"
 MAX_CONFIG_CHARACTERS: Final = 6000
 """Of a config.json in the link, percent-encoded; proxies cut request lines at 8 KiB."""
-NOT_OURS: Final = frozenset(("lang", "embed", "embed_options", "step", "vary"))
+NOT_OURS: Final = frozenset(("lang", "embed", "embed_options", "step", "vary", "lengths"))
 """Parameters that belong to the page, not to the scenario."""
 
 START: Final[Mapping[str, Any]] = {

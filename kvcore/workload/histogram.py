@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kvcore.units import ceil_div, round_up
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LengthHistogram:
@@ -72,3 +74,32 @@ class LengthHistogram:
         """
         above = sum(c for length, c in zip(self.lengths, self.counts, strict=True) if length > limit_tokens)
         return above / self.requests if self.requests else 0.0
+
+    def clipped(self, limit_tokens: int) -> LengthHistogram:
+        """The same requests, none longer than `limit_tokens`: the engine stops an answer there.
+
+        Example:
+            >>> LengthHistogram.from_lengths([100, 300, 400]).clipped(250)
+            LengthHistogram(lengths=(100, 250), counts=(1, 2))
+        """
+        counts: dict[int, int] = {}
+        for length, number in zip(self.lengths, self.counts, strict=True):
+            kept = min(length, limit_tokens)
+            counts[kept] = counts.get(kept, 0) + number
+        return LengthHistogram.from_counts(counts)
+
+    def coarsened(self, cells: int) -> LengthHistogram:
+        """The same requests at no more than `cells` different lengths, each rounded up by at most longest / cells.
+
+        Example:
+            >>> LengthHistogram.from_lengths(range(1, 101)).coarsened(4)
+            LengthHistogram(lengths=(25, 50, 75, 100), counts=(25, 25, 25, 25))
+        """
+        if len(self.lengths) <= cells:
+            return self
+        step = ceil_div(self.longest_tokens, cells)
+        counts: dict[int, int] = {}
+        for length, number in zip(self.lengths, self.counts, strict=True):
+            upper = min(round_up(max(1, length), step), self.longest_tokens)
+            counts[upper] = counts.get(upper, 0) + number
+        return LengthHistogram.from_counts(counts)

@@ -39,6 +39,10 @@ PAGES = (
     PageSpec(
         "compare.py", "compare", msg("Compare"), ":material/compare:", msg("One knob in all positions, pinned plans")
     ),
+    PageSpec(
+        "workload.py", "workload", msg("Workload"), ":material/bar_chart:",
+        msg("The context length that real requests need"),
+    ),
     PageSpec("check.py", "check", msg("Check"), ":material/fact_check:", msg("A start-up log against its plan")),
     PageSpec(
         "reference.py", "reference", msg("Reference"), ":material/menu_book:",
@@ -60,6 +64,12 @@ def navigation(t: Words) -> StreamlitPage:
     page = st.navigation(pages, position="hidden")
     st.session_state["_shell"], st.session_state["_pages"] = True, pages
     return page
+
+
+def page_at(path: str) -> StreamlitPage:
+    """The page with this path, for a link to it."""
+    pages: list[StreamlitPage] = st.session_state["_pages"]
+    return next(page for spec, page in zip(PAGES, pages, strict=True) if spec.path == path)
 
 
 def guard() -> None:

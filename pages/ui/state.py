@@ -21,7 +21,7 @@ from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
 
 LANGUAGE_PARAMETER = "lang"
-PAGE_PARAMETERS = ("vary",)
+PAGE_PARAMETERS = ("vary", "lengths")
 """Parameters of the link that one page reads."""
 
 
@@ -124,8 +124,9 @@ def page_parameter(name: str) -> str:
 
 
 def set_page_parameter(name: str, value: str) -> None:
-    """Tells one page something in the link. For callbacks."""
-    st.session_state["page_parameters"] = {**st.session_state.get("page_parameters", {}), name: value}
+    """Tells one page something in the link, or with "" no longer. For callbacks."""
+    told = {**st.session_state.get("page_parameters", {}), name: value}
+    st.session_state["page_parameters"] = {key: text for key, text in told.items() if text}
     _write(params())
 
 

@@ -1,0 +1,143 @@
+"""Lengths known by three percentiles only: typed by a person, or carried by a link."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Final
+
+from kvcore.errors import WorkloadError
+from kvcore.workload.histogram import LengthHistogram
+from kvcore.workload.request import MAX_TOKENS
+
+PERCENTS: Final = (50, 95, 99)
+CELLS: Final = 400
+"""Equally likely lengths that stand for a distribution; a multiple of 100, so that the percentiles are met."""
+PAIR_CELLS: Final = 200
+_Z: Final = (0.0, 1.6448536269514722, 2.3263478740408408)
+"""Standard normal quantiles of PERCENTS."""
+_TEXT: Final = re.compile(r"\d{1,8}(?::\d{1,8}){2}(?:,\d{1,8}(?::\d{1,8}){2}){3}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Percentiles:
+    """P50, P95 and P99 of a length, in tokens; not falling."""
+
+    p50: int
+    p95: int
+    p99: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p50 <= self.p95 <= self.p99 <= MAX_TOKENS:
+            raise WorkloadError("percentiles-order", p50=self.p50, p95=self.p95, p99=self.p99)
+
+    @classmethod
+    def of(cls, histogram: LengthHistogram) -> Percentiles:
+        """Those of a histogram, by nearest rank."""
+        p50, p95, p99 = (histogram.percentile_tokens(percent) for percent in PERCENTS)
+        return cls(p50=p50, p95=p95, p99=p99)
+
+    @property
+    def values(self) -> tuple[int, int, int]:
+        """The three, rising."""
+        return self.p50, self.p95, self.p99
+
+    def histogram(self, cells: int = CELLS) -> LengthHistogram:
+        """A distribution with these percentiles: log-normal between them and beyond them, each of `cells` equally
+        likely parts taken at its upper end, so that lengths are rather over- than under-estimated.
+
+        ln(length) is linear between the normal quantiles of 50, 95 and 99 %, with the last slope beyond.
+
+        Example:
+            >>> found = Percentiles(p50=800, p95=1150, p99=1200).histogram()
+            >>> [found.percentile_tokens(percent) for percent in (50, 95, 99)]
+            [800, 1150, 1200]
+        """
+        logs = [math.log(max(1, value)) for value in self.values]
+        lengths = [
+            _length_at((index + 1) / cells if index + 1 < cells else 1 - 0.2 / cells, logs)
+            for index in range(cells)
+        ]
+        return LengthHistogram.from_lengths(min(max(0, length), MAX_TOKENS) for length in lengths)
+
+
+def _length_at(share: float, logs: Sequence[float]) -> int:
+    z = _normal_quantile(share)
+    low = 1 if z > _Z[1] else 0
+    slope = (logs[low + 1] - logs[low]) / (_Z[low + 1] - _Z[low])
+    return round(math.exp(min(logs[low] + slope * (z - _Z[low]), math.log(MAX_TOKENS))))
+
+
+@lru_cache(maxsize=1024)
+def _normal_quantile(share: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(share)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LengthQuantiles:
+    """What a link keeps of a workload: twelve numbers, nothing of a request."""
+
+    prompt: Percentiles
+    answer: Percentiles
+    taken: Percentiles
+    """Prompt and answer together, when the answer ends."""
+    needed: Percentiles
+    """The max_model_len that serves a request in full: with max_tokens where it asked for that."""
+
+    def encode(self) -> str:
+        """As a parameter of a link: prompt, answer, taken, needed, each P50:P95:P99."""
+        parts = (getattr(self, part.name) for part in fields(self))
+        return ",".join(":".join(map(str, part.values)) for part in parts)
+
+    @classmethod
+    def decode(cls, text: str) -> LengthQuantiles:
+        """What `encode` wrote. Raises WorkloadError `percentiles-unreadable`.
+
+        Example:
+            >>> text = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
+            >>> LengthQuantiles.decode(text).needed.p99, LengthQuantiles.decode(text).encode() == text
+            (1712, True)
+        """
+        if not _TEXT.fullmatch(text):
+            raise WorkloadError("percentiles-unreadable", field="lengths", value=text)
+        try:
+            parts = [
+                Percentiles(p50=p50, p95=p95, p99=p99)
+                for p50, p95, p99 in (map(int, part.split(":")) for part in text.split(","))
+            ]
+            if min(parts[0].p50, parts[3].p50) < 1:
+                raise WorkloadError("percentiles-unreadable", field="lengths", value=text)
+        except WorkloadError:
+            raise WorkloadError("percentiles-unreadable", field="lengths", value=text) from None
+        return cls(prompt=parts[0], answer=parts[1], taken=parts[2], needed=parts[3])
+
+
+def typed_quantiles(prompt: Percentiles, answer: Percentiles, max_tokens: int | None) -> LengthQuantiles:
+    """From percentiles of prompts and answers, which are taken as independent of each other.
+
+    With `max_tokens` a request needs prompt + max_tokens; without, prompt + answer.
+
+    Example:
+        >>> typed_quantiles(Percentiles(p50=800, p95=1150, p99=1200), Percentiles(p50=120, p95=380, p99=512),
+        ...                 512).needed
+        Percentiles(p50=1312, p95=1662, p99=1712)
+    """
+    sums: dict[int, int] = {}
+    prompts, answers = prompt.histogram(PAIR_CELLS), answer.histogram(PAIR_CELLS)
+    for length, count in zip(prompts.lengths, prompts.counts, strict=True):
+        for other, times in zip(answers.lengths, answers.counts, strict=True):
+            total = min(length + other, MAX_TOKENS)
+            sums[total] = sums.get(total, 0) + count * times
+    taken = Percentiles.of(LengthHistogram.from_counts(sums))
+    if max_tokens is None:
+        needed = Percentiles(p50=max(taken.p50, prompt.p50 + 1), p95=max(taken.p95, prompt.p95 + 1),
+                             p99=max(taken.p99, prompt.p99 + 1))  # fmt: skip
+    else:
+        p50, p95, p99 = (min(value + max(1, max_tokens), MAX_TOKENS) for value in prompt.values)
+        needed = Percentiles(p50=p50, p95=p95, p99=p99)
+    return LengthQuantiles(prompt=prompt, answer=answer, taken=taken, needed=needed)

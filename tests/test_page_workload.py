@@ -1,0 +1,222 @@
+"""The Workload page in its states, in both languages, without a browser."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
+
+SAMPLE, TABLE = "workload.sample.requests.jsonl", "workload.sample.requests.csv"
+POST_MORTEM = "1000:1180:1196,90:90:90,1090:1270:1286,1512:1692:1708"
+WORKED = {
+    "model": "Qwen/Qwen3-32B", "accelerator.memory_gib": "24", "accelerator": "RTX-4090-24GB",
+    "tensor_parallel_size": "8", "gpu_memory_utilization": "0.75", "max_model_len": "8192", "dtype": "float16",
+    "measured.weights_gib": "8", "measured.non_torch_gib": "5", "measured.peak_activation_gib": "0",
+    "measured.cuda_graph_gib": "0",
+}  # fmt: skip
+"""163,840 tokens: 20 requests of 8,192."""
+
+
+def open_workload(locale: str = "en-US", **query: str) -> AppTest:
+    app = open_app(query, locale)
+    return checked(app.switch_page("pages/workload.py").run())
+
+
+def press(app: AppTest, key: str) -> AppTest:
+    return checked(app.button(key=key).click().run())
+
+
+def upload(app: AppTest, name: str, content: bytes) -> AppTest:
+    app.file_uploader(key="workload.upload.0").set_value([(name, content, "text/plain")])
+    return checked(app.run())
+
+
+def html(app: AppTest) -> str:
+    return "".join(element.proto.body for element in app.get("html"))
+
+
+def keys(app: AppTest) -> set[str]:
+    return {button.key for button in app.button if button.key}
+
+
+@pytest.mark.parametrize(
+    ("locale", "words"), [("en-US", "nothing is stored or sent on"), ("zh-CN", "不保存，也不外传")]
+)
+def test_empty_page_asks_and_says_what_happens_to_a_log(locale: str, words: str) -> None:
+    app = open_workload(locale)
+    assert words in seen(app)
+    assert not figures(app)
+    assert {SAMPLE, TABLE, "workload.typed"} <= keys(app)
+
+
+@pytest.mark.parametrize(
+    ("locale", "sentence"),
+    [
+        ("en-US", "99 % of the requests need 1,690 tokens: at max_model_len 1,792 this deployment holds 91.4 of that "
+                  "length at once; your 8,192 holds 20"),
+        ("zh-CN", "99% 的请求不超过 1,690 token：max_model_len 设为 1,792 时，本部署可同时容纳 91.4 个该长度的请求；"
+                  "您现在的 8,192 只能容纳 20 个"),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_the_sample(locale: str, sentence: str) -> None:
+    """163,840 tokens are 10,240 blocks of 16; 1,792 tokens take 112: 91.4."""
+    app = press(open_workload(locale, **WORKED), SAMPLE)
+    assert app.success[0].value == sentence
+    assert len(figures(app)) == 1
+    assert "599" in seen(app)
+    assert "412" in seen(app)
+
+
+def test_use_changes_the_scenario_and_undo_takes_it_back() -> None:
+    app = press(open_workload(**WORKED), SAMPLE)
+    press(app, "workload.use.1792.answer")
+    assert params(app)["max_model_len"] == "1792"
+    assert "is right" in app.success[0].value
+    assert "workload.use.1792.answer" not in keys(app)
+    press(app, "undo_button")
+    assert params(app)["max_model_len"] == "8192"
+
+
+def test_use_of_max_num_seqs() -> None:
+    app = press(open_workload(**WORKED), SAMPLE)
+    seats = app.button(key="workload.seats").label.split()[-1].replace(",", "")
+    press(app, "workload.seats")
+    assert params(app)["max_num_seqs"] == seats
+    assert "workload.seats" not in keys(app)
+    assert float(metrics(app)["Preemption risk"].split()[-2]) <= 5
+
+
+def test_the_link_alone_gives_the_same_sentence() -> None:
+    app = press(open_workload(**WORKED), SAMPLE)
+    link = params(app)
+    fresh = open_workload(**link)
+    assert fresh.success[0].value == app.success[0].value
+    assert "log-normal" in seen(fresh)
+    assert params(fresh)["lengths"] == link["lengths"]
+    assert not [value for value in link.values() if "qwen3-32b" in value]
+
+
+def test_the_lengths_stay_on_other_pages_and_mark_the_curve() -> None:
+    app = press(open_workload(**WORKED), SAMPLE)
+    app = checked(app.switch_page("pages/plan.py").run())
+    chart = figures(app)[1]
+    assert chart["data"][-1]["x"] == [1502, 1665, 1690]
+    app = checked(app.segmented_control(key="kv_cache_dtype").set_value("fp8").run())
+    assert "lengths" in params(app)
+    app = checked(app.switch_page("pages/workload.py").run())
+    assert "599" in seen(app)
+
+
+def test_the_tried_limit_moves_the_histogram_and_the_table() -> None:
+    app = press(open_workload(**WORKED), TABLE)
+    out = [trace["name"] for trace in figures(app)[0]["data"]]
+    assert out == ["needed", "left out", "taken"]
+    app = checked(app.number_input(key="workload.limit").set_value(1000).run())
+    assert "tried 1,000" in json.dumps(figures(app)[0]["layout"]["annotations"])
+    assert "1,000 <span" in html(app)
+    assert "workload.use.1000.tried" in keys(app)
+    app = checked(app.select_slider(key="workload.limit.slider").set_value(16384).run())
+    assert app.number_input(key="workload.limit").value == 16384
+
+
+def test_a_present_limit_that_is_too_short_says_whom_it_leaves_out() -> None:
+    app = press(open_workload(**(WORKED | {"max_model_len": "4096"})), TABLE)
+    assert "leaves 21 % of them out" in app.warning[0].value
+
+
+def test_typed_percentiles() -> None:
+    app = open_workload(**WORKED)
+    press(app, "workload.typed")
+    assert "99 % of the requests need 1,712 tokens" in app.success[0].value
+    assert params(app)["lengths"].startswith("800:1150:1200,120:380:512,")
+    press(app, "workload.clear")
+    assert "lengths" not in params(app)
+    app.number_input(key="workload.prompt.P50").set_value(5000)
+    press(app, "workload.typed")
+    assert "`percentiles-order`" in seen(app)
+    assert "lengths" not in params(app)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("empty.jsonl", b"\n", "request-log-empty"),
+        ("core.log", b"\x7fELF\x00\x01\x02", "request-log-not-text"),
+        ("wrong.csv", b"time,latency\n1,2\n", "request-log-columns"),
+        ("negative.csv", b"prompt_tokens,x\n-5,1\n-7,2\n", "request-log-absurd"),
+        ("newer.log", b"Received request a: params: SamplingParams(max_tokens=5)\n", "request-log-no-length"),
+    ],
+)
+def test_what_cannot_be_read_gets_a_code_and_a_next_step(name: str, content: bytes, code: str) -> None:
+    app = upload(open_workload(), name, content)
+    assert f"`{code}`" in seen(app)
+    assert "Next: " in seen(app)
+    assert name in seen(app)
+    assert not figures(app)
+
+
+def test_an_uploaded_log_is_read_and_hostile_text_stays_text() -> None:
+    name = "<img src=x onerror=alert(1)> [a](http:evil).csv"
+    app = upload(open_workload(**WORKED), name, b"=HYPERLINK(1),prompt_tokens\n=1+1,900\n+2,1000\n")
+    assert "2 requests" in seen(app)
+    assert "<img src=x" not in html(app)
+    assert "evil" not in "".join(element.value for element in app.markdown)
+    assert params(app)["lengths"] == "900:1000:1000,0:0:0,900:1000:1000,901:1001:1001"
+
+
+def test_the_log_that_was_read_last_is_one_press_away() -> None:
+    app = press(open_workload(**WORKED), SAMPLE)
+    del app.query_params["lengths"]
+    app = checked(app.run())
+    press(app, "workload.again")
+    assert "599" in seen(app)
+
+
+def test_a_bad_link_is_told_and_the_page_asks() -> None:
+    app = open_workload(lengths="banana")
+    assert "`percentiles-unreadable`" in seen(app)
+    assert SAMPLE in keys(app)
+
+
+def test_a_deployment_without_room_still_shows_the_lengths() -> None:
+    app = open_workload(model="Qwen/Qwen3-32B", accelerator="RTX-4090-24GB", lengths=POST_MORTEM)
+    assert "does not start" in app.error[0].value
+    assert figures(app)
+    assert "weights are too big" in html(app)
+
+
+def test_a_scenario_that_the_engine_refuses_still_shows_the_lengths() -> None:
+    app = open_workload(
+        model="Qwen/Qwen3-32B", max_num_batched_tokens="64", max_num_seqs="128", lengths=POST_MORTEM
+    )
+    assert figures(app)
+    assert not app.success
+
+
+def test_lengths_beyond_the_model() -> None:
+    app = open_workload(
+        **{**WORKED, "lengths": "60000:70000:80000,90:90:90,60090:70090:80090,60090:70090:80090"}
+    )
+    assert "does not start" in app.error[0].value
+    assert "the model itself allows 40,960" in html(app)
+
+
+@pytest.mark.parametrize(
+    "model", ["openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-Next-80B-A3B-Instruct"]
+)
+def test_models_with_other_caches(model: str) -> None:
+    app = open_workload(model=model, accelerator="H200-141GB", tensor_parallel_size="8", lengths=POST_MORTEM)
+    assert app.success
+    assert metrics(app)["Fit at once, on average"] != "0"
+
+
+def test_turns_and_prefix_follow_their_fields() -> None:
+    app = open_workload(**WORKED, lengths=POST_MORTEM)
+    app = checked(app.number_input(key="workload.given.user").set_value(1000).run())
+    app = checked(app.number_input(key="workload.given.reply").set_value(1000).run())
+    assert "Not even the first turn" in seen(app)
+    app = checked(app.number_input(key="workload.given.prefix").set_value(0).run())
+    assert metrics(app)["Kept once"] == "0"
