@@ -76,7 +76,7 @@ def bin_edges(shortest: int, longest: int, *, is_log: bool) -> tuple[float, ...]
         return tuple(edges) if len(edges) > 1 else (low - 1, high)
     step = _nice_step((high - low) / BINS)
     first = (low - 1) // step * step if low % step else low
-    return tuple(range(first, high + step, step))
+    return tuple(range(first, max(high, first + step) + step, step))
 
 
 def _nice_step(least: float) -> int:

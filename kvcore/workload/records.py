@@ -124,9 +124,12 @@ class _Tally:
     held_token_steps: int = 0
 
     def add(self, request: Request) -> None:
-        _count(self.prompts, request.prompt_tokens)
-        _count(self.taken, request.taken_tokens)
-        _count(self.needed, request.needed_tokens)
+        for counts, tokens in (
+            (self.prompts, request.prompt_tokens),
+            (self.taken, request.taken_tokens),
+            (self.needed, request.needed_tokens),
+        ):
+            counts[tokens] = counts.get(tokens, 0) + 1
         self.estimated += request.estimated
         if request.max_tokens is not None:
             _count(self.wanted, request.max_tokens)

@@ -8,6 +8,8 @@ from typing import Final
 
 MAX_TOKENS: Final = 1 << 24
 """Longer than any context in use; a greater figure is a mistake of the log."""
+MOST_DIGITS: Final = 9
+"""Digits of a count that is read without further ado."""
 
 
 class Unusable(StrEnum):
@@ -73,7 +75,7 @@ def checked_tokens(value: object, least: int = 0) -> int:
         (1712, 900)
     """
     if isinstance(value, str):
-        value = _number(value)
+        value = int(value) if value.isdecimal() and len(value) <= MOST_DIGITS else _number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnusableLineError(Unusable.NO_LENGTH)
     if not least <= value <= MAX_TOKENS:

@@ -26,7 +26,7 @@ from kvcore.present.workload import (
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
 from kvcore.workload.request import MAX_TOKENS
-from pages.ui import figure, notes, state, undo
+from pages.ui import figure, notes, shell, state, undo
 from pages.ui.workload_source import TRIED
 
 Choices: TypeAlias = MappingProxyType[int, LimitChoice]
@@ -56,6 +56,13 @@ def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
     with st.container(horizontal=True, gap="small", key="workload.take", vertical_alignment="center"):
         if wanted != now and recommended.starts:
             use(wanted, t, primary=True)
+        elif not recommended.starts:
+            st.page_link(
+                shell.page_at(""),
+                label=t("The Plan page shows what mends it"),
+                icon=":material/build:",
+                query_params=state.params(),
+            )
         undo.offer(t)
 
 

@@ -70,18 +70,21 @@ def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) ->
     command = broken.locator("[data-testid=stCode]", has_text="vllm serve")
     expect(command.first).to_contain_text("--tensor-parallel-size 8")
 
-    broken.get_by_text("Lengths of your requests", exact=True).click()
-    broken.locator(".st-key-request_log input[type=file]").set_input_files(
+    go(broken, "Workload")
+    broken.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
         {"name": "requests.jsonl", "mimeType": "application/json", "buffer": REQUESTS.encode()}
     )
+    expect(broken.get_by_text("99 % of the requests need 1,708 tokens").first).to_be_visible()
+    broken.get_by_role("button", name="Use 1,792").click()
+    broken.wait_for_function("() => new URLSearchParams(location.search).get('max_model_len') === '1792'")
+    go(broken, "Plan")
+    settled(broken)
     broken.wait_for_function(
         """() => {
             const mark = document.querySelector('.st-key-concurrency .js-plotly-plot')?.data.at(-1);
             return mark?.text?.at(-1) === '<b>P99</b>' && String(mark.x) === '1512,1692,1708';
         }"""
     )
-    broken.get_by_role("button", name="Use 1,792").click()
-    wait_for_parameter(broken, "max_model_len", "1792")
 
     fresh = open_page(address(broken))
     assert metrics(fresh) == metrics(broken)

@@ -1,0 +1,114 @@
+"""The Workload page as a person meets it: sample, sentence, Use, Plan, Undo, link; a large upload; phone, dark."""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage, metrics, settled
+from tests.browser.test_check_page import at_rest, follow
+
+pytestmark = pytest.mark.browser
+
+SENTENCE = re.compile(r"99 % of the requests need 1,690 tokens")
+
+
+def go_to_workload(page: Page) -> Page:
+    follow(page, "Workload")
+    page.get_by_text("Which context length do your requests need?", exact=True).wait_for()
+    at_rest(page)
+    return page
+
+
+def to_plan(page: Page) -> None:
+    follow(page, "Plan")
+    page.wait_for_function("document.querySelectorAll('[data-testid=stMetric]').length === 4")
+    settled(page)
+
+
+def query(page: Page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def test_sample_sentence_use_plan_undo_link(server: str, open_page: OpenPage) -> None:
+    page = go_to_workload(open_page(server))
+    page.get_by_role("button", name="Customer service").click()
+    expect(page.get_by_text(SENTENCE).first).to_be_visible()
+    expect(page.get_by_text("your 8,192 holds").first).to_be_visible()
+    page.locator(".st-key-workload_histogram .main-svg").first.wait_for()
+
+    page.get_by_role("button", name="Use 1,792").click()
+    page.wait_for_function("location.search.includes('max_model_len=1792')")
+    at_rest(page)
+    expect(page.get_by_text("your 1,792 is right").first).to_be_visible()
+
+    to_plan(page)
+    expect(page.get_by_text("requests of 1,792 tokens").first).to_be_visible()
+    page.get_by_role("button", name="Undo the last change").click()
+    page.wait_for_function("location.search.includes('max_model_len=8192')")
+    expect(page.get_by_text("requests of 8,192 tokens").first).to_be_visible()
+    at_rest(page)
+    before = metrics(page)
+
+    go_to_workload(page)
+    expect(page.get_by_text("599 requests").first).to_be_visible()
+    shared = open_page_at_rest(open_page, page.url, server)
+    expect(shared.get_by_text(SENTENCE).first).to_be_visible()
+    expect(shared.get_by_text("Lengths from percentiles").first).to_be_visible()
+    assert query(shared)["lengths"] == query(page)["lengths"]
+    to_plan(shared)
+    assert metrics(shared) == before
+
+
+def open_page_at_rest(open_page: OpenPage, address: str, server: str) -> Page:
+    """The fixture waits for the Plan page; from there to the address."""
+    page = open_page(server)
+    page.goto(address)
+    page.get_by_text("What each limit means").wait_for()
+    at_rest(page)
+    return page
+
+
+def test_back_takes_the_lengths_off_and_one_press_brings_them_again(server: str, open_page: OpenPage) -> None:
+    page = go_to_workload(open_page(server))
+    page.get_by_role("button", name="Chat and documents").click()
+    page.wait_for_function("location.search.includes('lengths=')")
+    at_rest(page)
+    page.go_back()
+    page.wait_for_function("!location.search.includes('lengths=')")
+    page.get_by_role("button", name="Back to the log that was read last").click()
+    expect(page.get_by_text("500 requests").first).to_be_visible()
+
+
+def test_upload_of_a_large_log_then_of_a_binary(server: str, open_page: OpenPage) -> None:
+    page = go_to_workload(open_page(server))
+    chooser = page.locator("[data-testid=stMain] input[type=file]").first
+    chooser.set_input_files(
+        {"name": "core.log", "mimeType": "text/plain", "buffer": b"\x00" + bytes(range(256)) * 64}
+    )
+    expect(page.get_by_text("This log cannot be read")).to_be_visible()
+    expect(page.get_by_text("The request log is not text")).to_be_visible()
+    page.reload()
+    page.get_by_role("button", name="Customer service").wait_for()
+    line = json.dumps(
+        {"usage": {"prompt_tokens": 900, "completion_tokens": 90}, "max_tokens": 512, "pad": "x" * 400}
+    )
+    page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
+        {"name": "large.jsonl", "mimeType": "text/plain", "buffer": (line + "\n").encode() * 40_000}
+    )
+    expect(page.get_by_text("large.jsonl: 40,000 requests")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("99 % of the requests need 1,412 tokens").first).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_only_down(server: str, open_page: OpenPage, scheme: str) -> None:
+    page = open_page(server, width=390, height=844, scheme=scheme, locale="zh-CN")
+    page.goto(f"{server}/workload")
+    page.get_by_role("button", name="客服问答").click()
+    expect(page.get_by_text("99% 的请求不超过 1,690 token").first).to_be_visible()
+    at_rest(page)
+    assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
