@@ -154,6 +154,21 @@ class TestEncoders:
         assert loaded(model, limit_mm_per_prompt={"image": 0}) == whole
         assert loaded(model, limit_mm_per_prompt={"image": 0, "video": 0}).parameters < whole.parameters
 
+    @pytest.mark.parametrize(
+        ("limits", "parameters"),
+        [
+            ({"image": 0}, 10_208_595_008),
+            ({"image": 0, "video": 0}, 9_871_506_496),
+            ({"audio": 0}, 9_594_227_200),
+            ({"image": 0, "video": 0, "audio": 0}, 9_257_138_688),
+        ],
+    )
+    def test_ears_and_eyes_of_gemma_4_are_apart(self, limits: dict[str, int], parameters: int) -> None:
+        """Parameters of the class that vLLM 0.32.0 builds of gemma-4-E2B-it, by tools/parity/oracle.py."""
+        model = "google/gemma-4-E2B-it"
+        weights = loaded(model, limit_mm_per_prompt=limits, engine_version="0.32.0")
+        assert weights.parameters == parameters
+
     def test_older_versions_load_it_whatever_the_limits(self) -> None:
         model, old = "Qwen/Qwen2.5-VL-7B-Instruct", {"engine_version": "0.8.5"}
         limits = {"image": 0, "video": 0}

@@ -1,4 +1,4 @@
-"""Whether the encoders of a multimodal model are loaded at all."""
+"""Which encoders of a multimodal model are loaded at all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from kvcore.scenario import Scenario
 SKIPPED_SINCE: Final = Version("0.11.0")
 """Source: vllm/model_executor/models/qwen2_5_vl.py, llava.py (0.11.0), interfaces.py:_mark_tower_model (0.19.0)."""
 
-VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl", "llava_onevision")
+VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl", "llava_onevision", "gemma4")
 """Model types that take videos beside images. Source: vllm/model_executor/models (0.32.0)."""
+
+AUDIO_PARTS: Final = ("audio_tower.", "embed_audio.")
+"""Source: vllm/model_executor/models/gemma4_mm.py, qwen2_5_omni_thinker.py (0.32.0)."""
 
 
 def takes_images_or_video(architecture: Architecture, scenario: Scenario) -> bool:
@@ -33,15 +36,22 @@ def takes_images_or_video(architecture: Architecture, scenario: Scenario) -> boo
     return takes_video and limits.get("video", 1) != 0
 
 
+def takes_audio(scenario: Scenario) -> bool:
+    """Whether the two flags leave an audio encoder something to do."""
+    limits = scenario.limit_mm_per_prompt or {}
+    return not scenario.language_model_only and limits.get("audio", 1) != 0
+
+
 def loaded_architecture(architecture: Architecture, scenario: Scenario, version: Version) -> Architecture:
-    """The architecture without encoder and projector where the engine does not load them."""
-    may_skip = architecture.is_multimodal and version >= SKIPPED_SINCE
-    if not may_skip or takes_images_or_video(architecture, scenario):
+    """The architecture without the encoders and projectors that the engine does not load."""
+    if not architecture.is_multimodal or version < SKIPPED_SINCE:
         return architecture
-    return without_encoder(architecture)
+    sees, hears = takes_images_or_video(architecture, scenario), takes_audio(scenario)
+    return architecture if sees and hears else with_encoders(architecture, sees, hears)
 
 
 @lru_cache(maxsize=1024)
-def without_encoder(architecture: Architecture) -> Architecture:
-    """The language model alone; the same object for the same architecture."""
-    return replace(architecture, every=())
+def with_encoders(architecture: Architecture, sees: bool, hears: bool) -> Architecture:
+    """The language model with one encoder or none; the same object for the same architecture."""
+    kept = (m for m in architecture.every if (hears if m.name.startswith(AUDIO_PARTS) else sees))
+    return replace(architecture, every=tuple(kept))

@@ -13,6 +13,7 @@ from kvcore.memory.encoder import loaded_architecture
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
+from kvcore.memory.stages import End, holds, on_every_stage
 from kvcore.memory.weights import DTYPE_BYTES, Rank, WeightBytes, loading_split_bytes, weight_bytes
 from kvcore.model.architecture import Architecture, VocabEmbedding
 from kvcore.model.draft import Draft
@@ -91,7 +92,7 @@ def loaded_bytes(
 def head_bytes(
     architecture: Architecture, quantization: Quantization, parallel: Parallel, resolved: Resolved, stage: int
 ) -> int:
-    """Memory of the output head on a rank of pipeline stage `stage`; 0 where it is the embedding, or elsewhere.
+    """Memory of the output head on a rank of pipeline stage `stage`; 0 where it is the embedding, or not there.
 
     The adapter that makes a pooling model of one that generates deletes it, or since 0.15 does not build it. The
     parameters of the class that the config names still count it. Before 0.13 the adapter overlooks the head of a
@@ -99,7 +100,8 @@ def head_bytes(
 
     Source: vllm/model_executor/models/adapters.py:_create_pooling_model_cls (0.8.5, 0.11.0, 0.13.0, 0.15.1, 0.33.0).
     """
-    if stage != parallel.pipeline_parallel_size - 1:
+    everywhere = on_every_stage(architecture, parallel, resolved.version)
+    if not holds(End.HEAD, architecture, parallel, stage, everywhere):
         return 0
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])
     max_split_bytes = loading_split_bytes(resolved)

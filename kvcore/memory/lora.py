@@ -11,6 +11,7 @@ from packaging.version import Version
 from kvcore.engine.partition import divided, stage_layers, units_per_rank
 from kvcore.errors import EngineRefusalError
 from kvcore.memory.lora_tables import Adaptable, adaptable
+from kvcore.memory.stages import End, holds, on_every_stage
 from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity
 from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split
 from kvcore.model.config import ModelConfig
@@ -65,14 +66,16 @@ def lora_bytes(
     indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
     layers = [architecture.layers[index] for index in indices]
     elements = sum(adapted.layer_elements(layer) * count for layer, count in by_identity(layers))
-    ends = int(stage == 0 and what.embedding)
-    if stage == parallel.pipeline_parallel_size - 1 and what.head:
+    everywhere = on_every_stage(architecture, parallel, version)
+    has_embedding = what.embedding and holds(End.EMBEDDING, architecture, parallel, stage, everywhere)
+    has_head = what.head and holds(End.HEAD, architecture, parallel, stage, everywhere)
+    if has_head:
         check_vocabulary(architecture, what)
         elements += adapted.head_elements(architecture)
-        ends += 1
-    if stage == 0 and what.embedding:
+    if has_embedding:
         elements += adapted.embedding_elements(architecture)
-    rows = what.limits.extra_vocabulary * architecture.hidden_size * ends // parallel.tensor_parallel_size
+    tables = int(has_embedding) + int(has_head)
+    rows = what.limits.extra_vocabulary * architecture.hidden_size * tables // parallel.tensor_parallel_size
     return (slots.max_loras * elements + rows) * DTYPE_BYTES[dtype]
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from packaging.version import Version
 
 from kvcore.errors import CatalogueError
+from kvcore.memory.model_classes import language_class
 from kvcore.memory.tables import NEVER, OLDEST, load, read_row
 from kvcore.model.config import ModelConfig
 
@@ -52,7 +53,6 @@ class LoraTables:
     unsupported: frozenset[str]
     one_slice: tuple[ClassRow, ...]
     fused_expert_gates: frozenset[str]
-    language: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +77,7 @@ def adaptable(config: ModelConfig, version: Version) -> Adaptable:
     """
     tables = lora_tables()
     own = frozenset(config.architectures)
-    language = tables.language.get(config.language.model_type, "")
+    language = language_class(config.language.model_type)
     names = own if config.language is config.root or not language else own | {language}
     modules = modules_of(tables.vocabulary, names, version)
     return Adaptable(
@@ -107,7 +107,6 @@ def lora_tables() -> LoraTables:
         unsupported=names_of(raw["unsupported"], "unsupported"),
         one_slice=tuple(class_row(row) for row in raw["one_slice"]),
         fused_expert_gates=names_of(raw["fused_expert_gates"], "fused_expert_gates"),
-        language=raw["language"],
     )
 
 

@@ -17,6 +17,7 @@ from packaging.version import Version
 from kvcore.engine.partition import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.memory.allocator import allocated_bytes
+from kvcore.memory.stages import End, on_every_stage, stage_modules
 from kvcore.model.architecture import (
     Architecture,
     Experts,
@@ -88,13 +89,17 @@ def weight_bytes(
 ) -> WeightBytes:
     """Weight bytes of one rank of pipeline stage `stage`.
 
-    Raises EngineRefusalError when the tensor parallel size does not divide what it cuts.
+    Raises EngineRefusalError when the tensor parallel size does not divide what it cuts, and for pipeline stages of a
+    class that is not cut into them.
 
     Source: docs of the formulas beside each module; vllm/model_executor/models (0.32).
     """
     max_split_bytes = loading_split_bytes(resolved)
     dtype_bytes = DTYPE_BYTES[resolved.dtype]
-    return _weight_bytes(architecture, quantization, parallel, dtype_bytes, stage, max_split_bytes)
+    everywhere = on_every_stage(architecture, parallel, resolved.version)
+    return _weight_bytes(
+        architecture, quantization, parallel, dtype_bytes, stage, max_split_bytes, everywhere
+    )
 
 
 def loading_split_bytes(resolved: Resolved) -> int | None:
@@ -110,6 +115,7 @@ def _weight_bytes(
     dtype_bytes: int,
     stage: int,
     max_split_bytes: int | None,
+    everywhere: frozenset[End],
 ) -> WeightBytes:
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=dtype_bytes)
@@ -124,7 +130,7 @@ def _weight_bytes(
         for module in layer.loading:
             size = sum(rank.tensor_bytes(module, prefix + module.name))
             loading += count * allocated_bytes(size, max_split_bytes)
-    for module in (*architecture.every, *stage_modules(architecture, parallel, stage)):
+    for module in stage_modules(architecture, parallel, stage, everywhere):
         tensors.update(rank.tensor_bytes(module, module.name))
     loading += sum(count * (allocated_bytes(size, max_split_bytes) - size) for size, count in tensors.items())
     layers = [architecture.layers[index] for index in indices]
@@ -137,19 +143,6 @@ def _weight_bytes(
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
     parameters = scales + sum(size * count for size, count in tensors.items())
     return WeightBytes(parameters=parameters, buffers=buffers, loading=loading - scales)
-
-
-def stage_modules(architecture: Architecture, parallel: Parallel, stage: int) -> tuple[Module, ...]:
-    """What only the first or the last pipeline stage holds; a tied lm_head is a copy of the embedding there."""
-    is_first, is_last = stage == 0, stage == parallel.pipeline_parallel_size - 1
-    modules = architecture.first if is_first else ()
-    if is_last:
-        modules += architecture.last
-        if architecture.tied_embeddings and not is_first:
-            modules += tuple(module for module in architecture.first if isinstance(module, VocabEmbedding))[
-                :1
-            ]
-    return modules
 
 
 def counted_layers(

@@ -202,11 +202,11 @@ class Architecture:
     context: ContextLimits = ContextLimits(stated_tokens=None)
     layer_prefix: str = "model.layers"
     first: tuple[Module, ...] = ()
-    """On the first pipeline stage: embeddings."""
+    """Before the layers, on the first pipeline stage: embeddings. Some classes hold them on every stage."""
     every: tuple[Module, ...] = ()
-    """On every pipeline stage: vision tower, projector."""
+    """On every pipeline stage: vision tower, projector, the head of a model that judges."""
     last: tuple[Module, ...] = ()
-    """On the last pipeline stage: final norm, lm_head."""
+    """Behind the layers, on the last pipeline stage: final norm, lm_head. Some classes hold them on every stage."""
     tied_embeddings: bool = False
     """lm_head is the embedding: the last pipeline stage holds its own copy."""
     rotary_tables: tuple[RotaryTable, ...] = ()
@@ -226,6 +226,10 @@ class Architecture:
     """Tokens ahead that the draft layers predict, one after another (the engine's n_predict)."""
     uncounted: tuple[str, ...] = ()
     """Parts of the checkpoint that this reader does not count yet, named in a warning."""
+    read_as: str = ""
+    """The entry of `architectures` that decided, as a model that generates is called; a model_type without one."""
+    language_type: str = ""
+    """The model_type of the language part, where the config has one."""
 
     @property
     def num_layers(self) -> int:

@@ -9,6 +9,7 @@ cannot read exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Final, TypeAlias
@@ -133,20 +134,21 @@ def read_architecture(config: ModelConfig) -> Architecture:
         >>> read_architecture(config).num_layers
         2
     """
-    name, reader = find_reader(config)
-    built = reader(config)
+    name, spelling = find_name(config)
+    language_type = "" if config.language is config.root else config.language.model_type
+    built = replace(READERS[spelling](config), read_as=spelling, language_type=language_type)
     is_bidirectional = config.language.get("is_causal") is False
     if is_bidirectional and pooling.BIDIRECTIONAL_CLASSES & {name, *generating_names(name)}:
         built = pooling.without_cache(built)
     return pooling.with_classifier(built, config) if name.endswith(pooling.CLASSIFYING_SUFFIXES) else built
 
 
-def find_reader(config: ModelConfig) -> tuple[str, Reader]:
-    """The name that decides, and its reader."""
+def find_name(config: ModelConfig) -> tuple[str, str]:
+    """The name that decides, and as what it is read."""
     for name in config.architectures or (config.model_type,):
         for spelling in (name, *generating_names(name)):
             if spelling in READERS:
-                return name, READERS[spelling]
+                return name, spelling
     named = ", ".join(filter(None, (*config.architectures, config.model_type)))
     raise ModelError(
         "unknown-architecture",

@@ -197,7 +197,8 @@ def read_gemma4(config: ModelConfig) -> Architecture:
         heads=local,
         layers=tuple(variants[kind, index >= shared_from] for index, kind in enumerate(kinds)),
         intermediate_size=section.integer("intermediate_size"),
-        first=(*towers, embedding(section), *extra),
+        first=(embedding(section), *extra),
+        every=towers,
         tied=True,
         rotary_tables=tuple(
             RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)

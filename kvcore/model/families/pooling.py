@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Linear, Module, VocabEmbedding
+from kvcore.model.architecture import Architecture, Linear, VocabEmbedding
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import decoder
 from kvcore.model.families.blocks import column, replicated, row
@@ -63,11 +63,12 @@ def number_of_labels(config: ModelConfig) -> int:
 
 
 def with_head(built: Architecture, *head: Linear) -> Architecture:
-    """The architecture with `head` in place of lm_head."""
-    kept: tuple[Module, ...] = tuple(
-        module for module in built.last if not isinstance(module, VocabEmbedding)
-    )
-    return replace(built, last=(*kept, *head))
+    """The architecture with `head` in place of lm_head, on every pipeline stage.
+
+    Source: vllm/model_executor/models/adapters.py:as_seq_cls_model, qwen2_rm.py, internlm2.py (0.32), unguarded.
+    """
+    kept = tuple(module for module in built.last if not isinstance(module, VocabEmbedding))
+    return replace(built, every=(*built.every, *head), last=kept)
 
 
 def read_internlm2_reward(config: ModelConfig) -> Architecture:

@@ -1,0 +1,152 @@
+"""What a pipeline stage holds beside its layers, by model class and release: `stages.toml`, read strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from packaging.version import Version
+
+from kvcore.errors import CatalogueError, EngineRefusalError
+from kvcore.memory.model_classes import language_class
+from kvcore.memory.tables import NEVER, OLDEST, load, read_rows
+from kvcore.model.architecture import Architecture, Module, VocabEmbedding
+from kvcore.scenario import Parallel
+
+FILE: Final = "stages.toml"
+
+
+class End(StrEnum):
+    """What stands before and behind the layers of a decoder."""
+
+    EMBEDDING = "embedding"
+    """Token embedding, and everything else before the layers."""
+    NORM = "norm"
+    """Everything behind the layers but lm_head."""
+    HEAD = "head"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EveryStageRow:
+    """Ends that some classes build on every stage."""
+
+    source: str
+    modules: frozenset[End]
+    architectures: frozenset[str]
+    since: Version = OLDEST
+    below: Version = NEVER
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnsupportedRow:
+    """Classes that the engine does not cut into stages."""
+
+    source: str
+    architectures: frozenset[str]
+    since: Version = OLDEST
+    below: Version = NEVER
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTables:
+    """stages.toml."""
+
+    source: str
+    every_stage: tuple[EveryStageRow, ...]
+    unsupported: tuple[UnsupportedRow, ...]
+
+
+@lru_cache(maxsize=1)
+def stage_tables() -> StageTables:
+    """stages.toml; raises CatalogueError for an unknown or missing key, and for an end that is none."""
+    raw = load(FILE, StageTables)
+    every_stage = read_rows(EveryStageRow, raw["every_stage"], f"{FILE} every_stage")
+    unsupported = read_rows(UnsupportedRow, raw["unsupported"], f"{FILE} unsupported")
+    return StageTables(
+        source=raw["source"],
+        every_stage=tuple(
+            replace(row, modules=ends(row.modules), architectures=frozenset(row.architectures))
+            for row in every_stage
+        ),
+        unsupported=tuple(replace(row, architectures=frozenset(row.architectures)) for row in unsupported),
+    )
+
+
+def ends(names: Sequence[str] | frozenset[End]) -> frozenset[End]:
+    """The ends of those names; raises CatalogueError for any other name.
+
+    Example:
+        >>> sorted(ends(["norm", "head"]))
+        [<End.HEAD: 'head'>, <End.NORM: 'norm'>]
+    """
+    if unknown := sorted(set(names) - set(End)):
+        raise CatalogueError("invalid-catalogue-entry", field=f"{FILE} modules", reason=", ".join(unknown))
+    return frozenset(map(End, names))
+
+
+NOTHING: Final[frozenset[End]] = frozenset()
+
+
+def on_every_stage(architecture: Architecture, parallel: Parallel, version: Version) -> frozenset[End]:
+    """The ends that every pipeline stage holds a copy of; nothing without pipeline parallelism.
+
+    Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
+
+    Source: the classes of vllm/model_executor/models, the rows' own; vllm/config/model.py:
+    ModelConfig.verify_with_parallel_config (0.11.0, 0.32.0).
+    """
+    if parallel.pipeline_parallel_size == 1:
+        return NOTHING
+    language = language_class(architecture.language_type or architecture.read_as)
+    return ends_of_class(architecture.read_as, language, version)
+
+
+@lru_cache(maxsize=1024)
+def ends_of_class(own: str, language: str, version: Version) -> frozenset[End]:
+    """The ends that the classes `own` and `language` build on every stage.
+
+    Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
+
+    Example:
+        >>> sorted(ends_of_class("Qwen3NextForCausalLM", "", Version("0.32.0")))
+        [<End.EMBEDDING: 'embedding'>, <End.HEAD: 'head'>]
+    """
+    tables = stage_tables()
+    if any(own in row.architectures and row.since <= version < row.below for row in tables.unsupported):
+        raise EngineRefusalError("pipeline-unsupported", field="pipeline_parallel_size", value=own)
+    rows = (row for row in tables.every_stage if row.since <= version < row.below)
+    return NOTHING.union(*(row.modules for row in rows if {own, language} & row.architectures))
+
+
+def holds(
+    end: End, architecture: Architecture, parallel: Parallel, stage: int, everywhere: frozenset[End] = NOTHING
+) -> bool:
+    """Whether a pipeline stage holds an end of the model. `everywhere`: what every stage does, of `on_every_stage`.
+
+    Otherwise the first stage holds what stands before the layers and the last what stands behind them; where lm_head
+    is the embedding, the last stage holds that too.
+
+    Source: vllm/model_executor/models/llama.py:LlamaModel (0.8.5 to 0.33.0), transformers/base.py:pipeline_parallel
+    (0.32.0).
+    """
+    is_last = stage == parallel.pipeline_parallel_size - 1
+    is_own = stage == 0 or (is_last and architecture.tied_embeddings) if end is End.EMBEDDING else is_last
+    return is_own or end in everywhere
+
+
+def stage_modules(
+    architecture: Architecture, parallel: Parallel, stage: int, everywhere: frozenset[End] = NOTHING
+) -> tuple[Module, ...]:
+    """What a pipeline stage holds beside its layers: towers, and its ends of the model."""
+    held = {end for end in End if holds(end, architecture, parallel, stage, everywhere)}
+    before = architecture.first if End.EMBEDDING in held else ()
+    behind = (module for module in architecture.last if end_of(module) in held)
+    return (*architecture.every, *before, *behind)
+
+
+def end_of(module: Module) -> End:
+    """Which end a module behind the layers belongs to."""
+    return End.HEAD if isinstance(module, VocabEmbedding) else End.NORM
