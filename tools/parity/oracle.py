@@ -12,6 +12,7 @@ import argparse
 import itertools
 import json
 import os
+import pickle
 import re
 import resource
 import signal
@@ -250,7 +251,10 @@ def _group(group: Any) -> list[Any]:
 
 
 def _in_child(task: Callable[[], Any]) -> Any:
-    """The task's result, from a forked child that can neither eat the machine nor hang."""
+    """The task's result, from a forked child that can neither eat the machine nor hang.
+
+    Pickled: a stage answers with the engine's own cache specs, which JSON does not hold.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -267,7 +271,7 @@ def _in_child(task: Callable[[], Any]) -> Any:
             if os.environ.get("PARITY_TRACE"):
                 traceback.print_exc()
         with os.fdopen(write, "wb") as pipe:
-            pipe.write(json.dumps(result).encode())
+            pickle.dump(result, pipe)
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
@@ -275,7 +279,7 @@ def _in_child(task: Callable[[], Any]) -> Any:
     _, status = os.waitpid(child, 0)
     if not answer:
         return {"failed": f"the child ended with status {status}"}
-    return json.loads(answer)
+    return pickle.loads(answer)
 
 
 def main() -> None:
