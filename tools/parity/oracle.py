@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
 import os
-import pickle
 import re
 import resource
 import signal
@@ -253,12 +253,12 @@ def _group(group: Any) -> list[Any]:
 def _in_child(task: Callable[[], Any]) -> Any:
     """The task's result, from a forked child that can neither eat the machine nor hang.
 
-    Pickled: a stage answers with the engine's own cache specs, which JSON does not hold.
+    A stage answers with the engine's own cache specs, so the pipe carries objects.
     """
-    read, write = os.pipe()
+    receiver, sender = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:
-        os.close(read)
+        receiver.close()
         resource.setrlimit(resource.RLIMIT_DATA, (CHILD_MEMORY_BYTES, CHILD_MEMORY_BYTES))
         signal.alarm(CHILD_SECONDS)
         try:
@@ -270,16 +270,15 @@ def _in_child(task: Callable[[], Any]) -> Any:
             result = {"failed": f"{type(error).__name__}: {text} ({place})"}
             if os.environ.get("PARITY_TRACE"):
                 traceback.print_exc()
-        with os.fdopen(write, "wb") as pipe:
-            pickle.dump(result, pipe)
+        sender.send(result)
         os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        answer = pipe.read()
+    sender.close()
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        answer = None
     _, status = os.waitpid(child, 0)
-    if not answer:
-        return {"failed": f"the child ended with status {status}"}
-    return pickle.loads(answer)
+    return {"failed": f"the child ended with status {status}"} if answer is None else answer
 
 
 def main() -> None:
