@@ -7,6 +7,7 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.workload.records import MAX_LOG_BYTES
 from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
 
 SAMPLE, TABLE = "workload.sample.requests.jsonl", "workload.sample.requests.csv"
@@ -156,6 +157,12 @@ def test_what_cannot_be_read_gets_a_code_and_a_next_step(name: str, content: byt
     assert "Next: " in seen(app)
     assert name in seen(app)
     assert not figures(app)
+
+
+def test_a_log_that_is_too_large_is_not_read_at_all() -> None:
+    app = upload(open_workload(), "large.log", b" " * (MAX_LOG_BYTES + 1))
+    assert "`request-log-too-large`" in seen(app)
+    assert "50 MiB" in seen(app)
 
 
 def test_an_uploaded_log_is_read_and_hostile_text_stays_text() -> None:

@@ -40,6 +40,8 @@ SAMPLE_FILES = {
 TYPED = {"prompt": (800, 1150, 1200), "answer": (120, 380, 512)}
 PERCENTILE_NAMES = ("P50", "P95", "P99")
 DEFAULT_MAX_TOKENS = 512
+LARGEST_UPLOAD_MB = 80
+"""More than is read, so that a log that is a little too large is answered with words and a next step."""
 
 
 def ask(t: Words) -> None:
@@ -66,7 +68,7 @@ def _upload(t: Words) -> None:
         t("Drop request logs, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
         type=["jsonl", "ndjson", "json", "csv", "tsv", "log", "txt"],
         accept_multiple_files=True,
-        max_upload_size=MAX_LOG_BYTES >> 20,
+        max_upload_size=LARGEST_UPLOAD_MB,
         key=f"workload.upload.{number}",
     )
     st.markdown(
@@ -103,6 +105,8 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
         bar.progress(min(1.0, done / total), t("Reading: {done} of {total} MiB", **of))
 
     try:
+        if total > MAX_LOG_BYTES:
+            raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
         log = read_request_logs(uploads, progress)
     except WorkloadError as error:
         st.session_state[ERROR] = error
@@ -143,16 +147,11 @@ def _open_sample(name: str, label: str) -> None:
 def _percentiles(t: Words) -> None:
     for part, label in (("prompt", t("Prompt, in tokens")), ("answer", t("Answer, in tokens"))):
         st.caption(label)
-        with st.container(horizontal=True, gap="small", key=f"workload.percentiles.{part}"):
-            for name, default in zip(PERCENTILE_NAMES, TYPED[part], strict=True):
-                st.number_input(
-                    name,
-                    min_value=0,
-                    max_value=MAX_TOKENS,
-                    value=default,
-                    key=f"workload.{part}.{name}",
-                    width=98,
-                )
+        grid = st.grid(3, min_column_width=80)
+        for name, default in zip(PERCENTILE_NAMES, TYPED[part], strict=True):
+            grid.number_input(
+                name, min_value=0, max_value=MAX_TOKENS, value=default, key=f"workload.{part}.{name}"
+            )
     st.number_input(
         t("max_tokens that clients send (0: none)"),
         min_value=0,
