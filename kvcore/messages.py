@@ -94,6 +94,38 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "{flag} {value} is not known to {version}: it came with {since}",
         "choose a newer engine version, or leave the flag out",
     ),
+    "flag-gone-from-release": Message(
+        "{flag} {value} is not known to {version}: it went with {since}",
+        "choose an older engine version, or leave the flag out",
+    ),
+    "mamba-block-without-prefix-caching": Message(
+        "--mamba-block-size can only be set with --enable-prefix-caching",
+        "turn prefix caching on, or leave the block size of states out",
+    ),
+    "align-without-chunked-prefill": Message(
+        "chunked prefill is required for Mamba cache mode align",
+        "leave chunked prefill on, or turn prefix caching off",
+    ),
+    "align-with-speculation": Message(
+        "Mamba cache mode align is not compatible with speculative decoding in this release",
+        "choose a newer engine version, turn prefix caching off, or do without speculative decoding",
+    ),
+    "align-block-above-batch": Message(
+        "in Mamba cache mode align the block size ({block}) must not be above max_num_batched_tokens ({value})",
+        "raise max_num_batched_tokens to {block}, or turn prefix caching off",
+    ),
+    "state-dtype-unsupported": Message(
+        "{field} {value} is not supported for layers of kind {kind} in this release",
+        "leave the dtype of states at auto",
+    ),
+    "mamba-cache-mode-not-kept": Message(
+        "the engine takes Mamba cache mode {used}, not {asked}",
+        "modes all and align hold with prefix caching, none without it; all only for models that support it",
+    ),
+    "every-state-cached": Message(
+        "the engine keeps a recurrent state for every block (Mamba cache mode all), as many blocks as attention takes",
+        "try --mamba-cache-mode align, which keeps only the last states of a request",
+    ),
     "quantization-not-in-config": Message(
         "the name says {format}, but the config names no quantization: planned unquantized",
         "give the config.json of the quantized release, with its side file, or --quantization",

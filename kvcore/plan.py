@@ -15,6 +15,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.defaults import resolve
 from kvcore.engine.draft import draft_notices, read_draft
 from kvcore.engine.partition import heads_per_rank
+from kvcore.engine.recurrent import check_aligned_block
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
@@ -178,6 +179,7 @@ def prepare(
     block_size = aligned_block_size(architecture, parallel, resolved)
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)
+    check_aligned_block(resolved)
     stages = range(parallel.pipeline_parallel_size)
     speculative = scenario.speculative_config
     draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)

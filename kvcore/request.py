@@ -19,6 +19,7 @@ from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
 from kvcore.hub import HubModel
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import (
+    AUTO,
     Engine,
     Measured,
     Parallel,
@@ -48,6 +49,8 @@ KV_CACHE_DTYPES: Final = (
     "turboquant_k3v4_nc",
     "turboquant_3bit_nc",
 )
+MAMBA_CACHE_MODES: Final = ("all", "align", "none")
+MAMBA_DTYPES: Final = (AUTO, "float32", "float16", "bfloat16")
 
 Json = Mapping[str, Any]
 FetchModel = Callable[[str], HubModel]
@@ -131,7 +134,8 @@ _REQUEST_FIELDS: Final = frozenset(
     "id model config hf_quant_config checkpoint accelerator engine engine_version tensor_parallel_size"
     " pipeline_parallel_size data_parallel_size decode_context_parallel_size enable_expert_parallel runner dtype"
     " quantization kv_cache_dtype gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens"
-    " block_size enforce_eager enable_prefix_caching enable_chunked_prefill disable_hybrid_kv_cache_manager"
+    " block_size enforce_eager enable_prefix_caching enable_chunked_prefill"
+    " mamba_cache_mode mamba_block_size mamba_cache_dtype mamba_ssm_cache_dtype disable_hybrid_kv_cache_manager"
     " speculative_config enable_lora max_loras max_lora_rank fully_sharded_loras"
     " limit_mm_per_prompt language_model_only cpu_offload_gb"
     " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
@@ -187,6 +191,10 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         enforce_eager=fields.flag("enforce_eager") or False,
         enable_prefix_caching=fields.flag("enable_prefix_caching"),
         enable_chunked_prefill=fields.flag("enable_chunked_prefill"),
+        mamba_cache_mode=fields.choice("mamba_cache_mode", MAMBA_CACHE_MODES),
+        mamba_block_size=fields.integer("mamba_block_size", 1, _MAX_COUNT),
+        mamba_cache_dtype=fields.choice("mamba_cache_dtype", MAMBA_DTYPES) or AUTO,
+        mamba_ssm_cache_dtype=fields.choice("mamba_ssm_cache_dtype", MAMBA_DTYPES) or AUTO,
         disable_hybrid_kv_cache_manager=fields.flag("disable_hybrid_kv_cache_manager") or False,
         speculative_config=_speculative(fields, fetch),
         enable_lora=fields.flag("enable_lora") or False,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.model.config import ModelConfig
+
+AUTO = "auto"
+"""What a dtype flag says for the engine's own choice."""
 
 
 class Engine(StrEnum):
@@ -94,6 +97,13 @@ class Scenario:
     enforce_eager: bool = False
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
+    mamba_cache_mode: str | None = None
+    """all, align or none; `none` leaves the choice to the engine, as None does."""
+    mamba_block_size: int | None = None
+    mamba_cache_dtype: str = AUTO
+    """Of all that recurrent layers keep."""
+    mamba_ssm_cache_dtype: str = AUTO
+    """Of their states, without convolution rows."""
     disable_hybrid_kv_cache_manager: bool = False
     speculative_config: SpeculativeConfig | None = None
     enable_lora: bool = False
@@ -107,3 +117,14 @@ class Scenario:
     num_gpu_blocks_override: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     measured: Measured = Measured()
+
+
+def without_state_flags(scenario: Scenario) -> Scenario:
+    """`scenario` with the flags about recurrent states left to the engine: they are one model's own."""
+    return replace(
+        scenario,
+        mamba_cache_mode=None,
+        mamba_block_size=None,
+        mamba_cache_dtype=AUTO,
+        mamba_ssm_cache_dtype=AUTO,
+    )

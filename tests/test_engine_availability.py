@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvcore.errors import EngineRefusalError
+from kvcore.engine.availability import read_availabilities
+from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.plan import plan
 from kvcore.request import scenario_from_request
 
@@ -19,6 +20,12 @@ LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "accelerator": "H100-80GB"
         ("max_model_len", "auto", "0.13.0", "0.14.1"),
         ("kv_cache_dtype", "int8_per_token_head", "0.19.1", "0.20.2"),
         ("kv_cache_dtype", "int4_per_token_head", "0.24.0", "0.25.1"),
+        ("mamba_cache_mode", "align", "0.14.1", "0.15.1"),
+        ("mamba_block_size", 8192, "0.11.0", "0.11.1"),
+        ("mamba_cache_dtype", "float32", "0.10.0", "0.10.1"),
+        ("mamba_ssm_cache_dtype", "float32", "0.10.0", "0.10.1"),
+        ("mamba_ssm_cache_dtype", "float16", "0.12.0", "0.13.0"),
+        ("mamba_ssm_cache_dtype", "bfloat16", "0.21.0", "0.22.1"),
     ],
 )
 def test_a_value_of_a_later_release_is_refused(field: str, value: Any, before: str, since: str) -> None:
@@ -34,3 +41,22 @@ def test_decode_context_parallel_came_with_0_10_2() -> None:
     with pytest.raises(EngineRefusalError):
         plan(scenario_from_request({**request, "engine_version": "0.9.2"}))
     plan(scenario_from_request({**request, "engine_version": "0.11.0"}))
+
+
+def test_mode_all_went_with_0_32_0() -> None:
+    request = {**LLAMA, "mamba_cache_mode": "all"}
+    plan(scenario_from_request({**request, "engine_version": "0.31.0"}))
+    with pytest.raises(EngineRefusalError) as caught:
+        plan(scenario_from_request({**request, "engine_version": "0.32.0"}))
+    assert (caught.value.code, caught.value.field) == ("flag-gone-from-release", "mamba_cache_mode")
+
+
+def test_another_shape_of_the_table_is_refused() -> None:
+    row = 'field = "a"\nvalue = ""\nsince = "0.1"\nsource = "b"\n'
+    assert [known.is_gone for known in read_availabilities(f"[[gone]]\n{row}[[value]]\n{row}")] == [
+        True,
+        False,
+    ]
+    for text in (f"[[values]]\n{row}", f"[[value]]\n{row}until = 1\n", '[[gone]]\nfield = "a"\n'):
+        with pytest.raises(CatalogueError):
+            read_availabilities(text)

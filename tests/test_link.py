@@ -12,7 +12,7 @@ from kvcore import catalogue
 from kvcore.errors import MESSAGES
 from kvcore.model.config import ModelConfig
 from kvcore.present import link
-from kvcore.request import DTYPES, KV_CACHE_DTYPES, scenario_from_request
+from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES, scenario_from_request
 from kvcore.scenario import Engine, Measured, Parallel, Runner, Scenario, SpeculativeConfig
 
 WORKED = (
@@ -56,6 +56,10 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         enforce_eager=draw(st.booleans()),
         enable_prefix_caching=draw(st.none() | st.booleans()),
         enable_chunked_prefill=draw(st.none() | st.booleans()),
+        mamba_cache_mode=draw(st.sampled_from((None, *MAMBA_CACHE_MODES))),
+        mamba_block_size=draw(st.none() | counts(1 << 20)),
+        mamba_cache_dtype=draw(st.sampled_from(MAMBA_DTYPES)),
+        mamba_ssm_cache_dtype=draw(st.sampled_from(MAMBA_DTYPES)),
         disable_hybrid_kv_cache_manager=draw(st.booleans()),
         speculative_config=draw(
             st.none()
@@ -103,6 +107,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "runner", "dtype",
         "quantization", "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs",
         "max_num_batched_tokens", "block_size", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
+        "mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
         "disable_hybrid_kv_cache_manager", "speculative_config", "enable_lora", "max_loras", "max_lora_rank",
         "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb", "kv_cache_memory_bytes",
         "num_gpu_blocks_override", "env", "measured",
@@ -275,7 +280,9 @@ def test_what_absent_means_is_frozen() -> None:
     assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
         "runner": "auto", "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None,
         "block_size": None, "enforce_eager": False, "enable_prefix_caching": None, "enable_chunked_prefill": None,
-        "disable_hybrid_kv_cache_manager": False, "enable_lora": False, "max_loras": 1, "max_lora_rank": 16,
+        "mamba_cache_mode": None, "mamba_block_size": None, "mamba_cache_dtype": "auto",
+        "mamba_ssm_cache_dtype": "auto", "disable_hybrid_kv_cache_manager": False, "enable_lora": False,
+        "max_loras": 1, "max_lora_rank": 16,
         "fully_sharded_loras": False, "language_model_only": False,
         "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,
     }  # fmt: skip

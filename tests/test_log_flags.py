@@ -79,6 +79,13 @@ def model_of(text: str) -> str | None:
         ("'runner_type': 'pooling'", "runner", "pooling"),
         ("'pooler_config': PoolerConfig(pooling_type='LAST', normalize=True)", "runner", "pooling"),
         ("'pooler_config': None", "runner", None),
+        ("'mamba_cache_mode': 'align'", "mamba_cache_mode", "align"),
+        ("'mamba_cache_mode': 'none'", "mamba_cache_mode", None),
+        ("'mamba_ssm_cache_dtype': 'float16'", "mamba_ssm_cache_dtype", "float16"),
+        ("'mamba_ssm_cache_dtype': 'auto'", "mamba_ssm_cache_dtype", None),
+        ("'mamba_cache_dtype': 'float32'", "mamba_cache_dtype", "float32"),
+        ("'mamba_cache_dtype': 'float8'", "mamba_cache_dtype", None),
+        ("'mamba_block_size': 4096", "mamba_block_size", 4096),
     ],
 )
 def test_value_of_a_flag(value: str, name: str, expected: Any) -> None:

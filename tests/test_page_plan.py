@@ -352,3 +352,31 @@ class TestPooling:
         app = open_app({"model": "Alibaba-NLP/gte-Qwen2-7B-instruct", "accelerator": "H100-80GB"})
         assert metrics(app)["Requests at once"] == DASH
         assert "no KV cache is kept" in seen(app)
+
+
+class TestRecurrentStates:
+    PARAMS: ClassVar = {
+        "model": "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4", "accelerator": "H200-141GB",
+        "engine_version": "0.27.1", "enable_prefix_caching": "true",
+    }  # fmt: skip
+
+    def test_the_mode_in_force_is_said_and_changed_in_the_sidebar(self) -> None:
+        app = open_app(self.PARAMS)
+        assert "Mamba cache mode all: " in seen(app)
+        checked(app.selectbox(key="mamba_cache_mode").select("align").run())
+        assert params(app)["mamba_cache_mode"] == "align"
+        assert "Mamba cache mode align: " in seen(app)
+        checked(app.selectbox(key="mamba_cache_mode").select("auto").run())
+        assert "mamba_cache_mode" not in params(app)
+
+    def test_prefix_caching_and_dtypes_too(self) -> None:
+        app = open_app(self.PARAMS)
+        checked(app.selectbox(key="mamba_ssm_cache_dtype").select("float16").run())
+        checked(app.selectbox(key="enable_prefix_caching").select("off").run())
+        written = params(app)
+        assert (written["mamba_ssm_cache_dtype"], written["enable_prefix_caching"]) == ("float16", "false")
+        assert "Mamba cache mode none: " in seen(app)
+
+    def test_other_models_are_not_asked(self) -> None:
+        keys = {box.key for box in open_app(WORKED).selectbox}
+        assert not {"mamba_cache_mode", "mamba_ssm_cache_dtype", "enable_prefix_caching"} & keys

@@ -78,6 +78,19 @@ def test_another_model_leaves_the_runner_to_the_engine() -> None:
     assert with_model(pooling, entry.id, entry.config, entry.checkpoint).scenario.runner is Runner.AUTO
 
 
+def test_another_model_leaves_recurrent_states_to_the_engine() -> None:
+    entry = catalogue.find_model("Qwen/Qwen3-14B")
+    flags = {"mamba_cache_mode": "align", "mamba_block_size": 4096, "mamba_cache_dtype": "float32",
+             "mamba_ssm_cache_dtype": "float16"}  # fmt: skip
+    hybrid = START
+    for field, value in flags.items():
+        hybrid = with_field(hybrid, field, value)
+    other = with_model(hybrid, entry.id, entry.config, entry.checkpoint).scenario
+    assert {field: getattr(other, field) for field in flags} == {
+        field: getattr(START, field) for field in flags
+    }
+
+
 def test_only_sizes_that_the_engine_takes_are_offered() -> None:
     assert choices.tensor_parallel_sizes(START) == (1, 2, 4, 8, 16)
 

@@ -5,6 +5,22 @@ import pytest
 from kvcore.plan import plan
 from kvcore.request import scenario_from_request
 
+ORIN = (
+    "a published start of vLLM 0.27.1 on a Jetson AGX Orin with 64 GB, 25 August 2026, with --mamba-ssm-cache-dtype "
+    "float16 --mamba-cache-mode align"
+)
+LIGHTNING = {
+    "model": "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4",
+    "accelerator": {"name": "Jetson AGX Orin 64GB", "memory_gib": 61.34},
+    "engine_version": "0.27.1",
+    "kv_cache_dtype": "bfloat16",
+    "max_model_len": 128_000,
+    "max_num_batched_tokens": 16_384,
+    "enable_prefix_caching": True,
+    "mamba_cache_mode": "align",
+    "mamba_ssm_cache_dtype": "float16",
+}
+
 
 @pytest.mark.parametrize(
     ("source", "request_fields", "available_gib", "tokens", "concurrency"),
@@ -59,8 +75,28 @@ from kvcore.request import scenario_from_request
             200_826,
             1.12,
         ),
+        (
+            f"{ORIN}, solo without drafter: 3806 blocks, of which a request takes 120 and 4 × 2",
+            LIGHTNING,
+            23.35,
+            3_806_000,
+            29.73,
+        ),
+        (
+            f"{ORIN}, beside other services: 1524 blocks, of which a request takes 120 and 4 × 2",
+            LIGHTNING,
+            9.35,
+            1_524_000,
+            11.91,
+        ),
     ],
-    ids=["mtp-without-prefix-caching", "development-build", "prefix-caching-asked-for"],
+    ids=[
+        "mtp-without-prefix-caching",
+        "development-build",
+        "prefix-caching-asked-for",
+        "lightning-alone",
+        "lightning-beside-others",
+    ],
 )
 def test_tokens_of_the_printed_memory(
     source: str, request_fields: dict[str, object], available_gib: float, tokens: int, concurrency: float
@@ -109,3 +145,25 @@ def test_how_states_of_delta_nets_are_cached(version: str, mode: str) -> None:
         "enable_prefix_caching": True,
     }
     assert plan(scenario_from_request(request)).resolved.mamba_cache_mode == mode
+
+
+def test_blocks_of_lightning_by_hand() -> None:
+    """A state in float16: 64 heads × 64 × 128 × 2 bytes, and 3 rows of 4096 + 2 × 8 × 128 channels × 2 bytes are
+    1,085,440; a token of one attention layer takes 2 × 2 × 128 × 2 = 1024, so a block of 16 × 67 = 1072 holds it.
+
+    Without the flags the state is float32 (4 × 524,288 + 36,864 bytes, 2084 tokens), kept at each of blocks of
+    128 × 17 = 2176, and a request of 128,000 takes 59 blocks in each of five groups.
+    """
+    planned = plan(scenario_from_request({**LIGHTNING, "measured": {"available_kv_gib": 9.35}}))
+    assert planned.cache is not None
+    assert [group.block_size for group in planned.cache.groups] == [1072] * 5
+    assert sorted(group.blocks_per_request for group in planned.cache.groups) == [2, 2, 2, 2, 120]
+    bare = {name: value for name, value in LIGHTNING.items() if not name.startswith("mamba")}
+    default = plan(scenario_from_request({**bare, "measured": {"available_kv_gib": 9.35}}))
+    assert default.cache is not None
+    assert [(group.block_size, group.blocks_per_request) for group in default.cache.groups] == [
+        (2176, 59)
+    ] * 5
+    assert [notice.code for notice in default.notices if notice.field == "mamba_cache_mode"] == [
+        "every-state-cached"
+    ]

@@ -115,6 +115,18 @@ def test_measurements_of_one_deployment_do_not_count() -> None:
     assert list(sweep(measured, entries()[:1], cards)) == list(sweep(base(), entries()[:1], cards))
 
 
+def test_flags_about_states_stay_with_their_own_model() -> None:
+    hybrid, plain = (
+        catalogue.find_model(name) for name in ("Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-32B")
+    )
+    asked = scenario_from_request({"model": hybrid.id, "mamba_cache_mode": "align", "mamba_block_size": 4096,
+                                   "enable_prefix_caching": True})  # fmt: skip
+    card = catalogue.find_accelerator("H100-80GB")
+    own, other = (cell_scenario(asked, entry, card, 4) for entry in (hybrid, plain))
+    assert (own.mamba_cache_mode, own.mamba_block_size) == ("align", 4096)
+    assert (other.mamba_cache_mode, other.mamba_block_size) == (None, None)
+
+
 def test_lines_are_json_and_say_what_the_cells_say() -> None:
     cards = [catalogue.find_accelerator("H100-80GB"), catalogue.find_accelerator("RTX-4090-24GB")]
     (swept,) = sweep(base(), [catalogue.find_model("Qwen/Qwen3-32B")], cards, (1, 3))

@@ -43,8 +43,9 @@ class Fix:
 def fixes(broken: Plan) -> tuple[Fix, ...]:
     """Every single change that mends `broken`, the cheapest in side effects first; empty when none does.
 
-    Order: a shorter context, an fp8 KV cache, more of the card, fewer sequences in the profile run, no graphs,
-    the next tensor parallel size, fp8 weights, a larger card.
+    Order: fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no prefix caching
+    of recurrent states, fewer sequences in the profile run, no graphs, the next tensor parallel size, fp8 weights, a
+    larger card.
     """
     knobs = _WEIGHT_KNOBS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _KNOBS
     return tuple(fix for knob in knobs for fix in knob(broken))
@@ -121,6 +122,19 @@ def _first(field: str, candidates: Iterator[tuple[int | float | str | bool, Plan
         if mended is not None:
             yield Fix(field=field, value=value, plan=mended)
             return
+
+
+def _fewer_states(broken: Plan) -> Iterator[Fix]:
+    if broken.resolved.mamba_cache_mode == "all":
+        yield from _first(
+            "mamba_cache_mode", iter([("align", _try(broken.scenario, mamba_cache_mode="align"))])
+        )
+
+
+def _no_prefix_caching(broken: Plan) -> Iterator[Fix]:
+    if broken.resolved.mamba_cache_mode != "none":
+        mended = _try(broken.scenario, enable_prefix_caching=False)
+        yield from _first("enable_prefix_caching", iter([(False, mended)]))
 
 
 def _shorter_context(broken: Plan) -> Iterator[Fix]:
@@ -213,9 +227,11 @@ def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
 
 
 _KNOBS: Final = (
+    _fewer_states,
     _shorter_context,
     _fp8_kv_cache,
     _more_utilization,
+    _no_prefix_caching,
     _fewer_sequences,
     _no_graphs,
     _more_tensor_parallel,

@@ -18,7 +18,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
 from kvcore.plan import plan
-from kvcore.scenario import Engine, Measured, Runner, Scenario
+from kvcore.scenario import Engine, Measured, Runner, Scenario, without_state_flags
 
 SIZES: Final = (1, 2, 4, 8)
 DEFAULT_LENGTH: Final = 8192
@@ -90,18 +90,19 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
 def model_scenario(base: Scenario, entry: ModelEntry) -> Scenario:
     """`base` with another model, at a length that the model allows, without what one deployment measured.
 
-    A runner that is asked for stays with its own model.
+    A runner and flags about recurrent states that are asked for stay with their own model.
     """
     length = base.max_model_len or DEFAULT_LENGTH
     if entry.config != base.config or base.max_model_len is None:
         length = _capped(base, entry, length)
+    is_same = entry.config == base.config
     return replace(
-        base,
+        base if is_same else without_state_flags(base),
         model=entry.id,
         config=entry.config,
         checkpoint=entry.checkpoint,
         accelerator=None,
-        runner=base.runner if entry.config == base.config else Runner.AUTO,
+        runner=base.runner if is_same else Runner.AUTO,
         max_model_len=length,
         kv_cache_memory_bytes=None,
         num_gpu_blocks_override=None,

@@ -55,7 +55,7 @@ def hybrid_block_size(
 
     a is 16 at first, larger for MLA from 0.11.2, and from 0.20 the larger of the backend's smallest kernel
     block and the asked block size; on Ascend always 128. Where every state is cached (mamba_cache_mode all),
-    it is the least common multiple of that and of the kernel's chunk.
+    it is the least common multiple of that and of the kernel's chunk, for which mamba_block_size may stand.
 
     Source: vllm/model_executor/models/config.py:HybridAttentionMambaModelConfig (0.10.0 to 0.19.0),
     vllm/platforms/interface.py:_align_hybrid_block_size (0.20.2 to 0.33.0),

@@ -43,6 +43,8 @@ class _Placement:
     rules: PlannerRules
     ranks: int
     dtype: str
+    state_dtype: str
+    ssm_dtype: str
     kv_cache_dtype: str
     block_size: int
     state_block_size: int
@@ -142,9 +144,13 @@ def _placement(
         rules=planner_rules(resolved.version),
         ranks=parallel.tensor_parallel_size,
         dtype=resolved.dtype,
+        state_dtype=resolved.mamba_cache_dtype or resolved.dtype,
+        ssm_dtype=resolved.mamba_ssm_cache_dtype,
         kv_cache_dtype=resolved.kv_cache_dtype,
         block_size=pages.block_size,
-        state_block_size=_state_block_size(pages.block_size, resolved) if states else 0,
+        state_block_size=_state_block_size(pages.block_size, resolved, architecture.is_hybrid)
+        if states
+        else 0,
         least_state_page_bytes=pages.page_size_bytes,
         least_attention_page_bytes=pages.page_size_bytes if _has_contiguous_states(resolved) else 0,
         num_speculative_tokens=resolved.num_speculative_tokens,
@@ -156,9 +162,14 @@ def _states(distinct: Iterable[Layer]) -> list[RecurrentState]:
     return [state for layer in distinct for state in layer.caches if isinstance(state, RecurrentState)]
 
 
-def _state_block_size(block_size: int, resolved: Resolved) -> int:
-    """Without prefix caching one state serves a whole request, so its block is max_model_len long."""
-    return resolved.max_model_len if resolved.mamba_cache_mode == "none" else block_size
+def _state_block_size(block_size: int, resolved: Resolved, is_hybrid: bool) -> int:
+    """Without prefix caching one state serves a whole request, so its block is max_model_len long.
+
+    Where there is no attention to align with, it is the one that is asked for.
+    """
+    if resolved.mamba_cache_mode == "none":
+        return resolved.max_model_len
+    return block_size if is_hybrid else resolved.mamba_block_size or block_size
 
 
 def _hybrid_pages(
@@ -170,7 +181,11 @@ def _hybrid_pages(
         return HybridPages(block_size=resolved.block_size, page_size_bytes=0)
     sizes = [
         state_tensor_bytes(
-            state, parallel.tensor_parallel_size, resolved.dtype, resolved.num_speculative_tokens
+            state,
+            parallel.tensor_parallel_size,
+            resolved.mamba_cache_dtype or resolved.dtype,
+            resolved.num_speculative_tokens,
+            resolved.mamba_ssm_cache_dtype,
         )
         for state in dict.fromkeys(states)
     ]
@@ -183,7 +198,7 @@ def _hybrid_pages(
         token_bytes=token_bytes,
         is_mla=architecture.is_mla,
         resolved=resolved,
-        chunk_size=max(state.chunk_size for state in states),
+        chunk_size=resolved.mamba_block_size or max(state.chunk_size for state in states),
     )
     return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes)
 
@@ -207,7 +222,9 @@ def _attention_token_bytes(
     return heads * storage.head_bytes(architecture.head_dim, architecture.head_dim)
 
 
-def recurrent_state_bytes(state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int) -> int:
+def recurrent_state_bytes(
+    state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int, ssm_dtype: str = ""
+) -> int:
     """Bytes of one request's state of one layer on one rank: the sum of `state_tensor_bytes`.
 
     Raises EngineRefusalError when the heads do not divide.
@@ -219,15 +236,16 @@ def recurrent_state_bytes(state: RecurrentState, ranks: int, dtype: str, num_spe
         >>> recurrent_state_bytes(delta_net, 1, "bfloat16", 0)
         1097728
     """
-    return sum(state_tensor_bytes(state, ranks, dtype, num_speculative_tokens))
+    return sum(state_tensor_bytes(state, ranks, dtype, num_speculative_tokens, ssm_dtype))
 
 
 def state_tensor_bytes(
-    state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int
+    state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int, ssm_dtype: str = ""
 ) -> tuple[int, ...]:
     """Bytes of each tensor of one request's state of one layer on one rank.
 
-    replicated × sharded / ranks × element bytes; groups that do not divide are replicated up to one per rank.
+    replicated × sharded / ranks × element bytes; groups that do not divide are replicated up to one per rank. An
+    element of the state itself is of `ssm_dtype` where a flag says so, else as the config says, else of `dtype`.
 
     Raises EngineRefusalError when the heads do not divide.
 
@@ -247,7 +265,8 @@ def state_tensor_bytes(
         sharded = shape.sharded + shape.sharded_per_group * max(0, extra_groups)
         per_token = shape.sharded_per_speculative_token * sharded // shape.sharded
         elements = divided(sharded + per_token * num_speculative_tokens, ranks) * shape.replicated
-        sizes.append(elements * kv_format(shape.dtype or dtype).key_bits // 8)
+        element = (shape.is_ssm and ssm_dtype) or shape.dtype or dtype
+        sizes.append(elements * kv_format(element).key_bits // 8)
     return tuple(sizes)
 
 
@@ -329,7 +348,7 @@ def _latent(size: int, page: int, dtype: str, at: _Placement) -> LayerSpec:
 
 
 def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
-    size = recurrent_state_bytes(state, at.ranks, at.dtype, at.num_speculative_tokens)
+    size = recurrent_state_bytes(state, at.ranks, at.state_dtype, at.num_speculative_tokens, at.ssm_dtype)
     return LayerSpec(
         kind=CacheKind.MAMBA,
         layers=1,

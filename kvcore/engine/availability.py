@@ -1,4 +1,4 @@
-"""Flags and values that a release does not have yet: its argument parser stops the start."""
+"""Flags and values that a release does not have yet, or no more: its argument parser stops the start."""
 
 from __future__ import annotations
 
@@ -11,51 +11,90 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.errors import CatalogueError, EngineRefusalError
-from kvcore.scenario import Scenario
+from kvcore.scenario import AUTO, Scenario
 
 FILE: Final = "availability.toml"
 _KEYS: Final = frozenset(("field", "value", "since", "source"))
+_TABLES: Final = frozenset(("value", "gone"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Availability:
-    """From which release on a flag takes a value; `value` is a prefix, "" for the flag itself."""
+    """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
     field: str
     value: str
     since: Version
+    is_gone: bool = False
 
 
 @cache
 def availabilities() -> tuple[Availability, ...]:
     """All that is known. Raises CatalogueError `invalid-catalogue-entry` for a wrong key."""
-    rows = tomllib.loads(files("kvcore.engine").joinpath(FILE).read_text("utf-8"))["value"]
-    for row in rows:
-        if row.keys() != _KEYS:
-            raise CatalogueError(
-                "invalid-catalogue-entry", field=FILE, reason="field, value, since and source are the keys"
-            )
+    return read_availabilities(files("kvcore.engine").joinpath(FILE).read_text("utf-8"))
+
+
+def read_availabilities(text: str) -> tuple[Availability, ...]:
+    """The rows of a TOML text; raises CatalogueError `invalid-catalogue-entry` for any other shape."""
+    tables = tomllib.loads(text)
+    rows = [(row, name == "gone") for name in sorted(tables) for row in tables[name]]
+    if not tables.keys() <= _TABLES or any(row.keys() != _KEYS for row, _ in rows):
+        raise CatalogueError(
+            "invalid-catalogue-entry",
+            field=FILE,
+            reason="value and gone are its tables, field, value, since and source their keys",
+        )
     return tuple(
-        Availability(field=row["field"], value=row["value"], since=Version(row["since"])) for row in rows
+        Availability(field=row["field"], value=row["value"], since=Version(row["since"]), is_gone=is_gone)
+        for row, is_gone in rows
     )
 
 
 def check_availability(scenario: Scenario, version: Version) -> None:
-    """Raises EngineRefusalError `flag-not-in-release` for a flag or value that the release does not have."""
+    """Raises EngineRefusalError `flag-not-in-release` for a flag or value that the release does not have yet,
+    `flag-gone-from-release` for one that it has no more."""
+    asked = _asked(scenario)
+    for known in availabilities():
+        given = asked.get(known.field)
+        if given is None or not given.startswith(known.value) or (version < known.since) is known.is_gone:
+            continue
+        raise EngineRefusalError(
+            "flag-gone-from-release" if known.is_gone else "flag-not-in-release",
+            field=known.field,
+            value=given,
+            flag="--" + known.field.replace("_", "-"),
+            version=version,
+            since=known.since,
+        )
+
+
+def is_available(field: str, value: str, version: Version) -> bool:
+    """Whether the flag takes `value` in `version`.
+
+    Example:
+        >>> is_available("mamba_cache_mode", "all", Version("0.31.0"))
+        True
+        >>> is_available("mamba_cache_mode", "all", Version("0.32.0"))
+        False
+    """
+    return not any(
+        known.field == field
+        and value.startswith(known.value)
+        and (version < known.since) is not known.is_gone
+        for known in availabilities()
+    )
+
+
+def _asked(scenario: Scenario) -> dict[str, str]:
+    """The flags of `scenario` that some release does not have, as text."""
     asked = {"kv_cache_dtype": scenario.kv_cache_dtype}
     if scenario.max_model_len == -1:
         asked["max_model_len"] = "auto"
     size = scenario.parallel.decode_context_parallel_size
     if size > 1:
         asked["decode_context_parallel_size"] = str(size)
-    for known in availabilities():
-        given = asked.get(known.field)
-        if given is not None and given.startswith(known.value) and version < known.since:
-            raise EngineRefusalError(
-                "flag-not-in-release",
-                field=known.field,
-                value=given,
-                flag="--" + known.field.replace("_", "-"),
-                version=version,
-                since=known.since,
-            )
+    for field in ("mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype"):
+        value = getattr(scenario, field)
+        if value not in (None, AUTO):
+            asked[field] = str(value)
+    return asked

@@ -14,6 +14,7 @@ from kvcore.engine.backends import attention_kind, backend_row, capability_numbe
 from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
 from kvcore.engine.captures import LIMIT, capture_modes, capture_sizes, model_capture_limit
 from kvcore.engine.pooling import falls_back_to_v0, runner_notices, runner_of, scheduling_runner
+from kvcore.engine.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
 from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, planned_release, plugin_of
@@ -27,10 +28,6 @@ from kvcore.scenario import Runner, Scenario
 TORCH_NAMES: Final = {"half": "float16", "float": "float32"}
 BFLOAT16_CAPABILITY: Final = 80
 """Source: vllm/platforms/cuda.py:CudaPlatformBase.supported_dtypes (0.32.0)."""
-
-SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})
-"""Recurrent layers whose every block may be cached. Source: vllm/model_executor/models/interfaces.py:
-SupportsMambaPrefixCaching (0.19.0)."""
 
 TURBOQUANT: Final = "turboquant"
 
@@ -123,6 +120,21 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     stages = scenario.parallel.pipeline_parallel_size
     asynchronous = is_async(switches, method, schedules_v2, stages, scheduling)
     prefix_caching = _prefix_caching(scenario, traits, switches, is_v0, is_pooling)
+    speculates = speculative_tokens > 0
+    mode = mamba_cache_mode(
+        scenario.mamba_cache_mode, traits.recurrent, switches.mamba_cache_mode, prefix_caching, speculates
+    )
+    check_state_flags(
+        scenario,
+        mode=mode,
+        prefix_caching=prefix_caching,
+        chunked_prefill=chunked,
+        speculates=speculates,
+        max_model_len=max_model_len,
+        switches=switches,
+    )
+    row_dtype, state_dtype = state_dtypes(scenario, traits.recurrent, dtype, switches)
+    notices += state_notices(scenario, traits.recurrent, mode)
     backend, block_size = _backend(scenario, traits, kv_cache_dtype, accelerator, release, is_v0)
     sizes, modes = _captures(
         scenario,
@@ -157,7 +169,10 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         max_concurrent_batches=max_concurrent_batches(asynchronous, schedules_v2, stages),
         use_v2_model_runner=use_v2,
         hybrid_kv_cache_manager=_hybrid_manager(scenario, traits, switches, method),
-        mamba_cache_mode=_mamba_mode(traits, switches, prefix_caching, speculative_tokens > 0),
+        mamba_cache_mode=mode,
+        mamba_block_size=scenario.mamba_block_size,
+        mamba_cache_dtype=row_dtype,
+        mamba_ssm_cache_dtype=state_dtype,
         attention_backend=backend,
         cudagraph_capture_sizes=sizes,
         cudagraph_modes=modes,
@@ -316,18 +331,6 @@ def _prefix_caching(
     if is_pooling and traits.is_bidirectional:
         return False
     return not traits.is_hybrid or switches.hybrid_prefix_caching == "on"
-
-
-def _mamba_mode(traits: Traits, switches: Switches, prefix_caching: bool, speculates: bool) -> str:
-    """Source: vllm/model_executor/models/config.py:MambaModelConfig (0.11.1 to 0.32.0)."""
-    if not traits.recurrent or not prefix_caching:
-        return "none"
-    rule = switches.mamba_cache_mode
-    if not rule.startswith("all"):
-        return rule
-    if traits.recurrent <= SNAPSHOTTING_KINDS and not (rule == "all-unless-speculative" and speculates):
-        return "all"
-    return "none" if rule == "all-or-none" else "align"
 
 
 def _hybrid_manager(scenario: Scenario, traits: Traits, switches: Switches, method: str) -> bool:

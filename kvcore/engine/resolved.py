@@ -44,6 +44,12 @@ class Resolved:
     cudagraph_capture_sizes: tuple[int, ...]
     cudagraph_modes: tuple[str, ...]
     """Which graph sets are captured: PIECEWISE, FULL."""
+    mamba_block_size: int | None = None
+    """As asked."""
+    mamba_cache_dtype: str = ""
+    """Of what recurrent layers keep where the model's config names no dtype; "" for `dtype`."""
+    mamba_ssm_cache_dtype: str = ""
+    """Of the states themselves, before the model's config; "" where no flag says."""
     runner: Runner = Runner.GENERATE
     """generate or pooling."""
     num_speculative_tokens: int = 0

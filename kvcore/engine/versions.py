@@ -55,6 +55,16 @@ class Switches:
     """With prefix caching, for models whose every state may be cached and for others: none, all-or-none, all-or-align,
     all-unless-speculative (then align), align.
     """
+    align_speculates: bool
+    """Mode align drafts tokens as well."""
+    align_block_fits_batch: bool
+    """Mode align takes no block above max_num_batched_tokens."""
+    ssm_dtype_kinds: str
+    """Recurrent layers that `--mamba-ssm-cache-dtype` is asked for, space between."""
+    config_state_dtype: bool
+    """Nemotron's `mamba_ssm_cache_dtype` is read from its config."""
+    no_float32_states: str
+    """Recurrent layers that keep no float32, space between."""
     graph_sizes: str
     """eights, eights-capped, sixteens, sixteens-speculative, uniform, uniform-and-widest."""
     graph_limit_sm100: int

@@ -93,6 +93,11 @@ def _word(text: str) -> str | None:
     return text if _WORD.fullmatch(text) and text not in ("none", "null") else None
 
 
+def _one_of(*words: str) -> Reader:
+    """One of few words; any other, the flag's default among them, says nothing."""
+    return lambda text: word if (word := _word(text)) in words else None
+
+
 def _runner(text: str) -> str | None:
     """`--runner`, `--task` of older releases, and the pooler's settings that only the pooling runner has."""
     word = _word(text)
@@ -155,6 +160,10 @@ _READERS: Final[Mapping[str, Reader]] = {
     "enforce_eager": _switch,
     "enable_prefix_caching": _switch,
     "enable_chunked_prefill": _switch,
+    "mamba_cache_mode": _one_of("all", "align"),
+    "mamba_block_size": _whole(1, 1 << 31),
+    "mamba_cache_dtype": _one_of("float32", "float16", "bfloat16"),
+    "mamba_ssm_cache_dtype": _one_of("float32", "float16", "bfloat16"),
     "disable_hybrid_kv_cache_manager": _switch,
     "speculative_config": _speculative,
     "enable_lora": _switch,

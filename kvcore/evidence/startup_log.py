@@ -114,6 +114,10 @@ class LogFlags:
     enforce_eager: bool | None = None
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
+    mamba_cache_mode: str | None = None
+    mamba_block_size: int | None = None
+    mamba_cache_dtype: str | None = None
+    mamba_ssm_cache_dtype: str | None = None
     disable_hybrid_kv_cache_manager: bool | None = None
     speculative_config: SpeculativeConfig | None = None
     enable_lora: bool | None = None

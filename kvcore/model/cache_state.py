@@ -63,6 +63,8 @@ class StateShape:
     sharded: int
     replicated: int
     dtype: str = ""
+    is_ssm: bool = False
+    """The state itself, whose dtype `mamba_ssm_cache_dtype` sets, and no rows of a convolution."""
     sharded_per_speculative_token: int = 0
     """By how much one speculative token lengthens `sharded` (convolution rows)."""
     sharded_per_group: int = 0

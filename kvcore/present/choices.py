@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvcore.engine.versions import PLUGIN_FILES, plugin_of, vllm_releases
+from kvcore.engine.availability import is_available
+from kvcore.engine.defaults import traits_of
+from kvcore.engine.versions import PLUGIN_FILES, planned_release, plugin_of, vllm_releases
 from kvcore.errors import KvPlannerError
+from kvcore.model.families import read_architecture
 from kvcore.plan import plan
-from kvcore.scenario import Engine, Scenario
+from kvcore.scenario import AUTO, Engine, Scenario
 
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 KV_CACHE_DTYPES: Final = ("auto", "fp8", "nvfp4")
@@ -92,3 +95,33 @@ def engine_versions(engine: Engine) -> tuple[str, ...]:
     if engine in PLUGIN_FILES:
         return tuple(str(own) for own, _ in reversed(plugin_of(engine).releases))
     return tuple(str(version) for version in reversed(vllm_releases()))
+
+
+def keeps_recurrent_states(scenario: Scenario) -> bool:
+    """Whether some layer of the model keeps a recurrent state; False where its config cannot be read."""
+    try:
+        return bool(traits_of(read_architecture(scenario.config)).recurrent)
+    except KvPlannerError:
+        return False
+
+
+def mamba_cache_modes(scenario: Scenario) -> tuple[str, ...]:
+    """What `--mamba-cache-mode` takes in the release of `scenario`, after `auto`, which leaves the flag out.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> mamba_cache_modes(scenario_from_request({"model": "Qwen/Qwen3.6-27B", "engine_version": "0.33.0"}))
+        ('auto', 'align')
+    """
+    return (AUTO, *_taken("mamba_cache_mode", ("align", "all"), scenario))
+
+
+def mamba_dtypes(field: str, scenario: Scenario) -> tuple[str, ...]:
+    """What `mamba_cache_dtype` or `mamba_ssm_cache_dtype` takes in the release of `scenario`."""
+    return (AUTO, *_taken(field, ("float32", "float16", "bfloat16"), scenario))
+
+
+def _taken(field: str, values: tuple[str, ...], scenario: Scenario) -> tuple[str, ...]:
+    version = planned_release(scenario).version
+    now = getattr(scenario, field)
+    return tuple(value for value in values if value == now or is_available(field, value, version))

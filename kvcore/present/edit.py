@@ -12,7 +12,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link import catalogue_card, with_memory
 from kvcore.quantity import Grade
-from kvcore.scenario import Measured, Parallel, Runner, Scenario
+from kvcore.scenario import Measured, Parallel, Runner, Scenario, without_state_flags
 
 _PARALLEL = frozenset(field.name for field in fields(Parallel))
 _MEASURED = frozenset(f"measured.{field.name}" for field in fields(Measured))
@@ -58,13 +58,16 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
 def with_model(scenario: Scenario, model: str, config: ModelConfig, checkpoint: Checkpoint) -> Adjusted:
     """`scenario` with another model; a tensor parallel size or a length that it does not take follows it.
 
-    The runner is left to the engine again. What was measured of the model goes, what was measured of the machine stays.
+    The runner and flags about recurrent states are left to the engine again. What was measured of the model goes, what
+    was measured of the machine stays.
     Raises ModelError where the config cannot be read exactly.
     """
     from kvcore.model.families import read_architecture
 
     limit = read_architecture(config).max_model_len
-    other = replace(scenario, model=model, config=config, checkpoint=checkpoint, runner=Runner.AUTO)
+    other = replace(
+        without_state_flags(scenario), model=model, config=config, checkpoint=checkpoint, runner=Runner.AUTO
+    )
     changed = carried_to_model(scenario, other)
     followed = []
     size = nearest_tensor_parallel_size(changed).value

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvcore.engine.pooling import runner_flag
 from kvcore.plan import Plan
-from kvcore.scenario import Engine, Parallel, Runner, Scenario
+from kvcore.scenario import AUTO, Engine, Parallel, Runner, Scenario
 
 
 def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
@@ -31,6 +31,12 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
         "enforce-eager": scenario.enforce_eager or None,
         **_switch("enable-prefix-caching", scenario.enable_prefix_caching),
         **_switch("enable-chunked-prefill", scenario.enable_chunked_prefill),
+        "mamba-cache-mode": scenario.mamba_cache_mode,
+        "mamba-block-size": scenario.mamba_block_size,
+        "mamba-cache-dtype": scenario.mamba_cache_dtype if scenario.mamba_cache_dtype != AUTO else None,
+        "mamba-ssm-cache-dtype": scenario.mamba_ssm_cache_dtype
+        if scenario.mamba_ssm_cache_dtype != AUTO
+        else None,
         "disable-hybrid-kv-cache-manager": scenario.disable_hybrid_kv_cache_manager or None,
         "enable-lora": scenario.enable_lora or None,
         "max-loras": scenario.max_loras if scenario.enable_lora else None,

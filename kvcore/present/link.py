@@ -59,8 +59,9 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 """Written even at their defaults: what a reader of the link looks for."""
 _TEXTS: Final = frozenset(
-    ("model", "accelerator", "engine", "engine_version", "runner", "dtype", "quantization", "kv_cache_dtype")
-)
+    ("model", "accelerator", "engine", "engine_version", "runner", "dtype", "quantization", "kv_cache_dtype",
+     "mamba_cache_mode", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+)  # fmt: skip
 _OBJECTS: Final = (
     "accelerator",
     "checkpoint",

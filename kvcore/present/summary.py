@@ -196,6 +196,10 @@ def fix_label(fix: Fix, t: Words) -> str:
             return t("At most {value} batched tokens", value=count(float(value)))
         case "enforce_eager":
             return t("No CUDA graphs")
+        case "mamba_cache_mode":
+            return t("Mamba cache mode {value}", value=value)
+        case "enable_prefix_caching":
+            return t("No prefix caching")
         case "tensor_parallel_size":
             return t("Tensor parallel size {value}", value=value)
         case "quantization":

@@ -13,7 +13,7 @@ from kvcore.plan import Plan
 from kvcore.present import choices, edit
 from kvcore.present.text import Words, short_tokens
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
-from kvcore.scenario import Engine, Runner
+from kvcore.scenario import AUTO, Engine, Runner
 from pages.ui import model_source, state
 from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
@@ -187,7 +187,9 @@ def _more(plan: Plan | None, t: Words) -> None:
         t("Runner"),
         tuple(Runner),
         scenario.runner,
-        t("`--runner`: generate answers with text, pooling with embeddings or classes. auto asks the repository."),
+        t(
+            "`--runner`: generate answers with text, pooling with embeddings or classes. auto asks the repository."
+        ),
     )
     _choice("dtype", t("Model dtype"), DTYPES, scenario.dtype, "`--dtype`")
     _choice(
@@ -213,6 +215,8 @@ def _more(plan: Plan | None, t: Words) -> None:
     )
     _optional("block_size", t("Block size (tokens)"), scenario.block_size, 1 << 20, resolved, t)
     _switch("enforce_eager", t("No CUDA graphs (eager)"), scenario.enforce_eager)
+    if choices.keeps_recurrent_states(scenario):
+        _recurrent_states(plan, t)
     st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
     card = scenario.accelerator
     estimate = plan.memory if plan is not None else None
@@ -238,6 +242,50 @@ def _more(plan: Plan | None, t: Words) -> None:
     ):
         predicted = getattr(estimate, part).value / 2**30 if estimate is not None else None
         _exact(field, label, value, predicted)
+
+
+def _recurrent_states(plan: Plan | None, t: Words) -> None:
+    """What only models with recurrent layers ask."""
+    scenario = state.scenario()
+    caches = {None: AUTO, True: t("on"), False: t("off")}
+    _translated(
+        "enable_prefix_caching",
+        t("Prefix caching"),
+        {name: value for value, name in caches.items()},
+        caches[scenario.enable_prefix_caching],
+        t("`--enable-prefix-caching`: with it, recurrent states are kept for later requests."),
+    )
+    in_force = plan.resolved.mamba_cache_mode if plan is not None else ""
+    modes = choices.mamba_cache_modes(scenario)
+    now = scenario.mamba_cache_mode or AUTO
+    _translated(
+        "mamba_cache_mode",
+        t("Recurrent states in the cache"),
+        {mode: None if mode == AUTO else mode for mode in (modes if now in modes else (*modes, now))},
+        now,
+        t(
+            "`--mamba-cache-mode`: all keeps a state for every block, align the last ones of a request. It holds with "
+            "prefix caching; now: {mode}.",
+            mode=in_force or "-",
+        ),
+    )
+    for field, label, value in (
+        ("mamba_ssm_cache_dtype", t("Dtype of recurrent states"), scenario.mamba_ssm_cache_dtype),
+        ("mamba_cache_dtype", t("Dtype of all that recurrent layers keep"), scenario.mamba_cache_dtype),
+    ):
+        _choice(field, label, choices.mamba_dtypes(field, scenario), value, _flag(field))
+
+
+def _translated(field: str, label: str, values: dict[str, Any], now: str, help_text: str) -> None:
+    """A choice whose words are not the field's values."""
+    key = seed(field, now)
+    st.selectbox(
+        label,
+        tuple(values),
+        key=key,
+        help=help_text,
+        on_change=lambda: set_field(field, values[st.session_state[key]]),
+    )
 
 
 def _engine(t: Words) -> None:

@@ -10,6 +10,7 @@ import streamlit as st
 from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
 from kvcore.plan import Plan
+from kvcore.present.state_mode import state_mode_text
 from kvcore.present.text import Words, count, kib_text, msg
 
 KIND_NAMES = {
@@ -40,6 +41,8 @@ def picture(plan: Plan, t: Words) -> None:
             slope=kib_text(cache.bytes_per_token),
         )
     )
+    if mode := state_mode_text(plan, t):
+        st.caption(mode)
 
 
 def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:

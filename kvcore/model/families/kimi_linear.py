@@ -159,7 +159,7 @@ def kda_state(linear: Section) -> RecurrentState:
                 replicated=1,
                 sharded_per_speculative_token=channels,
             ),
-            StateShape(sharded=heads, replicated=width**2, dtype="float32"),
+            StateShape(sharded=heads, replicated=width**2, dtype="float32", is_ssm=True),
         ),
     )
 

@@ -61,7 +61,7 @@ class Mamba1:
             heads=self.intermediate_size,
             shapes=(
                 StateShape(sharded=self.intermediate_size * (self.conv_kernel - 1), replicated=1),
-                StateShape(sharded=self.intermediate_size, replicated=self.state_size),
+                StateShape(sharded=self.intermediate_size, replicated=self.state_size, is_ssm=True),
             ),
         )
 
@@ -133,6 +133,7 @@ class Mamba2:
                     sharded=self.num_heads,
                     replicated=self.head_dim * self.state_size,
                     dtype=self.state_dtype,
+                    is_ssm=True,
                 ),
             ),
         )
@@ -229,6 +230,7 @@ class DeltaNet:
                     sharded=self.num_v_heads,
                     replicated=self.head_v_dim * self.head_k_dim,
                     dtype=self.state_dtype,
+                    is_ssm=True,
                 ),
             ),
         )

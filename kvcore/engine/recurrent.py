@@ -1,0 +1,125 @@
+"""What the engine makes of the flags about recurrent states: which ones it caches, and in which dtype."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvcore.engine.resolved import Resolved
+from kvcore.engine.versions import Switches, switches_of
+from kvcore.errors import EngineRefusalError, Notice
+from kvcore.scenario import AUTO, Scenario
+
+SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})
+"""Recurrent layers whose every block may be cached. Source: vllm/model_executor/models/interfaces.py:
+SupportsMambaPrefixCaching (0.19.0)."""
+
+KDA_DTYPES: Final = frozenset({AUTO, "float32", "bfloat16"})
+"""Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_dtype (0.30.0, 0.33.0)."""
+
+
+def mamba_cache_mode(
+    asked: str | None, kinds: frozenset[str], rule: str, prefix_caching: bool, speculates: bool
+) -> str:
+    """none, align or all: which states of layers of `kinds` are cached, by `rule` of Switches.mamba_cache_mode.
+
+    Without prefix caching none. With it as asked, but for `all` where a model cannot, and `none`, which is the flag's
+    default and leaves the choice to the engine.
+
+    Source: vllm/model_executor/models/config.py:MambaModelConfig (0.11.1 to 0.33.0).
+
+    Example:
+        >>> mamba_cache_mode(None, frozenset({"mamba2"}), "all-or-align", True, False)
+        'all'
+        >>> mamba_cache_mode("all", frozenset({"gdn_attention"}), "all-or-align", True, False)
+        'align'
+    """
+    if not kinds or not prefix_caching:
+        return "none"
+    keeps_all = kinds <= SNAPSHOTTING_KINDS
+    if asked in ("all", "align"):
+        return "all" if asked == "all" and keeps_all else "align"
+    if not rule.startswith("all"):
+        return rule
+    if keeps_all and not (rule == "all-unless-speculative" and speculates):
+        return "all"
+    return "none" if rule == "all-or-none" else "align"
+
+
+def state_dtypes(
+    scenario: Scenario, kinds: frozenset[str], dtype: str, switches: Switches
+) -> tuple[str, str]:
+    """Dtypes of convolution rows and of the states themselves; "" for states leaves them to the model's config.
+
+    Raises EngineRefusalError `state-dtype-unsupported` for a dtype that the release's kernels do not take.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateDtypeCalculator (0.10.1 to 0.33.0).
+    """
+    rows, states = scenario.mamba_cache_dtype, scenario.mamba_ssm_cache_dtype
+    if not kinds & set(switches.ssm_dtype_kinds.split()):
+        states = AUTO
+    refused = kinds & set(switches.no_float32_states.split())
+    if refused and "float32" in (rows, states):
+        field = "mamba_cache_dtype" if rows == "float32" else "mamba_ssm_cache_dtype"
+        raise _unsupported(field, "float32", min(refused))
+    if "kda" in kinds and states not in KDA_DTYPES:
+        raise _unsupported("mamba_ssm_cache_dtype", states, "kda")
+    row_dtype = dtype if rows == AUTO else rows
+    if states == AUTO and "mamba2" in kinds and not switches.config_state_dtype:
+        states = row_dtype
+    return row_dtype, "" if states == AUTO else states
+
+
+def _unsupported(field: str, value: str, kind: str) -> EngineRefusalError:
+    return EngineRefusalError("state-dtype-unsupported", field=field, value=value, kind=kind)
+
+
+def check_state_flags(
+    scenario: Scenario,
+    *,
+    mode: str,
+    prefix_caching: bool,
+    chunked_prefill: bool,
+    speculates: bool,
+    max_model_len: int,
+    switches: Switches,
+) -> None:
+    """Raises EngineRefusalError for flags that the engine does not take together.
+
+    Source: vllm/model_executor/models/config.py:MambaModelConfig (0.15.1, 0.16.0, 0.33.0), vllm/config/vllm.py:
+    VllmConfig.validate_mamba_block_size (0.11.1, 0.33.0).
+    """
+    block = scenario.mamba_block_size
+    if block is not None and not prefix_caching and block != max_model_len:
+        raise EngineRefusalError("mamba-block-without-prefix-caching", field="mamba_block_size", value=block)
+    if mode == "align" and not chunked_prefill:
+        raise EngineRefusalError("align-without-chunked-prefill", field="enable_chunked_prefill", value=False)
+    if mode == "align" and speculates and not switches.align_speculates:
+        raise EngineRefusalError("align-with-speculation", field="speculative_config", value=mode)
+
+
+def check_aligned_block(resolved: Resolved) -> None:
+    """Raises EngineRefusalError `align-block-above-batch` where a block has to fit a batch and does not.
+
+    Source: vllm/config/vllm.py:VllmConfig.validate_block_size (0.17.1 to 0.26.0).
+    """
+    tokens = resolved.max_num_batched_tokens
+    if resolved.mamba_cache_mode != "align" or resolved.block_size <= tokens:
+        return
+    if switches_of(resolved.version).align_block_fits_batch:
+        raise EngineRefusalError(
+            "align-block-above-batch", field="max_num_batched_tokens", value=tokens, block=resolved.block_size
+        )
+
+
+def state_notices(scenario: Scenario, kinds: frozenset[str], mode: str) -> tuple[Notice, ...]:
+    """`mamba-cache-mode-not-kept` where another mode holds than the one asked for; `every-state-cached` where the
+    engine chose to keep a state per block."""
+    asked = scenario.mamba_cache_mode
+    if not kinds:
+        return ()
+    if asked is not None and asked != mode:
+        params = {"asked": asked, "used": mode}
+        return (Notice(code="mamba-cache-mode-not-kept", field="mamba_cache_mode", params=params),)
+    if asked is None and mode == "all":
+        return (Notice(code="every-state-cached", field="mamba_cache_mode", params={}),)
+    return ()

@@ -1,0 +1,227 @@
+"""Flags about recurrent states: which holds, which the engine refuses, and what they cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvcore.advice.fixes import fixes
+from kvcore.cache.states import recurrent_state_bytes
+from kvcore.engine.recurrent import mamba_cache_mode
+from kvcore.errors import EngineRefusalError
+from kvcore.model.cache_state import RecurrentState, StateShape
+from kvcore.plan import Plan, Verdict, plan
+from kvcore.present.choices import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
+from kvcore.present.launch import launch_arguments
+from kvcore.present.state_mode import state_mode_text
+from kvcore.present.text import Language, words
+from kvcore.request import scenario_from_request
+
+NEMOTRON = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4"
+QWEN = "Qwen/Qwen3.6-27B"
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+KIMI = "moonshotai/Kimi-K3"
+MINIMAX = "MiniMaxAI/MiniMax-M1-80k"
+
+
+def start(model: str = NEMOTRON, version: str = "0.27.1", **flags: Any) -> Plan:
+    request = {
+        "model": model,
+        "accelerator": "H200-141GB",
+        "engine_version": version,
+        "max_model_len": 65_536,
+        "max_num_batched_tokens": 8192,
+        "kv_cache_dtype": "bfloat16",
+        "enable_prefix_caching": True,
+        "measured": {"available_kv_gib": 20},
+        **flags,
+    }
+    return plan(scenario_from_request(request))
+
+
+@pytest.mark.parametrize(
+    ("asked", "kinds", "rule", "mode"),
+    [
+        ("all", {"mamba2"}, "all-or-align", "all"),
+        ("all", {"mamba2"}, "align", "all"),
+        ("align", {"mamba2"}, "all-or-align", "align"),
+        ("none", {"mamba2"}, "all-or-align", "all"),
+        (None, {"mamba2"}, "align", "align"),
+        ("all", {"gdn_attention"}, "all-or-align", "align"),
+        ("all", {"mamba2", "short_conv"}, "all-or-align", "align"),
+        ("all", set(), "all-or-align", "none"),
+    ],
+)
+def test_the_asked_mode_holds_where_it_can(asked: str | None, kinds: set[str], rule: str, mode: str) -> None:
+    """Source: vllm/model_executor/models/config.py:MambaModelConfig (0.15.1 to 0.33.0)."""
+    assert mamba_cache_mode(asked, frozenset(kinds), rule, True, False) == mode
+    assert mamba_cache_mode(asked, frozenset(kinds), rule, False, False) == "none"
+
+
+def test_an_asked_mode_stands_above_what_speculation_would_choose() -> None:
+    kinds = frozenset({"mamba2"})
+    assert mamba_cache_mode(None, kinds, "all-unless-speculative", True, True) == "align"
+    assert mamba_cache_mode("all", kinds, "all-unless-speculative", True, True) == "all"
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "codes"),
+    [
+        (NEMOTRON, {"mamba_cache_mode": "align"}, []),
+        (NEMOTRON, {}, ["every-state-cached"]),
+        (NEMOTRON, {"mamba_cache_mode": "all"}, []),
+        (
+            NEMOTRON,
+            {"mamba_cache_mode": "all", "enable_prefix_caching": False},
+            ["mamba-cache-mode-not-kept"],
+        ),
+        (QWEN, {"mamba_cache_mode": "all"}, ["mamba-cache-mode-not-kept"]),
+        (QWEN, {"mamba_cache_mode": "none"}, ["mamba-cache-mode-not-kept"]),
+        (LLAMA, {"mamba_cache_mode": "all"}, []),
+    ],
+)
+def test_a_mode_that_does_not_hold_is_named(model: str, flags: dict[str, Any], codes: list[str]) -> None:
+    found = [notice.code for notice in start(model, **flags).notices if notice.field == "mamba_cache_mode"]
+    assert found == codes
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "flags", "code"),
+    [
+        (NEMOTRON, "0.27.1", {"mamba_block_size": 4096, "enable_prefix_caching": False},
+         "mamba-block-without-prefix-caching"),
+        (QWEN, "0.27.1", {"enable_chunked_prefill": False, "max_num_batched_tokens": 65_536},
+         "align-without-chunked-prefill"),
+        (NEMOTRON, "0.16.0", {"mamba_cache_mode": "align", "speculative_config": {
+            "method": "ngram", "num_speculative_tokens": 2}}, "align-with-speculation"),
+        (NEMOTRON, "0.26.0", {"mamba_cache_mode": "align", "max_num_batched_tokens": 2048},
+         "align-block-above-batch"),
+        (KIMI, "0.30.0", {"mamba_ssm_cache_dtype": "float16"}, "state-dtype-unsupported"),
+        (MINIMAX, "0.19.0", {"mamba_cache_dtype": "float32", "tensor_parallel_size": 8}, "state-dtype-unsupported"),
+    ],
+)  # fmt: skip
+def test_what_the_engine_refuses(model: str, version: str, flags: dict[str, Any], code: str) -> None:
+    with pytest.raises(EngineRefusalError) as caught:
+        start(model, version, **flags)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "flags"),
+    [
+        (NEMOTRON, "0.27.1", {"mamba_block_size": 65_536, "enable_prefix_caching": False}),
+        (NEMOTRON, "0.17.0", {"mamba_cache_mode": "align", "speculative_config": {
+            "method": "ngram", "num_speculative_tokens": 2}}),
+        (NEMOTRON, "0.27.1", {"mamba_cache_mode": "align", "max_num_batched_tokens": 2048}),
+        (KIMI, "0.29.0", {"mamba_ssm_cache_dtype": "float16"}),
+        (MINIMAX, "0.20.2", {"mamba_cache_dtype": "float32", "tensor_parallel_size": 8}),
+    ],
+)  # fmt: skip
+def test_what_the_engine_takes_beside_it(model: str, version: str, flags: dict[str, Any]) -> None:
+    assert start(model, version, **flags).cache is not None
+
+
+MAMBA = RecurrentState(
+    kind="mamba2",
+    heads=8,
+    shapes=(
+        StateShape(sharded=8 * 3, replicated=1),
+        StateShape(sharded=8, replicated=64, dtype="float32", is_ssm=True),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "states", "size"),
+    [
+        ("bfloat16", "", 24 * 2 + 512 * 4),
+        ("bfloat16", "float16", 24 * 2 + 512 * 2),
+        ("float32", "", 24 * 4 + 512 * 4),
+        ("float32", "bfloat16", 24 * 4 + 512 * 2),
+    ],
+)
+def test_a_flag_stands_above_the_dtype_of_the_config(rows: str, states: str, size: int) -> None:
+    assert recurrent_state_bytes(MAMBA, 1, rows, 0, states) == size
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "dtypes"),
+    [
+        (NEMOTRON, "0.27.1", ("bfloat16", "float16")),
+        (QWEN, "0.16.0", ("bfloat16", "")),
+        (QWEN, "0.17.0", ("bfloat16", "float16")),
+        (KIMI, "0.29.0", ("bfloat16", "")),
+        (LLAMA, "0.27.1", ("bfloat16", "")),
+    ],
+)
+def test_which_layers_take_a_dtype_for_states(model: str, version: str, dtypes: tuple[str, str]) -> None:
+    """Source: vllm/model_executor/layers/mamba/mamba_utils.py (0.16.0, 0.17.1, 0.29.0, 0.30.0)."""
+    resolved = start(model, version, mamba_ssm_cache_dtype="float16").resolved
+    assert (resolved.mamba_cache_dtype, resolved.mamba_ssm_cache_dtype) == dtypes
+
+
+def test_nemotron_before_0_13_keeps_states_in_the_dtype_of_the_model() -> None:
+    """Source: vllm/model_executor/models/config.py:NemotronHForCausalLMConfig (0.12.0 without, 0.13.0 with)."""
+    before, after = (start(version=version).resolved for version in ("0.12.0", "0.13.0"))
+    assert (before.mamba_ssm_cache_dtype, after.mamba_ssm_cache_dtype) == ("bfloat16", "")
+
+
+@pytest.mark.parametrize(("block", "size"), [(None, 2176), (512, 2560), (4096, 4096)])
+def test_blocks_of_mode_all_are_multiples_of_the_asked_one(block: int | None, size: int) -> None:
+    """2084 tokens hold a state; the kernel's chunk is 128 tokens."""
+    assert start(mamba_block_size=block).resolved.block_size == size
+
+
+def test_states_without_attention_take_the_asked_block() -> None:
+    planned = start("tiiuae/falcon-mamba-7b", "0.20.2", mamba_block_size=4096, max_model_len=8192)
+    assert planned.cache is not None
+    assert [(group.block_size, group.blocks_per_request) for group in planned.cache.groups] == [(4096, 2)]
+
+
+def test_fewer_states_mend_a_hybrid_that_keeps_them_all() -> None:
+    # Mode all: 5 × 31 blocks of 6 × 2176 KiB are 1.9 GiB; align: 32 + 4 × 2 blocks of 6 × 2096 KiB are 0.5 GiB.
+    broken = start(measured={"available_kv_gib": 1})
+    assert broken.verdict is Verdict.CONTEXT_TOO_LONG
+    found = {fix.field: fix for fix in fixes(broken)}
+    assert next(iter(found)) == "mamba_cache_mode"
+    assert found["mamba_cache_mode"].value == "align"
+    assert found["mamba_cache_mode"].plan.resolved.mamba_cache_mode == "align"
+    assert found["enable_prefix_caching"].value is False
+    assert found["enable_prefix_caching"].plan.resolved.mamba_cache_mode == "none"
+
+
+def test_models_without_states_are_offered_neither() -> None:
+    broken = start(LLAMA, measured={"available_kv_gib": 1})
+    assert broken.verdict is Verdict.CONTEXT_TOO_LONG
+    assert not {"mamba_cache_mode", "enable_prefix_caching"} & {fix.field for fix in fixes(broken)}
+
+
+def test_the_launch_command_has_them_only_where_set() -> None:
+    flags = {"mamba_cache_mode": "align", "mamba_block_size": 8192, "mamba_cache_dtype": "float32",
+             "mamba_ssm_cache_dtype": "float16"}  # fmt: skip
+    given = launch_arguments(start(**flags))
+    assert {
+        name.replace("-", "_"): value for name, value in given.items() if name.startswith("mamba")
+    } == flags
+    assert not any(name.startswith("mamba") for name in launch_arguments(start()))
+
+
+def test_the_sidebar_offers_what_the_release_takes() -> None:
+    new, old = (start(version=version).scenario for version in ("0.33.0", "0.12.0"))
+    assert mamba_cache_modes(new) == ("auto", "align")
+    assert mamba_cache_modes(old) == ("auto",)
+    assert mamba_dtypes("mamba_ssm_cache_dtype", new) == ("auto", "float32", "float16", "bfloat16")
+    assert mamba_dtypes("mamba_ssm_cache_dtype", old) == ("auto", "float32")
+    assert keeps_recurrent_states(new)
+    assert not keeps_recurrent_states(start(LLAMA).scenario)
+
+
+def test_the_mode_in_force_is_said() -> None:
+    t = words(Language.ENGLISH)
+    assert state_mode_text(start(), t).startswith(
+        "Mamba cache mode all: the recurrent state is kept every 2,176"
+    )
+    assert state_mode_text(start(mamba_cache_mode="align"), t).startswith("Mamba cache mode align: ")
+    assert state_mode_text(start(enable_prefix_caching=False), t).startswith("Mamba cache mode none: ")
+    assert state_mode_text(start(LLAMA), t) == ""
