@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from kvcore.errors import CatalogueError
 from kvcore.memory.tables import (
-    GraphCard,
+    GraphDriver,
     OverheadRow,
     activation_tables,
     find_overhead,
@@ -22,7 +22,8 @@ def test_every_constant_names_its_source() -> None:
     rows: list[Any] = [
         *activations.sampler, activations.body, activations.encoder, activations.multiprocessors,
         *framework.non_torch, *framework.context, *framework.communication,
-        *graphs.rates, *graphs.card, graphs.estimate, graphs.flashinfer_workspace,
+        *graphs.rates, *graphs.driver, graphs.attention_splits, *graphs.gemm_workspace, graphs.estimate,
+        graphs.flashinfer_workspace,
     ]  # fmt: skip
     assert all(len(row.source) > 10 for row in rows)
 
@@ -43,10 +44,10 @@ def test_unknown_missing_and_mistyped_keys_are_refused(raw: dict[str, object]) -
 
 
 def test_versions_are_read_as_versions() -> None:
-    card = read_row(
-        GraphCard, {"source": "x", "capability": "8.0", "gib": 1, "below": "0.15.0"}, "graphs.toml"
+    row = read_row(
+        GraphDriver, {"source": "x", "capability": "8.0", "factor": 1, "below": "0.15.0"}, "graphs.toml"
     )
-    assert card.below == Version("0.15.0")
+    assert row.below == Version("0.15.0")
 
 
 @pytest.mark.parametrize("link", ["single", "unified", "nvlink", "pcie"])

@@ -7,7 +7,8 @@ start_configs.jsonl beside it, `measured` in GiB, `checks` naming the parts that
 publication that it comes from. Each part is predicted with the constants as they are. Every fitted constant enters
 its part linearly, so that a residual divided by the constant's coefficient is what that start would add to it; the
 proposal adds the median over publications of their own medians. Beside it stands the leave-one-publication-out
-residual: what the other publications' constant leaves unexplained, and the half-width that holds 80 % of it.
+residual: what the other publications' constant leaves unexplained, the half-width that holds 80 % of it, and what share
+of the prediction that is.
 Nothing is written: constants are changed by hand, with their source.
 """
 
@@ -27,7 +28,7 @@ from kvcore.engine.defaults import resolve
 from kvcore.memory.activations import sampler_row
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.framework import find_overhead_of
-from kvcore.memory.graphs import graph_count, graph_kind
+from kvcore.memory.graphs import driver_factor, estimated_graphs, graph_count, graph_kind
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
@@ -89,9 +90,15 @@ def main() -> None:
     print(f"{'constant':72s} {'n':>3s} {'from':>4s} {'add':>12s} {'left out, 80 %':>15s}")
     for constant, items in sorted(by_constant.items()):
         groups = {item.group for item in items}
-        held_out = sorted(abs(value) for value in left_out(items))
-        width = f"{quantile(held_out, COVERED):.3f} GiB" if len(groups) > 1 else "one source"
-        print(f"{constant[:72]:72s} {len(items):3d} {len(groups):4d} {balanced(items):+12.4g} {width:>15s}")
+        held_out = [abs(value) for value in left_out(items)]
+        width = f"{quantile(held_out, COVERED):.3f} GiB"
+        if all(item.predicted_gib > 0 for item in items):
+            shares = [value / item.predicted_gib for value, item in zip(held_out, items, strict=True)]
+            width += f" {quantile(shares, COVERED):4.0%}"
+        print(
+            f"{constant[:72]:72s} {len(items):3d} {len(groups):4d} {balanced(items):+12.4g} "
+            f"{width if len(groups) > 1 else 'one source':>15s}"
+        )
         if arguments.rows:
             for item in items:
                 print(
@@ -193,7 +200,17 @@ def residuals_of(start: dict[str, Any]) -> Iterator[Residual]:
             constant=f"graphs bytes_per_graph_and_layer {graph_kind(setting)}",
             predicted_gib=gib(memory.cuda_graphs.value),
             measured_gib=measured["cuda_graph_gib"],
-            coefficient=gib(max(1, graph_count(setting) * setting.layers)),
+            coefficient=gib(max(1, graph_count(setting) * setting.layers) * driver_factor(setting)),
+            **base,
+        )
+    if "cuda_graph_estimate_gib" in measured:
+        estimated = gib(estimated_graphs(setting).bytes_of(setting.layers))
+        yield Residual(
+            part="estimate",
+            constant=f"graphs estimate, as a share of the prediction: {setting.runner}",
+            predicted_gib=estimated,
+            measured_gib=measured["cuda_graph_estimate_gib"],
+            coefficient=estimated,
             **base,
         )
 
@@ -213,8 +230,9 @@ def left_out(items: list[Residual]) -> Iterator[float]:
         yield item.gib - (balanced(others) * item.coefficient if others else 0.0)
 
 
-def quantile(ordered: list[float], share: float) -> float:
-    """The value below which `share` of the ordered values lie."""
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 

@@ -19,7 +19,7 @@ from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sa
 from kvcore.memory.budget import available_of, budget_of, half_width, total_of, weights_of
 from kvcore.memory.expert_kernels import kernel_on
 from kvcore.memory.framework import find_overhead_of, non_torch_bytes
-from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
+from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_card_terms
 from kvcore.memory.setting import Setting, link_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
@@ -205,6 +205,7 @@ def _overheads_key(card: Accelerator, setting: Setting, by_chip: bool) -> Hashab
         find_overhead_of("non_torch", own),
         find_overhead_of("context", own),
         multiprocessors(card) if by_chip else 0,
+        graph_card_terms(own),
         card.memory_grade is Grade.ASSUMED,
     )
 
@@ -287,7 +288,7 @@ class _Group:
         budgets = sweeper.budget_bytes(resolved)
         kept = set(left)
         by_chip = sampler_row(setting.runner, resolved.version).vocabulary_rows_per_multiprocessor > 0
-        counted = counted_graph_bytes(setting, cuda_graph_bytes(setting))
+        counted: dict[Hashable, Quantity] = {}
         activations = None if by_chip else peak_activation_bytes(setting)
         for group in sweeper.alike_in_overheads(self.alike, setting, by_chip):
             members = [index for index in group if index in kept]
@@ -295,13 +296,16 @@ class _Group:
                 continue
             card = sweeper.cards[members[0]]
             setting = replace(setting, accelerator=card, link=link_of(setting.parallel, card))
+            terms = graph_card_terms(setting)
+            if terms not in counted:
+                counted[terms] = counted_graph_bytes(setting, cuda_graph_bytes(setting))
             available = available_of(
                 setting,
                 budget_of(total_of(card), resolved),
                 weights,
                 activations or peak_activation_bytes(setting),
                 non_torch_bytes(setting),
-                counted,
+                counted[terms],
             )
             spread = None if available.interval is None else half_width(available)
             for index in members:

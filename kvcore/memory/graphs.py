@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
 
-from kvcore.memory.setting import Setting
-from kvcore.memory.tables import GraphRate, graph_tables
+from kvcore.memory.setting import Setting, has_indexer
+from kvcore.memory.tables import GraphRate, activation_tables, graph_tables
+from kvcore.model.architecture import Architecture
+from kvcore.model.cache_state import ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.quantity import Grade, Quantity, Unit
-from kvcore.units import GIB, MIB
+from kvcore.units import KIB, MIB, ceil_div
 
 V2_ESTIMATES: Final = Version("0.29.0")
 """Before, the V2 runner answered 0.
@@ -19,69 +22,208 @@ V2_ESTIMATES: Final = Version("0.29.0")
 Source: vllm/v1/worker/gpu/model_runner.py:profile_cudagraph_memory (0.28.0, 0.32.0).
 """
 
+FLOAT32_BYTES: Final = 4
+
+SHARED_WORKSPACE: Final = (10, 0)
+"""From this compute capability on FlashInfer's workspace is one for the process: the estimate allocates it, and graphs
+find it there. Below, each attention group brings its own, which goes with the estimate and comes back with the graphs.
+
+Source: vllm/v1/attention/backends/flashinfer.py:FlashInferMetadataBuilder._get_workspace_buffer (0.19.0, 0.32.0).
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapturedGraphs:
+    """What captured graphs hold on one rank, in bytes but for `count`."""
+
+    count: int
+    bytes_per_graph_and_layer: float
+    largest_batch: int
+    attention_splits: int
+    workspaces: int
+    """Of cuBLAS, and of an attention that allocates its own."""
+
+    def bytes_of(self, layers: int) -> int:
+        """count × layers × rate + what all graphs share."""
+        shared = self.largest_batch + self.attention_splits + self.workspaces
+        return int(self.count * layers * self.bytes_per_graph_and_layer) + shared
+
 
 def cuda_graph_bytes(setting: Setting) -> Quantity:
-    """Bytes that captured graphs really take on one rank: graphs × layers × a rate by kind of layer.
+    """Bytes that captured graphs really take on one rank.
 
-    Every size is captured piecewise; in full those that a pure decode batch can have.
+    graphs × layers × a rate by kind of layer: what the driver keeps of each kernel of each graph. Beside it, once: the
+    graphs share one memory pool and the largest is captured first, so that it holds one layer's activations of the
+    largest batch, and the partial outputs of split attention (FlashAttention 3); cuBLAS allots a workspace to the
+    stream of the capture.
 
-    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.capture_model (0.19.0).
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.capture_model, vllm/compilation/cuda_graph.py:
+    CUDAGraphWrapper (0.19.0).
     """
-    count = graph_count(setting)
-    rate = graph_rate(graph_kind(setting))
-    base = card_bytes(setting) if count else 0
-    value = int(count * setting.layers * rate.bytes_per_graph_and_layer) + base
-    spread = rate.spread_share * value
-    return Quantity(
-        name="cuda_graphs",
-        value=value,
-        unit=Unit.BYTES,
-        formula="{graphs} × {layers} × {bytes_per_graph_and_layer} + {base}",
-        inputs=(
-            Quantity(name="graphs", value=count),
-            Quantity(name="layers", value=setting.layers, unit=Unit.LAYERS),
-            Quantity(
-                name="bytes_per_graph_and_layer",
-                value=rate.bytes_per_graph_and_layer,
-                unit=Unit.BYTES,
-                grade=Grade.FITTED,
-            ),
-            Quantity(name="base", value=base, unit=Unit.BYTES, grade=Grade.FITTED),
-        ),
-        grade=Grade.FITTED if count else Grade.EXACT,
-        source=rate.source,
-        interval=(value - spread, value + spread),
-    )
+    captured = captured_graphs(setting)
+    kind = graph_rate(graph_kind(setting))
+    value = captured.bytes_of(setting.layers)
+    spread = kind.spread_share * value
+    return _graphs_quantity("cuda_graphs", setting, captured, value=value, spread=spread, source=kind.source)
 
 
 def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
     """Bytes that the engine's own estimate takes off the budget: 0 before 0.20; a given figure stands for both.
 
-    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_cudagraph_memory (0.18.1, 0.20.2).
+    It captures the two largest graphs of each mode and multiplies: the same figure, with a scatter of its own. The V2
+    runner multiplies only full graphs, and finds less for each.
+
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_cudagraph_memory (0.18.1, 0.20.2), vllm/v1/worker/
+    gpu/cudagraph_utils.py:profile_cudagraph_memory (0.32.0).
     """
     if actual.grade is Grade.MEASURED and counts_estimate(setting):
         return replace(actual, name="counted_graphs")
-    tables = graph_tables()
-    value = spread = 0.0
-    count = graph_count(setting)
-    if count and counts_estimate(setting):
-        rate = graph_rate(graph_kind(setting))
-        value = count * setting.layers * rate.bytes_per_graph_and_layer
-        if setting.runner == "v2":
-            value *= tables.estimate.v2_share
-        if setting.resolved.attention_backend == "FLASHINFER":
-            value += tables.flashinfer_workspace.mib * MIB
-        spread = tables.estimate.spread_share * value
+    row = graph_tables().estimate
+    if not graph_count(setting) or not counts_estimate(setting):
+        return Quantity(
+            name="counted_graphs",
+            value=0,
+            unit=Unit.BYTES,
+            grade=Grade.EXACT,
+            source=row.source,
+            interval=(0.0, 0.0),
+        )
+    if setting.runner != "v2" and not attention_workspace_bytes(setting):
+        spread = row.spread_share * actual.value
+        interval = (actual.value - spread, actual.value + spread)
+        return replace(actual, name="counted_graphs", source=row.source, interval=interval)
+    estimated = estimated_graphs(setting)
+    value = estimated.bytes_of(setting.layers)
+    spread = row.spread_share * value
+    return _graphs_quantity(
+        "counted_graphs", setting, estimated, value=value, spread=spread, source=row.source
+    )
+
+
+def _graphs_quantity(
+    name: str, setting: Setting, captured: CapturedGraphs, *, value: int, spread: float, source: str
+) -> Quantity:
     return Quantity(
-        name="counted_graphs",
-        value=int(value),
+        name=name,
+        value=value,
         unit=Unit.BYTES,
-        formula="{graphs} × {layers} × {bytes_per_graph_and_layer}" if value else "",
-        inputs=actual.inputs[:3] if value else (),
-        grade=Grade.FITTED if value else Grade.EXACT,
-        source=tables.estimate.source,
+        formula="{graphs} × {layers} × {bytes_per_graph_and_layer} + {largest_batch} + {attention_splits} + "
+        "{workspaces}",
+        inputs=(
+            Quantity(name="graphs", value=captured.count),
+            Quantity(name="layers", value=setting.layers, unit=Unit.LAYERS),
+            Quantity(
+                name="bytes_per_graph_and_layer",
+                value=captured.bytes_per_graph_and_layer,
+                unit=Unit.BYTES,
+                grade=Grade.FITTED,
+            ),
+            Quantity(name="largest_batch", value=captured.largest_batch, unit=Unit.BYTES, grade=Grade.FITTED),
+            Quantity(name="attention_splits", value=captured.attention_splits, unit=Unit.BYTES),
+            Quantity(name="workspaces", value=captured.workspaces, unit=Unit.BYTES),
+        ),
+        grade=Grade.FITTED if captured.count else Grade.EXACT,
+        source=source,
         interval=(value - spread, value + spread),
     )
+
+
+def captured_graphs(setting: Setting) -> CapturedGraphs:
+    """What is captured, part by part."""
+    count = graph_count(setting)
+    rate = graph_rate(graph_kind(setting)).bytes_per_graph_and_layer
+    if not count:
+        return CapturedGraphs(
+            count=0, bytes_per_graph_and_layer=rate, largest_batch=0, attention_splits=0, workspaces=0
+        )
+    workspaces = gemm_workspace_bytes(setting)
+    capability = setting.accelerator.compute_capability
+    if capability is not None and capability < SHARED_WORKSPACE and full_count(setting):
+        workspaces += attention_workspace_bytes(setting)
+    return CapturedGraphs(
+        count=count,
+        bytes_per_graph_and_layer=rate * driver_factor(setting),
+        largest_batch=largest_batch_bytes(setting),
+        attention_splits=attention_split_bytes(setting),
+        workspaces=workspaces,
+    )
+
+
+def estimated_graphs(setting: Setting) -> CapturedGraphs:
+    """What the engine's own estimate finds, whether or not it is taken off the budget."""
+    captured = captured_graphs(setting)
+    share = graph_tables().estimate.v2_share if setting.runner == "v2" else 1.0
+    return replace(
+        captured,
+        bytes_per_graph_and_layer=captured.bytes_per_graph_and_layer * share,
+        workspaces=gemm_workspace_bytes(setting) + attention_workspace_bytes(setting),
+    )
+
+
+def largest_batch_bytes(setting: Setting) -> int:
+    """One layer's activations of the largest captured batch: tokens × (3 hidden + 3 intermediate / tp) elements.
+
+    Smaller graphs reuse them: sizes are captured in descending order into one pool.
+
+    Source: vllm/v1/cudagraph_dispatcher.py:CudagraphDispatcher.get_capture_descs (0.19.0).
+    """
+    architecture, body = setting.architecture, activation_tables().body
+    moe = architecture.moe
+    intermediate = architecture.intermediate_size if moe is None else moe.shared_intermediate_size
+    elements = (
+        body.hidden_vectors * architecture.hidden_size
+        + body.intermediate_vectors * intermediate / setting.parallel.tensor_parallel_size
+    )
+    sizes = setting.resolved.cudagraph_capture_sizes
+    largest = sizes[-1] if captures_piecewise(setting) else sizes[full_count(setting) - 1]
+    return int(largest * elements * setting.element_bytes)
+
+
+def attention_split_bytes(setting: Setting) -> int:
+    """Partial outputs of FlashAttention 3 in full graphs: splits × tokens × heads / tp × head size in float32.
+
+    The scheduler may split a request's keys at replay, so that capture reserves the most splits for the largest batch.
+
+    Source: vllm/v1/attention/backends/flash_attn.py:FlashAttentionMetadataBuilder.build, vllm/v1/attention/backends/
+    mla/flashattn_mla.py, vllm/config/attention.py:flash_attn_max_num_splits_for_cuda_graph (0.11.0, 0.19.0, 0.32.0).
+    """
+    row, full, resolved = graph_tables().attention_splits, full_count(setting), setting.resolved
+    if not full or setting.runner not in ("v1", "v2") or capability_name(setting) != row.capability:
+        return 0
+    if not resolved.attention_backend.startswith("FLASH_ATTN"):
+        return 0
+    heads = ceil_div(setting.architecture.num_attention_heads, setting.parallel.tensor_parallel_size)
+    tokens = resolved.cudagraph_capture_sizes[full - 1]
+    return row.splits * tokens * heads * output_head_size(setting.architecture) * FLOAT32_BYTES
+
+
+@lru_cache(maxsize=4096)
+def output_head_size(architecture: Architecture) -> int:
+    """Numbers that one head of the widest attention layer puts out; for MLA, which decodes on latents, their rank."""
+    return max(
+        (
+            cache.kv_lora_rank if isinstance(cache, Mla) else cache.head_size_v
+            for layer in dict.fromkeys(architecture.layers)
+            for cache in layer.caches
+            if isinstance(cache, FullAttention | SlidingWindow | ChunkedLocal | Mla)
+        ),
+        default=0,
+    )
+
+
+def gemm_workspace_bytes(setting: Setting) -> int:
+    """The workspace that cuBLAS gets on the stream of the capture."""
+    if setting.runner == "ascend":
+        return 0
+    name = capability_name(setting)
+    return next(row.kib for row in graph_tables().gemm_workspace if row.capability in ("", name)) * KIB
+
+
+def attention_workspace_bytes(setting: Setting) -> int:
+    """FlashInfer's workspace."""
+    if setting.resolved.attention_backend != "FLASHINFER":
+        return 0
+    return graph_tables().flashinfer_workspace.mib * MIB
 
 
 def counts_estimate(setting: Setting) -> bool:
@@ -99,33 +241,59 @@ def counts_estimate(setting: Setting) -> bool:
     return False
 
 
+def full_count(setting: Setting) -> int:
+    """Graphs captured in full: batches of at most max_num_seqs requests, the first of the ascending sizes."""
+    resolved = setting.resolved
+    if "FULL" not in resolved.cudagraph_modes:
+        return 0
+    widest = resolved.max_num_seqs * (1 + resolved.num_speculative_tokens)
+    return bisect_right(resolved.cudagraph_capture_sizes, widest)
+
+
+def captures_piecewise(setting: Setting) -> bool:
+    """Whether every size is captured piecewise. Ascend's published starts capture 35 of 51 sizes: the full ones."""
+    modes = setting.resolved.cudagraph_modes
+    return "PIECEWISE" in modes and not (setting.runner == "ascend" and "FULL" in modes)
+
+
 def graph_count(setting: Setting) -> int:
     """Captured graphs: each size piecewise, and in full those of at most max_num_seqs requests."""
-    resolved = setting.resolved
-    sizes = resolved.cudagraph_capture_sizes
-    widest = resolved.max_num_seqs * (1 + resolved.num_speculative_tokens)
-    count = len(sizes) if "PIECEWISE" in resolved.cudagraph_modes else 0
-    if "FULL" in resolved.cudagraph_modes:
-        count += sum(size <= widest for size in sizes)
-    return count
+    pieces = len(setting.resolved.cudagraph_capture_sizes) if captures_piecewise(setting) else 0
+    return pieces + full_count(setting)
 
 
-def card_bytes(setting: Setting) -> int:
-    """What graphs take more on this card, whatever their number."""
-    capability = ".".join(map(str, setting.accelerator.compute_capability or ()))
-    for row in graph_tables().card:
-        if row.capability == capability and row.since <= setting.resolved.version < row.below:
-            return int(row.gib * GIB)
-    return 0
+def capability_name(setting: Setting) -> str:
+    """Compute capability with a dot; "" where there is none."""
+    return _dotted(setting.accelerator.compute_capability or ())
+
+
+@lru_cache(maxsize=64)
+def _dotted(capability: tuple[int, ...]) -> str:
+    return ".".join(map(str, capability))
+
+
+def driver_factor(setting: Setting) -> float:
+    """How many times as much each graph takes on hosts of this card: older drivers keep more of a kernel."""
+    capability, version = capability_name(setting), setting.resolved.version
+    for row in graph_tables().driver:
+        if row.capability == capability and row.since <= version < row.below:
+            return row.factor
+    return 1.0
 
 
 def graph_kind(setting: Setting) -> str:
-    """Which rate holds: ascend, latent, experts or dense."""
+    """Which rate holds: ascend, sparse, latent, experts or dense."""
     if setting.runner == "ascend":
         return "ascend"
     if setting.architecture.is_mla:
-        return "latent"
+        return "sparse" if has_indexer(setting.architecture) else "latent"
     return "dense" if setting.architecture.moe is None else "experts"
+
+
+def graph_card_terms(setting: Setting) -> tuple[bool, int, float]:
+    """What the engine's estimate takes from the card: settings that differ in cards with the same terms agree in it."""
+    has_splits = capability_name(setting) == graph_tables().attention_splits.capability
+    return has_splits, gemm_workspace_bytes(setting), driver_factor(setting)
 
 
 @lru_cache(maxsize=16)

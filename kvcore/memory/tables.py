@@ -102,18 +102,38 @@ class GraphRate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GraphCard:
-    """What graphs take more on cards of one compute capability."""
+class GraphDriver:
+    """How many times as much a graph takes on hosts of cards of one compute capability."""
 
     source: str
     capability: str
-    gib: float
+    factor: float
     since: Version = OLDEST
     below: Version = NEVER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionSplits:
+    """The most splits of FlashAttention 3 in full graphs, and the compute capability that it runs on."""
+
+    source: str
+    capability: str
+    splits: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GemmWorkspace:
+    """cuBLAS's workspace on one stream; capability "" matches any."""
+
+    source: str
+    kib: int
+    capability: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GraphEstimate:
+    """The engine's own estimate; `v2_share`: of the rate, what the V2 runner finds."""
+
     source: str
     v2_share: float
     spread_share: float
@@ -130,7 +150,9 @@ class GraphTables:
     """graphs.toml."""
 
     rates: tuple[GraphRate, ...]
-    card: tuple[GraphCard, ...]
+    driver: tuple[GraphDriver, ...]
+    attention_splits: AttentionSplits
+    gemm_workspace: tuple[GemmWorkspace, ...]
     estimate: GraphEstimate
     flashinfer_workspace: Workspace
 
@@ -198,7 +220,9 @@ def graph_tables() -> GraphTables:
     raw = load("graphs.toml", GraphTables)
     return GraphTables(
         rates=read_rows(GraphRate, raw["rates"], "graphs.toml rates"),
-        card=read_rows(GraphCard, raw["card"], "graphs.toml card"),
+        driver=read_rows(GraphDriver, raw["driver"], "graphs.toml driver"),
+        attention_splits=read_row(AttentionSplits, raw["attention_splits"], "graphs.toml attention_splits"),
+        gemm_workspace=read_rows(GemmWorkspace, raw["gemm_workspace"], "graphs.toml gemm_workspace"),
         estimate=read_row(GraphEstimate, raw["estimate"], "graphs.toml estimate"),
         flashinfer_workspace=read_row(
             Workspace, raw["flashinfer_workspace"], "graphs.toml flashinfer_workspace"
