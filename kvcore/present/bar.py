@@ -6,11 +6,21 @@ The page draws the legend.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from kvcore.plan import Plan, Verdict
-from kvcore.present.palette import BUDGET, CAPACITY, OUTLINE, PARTS, WARNING_GROUND, WARNING_TEXT, Part
+from kvcore.present.palette import (
+    BUDGET,
+    CAPACITY,
+    OUTLINE,
+    PARTS,
+    UNEXPLAINED,
+    WARNING_GROUND,
+    WARNING_TEXT,
+    Part,
+)
 from kvcore.present.text import Words, gib_text
 from kvcore.units import GIB, gib
 
@@ -92,24 +102,37 @@ def shortage(plan: Plan) -> Shortage | None:
     return None
 
 
-def memory_bar(plan: Plan, t: Words) -> Figure:
-    """One card's memory as a stacked bar, with the lines of budget and capacity; what is missing is hatched."""
+def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -> Figure:
+    """One card's memory as a stacked bar, with the lines of budget and capacity; what is missing is hatched.
+
+    With `explained` only the parts of these names are coloured and named; "budget" stands for its line, and the
+    shortage comes with the KV cache.
+    """
     memory = plan.memory
     if memory is None:
         return {"data": [], "layout": {"height": BAR_HEIGHT}}
     total, budget = gib(memory.total.value), budget_end_gib(plan)
-    missing = shortage(plan)
+    missing = shortage(plan) if explained is None or "kv_cache" in explained else None
     end = max(
         total,
         *(segment.start + segment.size for segment in segments(plan)),
         missing.start + missing.size if missing else 0,
     )
-    data = [trace for segment in segments(plan) for trace in _segment_traces(segment, missing, t)]
-    shapes = [_line(budget, BUDGET, "dash", 2), _line(total, CAPACITY, "solid", 3)]
-    notes = [
-        _line_note(budget, t("budget {size}", size=gib_text(memory.budget.value)), 1.06, budget / end),
-        _line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, total / end),
+    data = [
+        trace
+        for segment in segments(plan)
+        for trace in (
+            _segment_traces(segment, missing, t)
+            if explained is None or segment.part.name in explained
+            else [_unexplained_trace(segment)]
+        )
     ]
+    shapes = [_line(total, CAPACITY, "solid", 3)]
+    notes = [_line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, total / end)]
+    if explained is None or "budget" in explained:
+        shapes.insert(0, _line(budget, BUDGET, "dash", 2))
+        label = t("budget {size}", size=gib_text(memory.budget.value))
+        notes.insert(0, _line_note(budget, label, 1.06, budget / end))
     extra = 0
     if missing is not None:
         extra = EXTRA_ROW if missing.size < NARROW * end else 0
@@ -187,6 +210,21 @@ def _segment_trace(segment: Segment, start: float, width: float, t: Words, *, na
         "textangle": 0,
         "textfont": {"color": segment.part.text_color, "size": 13},
         "hovertemplate": f"{label} {size}<extra></extra>",
+    }
+
+
+def _unexplained_trace(segment: Segment) -> Figure:
+    """A part that a lesson has not come to yet: grey, without a name."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": "?",
+        "x": [segment.size],
+        "base": [segment.start],
+        "y": [0],
+        "width": 1,
+        "marker": {"color": UNEXPLAINED, "line": {"color": OUTLINE, "width": 1}},
+        "hoverinfo": "skip",
     }
 
 

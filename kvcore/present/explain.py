@@ -105,7 +105,7 @@ def figures(plan: Plan) -> Figures:
         value=cache.num_blocks if cache else 0,
         unit=Unit.BLOCKS,
         scope=Scope.PER_REPLICA,
-        formula="⌊{available_kv} / {bytes_per_block}⌋",
+        formula="⌊{available_kv} / {bytes_per_block}⌋" if _is_floor(cache, available) else "",
         inputs=(available, per_block),
         source=f"{_PLANNER}:get_num_blocks",
     )
@@ -181,6 +181,13 @@ def figures(plan: Plan) -> Figures:
     )
 
 
+def _is_floor(cache: CachePlan | None, available: Quantity) -> bool:
+    """Whether the blocks are those of this memory: another stage or a flag may decide."""
+    if cache is None or not cache.bytes_per_block:
+        return False
+    return cache.num_blocks == int(available.value) // cache.bytes_per_block
+
+
 def _bytes_per_block(cache: CachePlan | None) -> Quantity:
     """A block holds one page of each layer of a group; groups of a pool share its blocks."""
     value = cache.bytes_per_block if cache else 0
@@ -254,7 +261,8 @@ def _bytes_per_token(plan: Plan, cache: CachePlan | None) -> Quantity:
         inputs = {
             "layers": group.layers, "page_size_bytes": group.page_size_bytes, "block_size": group.block_size,
         }  # fmt: skip
-        formula = "{layers} × {page_size_bytes} / {block_size}"
+        is_quotient = group.layers * group.page_size_bytes / group.block_size == value
+        formula = "{layers} × {page_size_bytes} / {block_size}" if is_quotient else ""
     return Quantity(
         name="bytes_per_token",
         value=value,

@@ -19,6 +19,7 @@ POINT_TEXT: Final = "#5B2245"
 POINT_GROUND: Final = "#F8E6F0"
 DARK_TEXT: Final = "#111111"
 MUTED_TEXT: Final = "#7D7D7D"
+UNEXPLAINED: Final = "rgba(138,138,138,0.30)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

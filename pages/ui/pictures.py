@@ -5,6 +5,7 @@ Everything in them is a number of ours or a text of the catalogue, and is escape
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from html import escape
 
 import streamlit as st
@@ -23,8 +24,11 @@ MAX_SLOTS = 400
 """More request slots than this are thinner than a pixel."""
 
 
-def legend(plan: Plan, t: Words) -> None:
-    """The parts of the bar in its order, each with its size and, where it is fitted, its interval."""
+def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> None:
+    """The parts of the bar in its order, each with its size and, where it is fitted, its interval.
+
+    With `explained` only those of these names.
+    """
     memory = plan.memory
     if memory is None:
         return
@@ -33,6 +37,8 @@ def legend(plan: Plan, t: Words) -> None:
     for part in PARTS:
         quantity = getattr(memory, part.name)
         if part.name == "unused" and quantity.value < 0:
+            continue
+        if explained is not None and part.name not in explained:
             continue
         size = DASH if part.name == "kv_cache" and not quantity.value else gib_text(quantity.value)
         interval = ""
@@ -44,7 +50,7 @@ def legend(plan: Plan, t: Words) -> None:
             f'<li><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))} '
             f"<b>{escape(size)}</b>{interval}</li>"
         )
-    if missing is not None:
+    if missing is not None and (explained is None or "kv_cache" in explained):
         text = f"{t('Missing')} <b>{escape(gib_text(missing.size * GIB))}</b>"
         items.append(f'<li><span class="kv-swatch kv-missing"></span>{text}</li>')
     st.html(f'<ul class="kv-legend">{"".join(items)}</ul>')

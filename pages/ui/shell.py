@@ -44,6 +44,7 @@ PAGES = (
         msg("The context length that real requests need"),
     ),
     PageSpec("check.py", "check", msg("Check"), ":material/fact_check:", msg("A start-up log against its plan")),
+    PageSpec("learn.py", "learn", msg("Learn"), ":material/school:", msg("The plan derived, step by step")),
     PageSpec(
         "reference.py", "reference", msg("Reference"), ":material/menu_book:",
         msg("Flags, going live, catalogue, words"),

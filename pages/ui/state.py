@@ -21,7 +21,7 @@ from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
 
 LANGUAGE_PARAMETER = "lang"
-PAGE_PARAMETERS = ("vary", "lengths")
+PAGE_PARAMETERS = ("vary", "lengths", "step")
 """Parameters of the link that one page reads."""
 
 

@@ -1,0 +1,179 @@
+"""What to try on each step: one control of the sidebar, and what the plan with it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from kvcore.errors import KvPlannerError
+from kvcore.plan import Plan, plan
+from kvcore.present import edit
+from kvcore.present.derivation.requests import shorter_concurrency
+from kvcore.present.derivation.step import Effect, Experiment, StepName
+from kvcore.present.explain import any_cache
+from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, kib_text, msg
+from kvcore.quantity import Quantity
+
+CONTROLS: Final = {
+    "gpu_memory_utilization": msg("GPU memory utilization"),
+    "tensor_parallel_size": msg("Tensor parallel size"),
+    "max_num_batched_tokens": msg("Batched tokens, at most"),
+    "kv_cache_dtype": msg("KV cache dtype"),
+    "max_model_len": msg("Context length (tokens)"),
+    "max_num_seqs": msg("Sequences at once, at most"),
+    "quantization": msg("Weight precision"),
+}
+"""The controls by the labels that the sidebar has."""
+IN_MORE_OPTIONS: Final = ("max_num_batched_tokens", "max_num_seqs")
+LOW_SHARE: Final = 0.6
+STEP_OF_SHARE: Final = 0.1
+MOST_RANKS: Final = 16
+"""The largest size that the sidebar offers."""
+
+
+class Figure(NamedTuple):
+    """One figure of a plan, as text."""
+
+    meaning: str
+    text: Callable[[Plan], str]
+
+
+def _size(of: Callable[[Plan], Quantity | None]) -> Callable[[Plan], str]:
+    def text(planned: Plan) -> str:
+        quantity = of(planned)
+        return DASH if quantity is None else exact_gib_text(quantity.value)
+
+    return text
+
+
+def _available(planned: Plan) -> str:
+    return DASH if planned.available_kv_bytes is None else exact_gib_text(planned.available_kv_bytes)
+
+
+def _tokens(planned: Plan) -> str:
+    return DASH if planned.cache is None else count(planned.cache.tokens)
+
+
+def _requests(planned: Plan) -> str:
+    return DASH if planned.cache is None else concurrency_text(planned.cache.max_concurrency)
+
+
+def _shorter(planned: Plan) -> str:
+    return concurrency_text(shorter_concurrency(planned))
+
+
+def _per_token(planned: Plan) -> str:
+    cache = any_cache(planned)
+    return DASH if cache is None else kib_text(cache.bytes_per_token)
+
+
+def _request(planned: Plan) -> str:
+    cache = any_cache(planned)
+    return DASH if cache is None else exact_gib_text(cache.needed_bytes)
+
+
+BUDGET: Final = Figure(msg("Budget"), _size(lambda one: one.memory.budget if one.memory else None))
+WEIGHTS: Final = Figure(
+    msg("Weights"), _size(lambda one: one.memory.weights if one.memory else one.loaded_weights)
+)
+ACTIVATIONS: Final = Figure(
+    msg("Activations"), _size(lambda one: one.memory.activations if one.memory else None)
+)
+AVAILABLE: Final = Figure(msg("Available for the KV cache"), _available)
+PER_TOKEN: Final = Figure(msg("KV per token"), _per_token)
+REQUEST: Final = Figure(msg("One request of the full length"), _request)
+TOKENS: Final = Figure(msg("KV cache tokens"), _tokens)
+REQUESTS: Final = Figure(msg("Requests at once"), _requests)
+
+Move = tuple[str, object]
+
+
+def _other_share(base: Plan) -> Iterator[Move]:
+    share = base.resolved.gpu_memory_utilization
+    step = STEP_OF_SHARE if share < LOW_SHARE else -STEP_OF_SHARE
+    yield "gpu_memory_utilization", round(share + step, 4)
+
+
+def _other_size(base: Plan) -> Iterator[Move]:
+    size = base.scenario.parallel.tensor_parallel_size
+    for other in (2 * size, size // 2):
+        if 1 <= other <= MOST_RANKS:
+            yield "tensor_parallel_size", other
+
+
+def _other_batch(base: Plan) -> Iterator[Move]:
+    batch = base.resolved.max_num_batched_tokens
+    for other in (2 * batch, batch // 2):
+        if other:
+            yield "max_num_batched_tokens", other
+
+
+def _other_dtype(base: Plan) -> Iterator[Move]:
+    yield "kv_cache_dtype", "fp8" if base.scenario.kv_cache_dtype == "auto" else "auto"
+
+
+def _other_length(base: Plan) -> Iterator[Move]:
+    length = base.resolved.max_model_len
+    if length > 1:
+        yield "max_model_len", length // 2
+
+
+def _longer(base: Plan) -> Iterator[Move]:
+    length = base.resolved.max_model_len
+    if 2 * length <= base.resolved.derived_max_model_len:
+        yield "max_model_len", 2 * length
+    yield from _other_length(base)
+
+
+MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], tuple[Figure, ...]]]] = {
+    StepName.PARTS: ((_other_size, _other_share), (WEIGHTS, AVAILABLE)),
+    StepName.BUDGET: ((_other_share,), (BUDGET, WEIGHTS, AVAILABLE)),
+    StepName.WEIGHTS: ((_other_size, _other_share), (WEIGHTS, AVAILABLE)),
+    StepName.OVERHEADS: ((_other_batch, _other_share), (ACTIVATIONS, AVAILABLE)),
+    StepName.TOKEN: ((_other_dtype, _other_size), (PER_TOKEN, REQUEST)),
+    StepName.POOL: ((_other_share,), (AVAILABLE, TOKENS)),
+    StepName.REQUESTS: ((_other_length,), (REQUESTS, REQUEST)),
+    StepName.LIMITS: ((_longer,), (REQUEST, REQUESTS)),
+}
+"""Of each step the moves to try in turn, and the figures to look at; one of them has to change."""
+
+
+def experiment(base: Plan, name: StepName, t: Words) -> Experiment | None:
+    """The first move that the engine takes and that changes something; None where there is none."""
+    moves, figures = MOVES[name]
+    for candidates in moves:
+        for field, value in candidates(base):
+            try:
+                scenario = edit.with_field(base.scenario, field, value)
+                after = plan(scenario)
+            except KvPlannerError:
+                continue
+            effects = tuple(
+                Effect(meaning=t(figure.meaning), before=figure.text(base), after=figure.text(after))
+                for figure in figures
+            )
+            if any(effect.before != effect.after for effect in effects):
+                return Experiment(
+                    field=field,
+                    value=value,
+                    control=t(CONTROLS[field]),
+                    before=_now(base, field),
+                    after=_text(value),
+                    effects=effects,
+                    scenario=scenario,
+                )
+    return None
+
+
+def _now(base: Plan, field: str) -> str:
+    if field == "tensor_parallel_size":
+        return str(base.scenario.parallel.tensor_parallel_size)
+    if field == "kv_cache_dtype":
+        return base.scenario.kv_cache_dtype
+    return _text(getattr(base.resolved, field))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return count(value) if isinstance(value, int) and value >= 1000 else str(value)

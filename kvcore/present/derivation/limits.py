@@ -1,0 +1,174 @@
+"""Step 8: what breaks first, at start or at run time, and exercises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from kvcore.engine.metrics import exported_metrics
+from kvcore.plan import Plan, Verdict
+from kvcore.present.derivation.equation import equation, given
+from kvcore.present.derivation.exercises import exercises
+from kvcore.present.derivation.pool import plan_grade
+from kvcore.present.derivation.step import Content, Option, Prediction, part
+from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
+from kvcore.quantity import Grade, Quantity, Scope, Unit
+
+START, BLOCKS, SEATS = "start", "blocks", "seats"
+OPTIONS: Final = {
+    START: msg("The engine does not even start"),
+    BLOCKS: msg("The blocks run out: requests wait or are preempted"),
+    SEATS: msg("max_num_seqs is reached: requests wait while blocks are free"),
+}
+_CHECK: Final = "vllm/v1/core/kv_cache_planning.py:check_enough_kv_cache_memory (0.33.0)"
+_REFUSED: Final = (Verdict.WEIGHTS_DO_NOT_FIT, Verdict.NO_KV_MEMORY, Verdict.CONTEXT_TOO_LONG)
+
+
+def limits_content(plan: Plan, t: Words) -> Content:
+    """Out of memory at start against preemption at run time."""
+    cache = plan.cache
+    content = Content(
+        question=t("What breaks first?"),
+        idea=t(
+            "Two things are called “out of memory”. At start the engine refuses when the weights exceed the "
+            "budget, when nothing is left for the {kv_cache}, or when one request of full length does not fit. At "
+            "run time the pool cannot overflow: when no block is free, the engine preempts a request, takes its "
+            "blocks away and computes them again later. That costs time, not the process.",
+            kv_cache=part("kv_cache"),
+        ),
+        prediction=Prediction(
+            question=t("More and more requests of full length arrive. What happens first?"),
+            options=tuple(Option(name=name, label=t(label)) for name, label in OPTIONS.items()),
+        ),
+        points=_points(plan, t),
+    )
+    if plan.memory is None and plan.available_kv_bytes is None:
+        missing = t("This scenario names no card, so nothing can be said of its memory.")
+        return replace(content, missing=missing)
+    content = replace(
+        content,
+        prediction=replace(content.prediction, answer_option=first_limit(plan)),
+        exercises=exercises(plan, t),
+        remarks=_remarks(plan, t),
+    )
+    if cache is None or not cache.groups or not cache.num_blocks:
+        return content
+    return replace(content, equations=tuple(equation(quantity, t) for quantity in _quantities(plan)))
+
+
+def first_limit(plan: Plan) -> str:
+    """What stops requests of full length: the start itself, the blocks, or max_num_seqs."""
+    cache = plan.cache
+    if plan.verdict in _REFUSED:
+        return START
+    if cache is None or not cache.groups or cache.max_concurrency >= plan.resolved.max_num_seqs:
+        return SEATS
+    return BLOCKS
+
+
+def _quantities(plan: Plan) -> tuple[Quantity, ...]:
+    cache = plan.cache
+    assert cache is not None, "asked only of plans with blocks"
+    per_block = given("bytes_per_block", cache.bytes_per_block, Unit.BYTES)
+    request_blocks = sum(group.blocks_per_request for group in cache.groups)
+    request = given("blocks_per_request", request_blocks)
+    is_product = request_blocks * cache.bytes_per_block == cache.needed_bytes
+    needed = Quantity(
+        name="needed",
+        value=cache.needed_bytes,
+        unit=Unit.BYTES,
+        formula="{blocks_per_request} × {bytes_per_block}" if is_product else "",
+        inputs=(request, per_block),
+        grade=Grade.EXACT,
+        source=_CHECK,
+    )
+    available = plan.available_kv_bytes or 0
+    spare = Quantity(
+        name="spare",
+        value=available - cache.needed_bytes,
+        unit=Unit.BYTES,
+        formula="{available_kv} − {needed}",
+        inputs=(given("available_kv", available, Unit.BYTES), needed),
+        grade=plan_grade(plan),
+        source=_CHECK,
+    )
+    seats = plan.resolved.max_num_seqs
+    wanted = Quantity(
+        name="wanted_blocks",
+        value=seats * request_blocks,
+        unit=Unit.BLOCKS,
+        scope=Scope.PER_REPLICA,
+        formula="{max_num_seqs} × {blocks_per_request}",
+        inputs=(given("max_num_seqs", seats), request),
+        grade=Grade.EXACT,
+    )
+    return (needed, spare, wanted)
+
+
+def _points(plan: Plan, t: Words) -> tuple[str, ...]:
+    metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
+    found = [
+        t(
+            "A crash at run time comes from outside the pool: {cuda_graphs} and kernels beyond the budget, or "
+            "another process on the same GPU. Lower the utilization then; a smaller context length does not help.",
+            cuda_graphs=part("cuda_graphs"),
+        )
+    ]
+    if "preemptions" in metrics and "kv_cache_usage" in metrics:
+        found.append(
+            t(
+                "Watch {usage} and {preemptions}; the memory that `nvidia-smi` shows says nothing about requests.",
+                usage=f"`{metrics['kv_cache_usage'].name}`",
+                preemptions=f"`{metrics['preemptions'].name}`",
+            )
+        )
+    return tuple(found)
+
+
+def _remarks(plan: Plan, t: Words) -> tuple[str, ...]:
+    cache, memory, seats = plan.cache, plan.memory, plan.resolved.max_num_seqs
+    found = []
+    match plan.verdict:
+        case Verdict.WEIGHTS_DO_NOT_FIT:
+            found.append(t("Here the weights alone exceed the budget: the engine fails while it loads."))
+        case Verdict.NO_KV_MEMORY:
+            found.append(
+                t("Here the weights load, but nothing is left for the KV cache: the engine refuses to start.")
+            )
+        case Verdict.CONTEXT_TOO_LONG if cache is not None:
+            found.append(
+                t(
+                    "Here one request of full length does not fit: the engine refuses to start, and names "
+                    "{longest} tokens as the longest it could take.",
+                    longest=count(cache.longest_request_tokens),
+                )
+            )
+    if not found and cache is not None and cache.groups:
+        held = concurrency_text(cache.max_concurrency)
+        if first_limit(plan) == BLOCKS:
+            found.append(
+                t(
+                    "Here the blocks run out first: {held} requests of full length fit, {seats} would be let in. "
+                    "The rest waits, or is preempted while it grows.",
+                    held=held,
+                    seats=count(seats),
+                )
+            )
+        else:
+            found.append(
+                t(
+                    "Here `--max-num-seqs` comes first: {held} requests of full length would fit, {seats} are let "
+                    "in.",
+                    held=held,
+                    seats=count(seats),
+                )
+            )
+    if memory is not None and memory.unused.value < 0 <= (plan.available_kv_bytes or -1):
+        found.append(
+            t(
+                "And {size} more than the card has is wanted in all: expect a crash while graphs are captured or "
+                "later.",
+                size=gib_text(-memory.unused.value),
+            )
+        )
+    return tuple(found)

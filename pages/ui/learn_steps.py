@@ -1,0 +1,83 @@
+"""The way through the steps of the Learn page: back, next, the number of the step, all of it in the link."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore.present import corrections, link
+from kvcore.present.derivation import STEPS, StepName
+from kvcore.present.text import Words
+from pages.ui import learn_guess, state, undo
+
+PARAMETER = "step"
+PAGINATION = "learn.pagination"
+
+
+def chosen() -> StepName:
+    """The step that the link names: the nearest there is."""
+    text = state.page_parameter(PARAMETER)
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+    return STEPS[min(max(number, 1), len(STEPS)) - 1]
+
+
+def way(name: StepName, t: Words) -> None:
+    """Back, next and the numbers; the arrow keys press the two buttons."""
+    number = STEPS.index(name) + 1
+    with st.container(horizontal=True, key="learn_way", vertical_alignment="center", gap="small"):
+        st.button(
+            t("Back"),
+            key="learn.back",
+            shortcut="Left",
+            disabled=number == 1,
+            on_click=_go,
+            args=(number - 1,),
+        )
+        st.button(
+            t("Next"),
+            key="learn.next",
+            shortcut="Right",
+            disabled=number == len(STEPS),
+            on_click=_go,
+            args=(number + 1,),
+        )
+        # A key of its own for each step: a seeded pagination warns of its default, which it always has.
+        st.pagination(
+            len(STEPS),
+            default=number,
+            max_visible_pages=len(STEPS),
+            key=f"{PAGINATION}.{number}",
+            on_change=_picked,
+            args=(number,),
+        )
+        learn_guess.switch(t)
+
+
+def ends(t: Words, *, offers_undo: bool) -> None:
+    """Worked examples to go through, below the step; the way back from them, where nothing above it offers it."""
+    with st.container(horizontal=True, key="learn_examples", vertical_alignment="center", gap="small"):
+        st.caption(t("Step through a published example:"), width="content")
+        for key, label, example in (
+            ("learn.001", t("001: Qwen3-32B on 8 × RTX 4090"), corrections.RULE_OF_THUMB),
+            ("learn.004", t("004: Llama-2-70B on 4 × A100"), corrections.POST_MORTEM),
+        ):
+            params = {field: str(value) for field, value in example.items()}
+            st.button(label, key=key, type="tertiary", on_click=_load, args=(params,))
+        if offers_undo:
+            undo.offer(t)
+    st.caption(
+        t("Computed in bytes, shown rounded.")
+        + " "
+        + t("001: “Qwen3-32B on 8 × RTX 4090”, by yorickbao, CC BY 4.0.")
+    )
+
+
+def _go(number: int) -> None:
+    state.set_page_parameter(PARAMETER, str(number))
+
+
+def _picked(number: int) -> None:
+    _go(st.session_state[f"{PAGINATION}.{number}"])
+
+
+def _load(params: dict[str, str]) -> None:
+    undo.take(link.decode(params).scenario)

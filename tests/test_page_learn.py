@@ -1,0 +1,180 @@
+"""The Learn page in its states, without a browser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcore.present.derivation import STEPS
+from tests.test_page_plan import RULE_OF_THUMB, WORKED, checked, figures, params, seen
+
+APP = str(Path(__file__).resolve().parents[1] / "app.py")
+TOO_BIG = {"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "max_model_len": "8192"}
+REFUSED = {"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"}
+WEIGHTS_BLUE = "#0072B2"
+
+
+def open_step(number: int | str, given: dict[str, str] = RULE_OF_THUMB, locale: str = "en-US") -> AppTest:
+    app = AppTest.from_file(APP, default_timeout=60)
+    app.context = {"locale": locale}
+    app.switch_page("pages/learn.py")
+    for name, value in (given | {"step": str(number)}).items():
+        app.query_params[name] = value
+    return checked(app.run())
+
+
+def press(app: AppTest, label: str) -> AppTest:
+    next(button for button in app.button if button.label == label).click()
+    return checked(app.run())
+
+
+def latex(app: AppTest) -> str:
+    return "\n".join(element.value for element in app.latex)
+
+
+def html(app: AppTest) -> str:
+    return "".join(element.proto.body for element in app.get("html"))
+
+
+def bar_colors(app: AppTest) -> set[str]:
+    return {trace["marker"]["color"] for trace in figures(app)[0]["data"]}
+
+
+class TestWay:
+    @pytest.mark.parametrize("number", range(1, len(STEPS) + 1))
+    def test_every_step_shows_its_question_and_after_it_the_formula(self, number: int) -> None:
+        app = open_step(number)
+        assert app.header[0].value.startswith(f"{number} · ")
+        assert not app.latex
+        press(app, "Reveal")
+        assert app.latex
+        assert "Answer: " in html(app)
+
+    def test_next_and_back_are_in_the_link_with_the_scenario(self) -> None:
+        app = press(open_step(4), "Next")
+        assert params(app)["step"] == "5"
+        assert params(app)["measured.weights_gib"] == "8"
+        assert app.header[0].value.startswith("5 · ")
+        press(app, "Back")
+        assert params(app)["step"] == "4"
+
+    @pytest.mark.parametrize(
+        ("asked", "shown"), [("0", 1), ("99", 8), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, 1)]
+    )
+    def test_a_step_that_there_is_not(self, asked: str, shown: int) -> None:
+        assert open_step(asked).header[0].value.startswith(f"{shown} · ")
+
+    def test_the_ends_have_no_way_further(self) -> None:
+        def disabled(app: AppTest) -> set[str]:
+            return {button.label for button in app.button if button.disabled}
+
+        assert "Back" in disabled(open_step(1))
+        assert "Next" in disabled(open_step(8))
+
+
+class TestGuess:
+    def test_a_number_is_judged(self) -> None:
+        app = open_step(6)
+        app.number_input(key="learn.field.pool").set_value(10_240.0)
+        press(app, "Reveal")
+        assert "Your guess: 10,240 tokens." in html(app)
+        assert "16 times too low. That is the number of blocks." in html(app)
+        assert "Answer: 163,840 tokens" in html(app)
+
+    def test_a_choice_is_judged(self) -> None:
+        app = open_step(8)
+        app.radio(key="learn.field.limits").set_value("start")
+        press(app, "Reveal")
+        assert "Not quite." in html(app)
+        press(app, "Guess again")
+        app.radio(key="learn.field.limits").set_value("blocks")
+        press(app, "Reveal")
+        assert "Right." in html(app)
+
+    def test_the_judgement_stays_while_the_scenario_moves(self) -> None:
+        app = open_step(2)
+        app.number_input(key="learn.field.budget").set_value(18.0)
+        press(app, "Reveal")
+        assert "Your guess: 18 GiB. <b>Right.</b>" in html(app)
+        app.slider(key="gpu_memory_utilization.slider").set_value(0.5)
+        checked(app.run())
+        assert "Your guess: 18 GiB. <b>Right.</b>" in html(app)
+        assert "Answer: 12 GiB" in html(app)
+
+    def test_answers_can_be_shown_without_guessing(self) -> None:
+        app = open_step(7)
+        app.toggle(key="learn.every_answer").set_value(True)
+        checked(app.run())
+        assert r"\frac{10{,}240}{512}" in latex(app)
+        press(app, "Next")
+        assert app.latex
+
+
+class TestAnswer:
+    def test_the_bar_colours_what_has_been_explained(self) -> None:
+        app = open_step(3)
+        assert WEIGHTS_BLUE not in bar_colors(app)
+        press(app, "Reveal")
+        assert WEIGHTS_BLUE in bar_colors(app)
+
+    def test_requests_have_their_curve(self) -> None:
+        app = press(open_step(7), "Reveal")
+        assert len(figures(app)) == 2
+        assert any(trace.get("name") == "now" for trace in figures(app)[1]["data"])
+
+    def test_what_to_try_happens(self) -> None:
+        app = press(open_step(5, WORKED), "Reveal")
+        assert "<td>KV per token</td><td>32 KiB</td><td>→</td><td><b>16 KiB</b></td>" in html(app)
+        press(app, "Move it")
+        assert params(app)["kv_cache_dtype"] == "fp8"
+        assert "Answer: 16 KiB" in html(app)
+        press(app, "Undo the last change")
+        assert params(app)["kv_cache_dtype"] == "auto"
+
+    def test_corrections_stand_where_they_belong(self) -> None:
+        app = press(open_step(5), "Reveal")
+        assert "2.5 GiB" in html(app)
+        assert "hidden_size" in html(app)
+
+    def test_a_published_example_is_one_click(self) -> None:
+        app = press(open_step(5, TOO_BIG), "001: Qwen3-32B on 8 × RTX 4090")
+        press(app, "Reveal")
+        assert "Answer: 32 KiB" in html(app)
+
+
+class TestCalm:
+    @pytest.mark.parametrize("number", range(1, len(STEPS) + 1))
+    def test_what_does_not_fit_is_explained_all_the_same(self, number: int) -> None:
+        app = press(open_step(number, TOO_BIG), "Reveal")
+        assert app.header[0].value.startswith(f"{number} · ")
+        assert app.latex or app.info or "kv-remarks" in html(app)
+
+    def test_what_the_engine_refuses_keeps_the_way(self) -> None:
+        app = open_step(4, REFUSED)
+        assert "This cannot be planned" in seen(app)
+        assert {"Back", "Next"} <= {button.label for button in app.button}
+        app.selectbox(key="accelerator").set_value("H100-80GB")
+        checked(app.run())
+        assert app.header[0].value.startswith("4 · ")
+
+    def test_untrusted_text_is_never_markdown(self) -> None:
+        for number in range(1, len(STEPS) + 1):
+            app = press(open_step(number, WORKED | {"model": "[free](https://evil.example) $x$"}), "Reveal")
+            kinds = (app.markdown, app.caption, app.latex, app.header, app.info)
+            assert "evil" not in "\n".join(e.value for kind in kinds for e in kind) + html(app)
+
+
+class TestChinese:
+    @pytest.mark.parametrize("number", range(1, len(STEPS) + 1))
+    def test_the_page_speaks_it(self, number: int) -> None:
+        english, chinese = open_step(number), open_step(number, locale="zh-CN")
+        press(english, "Reveal")
+        press(chinese, "揭晓答案")
+        assert latex(english) == latex(chinese)
+        assert any("\u4e00" <= sign <= "\u9fff" for sign in chinese.header[0].value)
+        assert "答案：" in html(chinese)
+        specs = json.dumps(figures(chinese)[0], ensure_ascii=False)
+        assert "Weights" not in specs
