@@ -309,6 +309,11 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the start takes {over} GiB more than the card has: {part} come on top of the budget",
         "lower gpu_memory_utilization",
     ),
+    "restart-leaves-more": Message(
+        "a first start compiles its kernels while it measures: a restart that finds them compiled has about {gain} GiB "
+        "more for the KV cache",
+        "keep ~/.cache/vllm on a volume, and read the KV cache size of the second start",
+    ),
     "free-memory-below-utilization": Message(
         "Free memory on device ({free}/{total} GiB) on startup is less than desired GPU memory utilization "
         "({utilization}, {wanted} GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
@@ -528,6 +533,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "cause-eager": Message(
         "the engine ran in eager mode: no CUDA graphs, and activations that are not compiled",
         "set eager mode in the scenario, or leave --enforce-eager out",
+    ),
+    "cause-compiled-before": Message(
+        "the start found its kernels compiled: a first start peaks higher, by a copy of the embedding table",
+        "plan with these measurements, as long as the compile cache is kept",
     ),
     "cause-kernels": Message(
         "other kernels were chosen for this card or build, with another workspace",

@@ -176,3 +176,26 @@ def test_an_assumed_total_widens_the_interval() -> None:
     assert exact is not None
     assert assumed is not None
     assert assumed[1] - assumed[0] > exact[1] - exact[0]
+
+
+class TestRestart:
+    """Qwen3-14B on an L40S, 0.28.0: compiling holds 1.449 GiB, the next phase (a layer of 2048 tokens) 0.258."""
+
+    def test_a_first_start_says_what_a_restart_gains(self) -> None:
+        (notice,) = memory_of(QWEN3_14B, 27.5, engine_version="0.28.0", accelerator=L40S).notices
+        assert notice.code == "restart-leaves-more"
+        assert notice.params == {"gain": "1.19"}
+        assert "1.19 GiB" in notice.message
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"enforce_eager": True},
+            {"kv_cache_memory_bytes": 8 * GIB},
+            {"measured": {"peak_activation_gib": 0.3}},
+            {"max_num_batched_tokens": 16384},
+        ],
+    )
+    def test_nothing_is_gained_where_compiling_does_not_set_the_peak(self, fields: dict[str, Any]) -> None:
+        memory = memory_of(QWEN3_14B, 27.5, engine_version="0.28.0", accelerator=L40S, **fields)
+        assert memory.notices == ()

@@ -12,6 +12,7 @@ from kvcore.errors import CatalogueError, Notice
 from kvcore.evidence.log_identity import release_of
 from kvcore.evidence.logs import request_from
 from kvcore.evidence.startup_log import StartupLog
+from kvcore.memory.activations import restart_gain_bytes
 from kvcore.plan import Plan
 from kvcore.scenario import Parallel
 
@@ -121,6 +122,9 @@ def _activations(log: StartupLog, planned: Plan, difference: Difference) -> Iter
         yield Notice(code="cause-batched-tokens")
     if log.flags.enforce_eager:
         yield Notice(code="cause-eager")
+    memory = planned.memory
+    if difference.gib < 0 and memory is not None and restart_gain_bytes(memory.activations):
+        yield Notice(code="cause-compiled-before")
     yield Notice(code="cause-kernels")
 
 

@@ -57,8 +57,8 @@ VOCABULARY_MULTIPLE: Final = 64
 def peak_activation_bytes(setting: Setting) -> Quantity:
     """Peak activation bytes of the profile run on one rank.
 
-    max(layers, sampling, vision encoder) + what stays allocated (encoder outputs, expert and indexer workspaces).
-    Only the last pipeline stage samples. The pooling runner pools there instead.
+    max(layers, sampling, vision encoder, compiling) + what stays allocated (encoder outputs, expert and indexer
+    workspaces). Only the last pipeline stage samples. The pooling runner pools there instead.
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run (0.19.0, 0.32.0).
     """
@@ -72,23 +72,23 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
     stays = setting.resolved.version >= EXPERT_WORKSPACE_STAYS
     kept = outputs + indexer_bytes(setting) + (experts if stays else 0)
     layers = body + (0 if stays else experts)
-    head = head_copy_bytes(setting, row) if setting.is_last and not pools else 0
-    value = max(layers, sampler, encoder, head) + kept
+    compiling = compiling_bytes(setting)
+    value = max(layers, sampler, encoder, compiling) + kept
     spread = max(row.spread_gib * GIB, row.spread_share * value)
-    if encoder > max(layers, sampler, head):
+    if encoder > max(layers, sampler, compiling):
         spread = activation_tables().encoder.spread_share * value
-    parts = (
+    phases = (
         _part("layers", layers),
-        _part("pooling" if pools else "sampling", max(sampler, head)),
+        _part("pooling" if pools else "sampling", sampler),
         _part("encoder", encoder),
-        _part("kept", kept),
+        *((_part("compiling", compiling),) if compiling else ()),
     )
     return Quantity(
         name="activations",
         value=value,
         unit=Unit.BYTES,
-        formula=f"max({{layers}}, {{{'pooling' if pools else 'sampling'}}}, {{encoder}}) + {{kept}}",
-        inputs=parts,
+        formula=f"max({', '.join(f'{{{phase.name}}}' for phase in phases)}) + {{kept}}",
+        inputs=(*phases, _part("kept", kept)),
         grade=Grade.FITTED,
         source=row.source,
         interval=(max(0.0, value - spread), value + spread),
@@ -130,13 +130,29 @@ def pooler_bytes(setting: Setting) -> int:
     return hidden_size * (tokens * (setting.element_bytes + FLOAT32_BYTES) + longest * FLOAT32_BYTES)
 
 
-def head_copy_bytes(setting: Setting, row: SamplerRow) -> int:
-    """A second copy of the rank's share of the output embedding, where the profile's peak sees one."""
-    if not row.copies_output_embedding:
+def compiling_bytes(setting: Setting) -> int:
+    """The copy of the rank's embedding table that the profile run of a first start holds while it compiles.
+
+    None in eager mode, and none where images are embedded outside the compiled model.
+    """
+    architecture, resolved = setting.architecture, setting.resolved
+    compiles = setting.runner in ("v1", "v2") and not resolved.enforce_eager and setting.is_first
+    if not compiles or resolved.version < activation_tables().compiling.since:
         return 0
-    architecture = setting.architecture
+    if architecture.vision is not None and takes_images_or_video(architecture, setting.scenario):
+        return 0
     share = ceil_div(architecture.vocab_size, setting.parallel.tensor_parallel_size)
     return share * architecture.hidden_size * setting.element_bytes
+
+
+def restart_gain_bytes(activations: Quantity) -> int:
+    """How much less a start peaks that finds compiled kernels: compiling - max(layers, sampling, encoder).
+
+    0 where compiling is not the largest phase, or the peak was given.
+    """
+    phases = {part.name: int(part.value) for part in activations.inputs if part.name != "kept"}
+    compiling = phases.pop("compiling", 0)
+    return max(0, compiling - max(phases.values(), default=0))
 
 
 @lru_cache(maxsize=512)

@@ -10,7 +10,7 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import Notice
-from kvcore.memory.activations import peak_activation_bytes
+from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
 from kvcore.memory.framework import budget_kind, non_torch_bytes, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.loaded import loaded_quantity
@@ -73,7 +73,7 @@ def rank_memory(
         counted_graphs=counted,
         budget=budget,
         available_kv=available,
-        notices=notices_of(setting, total, system, budget),
+        notices=(*notices_of(setting, total, system, budget), *restart_notices(setting, activations)),
     )
 
 
@@ -179,3 +179,15 @@ def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quan
             },
         ),
     )
+
+
+RESTART_GAIN_GIB: Final = 0.1
+"""Less is not worth a word."""
+
+
+def restart_notices(setting: Setting, activations: Quantity) -> tuple[Notice, ...]:
+    """`restart-leaves-more` where compiling sets the peak of a first start."""
+    gain = gib(restart_gain_bytes(activations))
+    if gain < RESTART_GAIN_GIB or setting.scenario.kv_cache_memory_bytes is not None:
+        return ()
+    return (Notice(code="restart-leaves-more", field="available_kv", params={"gain": f"{gain:.2f}"}),)

@@ -29,7 +29,6 @@ class SamplerRow:
     bytes_per_token: float
     spread_gib: float
     spread_share: float
-    copies_output_embedding: bool = False
     since: Version = OLDEST
     below: Version = NEVER
 
@@ -42,6 +41,14 @@ class Body:
     hidden_vectors: float
     intermediate_vectors: float
     xformers_hidden_vectors: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiling:
+    """From which version the profile run of a first start holds a copy of the embedding table."""
+
+    source: str
+    since: Version
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +72,7 @@ class ActivationTables:
 
     sampler: tuple[SamplerRow, ...]
     body: Body
+    compiling: Compiling
     encoder: Encoder
     multiprocessors: Multiprocessors
 
@@ -198,6 +206,7 @@ def activation_tables() -> ActivationTables:
     return ActivationTables(
         sampler=read_rows(SamplerRow, raw["sampler"], "activations.toml sampler"),
         body=read_row(Body, raw["body"], "activations.toml body"),
+        compiling=read_row(Compiling, raw["compiling"], "activations.toml compiling"),
         encoder=read_row(Encoder, raw["encoder"], "activations.toml encoder"),
         multiprocessors=read_row(Multiprocessors, raw["multiprocessors"], "activations.toml multiprocessors"),
     )

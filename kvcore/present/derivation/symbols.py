@@ -32,6 +32,7 @@ SYMBOLS: Final = {
     "activations.sampling": Symbol(latex="A_{s}", meaning=msg("sampling: logits of all sequences")),
     "activations.pooling": Symbol(latex="A_{p}", meaning=msg("pooling")),
     "activations.encoder": Symbol(latex="A_{e}", meaning=msg("vision encoder")),
+    "activations.compiling": Symbol(latex="A_{c}", meaning=msg("compiling: a copy of the embedding table")),
     "activations.kept": Symbol(latex="A_{k}", meaning=msg("workspaces that stay")),
     "model_memory": Symbol(latex="E", meaning=msg("what the environment variable allots to the model")),
     "cuda_graphs": Symbol(latex="G", meaning=msg("CUDA graphs")),
