@@ -9,7 +9,7 @@ from kvcore.engine.resolved import Resolved
 from kvcore.engine.versions import PLUGIN_FILES, plugin_of
 from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.draft import draft_bytes
-from kvcore.memory.encoder import loaded_architecture
+from kvcore.memory.encoder import SKIPPED_SINCE, loaded_architecture, takes_images_or_video
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
@@ -51,8 +51,9 @@ def loaded_bytes(
         accelerator=accelerator,
         stage=stage,
     )
-    if rearranged:
-        weights = replace(weights, loading=weights.loading + rearranged)
+    added = rearranged + deepstack_bytes(architecture, scenario, resolved)
+    if added:
+        weights = replace(weights, loading=weights.loading + added)
     if scenario.engine in PLUGIN_FILES:
         copies = plugin_of(scenario.engine).table_copies(resolved.version)
         copied = copies * plain_table_bytes(architecture, DTYPE_BYTES[resolved.dtype])
@@ -87,6 +88,22 @@ def loaded_bytes(
         dropped = head_bytes(architecture, quantization, parallel, resolved, stage)
         weights = replace(weights, dropped_head=dropped)
     return weights
+
+
+def deepstack_bytes(architecture: Architecture, scenario: Scenario, resolved: Resolved) -> int:
+    """The buffers that carry features of the vision encoder to the first decoder layers, one for each.
+
+    max_num_batched_tokens × hidden size elements.
+
+    Source: vllm/model_executor/models/qwen3_vl.py:Qwen3VLForConditionalGeneration (0.11.0, 0.32.0).
+    """
+    vision = architecture.vision
+    if vision is None or not vision.deepstack_levels:
+        return 0
+    if resolved.version >= SKIPPED_SINCE and not takes_images_or_video(architecture, scenario):
+        return 0
+    buffer = resolved.max_num_batched_tokens * architecture.hidden_size * DTYPE_BYTES[resolved.dtype]
+    return vision.deepstack_levels * allocated_bytes(buffer, loading_split_bytes(resolved))
 
 
 def head_bytes(

@@ -151,6 +151,8 @@ class VisionEncoder:
     intermediate_size: int
     max_tokens_per_item: int
     patches_per_token: int = 1
+    deepstack_levels: int = 0
+    """Decoder layers that get features of the encoder added to their input."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

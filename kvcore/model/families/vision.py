@@ -6,7 +6,7 @@ Every pipeline stage holds the whole tower. Patch and position tables are replic
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvcore.model.architecture import Linear, Module, Parameter, RotaryTable, VisionEncoder
 from kvcore.model.config import MAX_LAYERS, Section
@@ -199,7 +199,8 @@ def qwen3_tower(section: Section) -> Tower:
         modules.append(norm(f"{name}.norm", width if name == "visual.merger" else merged, bias=True))
         modules.append(column(f"{name}.linear_fc1", merged, merged, bias=True))
         modules.append(row(f"{name}.linear_fc2", merged, out, bias=True))
-    return qwen_tower(section, modules, width, intermediate, heads)
+    tower = qwen_tower(section, modules, width, intermediate, heads)
+    return replace(tower, encoder=replace(tower.encoder, deepstack_levels=len(deep)))
 
 
 def glm4v_tower(section: Section) -> Tower:
