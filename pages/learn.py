@@ -34,4 +34,5 @@ if is_revealed:
     learn_practice.experiment(step, t)
     learn_practice.exercises(step, t)
     learn_practice.corrections(step, t)
+    learn_steps.further(name, t)
 learn_steps.ends(t, offers_undo=not is_revealed)

@@ -136,7 +136,7 @@ def test_a_formula_in_letters_and_in_numbers() -> None:
     )
     assert found["blocks"].formula == r"\left\lfloor \frac{K}{b} \right\rfloor"
     assert found["blocks"].substituted == (
-        r"\left\lfloor \frac{5.00\,\text{GiB}}{512.00\,\text{KiB}} \right\rfloor"
+        r"\left\lfloor \frac{5{,}242{,}880.00\,\text{KiB}}{512.00\,\text{KiB}} \right\rfloor"
     )
     assert found["layer_token_bytes"].substituted == r"2 \times 1 \times 128 \times 2"
     assert found["available_kv"].formula == "B - W - A - F - G_{c}"

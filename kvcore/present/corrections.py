@@ -59,7 +59,7 @@ CORRECTIONS: Final = (
         document="004",
         claim=msg("KV cache = batch × layers × 2 × hidden_size × length × bytes"),
         truth=msg(
-            "The hidden size counts all {heads} heads, but this model keeps keys and values of {kv_heads}: "
+            "The hidden size counts all {heads} heads, but Llama-2-70B keeps keys and values of {kv_heads}: "
             "{factor} times too much. One request of {length} tokens takes {right}, not {wrong}."
         ),
     ),

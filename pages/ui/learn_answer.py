@@ -12,7 +12,7 @@ from kvcore.present.derivation import Equation, Step, StepName
 from kvcore.present.derivation.step import LOOKS, prose
 from kvcore.present.explain import GRADES, SCOPES
 from kvcore.present.palette import PARTS
-from kvcore.present.text import Words, gib_text
+from kvcore.present.text import MINUS, Words, gib_text
 from kvcore.quantity import Unit
 from kvcore.units import GB, GIB
 from pages.ui import figure, pictures
@@ -66,7 +66,7 @@ def _equation(one: Equation, t: Words) -> None:
 def _known(one: Equation, t: Words) -> str:
     facts = [t(SCOPES[one.scope]), t(GRADES[one.grade])]
     if one.unit is Unit.BYTES and abs(one.value) >= GIB:
-        facts.insert(0, f"{one.value / GB:,.2f} GB")
+        facts.insert(0, f"{one.value / GB:,.2f} GB".replace("-", MINUS))
     if one.interval is not None and one.unit is Unit.BYTES and one.interval[1] - one.interval[0] >= GIB / 50:
         low, high = (gib_text(bound) for bound in one.interval)
         facts.append(t("80 % interval {low} to {high}", low=low, high=high))

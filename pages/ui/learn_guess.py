@@ -122,7 +122,9 @@ def _label(prediction: Prediction, name: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}"
+    if value >= 1000 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if value >= 1 else f"{value:,.3g}"
 
 
 def _reveal(name: str, prediction: Prediction) -> None:

@@ -52,6 +52,19 @@ def way(name: StepName, t: Words) -> None:
         learn_guess.switch(t)
 
 
+def further(name: StepName, t: Words) -> None:
+    """The next step, below a long answer."""
+    number = STEPS.index(name) + 1
+    if number < len(STEPS):
+        st.button(
+            t("On to step {number}", number=str(number + 1)),
+            key="learn.further",
+            icon=":material/arrow_forward:",
+            on_click=_go,
+            args=(number + 1,),
+        )
+
+
 def ends(t: Words, *, offers_undo: bool) -> None:
     """Worked examples to go through, below the step; the way back from them, where nothing above it offers it."""
     with st.container(horizontal=True, key="learn_examples", vertical_alignment="center", gap="small"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.present.derivation.symbols import Symbol, escaped, symbol_of
-from kvcore.present.text import Words, concurrency_text
+from kvcore.present.text import Words
 from kvcore.quantity import Grade, Quantity, Scope, Unit
 from kvcore.units import GIB, KIB, MIB
 
@@ -22,8 +22,10 @@ _FRACTION: Final = re.compile(
 _SIGNS: Final = {"×": r"\times", "−": "-", "⌊": r"\left\lfloor ", "⌋": r"\right\rfloor", "⌈": r"\left\lceil ",
                  "⌉": r"\right\rceil", "max(": r"\max(", "min(": r"\min("}  # fmt: skip
 _BRACKETS: Final = {"⌊": "⌋", "⌈": "⌉"}
-TERMS_PER_LINE: Final = 3
-"""A sum is broken behind so many terms, for a phone."""
+LINE_LENGTH: Final = 34
+"""A sum is broken before it has more signs in a line, for a phone."""
+TALL: Final = r"\\[6pt]"
+"""The end of a line with a fraction."""
 SMALLEST_IN_GIB: Final = GIB // 100
 MILLION, BILLION = 10**6, 10**9
 _PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token")
@@ -56,7 +58,8 @@ class Equation:
         for side in (self.formula, self.substituted, self.result):
             first, *more = _lines(side)
             rows += [f"&= {first}", *(rf"&\quad {line}" for line in more)] if first else []
-        body = r" \\ ".join(rows)
+        ends = [TALL if r"\frac" in row else r"\\" for row in rows[:-1]]
+        body = " ".join(f"{row} {end}" for row, end in zip(rows, [*ends, ""], strict=True)).strip()
         return rf"\begin{{aligned}} {self.symbol} {body} \end{{aligned}}"
 
 
@@ -97,7 +100,7 @@ def _result(quantity: Quantity) -> str:
 
 
 def number(quantity: Quantity, beside: Quantity | None = None) -> str:
-    """A value with its unit in LaTeX; a part of a sum in the unit of the sum.
+    """A value with its unit in LaTeX; a part of a sum in the unit of the sum, what is cut into blocks in theirs.
 
     Example:
         >>> number(Quantity(name="budget", value=72.5 * GIB, unit=Unit.BYTES))
@@ -107,17 +110,32 @@ def number(quantity: Quantity, beside: Quantity | None = None) -> str:
     """
     if quantity.name == "layer_token_bytes" and beside is not None:
         return _bytes(quantity.value)
+    if quantity.name == "bytes_per_block" and beside is not None:
+        return _exact(quantity.value, quantity.value)
+    if quantity.name == "available_kv" and beside is not None and beside.unit is Unit.BLOCKS:
+        return _exact(quantity.value, _block_bytes(beside))
     if quantity.unit is Unit.BYTES:
         in_gib = beside is not None and beside.unit is Unit.BYTES and abs(beside.value) >= GIB
         return _size(quantity.value, in_gib=in_gib and "×" not in (beside.formula if beside else ""))
-    if quantity.unit is Unit.REQUESTS:
-        return _grouped(concurrency_text(quantity.value))
     if quantity.name.endswith("parameter_count"):
         scale, power = (BILLION, 9) if quantity.value >= BILLION else (MILLION, 6)
         return rf"{quantity.value / scale:,.2f}\times 10^{{{power}}}"
     if float(quantity.value).is_integer():
         return _grouped(f"{quantity.value:,.0f}")
+    if quantity.unit is Unit.REQUESTS:
+        return _grouped(f"{quantity.value:,.2f}")
     return _grouped(f"{quantity.value:,.4g}")
+
+
+def _block_bytes(blocks: Quantity) -> float:
+    return next(part.value for part in blocks.inputs if part.name == "bytes_per_block")
+
+
+def _exact(size_bytes: float, block_bytes: float) -> str:
+    """In the largest unit that shows a block to the last digit: what is multiplied or divided has to come out."""
+    in_mib = block_bytes >= MIB and (100 * block_bytes / MIB).is_integer()
+    unit, name = (MIB, "MiB") if in_mib else (KIB, "KiB")
+    return _grouped(f"{size_bytes / unit:,.2f}") + rf"\,\text{{{name}}}"
 
 
 def _size(size_bytes: float, *, in_gib: bool) -> str:
@@ -164,8 +182,19 @@ def _lines(side: str) -> list[str]:
     """A sum of numbers in lines of a few terms; anything else stays whole."""
     if r"\text" not in side or r"\frac" in side:
         return [side]
-    terms = re.split(r" (?=[+-] )", side)
-    return [" ".join(terms[at : at + TERMS_PER_LINE]) for at in range(0, len(terms), TERMS_PER_LINE)]
+    first, *terms = re.split(r" (?=[+-] )", side)
+    lines = [first]
+    for term in terms:
+        if _length(f"{lines[-1]} {term}") > LINE_LENGTH:
+            lines.append(term)
+        else:
+            lines[-1] += f" {term}"
+    return lines
+
+
+def _length(latex: str) -> int:
+    """Signs of a line as they are read."""
+    return len(re.sub(r"\\text\{(\w+)\}|\\(\w)\w*|\\,|[{}]", r"\1\2", latex))
 
 
 def given(name: str, value: float, unit: Unit = Unit.NONE, grade: Grade = Grade.EXACT) -> Quantity:

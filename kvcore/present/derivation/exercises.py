@@ -88,7 +88,7 @@ def _utilization(base: Plan, t: Words) -> Exercise | None:
     if other is None or other.memory is None or base.memory is None:
         return None
     before, after = base.available_kv_bytes or 0, other.available_kv_bytes or 0
-    if before == after:
+    if before == after or before <= 0:
         return None
     return Exercise(
         question=t(
@@ -111,19 +111,25 @@ def _tensor_parallel(base: Plan, t: Words) -> Exercise | None:
     if other is None or other.cache is None or base.cache is None or not base.cache.num_blocks:
         return None
     factor = other.cache.max_concurrency / base.cache.max_concurrency
+    cost, less = kib_text(base.cache.bytes_per_token), kib_text(other.cache.bytes_per_token)
     return Exercise(
         question=t(
             "The tensor parallel size is doubled to {size}. Do twice as many requests fit?",
             size=str(2 * size),
         ),
-        answer=t(
-            "{after} instead of {before}: {factor} times as many. The weights are divided once more, so each GPU "
-            "has more room; what a token takes on each GPU goes from {cost} to {less}.",
-            before=concurrency_text(base.cache.max_concurrency),
-            after=concurrency_text(other.cache.max_concurrency),
-            factor=f"{factor:.2f}",
-            cost=kib_text(base.cache.bytes_per_token),
-            less=kib_text(other.cache.bytes_per_token),
+        answer=" ".join(
+            (
+                t(
+                    "{after} instead of {before}: {factor} times as many. The weights are divided once more, so "
+                    "each GPU has more room.",
+                    before=concurrency_text(base.cache.max_concurrency),
+                    after=concurrency_text(other.cache.max_concurrency),
+                    factor=f"{factor:.2f}",
+                ),
+                t("What a token takes on each GPU stays at {cost}: it is copied, not divided.", cost=cost)
+                if cost == less
+                else t("What a token takes on each GPU goes from {cost} to {less}.", cost=cost, less=less),
+            )
         ),
     )
 

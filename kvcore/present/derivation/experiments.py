@@ -11,8 +11,8 @@ from kvcore.present import edit
 from kvcore.present.derivation.requests import shorter_concurrency
 from kvcore.present.derivation.step import Effect, Experiment, StepName
 from kvcore.present.explain import any_cache
-from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, kib_text, msg
-from kvcore.quantity import Quantity
+from kvcore.present.text import DASH, MINUS, Words, concurrency_text, count, kib_text, msg
+from kvcore.quantity import Quantity, format_bytes
 
 CONTROLS: Final = {
     "gpu_memory_utilization": msg("GPU memory utilization"),
@@ -26,7 +26,7 @@ CONTROLS: Final = {
 """The controls by the labels that the sidebar has."""
 IN_MORE_OPTIONS: Final = ("max_num_batched_tokens", "max_num_seqs")
 LOW_SHARE: Final = 0.6
-STEP_OF_SHARE: Final = 0.1
+STEPS_OF_SHARE: Final = (0.1, 0.05, 0.02)
 MOST_RANKS: Final = 16
 """The largest size that the sidebar offers."""
 
@@ -41,13 +41,18 @@ class Figure(NamedTuple):
 def _size(of: Callable[[Plan], Quantity | None]) -> Callable[[Plan], str]:
     def text(planned: Plan) -> str:
         quantity = of(planned)
-        return DASH if quantity is None else exact_gib_text(quantity.value)
+        return DASH if quantity is None else _bytes(quantity.value)
 
     return text
 
 
+def _bytes(size_bytes: float) -> str:
+    """As the equations show it."""
+    return format_bytes(size_bytes).replace("-", MINUS) if size_bytes else "0 GiB"
+
+
 def _available(planned: Plan) -> str:
-    return DASH if planned.available_kv_bytes is None else exact_gib_text(planned.available_kv_bytes)
+    return DASH if planned.available_kv_bytes is None else _bytes(planned.available_kv_bytes)
 
 
 def _tokens(planned: Plan) -> str:
@@ -69,7 +74,7 @@ def _per_token(planned: Plan) -> str:
 
 def _request(planned: Plan) -> str:
     cache = any_cache(planned)
-    return DASH if cache is None else exact_gib_text(cache.needed_bytes)
+    return DASH if cache is None else _bytes(cache.needed_bytes)
 
 
 BUDGET: Final = Figure(msg("Budget"), _size(lambda one: one.memory.budget if one.memory else None))
@@ -90,8 +95,19 @@ Move = tuple[str, object]
 
 def _other_share(base: Plan) -> Iterator[Move]:
     share = base.resolved.gpu_memory_utilization
-    step = STEP_OF_SHARE if share < LOW_SHARE else -STEP_OF_SHARE
-    yield "gpu_memory_utilization", round(share + step, 4)
+    goes_up = share < LOW_SHARE or not _holds_something(base)
+    for step in STEPS_OF_SHARE:
+        other = round(share + step if goes_up else share - step, 4)
+        if 0 < other <= 1:
+            yield "gpu_memory_utilization", other
+
+
+def _enough_cards(base: Plan) -> Iterator[Move]:
+    """Where nothing is left for the KV cache: the sizes that divide the weights further."""
+    size = 2 * base.scenario.parallel.tensor_parallel_size
+    while not _holds_something(base) and size <= MOST_RANKS:
+        yield "tensor_parallel_size", size
+        size *= 2
 
 
 def _other_size(base: Plan) -> Iterator[Move]:
@@ -126,20 +142,28 @@ def _longer(base: Plan) -> Iterator[Move]:
 
 
 MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], tuple[Figure, ...]]]] = {
-    StepName.PARTS: ((_other_size, _other_share), (WEIGHTS, AVAILABLE)),
+    StepName.PARTS: ((_enough_cards, _other_size, _other_share), (WEIGHTS, AVAILABLE)),
     StepName.BUDGET: ((_other_share,), (BUDGET, WEIGHTS, AVAILABLE)),
-    StepName.WEIGHTS: ((_other_size, _other_share), (WEIGHTS, AVAILABLE)),
+    StepName.WEIGHTS: ((_enough_cards, _other_size, _other_share), (WEIGHTS, AVAILABLE)),
     StepName.OVERHEADS: ((_other_batch, _other_share), (ACTIVATIONS, AVAILABLE)),
     StepName.TOKEN: ((_other_dtype, _other_size), (PER_TOKEN, REQUEST)),
-    StepName.POOL: ((_other_share,), (AVAILABLE, TOKENS)),
-    StepName.REQUESTS: ((_other_length,), (REQUESTS, REQUEST)),
-    StepName.LIMITS: ((_longer,), (REQUEST, REQUESTS)),
+    StepName.POOL: ((_enough_cards, _other_share), (AVAILABLE, TOKENS)),
+    StepName.REQUESTS: ((_enough_cards, _other_length), (REQUESTS, REQUEST)),
+    StepName.LIMITS: ((_enough_cards, _longer), (REQUEST, REQUESTS)),
 }
 """Of each step the moves to try in turn, and the figures to look at; one of them has to change."""
 
 
+def _holds_something(planned: Plan) -> bool:
+    """Whether blocks are left for the KV cache, or none are asked for."""
+    return planned.available_kv_bytes is None or planned.available_kv_bytes > 0
+
+
 def experiment(base: Plan, name: StepName, t: Words) -> Experiment | None:
-    """The first move that the engine takes and that changes something; None where there is none."""
+    """The first move that the engine takes, that changes something and leaves a KV cache where there is one.
+
+    None where there is none.
+    """
     moves, figures = MOVES[name]
     for candidates in moves:
         for field, value in candidates(base):
@@ -147,6 +171,8 @@ def experiment(base: Plan, name: StepName, t: Words) -> Experiment | None:
                 scenario = edit.with_field(base.scenario, field, value)
                 after = plan(scenario)
             except KvPlannerError:
+                continue
+            if not _holds_something(after) and (_holds_something(base) or candidates is _enough_cards):
                 continue
             effects = tuple(
                 Effect(meaning=t(figure.meaning), before=figure.text(base), after=figure.text(after))

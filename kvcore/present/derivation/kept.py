@@ -49,13 +49,20 @@ def fixed_part(plan: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
     shown = dict.fromkeys(
         _bounded(spec, demand, length) for spec in stage_specs(plan) if not grows_with_length(spec, demand)
     )
-    blocks = given("fixed_blocks", cache.request_fixed_bytes // cache.bytes_per_block)
+    count = cache.request_fixed_bytes // cache.bytes_per_block
+    blocks = "{fixed_blocks}"
+    each: tuple[Quantity, ...] = (given("fixed_blocks", count),)
+    if len(shown) == 1:
+        (one,) = shown
+        groups = count // int(one.value)
+        if groups * one.value == count:
+            blocks, each = f"{{fixed_groups}} × {{{one.name}}}", (given("fixed_groups", groups), one)
     fixed = Quantity(
         name="request_fixed",
         value=cache.request_fixed_bytes,
         unit=Unit.BYTES,
-        formula="{fixed_blocks} × {bytes_per_block}",
-        inputs=(blocks, given("bytes_per_block", cache.bytes_per_block, Unit.BYTES)),
+        formula=f"{blocks} × {{bytes_per_block}}",
+        inputs=(*each, given("bytes_per_block", cache.bytes_per_block, Unit.BYTES)),
         grade=Grade.EXACT,
         source=SPECS,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -73,13 +74,14 @@ def overheads_content(base: Plan, t: Words) -> Content:
     if memory is None:
         return replace(content, missing=no_card(t))
     shown = [memory.activations, memory.framework]
-    if memory.counted_graphs.value:
-        shown.append(memory.counted_graphs)
+    if memory.cuda_graphs.value:
+        shown.append(memory.counted_graphs if memory.counted_graphs.value else memory.cuda_graphs)
+    effect = effect_of_half_length(base)
     return replace(
         content,
-        prediction=replace(content.prediction, answer_option=effect_of_half_length(base)),
+        prediction=replace(content.prediction, answer_option=effect),
         equations=tuple(equation(quantity, t) for quantity in (*shown, memory.available_kv)),
-        remarks=_remarks(base, t),
+        remarks=(*_reasons(effect, base, t), *_remarks(base, t)),
     )
 
 
@@ -100,6 +102,36 @@ def effect_of_half_length(base: Plan) -> str:
     if abs(change) < NOTICEABLE:
         return SAME
     return FALL if change < 0 else RISE
+
+
+def _reasons(effect: str, base: Plan, t: Words) -> Iterator[str]:
+    """Why the activations fall or stay, why they are a maximum, and what a graph keeps."""
+    memory = base.memory
+    if memory is None:
+        return
+    if effect == SAME:
+        yield t(
+            "One step computes at most `max_num_batched_tokens` tokens, and a longer prompt takes several steps: so "
+            "the context length does not set the {activations}.",
+            activations=part("activations"),
+        )
+    elif effect == FALL:
+        yield t(
+            "Here one step computes a whole prompt: so the longest prompt sets the {activations}.",
+            activations=part("activations"),
+        )
+    if memory.activations.formula.startswith("max("):
+        yield t(
+            "Layers, sampling and encoder run one after the other in the same memory: so the largest counts, not "
+            "the sum."
+        )
+    if "{graphs}" in memory.cuda_graphs.formula and memory.cuda_graphs.value:
+        yield t(
+            "A graph is a recorded step. Of each one the driver keeps something for every layer; the activations "
+            "of the largest batch, the parts of split attention and the workspaces are there once for all graphs."
+        )
+        if base.resolved.engine is Engine.VLLM_ASCEND:
+            yield t("On Ascend the recorded steps are ACL graphs.")
 
 
 def _remarks(base: Plan, t: Words) -> tuple[str, ...]:
@@ -137,8 +169,8 @@ def _remarks(base: Plan, t: Words) -> tuple[str, ...]:
     if left > 0 and parallel.tensor_parallel_size > 1 and parallel.pipeline_parallel_size == 1:
         found.append(
             t(
-                "Over {ranks} GPUs that is {size} together. Reckon with one of both: this and what a token takes "
-                "on one GPU, or the sum and what it takes on all of them.",
+                "Over {ranks} GPUs that is {size} together. Divide one GPU's memory by what a token takes on one "
+                "GPU, or the sum by what it takes on all of them: never one by the other.",
                 ranks=str(parallel.tensor_parallel_size),
                 size=gib_text(left * parallel.tensor_parallel_size),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from kvcore.cache.capacity import CachePlan
@@ -22,14 +23,23 @@ _PAGES: Final = "vllm/v1/core/kv_cache_planning.py:get_kv_cache_config_from_grou
 
 def pool_content(plan: Plan, t: Words) -> Content:
     """Blocks and tokens of the pool, with what the floor throws away."""
-    cache = any_cache(plan)
+    cache, size = any_cache(plan), count(plan.resolved.block_size)
     question = t("How many tokens does the KV cache hold?")
-    idea = t(
-        "The engine hands out no bytes, but blocks: {size} tokens in all layers at once. It cuts what is left into "
-        "whole blocks and drops the rest. The {kv_cache} is reserved once, at start, whatever `--max-model-len`; a "
-        "request takes another block whenever its last one is full.",
-        size=count(plan.resolved.block_size),
-        kv_cache=part("kv_cache"),
+    is_one_group = cache is None or len(cache.groups) < 2
+    idea = " ".join(
+        (
+            t("The engine hands out no bytes, but blocks: {size} tokens in all layers at once.", size=size)
+            if is_one_group
+            else t(
+                "The engine hands out no bytes, but blocks: {size} tokens in the layers of one group.",
+                size=size,
+            ),
+            t(
+                "It cuts what is left into whole blocks and drops the rest. The {kv_cache} is reserved once, at "
+                "start, whatever `--max-model-len`; a request takes another block whenever its last one is full.",
+                kv_cache=part("kv_cache"),
+            ),
+        )
     )
     prediction = Prediction(question=t("How many tokens fit into what is left?"), unit=t("tokens"))
     if cache is None or not cache.groups:
@@ -51,7 +61,7 @@ def pool_content(plan: Plan, t: Words) -> Content:
         return Content(
             question=question,
             idea=idea,
-            prediction=prediction,
+            prediction=replace(prediction, answer=0.0),
             equations=(equation(per_block, t),),
             missing=t(
                 "{size} is left for the KV cache: not one block. The parts before it have to become smaller.",
@@ -192,8 +202,7 @@ def _points(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:
     if len(cache.groups) > 1:
         found.append(
             t(
-                "The layers form {count} groups that share the pool: a block holds the layers of one group, and a "
-                "request takes blocks for each group.",
+                "The layers form {count} groups that share the pool. A request takes blocks for each group.",
                 count=str(len(cache.groups)),
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from kvcore.cache.capacity import CachePlan, max_concurrency_at
@@ -12,7 +13,7 @@ from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.pool import blocks_of, blocks_of_request, plan_grade
 from kvcore.present.derivation.step import Content, Prediction, Slip
-from kvcore.present.text import Words, concurrency_text, count
+from kvcore.present.text import Words, count
 from kvcore.quantity import Grade, Quantity, Scope, Unit
 from kvcore.units import ceil_div
 
@@ -41,6 +42,8 @@ def requests_content(plan: Plan, t: Words) -> Content:
             no_card(t) if plan.available_kv_bytes is None
             else t("There are no blocks, so there are no requests either: the engine stops at start.")
         )  # fmt: skip
+        if plan.available_kv_bytes is not None and not no_cache:
+            prediction = replace(prediction, answer=0.0)
         return Content(question=question, idea=idea, prediction=prediction, missing=missing)
     blocks = blocks_of(plan, cache)
     full, shorter = _full(plan, cache, blocks), _shorter(plan, cache)
@@ -104,6 +107,16 @@ def _full(plan: Plan, cache: CachePlan, blocks: Quantity) -> tuple[Quantity, ...
     return (request, concurrency)
 
 
+def requests_text(held: float) -> str:
+    """Requests at once as the equations show them.
+
+    Example:
+        >>> requests_text(14.484375), requests_text(20.0)
+        ('14.48', '20')
+    """
+    return f"{held:,.0f}" if held.is_integer() else f"{held:,.2f}"
+
+
 def shorter_length(plan: Plan) -> int:
     """Tokens of the shorter request."""
     return max(1, plan.resolved.max_model_len // SHORTER)
@@ -122,8 +135,8 @@ def _shorter(plan: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
     length, held = shorter_length(plan), shorter_concurrency(plan)
     seats = plan.resolved.max_num_seqs
     size = cache.groups[0].block_size
-    needed = ceil_div(length, size)
-    is_quotient = len(cache.groups) == 1 and math.isclose(cache.num_blocks / needed, held, rel_tol=1e-9)
+    needed = ceil_div(length, size) if len(cache.groups) == 1 or not held else round(cache.num_blocks / held)
+    is_quotient = math.isclose(cache.num_blocks / needed, held, rel_tol=1e-9)
     shorter = Quantity(
         name="typical_concurrency",
         value=held,
@@ -156,7 +169,7 @@ def _remarks(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:
         t(
             "Of {tokens} tokens, a quarter of the full length, {count} fit.",
             tokens=count(shorter_length(plan)),
-            count=concurrency_text(held),
+            count=requests_text(held),
         )
     ]
     if cache.max_concurrency >= seats:

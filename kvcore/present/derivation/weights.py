@@ -30,6 +30,13 @@ def weights_content(plan: Plan, t: Words) -> Content:
     ]  # fmt: skip
     if parallel.tensor_parallel_size == 1:
         slips.pop(0)
+    if plan.scenario.measured.weights_gib is not None:
+        slips.append(
+            Slip(
+                value=gib(shares.per_rank),
+                reason=t("That is what parameters and bytes give; this scenario has a figure of its own."),
+            )
+        )
     return Content(
         question=t("How large are the weights on one GPU?"),
         idea=t(
