@@ -40,7 +40,7 @@ class Switches:
     kv_cache_memory_bytes: bool
     """`--kv-cache-memory-bytes` exists."""
     batch_tiers: str
-    """Which cards get large batches: by-memory, not-a100, huge, not-gb10; each keeps what the ones before it do."""
+    """Which cards get large batches: by-memory, not-a100, huge; each keeps what the ones before it do."""
     clips_batch: bool
     async_scheduling: bool
     async_pooling: bool
