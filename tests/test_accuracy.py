@@ -2,24 +2,38 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from kvcore.errors import CatalogueError
 from kvcore.evidence.accuracy import (
+    FITTED,
     Check,
     Point,
+    PublishedStart,
     elsewhere,
     groups,
+    held_out,
     load_accuracy,
     mixed,
+    of_one_source,
     our_points,
     peer_points,
     read_accuracy,
     summarize,
     verdicts,
 )
-from kvcore.present.accuracy import check_rows, group_rows, peer_rows, percent, scatter
+from kvcore.present.accuracy import (
+    check_rows,
+    fit_text,
+    group_rows,
+    left_out_rows,
+    peer_rows,
+    percent,
+    scatter,
+    shown_starts,
+)
 from kvcore.present.text import Language, words
 from tools import accuracy as tool
 
@@ -131,12 +145,82 @@ def test_mixed_and_elsewhere_are_parts() -> None:
 
 def test_scatter_has_every_answered_point_once() -> None:
     figure = scatter(RECORD.starts, Check.KV_MEMORY, EN)
-    line, met, off = figure["data"]
+    line, *marks = figure["data"]
     assert line["x"] == line["y"]
-    assert len(met["x"]) + len(off["x"]) == len(our_points(RECORD.starts, Check.KV_MEMORY))
+    assert sum(len(mark["x"]) for mark in marks) == len(our_points(RECORD.starts, Check.KV_MEMORY))
     assert [axis["range"] for axis in (figure["layout"]["xaxis"], figure["layout"]["yaxis"])] == [
         figure["layout"]["xaxis"]["range"]
     ] * 2
+
+
+def test_fitted_points_have_a_shape_of_their_own() -> None:
+    for check in Check:
+        _, *marks = scatter(RECORD.starts, check, EN)["data"]
+        hollow = sum(len(mark["x"]) for mark in marks if mark["marker"]["symbol"].endswith("-open"))
+        points = our_points(RECORD.starts, check)
+        assert hollow == sum(point.is_fitted for point in points if point.predicted)
+        assert hollow == 0 or check in FITTED
+        assert len({mark["marker"]["symbol"] for mark in marks}) == len(marks)
+
+
+class TestLeftOut:
+    """Predicted 2.0 of 2.4 GiB: with the publication left out 1.75, 2.3, or nobody knows; or never in the fit."""
+
+    @staticmethod
+    def start(name: str, **fit: float | bool | None) -> PublishedStart:
+        point = Point(predicted=2.0, measured=2.4, interval=(1.5, 2.5), **fit)  # type: ignore[arg-type]
+        return replace(RECORD.starts[0], id=name, points={Check.FRAMEWORK: point})
+
+    def starts(self) -> list[PublishedStart]:
+        return [
+            self.start("worse", is_fitted=True, left_out=1.75),
+            self.start("better", is_fitted=True, left_out=2.3),
+            self.start("alone", is_fitted=True),
+            self.start("unseen"),
+        ]
+
+    def test_the_prediction_and_its_interval_move(self) -> None:
+        points = our_points(held_out(self.starts()), Check.FRAMEWORK)
+        assert [point.predicted for point in points] == [1.75, 2.3, 2.0]
+        assert [point.is_inside for point in points] == [False, True, True]
+        assert points[1].interval == pytest.approx((1.8, 2.8))
+        assert not any(point.is_fitted for point in points)
+
+    def test_one_source_is_counted_and_never_predicted(self) -> None:
+        assert of_one_source(self.starts(), Check.FRAMEWORK) == 1
+        assert of_one_source(self.starts(), Check.WEIGHTS) == 0
+        assert [fit_text(start.points[Check.FRAMEWORK], EN) for start in self.starts()] == [
+            "took part",
+            "took part",
+            "took part, no other source",
+            "took no part",
+        ]
+
+    def test_the_row_compares_the_same_starts(self) -> None:
+        # |2.0 / 2.4 − 1| = 17 %; left out 27 %, 4.2 % and 17 %.
+        (row,) = left_out_rows(self.starts(), EN)
+        assert (row.count, row.one_source) == ("3", "1")
+        assert (row.median, row.p90, row.inside) == ("17 % → 17 %", "17 % → 27 %", "100 % → 67 %")
+        assert row.p90_gib == "0.65"
+
+    def test_only_fitted_checks_are_shown_otherwise(self) -> None:
+        assert shown_starts(RECORD.starts, Check.WEIGHTS, left_out=True) is RECORD.starts
+        shown = shown_starts(RECORD.starts, Check.FRAMEWORK, left_out=True)
+        alone = of_one_source(RECORD.starts, Check.FRAMEWORK)
+        assert (
+            len(our_points(shown, Check.FRAMEWORK)) == len(our_points(RECORD.starts, Check.FRAMEWORK)) - alone
+        )
+
+
+def test_what_is_fitted_is_said_and_what_is_not_is_not() -> None:
+    for start in RECORD.starts:
+        for check, point in start.points.items():
+            assert check in FITTED or not point.is_fitted
+            assert point.is_fitted or point.left_out is None
+    # Every printed framework figure was used in a fit; the campaign's H100 is the only source of its constant.
+    framework = our_points(RECORD.starts, Check.FRAMEWORK)
+    assert all(point.is_fitted for point in framework)
+    assert of_one_source(RECORD.starts, Check.FRAMEWORK) > len(framework) / 2
 
 
 def test_rows() -> None:

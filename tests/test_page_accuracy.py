@@ -3,7 +3,8 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.evidence.accuracy import load_accuracy
+from kvcore.evidence.accuracy import Check, held_out, load_accuracy, of_one_source, our_points, summarize
+from kvcore.present.accuracy import percent
 from tests.test_page_check import html
 from tests.test_page_plan import checked, figures, open_app, seen
 
@@ -41,3 +42,35 @@ def test_every_start_has_a_source_or_a_citation() -> None:
     assert all(
         bool(source) != bool(cited) for source, cited in zip(table["source"], table["cited"], strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("locale", "words", "source"),
+    [("en-US", "left out of the fit", "One source only"), ("zh-CN", "拟合时去掉", "仅一个出处")],
+)
+def test_the_fit_is_said_beside_what_it_does_not_know(locale: str, words: str, source: str) -> None:
+    app = open_accuracy(locale)
+    kv, without = (
+        summarize(our_points(starts, Check.KV_MEMORY))
+        for starts in (load_accuracy().starts, held_out(load_accuracy().starts))
+    )
+    assert kv is not None
+    assert without is not None
+    assert words in seen(app)
+    assert percent(kv.median) in seen(app)
+    assert percent(without.p90) in seen(app)
+    assert source in html(app)
+
+
+def test_each_start_without_its_own_publication() -> None:
+    app = open_accuracy("en-US")
+    before = figures(app)
+    rows = app.dataframe[0].value
+    assert {"took part", "took part, no other source", "took no part"} == set(rows["fit"])
+    assert rows["left_out"].isna().sum() == of_one_source(load_accuracy().starts, Check.KV_MEMORY)
+    checked(app.toggle(key="accuracy.without").set_value(True).run())
+    assert figures(app) != before
+    assert "of one source only are left away" in seen(app)
+    checked(app.selectbox(key="accuracy.check").set_value("weights").run())
+    assert app.toggle(key="accuracy.without").disabled
+    assert "fit" not in app.dataframe[0].value

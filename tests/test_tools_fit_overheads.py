@@ -2,7 +2,8 @@
 
 import pytest
 
-from tools.fit_overheads import STARTS, Residual, balanced, left_out, quantile, read_starts, residuals_of
+from tools.fit_overheads import left_out, quantile
+from tools.residuals import STARTS, Residual, balanced, read_starts, residuals_of
 
 
 def residual(group: str, measured_gib: float) -> Residual:

@@ -3,9 +3,11 @@
     python tools/accuracy.py            rewrites the file and prints the errors
     python tools/accuracy.py --check    exit status 1 when the file is not what the code predicts now
 
-benchmarks/data/published.jsonl holds the starts: who published it, the flags as their author stated them, and what
-the engine printed. published_configs.jsonl holds the models that the catalogue does not have, and
-published_peers.jsonl what other tools (peers.toml) predict for the same starts.
+benchmarks/data/published.jsonl holds the starts: who published it (`group`: the publication, empty where it is not
+known and nothing was fitted on it), the flags as their author stated them, and what the engine printed.
+published_configs.jsonl holds the models that the catalogue does not have, and published_peers.jsonl what other tools
+(peers.toml) predict for the same starts. A start whose publication took part in the fit of a constant that it rests on
+(starts.jsonl) is also predicted with that publication left out, where another one informs the constant.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import json
 import math
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,30 @@ sys.path.insert(0, str(ROOT))
 
 from kvcore import catalogue  # noqa: E402
 from kvcore.errors import KvPlannerError  # noqa: E402
-from kvcore.evidence.accuracy import FILE, Check, our_points, peer_points, read_accuracy, summarize  # noqa: E402
+from kvcore.evidence.accuracy import (  # noqa: E402
+    FILE,
+    FITTED,
+    Check,
+    held_out,
+    of_one_source,
+    our_points,
+    peer_points,
+    read_accuracy,
+    summarize,
+)
 from kvcore.plan import Plan, plan  # noqa: E402
 from kvcore.request import scenario_from_request  # noqa: E402
 from kvcore.units import GIB, gib  # noqa: E402
+from tools.residuals import (  # noqa: E402
+    STARTS,
+    Residual,
+    by_constant,
+    leave_out,
+    predict,
+    read_starts,
+    residuals_of,
+    uses_of,
+)
 
 DATA = ROOT / "benchmarks" / "data"
 OUT = ROOT / "kvcore" / "catalogue" / FILE
@@ -36,6 +58,15 @@ UNIFORM = ("uniform", "mla")
 """Layouts whose layers all grow alike: bytes per token are one number."""
 
 Json = dict[str, Any]
+Residuals = Mapping[str, Sequence[Residual]]
+"""Of the starts that constants were fitted on, by constant."""
+
+PARTS = {
+    Check.KV_MEMORY: "available_kv",
+    Check.ACTIVATIONS: "activations",
+    Check.FRAMEWORK: "framework",
+    Check.CUDA_GRAPHS: "cuda_graphs",
+}
 
 
 def lines_of(name: str) -> list[Json]:
@@ -59,7 +90,30 @@ def planned(start: Json, config: Mapping[str, Any], **measured: float) -> Plan |
         return error
 
 
-def record(start: Json, config: Mapping[str, Any], peers: Mapping[str, Mapping[str, float]]) -> Json:
+def left_out(start: Json, config: Mapping[str, Any], checks: Json, residuals: Residuals) -> Json:
+    """Predictions without the start's own publication, of the checks whose constants it took part in.
+
+    None where no other publication informs one of them.
+    """
+    shown = [check for check in FITTED if checks.get(check.value, [None])[0] is not None]
+    if not shown:
+        return {}
+    uses = uses_of(predict({**start, "request": {**start["request"], "config": config}}))
+    found: Json = {}
+    for check in shown:
+        changed = leave_out(uses[PARTS[check]], start["group"], residuals)
+        if changed is not None:
+            change = changed.change_gib
+            found[check.value] = None if change is None else rounded(checks[check.value][0] + change)
+    return found
+
+
+def record(
+    start: Json,
+    config: Mapping[str, Any],
+    peers: Mapping[str, Mapping[str, float]],
+    residuals: Residuals,
+) -> Json:
     """One line of the file."""
     measured, wanted = start["measured"], set(start["checks"])
     blind = planned(start, config)
@@ -124,6 +178,7 @@ def record(start: Json, config: Mapping[str, Any], peers: Mapping[str, Mapping[s
         "layout": start["layout"],
         "tensor_parallel_size": request.get("tensor_parallel_size", 1),
         "checks": checks,
+        "left_out": left_out(start, config, checks, residuals),
         "peers": {
             peer: found for peer, figures in peers.items() if (found := peer_checks(start, figures, checks))
         },
@@ -179,11 +234,13 @@ def records() -> list[Json]:
     """All lines about starts."""
     own = configs()
     peers = {entry["id"]: entry["figures"] for entry in lines_of("published_peers.jsonl")}
+    residuals = by_constant(item for start in read_starts(STARTS) for item in residuals_of(start))
     return [
         record(
             start,
             own.get(start["config"]) or catalogue.find_model(start["config"]).config.raw,
             peers.get(start["id"], {}),
+            residuals,
         )
         for start in lines_of("published.jsonl")
     ]
@@ -197,7 +254,7 @@ def text_of(found: list[Json], generated: str) -> str:
 
 
 def report(text: str) -> str:
-    """Errors of every check, ours and the best peer's, as a table."""
+    """Errors of every check, ours and the best peer's, as a table; below, with each start's publication left out."""
     accuracy = read_accuracy(text)
     lines = [f"{'':26}{'n':>5}{'median':>9}{'p90':>9}{'signed':>9}{'inside':>9}   best peer (answered)"]
     for check in Check:
@@ -215,6 +272,18 @@ def report(text: str) -> str:
         lines.append(
             f"{check.value:26}{ours.count:>5}{ours.median:>9.1%}{ours.p90:>9.1%}{signed:>9}{inside:>9}{best}"
         )
+    lines.append("\nits own publication left out")
+    without = held_out(accuracy.starts)
+    for check in FITTED:
+        alone = of_one_source(accuracy.starts, check)
+        left = summarize(our_points(without, check))
+        if left is not None:
+            signed = "" if left.signed_median is None else f"{left.signed_median:+.1%}"
+            inside = "" if left.inside is None else f"{left.inside:.0%}"
+            lines.append(
+                f"{check.value:26}{left.count:>5}{left.median:>9.1%}{left.p90:>9.1%}{signed:>9}{inside:>9}"
+                f"   {alone} of one source"
+            )
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -20,7 +20,7 @@ _HEADER: Final = frozenset(("generated", "starts", "peers"))
 _START: Final = frozenset(
     (
         "id", "model", "engine", "engine_version", "date", "source", "card", "family", "layout",
-        "tensor_parallel_size", "checks", "peers", "error", "verdict", "failed_as",
+        "tensor_parallel_size", "checks", "left_out", "peers", "error", "verdict", "failed_as",
     )
 )  # fmt: skip
 
@@ -43,6 +43,8 @@ class Check(StrEnum):
 IN_GIB: Final = frozenset(
     (Check.KV_MEMORY, Check.WEIGHTS, Check.ACTIVATIONS, Check.FRAMEWORK, Check.CUDA_GRAPHS)
 )
+FITTED: Final = (Check.KV_MEMORY, Check.ACTIVATIONS, Check.FRAMEWORK, Check.CUDA_GRAPHS)
+"""Checks that rest on constants fitted on published starts; `kv_memory` on those of the parts in its budget."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,10 @@ class Point:
     predicted: float | None
     measured: float
     interval: tuple[float, float] | None = None
+    is_fitted: bool = False
+    """Whether its publication took part in a fit of the constants that the prediction rests on."""
+    left_out: float | None = None
+    """The prediction without that publication; None where no other one informs the constants."""
 
     @property
     def error(self) -> float:
@@ -76,6 +82,27 @@ class Point:
     def is_inside(self) -> bool | None:
         """Whether the measured figure lies in the interval; None without one."""
         return None if self.interval is None else self.interval[0] <= self.measured <= self.interval[1]
+
+    @property
+    def held_out(self) -> Point | None:
+        """The point as if its publication had never been seen; None where no other one informs the constants.
+
+        The interval moves with the prediction.
+
+        Example:
+            >>> point = Point(predicted=2.0, measured=2.4, interval=(1.5, 2.5), is_fitted=True, left_out=1.75)
+            >>> point.held_out
+            Point(predicted=1.75, measured=2.4, interval=(1.25, 2.25), is_fitted=False, left_out=None)
+        """
+        if not self.is_fitted:
+            return self
+        if self.left_out is None or self.predicted is None:
+            return None
+        moved = None
+        if self.interval is not None:
+            step = self.left_out - self.predicted
+            moved = (self.interval[0] + step, self.interval[1] + step)
+        return Point(predicted=self.left_out, measured=self.measured, interval=moved)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,9 +187,16 @@ def _checked(values: Mapping[str, Any], wanted: frozenset[str], where: str) -> M
 
 
 def _start(values: Mapping[str, Any]) -> PublishedStart:
-    plain = {name: values[name] for name in _START - {"checks", "peers", "failed_as"}}
+    plain = {name: values[name] for name in _START - {"checks", "left_out", "peers", "failed_as"}}
+    left_out = values["left_out"]
     points = {
-        Check(name): Point(predicted=numbers[0], measured=numbers[1], interval=tuple(numbers[2:]) or None)
+        Check(name): Point(
+            predicted=numbers[0],
+            measured=numbers[1],
+            interval=tuple(numbers[2:]) or None,
+            is_fitted=name in left_out,
+            left_out=left_out.get(name),
+        )
         for name, numbers in values["checks"].items()
     }
     peers = {
@@ -192,12 +226,23 @@ def summarize(points: Iterable[Point]) -> Summary | None:
         count=len(found),
         answered=len(answered),
         median=median(sizes),
-        p90=sizes[math.ceil(0.9 * len(sizes)) - 1],
+        p90=ninth_decile(sizes),
         signed_median=median(answered) if answered else None,
         within_one_percent=sum(size <= 0.01 for size in sizes) / len(sizes),
         within_five_percent=sum(size <= 0.05 for size in sizes) / len(sizes),
         inside=sum(judged) / len(judged) if judged else None,
     )
+
+
+def ninth_decile(sizes: Iterable[float]) -> float:
+    """The smallest of the sizes that nine in ten do not exceed.
+
+    Example:
+        >>> ninth_decile([0.3, 0.1, 0.2]), ninth_decile(range(1, 11))
+        (0.3, 9)
+    """
+    ordered = sorted(sizes)
+    return ordered[math.ceil(0.9 * len(ordered)) - 1]
 
 
 def our_points(starts: Iterable[PublishedStart], check: Check) -> list[Point]:
@@ -250,6 +295,24 @@ def verdicts(starts: Iterable[PublishedStart]) -> Verdicts:
 def elsewhere(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
     """Without the largest campaign, which is one host: its constants fit it too well, ours and those of a peer."""
     return [start for start in starts if CAMPAIGN not in start.source]
+
+
+def held_out(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
+    """The starts predicted as if their own publication had taken part in no fit.
+
+    Points whose constants only their own publication informs drop out: nothing is known of their error elsewhere.
+    """
+    return [
+        replace(
+            start, points={check: left for check, point in start.points.items() if (left := point.held_out)}
+        )
+        for start in starts
+    ]
+
+
+def of_one_source(starts: Iterable[PublishedStart], check: Check) -> int:
+    """Points of a check whose constants only their own publication informs."""
+    return sum(point.held_out is None for point in our_points(starts, check))
 
 
 def mixed(starts: Iterable[PublishedStart]) -> list[PublishedStart]:

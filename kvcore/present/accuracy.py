@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from kvcore.evidence.accuracy import (
+    FITTED,
     IN_GIB,
     Check,
     Peer,
@@ -15,7 +16,10 @@ from kvcore.evidence.accuracy import (
     PublishedStart,
     Summary,
     groups,
+    held_out,
     mixed,
+    ninth_decile,
+    of_one_source,
     our_points,
     peer_points,
     release_name,
@@ -63,6 +67,68 @@ class ErrorRow:
     inside: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOutRow:
+    """Errors of one check with and without a start's own publication in the fit, on the same starts, as text."""
+
+    label: str
+    count: str
+    median: str
+    p90: str
+    p90_gib: str
+    """Left out, in GiB."""
+    inside: str
+    one_source: str
+
+
+def left_out_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[LeftOutRow, ...]:
+    """One row a check that rests on fitted constants; “of one source” counts the starts that are not in it."""
+    rows: list[LeftOutRow] = []
+    for check in FITTED:
+        points = our_points(starts, check)
+        kept = [(point, left) for point in points if (left := point.held_out) is not None]
+        fitted, left_out = summarize(point for point, _ in kept), summarize(left for _, left in kept)
+        if fitted is None or left_out is None:
+            continue
+        distances = [
+            math.inf if left.predicted is None else abs(left.predicted - left.measured) for _, left in kept
+        ]
+        rows.append(
+            LeftOutRow(
+                label=t(CHECK_LABELS[check]),
+                count=count(fitted.count),
+                median=_change(percent(fitted.median), percent(left_out.median)),
+                p90=_change(percent(fitted.p90), percent(left_out.p90)),
+                p90_gib=f"{ninth_decile(distances):.2f}",
+                inside=_change(_inside(fitted), _inside(left_out)),
+                one_source=count(of_one_source(starts, check)),
+            )
+        )
+    return tuple(rows)
+
+
+def _change(before: str, after: str) -> str:
+    return f"{before} → {after}"
+
+
+def _inside(found: Summary) -> str:
+    return DASH if found.inside is None else f"{100 * found.inside:.0f} %"
+
+
+def fit_text(point: Point, t: Words) -> str:
+    """Whether a point's publication took part in the fit of its constants."""
+    if not point.is_fitted:
+        return t("took no part")
+    return t("took part") if point.left_out is not None else t("took part, no other source")
+
+
+def shown_starts(
+    starts: Sequence[PublishedStart], check: Check, *, left_out: bool
+) -> Sequence[PublishedStart]:
+    """The starts as the page shows a check: as predicted, or each without its own publication."""
+    return held_out(starts) if left_out and check in FITTED else starts
+
+
 def error_row(label: str, found: Summary) -> ErrorRow:
     """A summary as text; an infinite error is a start without an answer."""
     answered = count(found.count) if found.answered == found.count else f"{found.answered}/{found.count}"
@@ -73,7 +139,7 @@ def error_row(label: str, found: Summary) -> ErrorRow:
         p90=percent(found.p90),
         signed=DASH if found.signed_median is None else percent(found.signed_median, signed=True),
         near=f"{100 * found.within_five_percent:.0f} %",
-        inside=DASH if found.inside is None else f"{100 * found.inside:.0f} %",
+        inside=_inside(found),
     )
 
 
@@ -160,7 +226,8 @@ def point_name(start: PublishedStart) -> str:
 def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
     """Predicted over measured on two equal logarithmic axes; on the line they are the same.
 
-    A point outside its interval, or without one more than 5 % off, is an orange diamond.
+    A point outside its interval, or without one more than 5 % off, is an orange diamond. A hollow point is one whose
+    publication took part in the fit of its constants.
     """
     shown = [(start, start.points[check]) for start in starts if check in start.points]
     pairs = [(start, point, point.predicted) for start, point in shown if point.predicted is not None]
@@ -168,8 +235,19 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
     values = [number for _, point, value in pairs for number in (point.measured, value)] or [1.0]
     low, high = min(values) / 1.25, max(values) * 1.25
     unit = t("{check}, GiB", check=t(CHECK_LABELS[check])) if check in IN_GIB else t(CHECK_LABELS[check])
-    met = [item for item in pairs if _is_met(item[1])]
-    off = [item for item in pairs if not _is_met(item[1])]
+    kinds = (
+        (True, False, t("as predicted"), CURRENT_LINE, "circle"),
+        (False, False, t("off the prediction"), CAPACITY, "diamond"),
+        (True, True, t("as predicted, took part in the fit"), CURRENT_LINE, "circle-open"),
+        (False, True, t("off the prediction, took part in the fit"), CAPACITY, "diamond-open"),
+    )
+    traces = [
+        _points(chosen, name, color, symbol, t)
+        for is_met, is_fitted, name, color, symbol in kinds
+        if (
+            chosen := [item for item in pairs if (_is_met(item[1]), item[1].is_fitted) == (is_met, is_fitted)]
+        )
+    ]
     axis: Figure = {
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
@@ -188,8 +266,7 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
                 "hoverinfo": "skip",
                 "showlegend": False,
             },
-            _points(met, t("as predicted"), CURRENT_LINE, "circle", t),
-            _points(off, t("off the prediction"), CAPACITY, "diamond", t),
+            *traces,
         ],
         "layout": {
             "height": HEIGHT,
@@ -224,7 +301,7 @@ def _points(
             "symbol": symbol,
             "size": 9,
             "opacity": 0.8,
-            "line": {"color": OUTLINE, "width": 1},
+            "line": {"color": OUTLINE, "width": 2 if symbol.endswith("-open") else 1},
         },
         "hovertemplate": "%{text}<br>"
         + t("measured {x}, predicted {y}", x="%{x:,.5~g}", y="%{y:,.5~g}")

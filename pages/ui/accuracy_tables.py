@@ -8,8 +8,8 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from kvcore.evidence.accuracy import Accuracy, Check, PublishedStart
-from kvcore.present.accuracy import ErrorRow, citation, percent, point_name
+from kvcore.evidence.accuracy import FITTED, Accuracy, Check, PublishedStart
+from kvcore.present.accuracy import ErrorRow, LeftOutRow, citation, fit_text, percent, point_name
 from kvcore.present.text import Words
 
 
@@ -24,14 +24,38 @@ def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
         t("Within 5 %"),
         t("Inside the interval"),
     )
+    _table(
+        head,
+        [(row.label, row.count, row.median, row.p90, row.signed, row.near, row.inside) for row in rows],
+    )
+
+
+def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
+    """Errors with and without a start's own publication, one line a quantity."""
+    head = (
+        t("Quantity"),
+        t("Median error"),
+        t("90 % are within"),
+        t("left out, in GiB"),
+        t("Inside the interval"),
+        t("Starts"),
+        t("One source only"),
+    )
+    _table(
+        head,
+        [
+            (row.label, row.median, row.p90, row.p90_gib, row.inside, row.count, row.one_source)
+            for row in rows
+        ],
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     body = "".join(
-        f"<tr><td>{escape(row.label)}</td>"
-        + "".join(
-            f'<td class="kv-figure">{escape(value)}</td>'
-            for value in (row.count, row.median, row.p90, row.signed, row.near, row.inside)
-        )
+        f"<tr><td>{escape(label)}</td>"
+        + "".join(f'<td class="kv-figure">{escape(value)}</td>' for value in values)
         + "</tr>"
-        for row in rows
+        for label, *values in rows
     )
     header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
     st.html(
@@ -45,13 +69,15 @@ def addresses(record: Accuracy) -> None:
 
 
 def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
-    """Every start of a check: measured, predicted, error, and where it was published."""
+    """Every start of a check: measured, predicted, error, its part in the fit, and where it was published."""
     shown = [start for start in starts if check in start.points]
+    fit = {"left_out": t("Without its publication"), "fit": t("In the fit")} if check in FITTED else {}
     columns = {
         "start": t("Start"),
         "measured": t("Measured"),
         "predicted": t("Predicted"),
         "error": t("Error"),
+        **fit,
         "date": t("Date"),
         "source": t("Source"),
         "cited": t("Cited as"),
@@ -62,6 +88,8 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
             "measured": start.points[check].measured,
             "predicted": start.points[check].predicted,
             "error": percent(start.points[check].error, signed=True),
+            "left_out": None if (left := start.points[check].held_out) is None else left.predicted,
+            "fit": fit_text(start.points[check], t),
             "date": start.date or "",
             "source": start.source,
             "cited": "" if start.source else citation(start, t),
@@ -75,11 +103,13 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
         column_config={
             **{
                 name: st.column_config.NumberColumn(columns[name], format="%.5g")
-                for name in ("measured", "predicted")
+                for name in ("measured", "predicted", "left_out")
+                if name in columns
             },
             **{
                 name: st.column_config.TextColumn(columns[name])
-                for name in ("start", "error", "date", "cited")
+                for name in ("start", "error", "fit", "date", "cited")
+                if name in columns
             },
             "source": st.column_config.LinkColumn(columns["source"], width="medium"),
         },

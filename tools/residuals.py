@@ -1,0 +1,281 @@
+"""Fitted constants: which ones a start rests on, what published starts say of them, and what is left without one.
+
+Every fitted constant enters its part linearly, so that a residual divided by the constant's coefficient is what that
+start would add to it. A refit adds the median over publications of their own medians; leaving a publication out of it
+moves a prediction by that step times the start's own coefficient.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from kvcore import catalogue
+from kvcore.engine.defaults import resolve
+from kvcore.memory.activations import sampler_row
+from kvcore.memory.budget import rank_memory
+from kvcore.memory.framework import find_overhead_of
+from kvcore.memory.graphs import (
+    captured_graphs,
+    counts_estimate,
+    driver_factor,
+    estimated_graphs,
+    graph_count,
+    graph_kind,
+)
+from kvcore.memory.parts import RankMemory
+from kvcore.memory.setting import Setting, setting_of
+from kvcore.memory.tables import activation_tables, graph_tables
+from kvcore.memory.weights import WeightBytes
+from kvcore.model.families import read_architecture
+from kvcore.plan import ASSUMED_ACCELERATOR
+from kvcore.quantity import Grade
+from kvcore.request import scenario_from_request
+from kvcore.units import gib
+
+STARTS: Final = Path(__file__).resolve().parents[1] / "benchmarks" / "data" / "starts.jsonl"
+NO_WEIGHTS: Final = WeightBytes(parameters=0, buffers=0, loading=0)
+PARTS: Final = ("activations", "framework", "cuda_graphs", "available_kv")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predicted:
+    """A start as the project sees it."""
+
+    setting: Setting
+    memory: RankMemory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """A fitted constant that a part rests on."""
+
+    constant: str
+    coefficient: float
+    """GiB that the part grows by when the constant grows by one unit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Residual:
+    """What one start says about one constant."""
+
+    part: str
+    constant: str
+    group: str
+    label: str
+    predicted_gib: float
+    measured_gib: float
+    coefficient: float
+    """GiB that the part grows by when the constant grows by one unit."""
+
+    @property
+    def gib(self) -> float:
+        """measured − predicted."""
+        return self.measured_gib - self.predicted_gib
+
+    @property
+    def step(self) -> float:
+        """What this start would add to the constant."""
+        return self.gib / self.coefficient
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """What leaving a start's own publication out does to one of its parts."""
+
+    change_gib: float | None
+    """None: no other publication says anything of a constant that this one took part in."""
+
+
+def read_starts(path: Path) -> Iterator[dict[str, Any]]:
+    """The starts, each with its config."""
+    configs = {}
+    with path.with_name("start_configs.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            entry = json.loads(line)
+            configs[entry["config"]] = entry["json"]
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            start = json.loads(line)
+            start["request"]["config"] = configs[start["config"]]
+            yield start
+
+
+def predict(start: Mapping[str, Any]) -> Predicted:
+    """The worst rank of a start, with its measured weights."""
+    scenario = scenario_from_request(start["request"])
+    scenario = replace(
+        scenario, measured=replace(scenario.measured, weights_gib=start["measured"].get("weights_gib"))
+    )
+    architecture = read_architecture(scenario.config)
+    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    resolved = resolve(scenario, architecture, accelerator)
+    stages = range(scenario.parallel.pipeline_parallel_size)
+    memories = [
+        rank_memory(
+            scenario=scenario,
+            architecture=architecture,
+            resolved=resolved,
+            accelerator=accelerator,
+            weights=NO_WEIGHTS,
+            stage=stage,
+        )
+        for stage in stages
+    ]
+    worst = min(stages, key=lambda stage: memories[stage].available_kv.value)
+    return Predicted(
+        setting=setting_of(scenario, architecture, resolved, accelerator, worst), memory=memories[worst]
+    )
+
+
+def uses_of(seen: Predicted) -> dict[str, tuple[Use, ...]]:
+    """The fitted constants of each part; of the KV memory, those of the parts inside its budget."""
+    activations, framework = activation_uses(seen), framework_uses(seen.setting)
+    inside = (*activations, *framework, *counted_uses(seen.setting))
+    if seen.memory.available_kv.grade is Grade.EXACT:
+        inside = ()
+    return {
+        "activations": activations,
+        "framework": framework,
+        "cuda_graphs": graph_uses(seen.setting),
+        "available_kv": tuple(replace(use, coefficient=-use.coefficient) for use in inside),
+    }
+
+
+def activation_uses(seen: Predicted) -> tuple[Use, ...]:
+    """The constant of the phase that makes the peak; some phases are arithmetic alone."""
+    setting, tables = seen.setting, activation_tables()
+    phases = {part.name: part.value for part in seen.memory.activations.inputs if part.name != "kept"}
+    peak = max(phases, key=lambda name: phases[name])
+    tokens = setting.resolved.max_num_batched_tokens
+    match peak:
+        case "layers":
+            size = tokens * setting.architecture.hidden_size * setting.element_bytes
+            return (Use(constant="activations body hidden_vectors", coefficient=gib(size)),)
+        case "encoder":
+            share = phases[peak] / tables.encoder.hidden_vectors
+            return (Use(constant="activations encoder hidden_vectors", coefficient=gib(share)),)
+        case "sampling":
+            row = sampler_row(setting.runner, setting.resolved.version)
+            rows = min(setting.resolved.max_num_seqs, tokens)
+            name = f"activations bytes_per_logit {row.runner} since {row.since}"
+            return (Use(constant=name, coefficient=gib(rows * setting.architecture.vocab_size)),)
+    return ()
+
+
+def framework_uses(setting: Setting) -> tuple[Use, ...]:
+    """The row of the framework's table."""
+    name = f"framework gib: {find_overhead_of('non_torch', setting).source}"
+    return (Use(constant=name, coefficient=1.0),)
+
+
+def graph_uses(setting: Setting) -> tuple[Use, ...]:
+    """The rate of captured graphs."""
+    count = graph_count(setting)
+    if not count:
+        return ()
+    name = f"graphs bytes_per_graph_and_layer {graph_kind(setting)}"
+    return (Use(constant=name, coefficient=gib(count * setting.layers * driver_factor(setting))),)
+
+
+def counted_uses(setting: Setting) -> tuple[Use, ...]:
+    """The constants of what the engine takes off the budget for graphs."""
+    if not counts_estimate(setting):
+        return ()
+    if setting.runner != "v2":
+        return graph_uses(setting)
+    share = graph_tables().estimate.v2_share
+    rates = tuple(replace(use, coefficient=share * use.coefficient) for use in graph_uses(setting))
+    return (*rates, *share_uses(setting))
+
+
+def share_uses(setting: Setting) -> tuple[Use, ...]:
+    """The share of the graphs that the V2 runner's estimate finds."""
+    captured = captured_graphs(setting)
+    size = captured.count * setting.layers * captured.bytes_per_graph_and_layer
+    return (Use(constant="graphs estimate v2_share", coefficient=gib(size)),) if size else ()
+
+
+def residuals_of(start: Mapping[str, Any]) -> Iterator[Residual]:
+    """What a start says about the constants of its activations, framework and graphs.
+
+    A start that prints no parts says something of their sum: budget − weights − KV cache, booked as framework, and as
+    the share of the V2 runner's estimate where that is in it.
+    """
+    seen = predict(start)
+    setting, memory, measured = seen.setting, seen.memory, start["measured"]
+    base = {
+        "group": start["group"],
+        "label": f"{start['config']} {setting.resolved.version} {setting.accelerator.name}",
+    }
+
+    def of(part: str, uses: Sequence[Use], predicted_gib: float, measured_gib: float) -> Iterator[Residual]:
+        for use in uses:
+            yield Residual(
+                part=part,
+                constant=use.constant,
+                coefficient=use.coefficient,
+                predicted_gib=predicted_gib,
+                measured_gib=measured_gib,
+                **base,
+            )
+
+    checks = start["checks"]
+    if "activations" in checks:
+        peak = gib(memory.activations.value)
+        yield from of("activations", activation_uses(seen), peak, measured["peak_activation_gib"])
+    if "framework" in checks:
+        framework = gib(memory.framework.value)
+        yield from of("framework", framework_uses(setting), framework, measured["non_torch_gib"])
+    elif "kv_gib" in checks and "weights_gib" in measured:
+        uses = framework_uses(setting)
+        if setting.runner == "v2" and counts_estimate(setting):
+            uses += share_uses(setting)
+        yield from of("sum", uses, -gib(memory.available_kv.value), -measured["available_kv_gib"])
+    if "graphs" in checks and measured["cuda_graph_gib"] > 0:
+        graphs = gib(memory.cuda_graphs.value)
+        yield from of("graphs", graph_uses(setting), graphs, measured["cuda_graph_gib"])
+    if "cuda_graph_estimate_gib" in measured:
+        estimated = gib(estimated_graphs(setting).bytes_of(setting.layers))
+        name = f"graphs estimate, as a share of the prediction: {setting.runner}"
+        share = Use(constant=name, coefficient=estimated)
+        yield from of("estimate", (share,), estimated, measured["cuda_graph_estimate_gib"])
+
+
+def by_constant(residuals: Iterable[Residual]) -> dict[str, list[Residual]]:
+    """Residuals of each constant."""
+    found: dict[str, list[Residual]] = defaultdict(list)
+    for item in residuals:
+        found[item.constant].append(item)
+    return dict(found)
+
+
+def balanced(items: Iterable[Residual]) -> float:
+    """The median over publications of the median step of each: one campaign counts once."""
+    steps: dict[str, list[float]] = defaultdict(list)
+    for item in items:
+        steps[item.group].append(item.step)
+    return statistics.median(statistics.median(values) for values in steps.values())
+
+
+def leave_out(uses: Iterable[Use], group: str, residuals: Mapping[str, Sequence[Residual]]) -> LeftOut | None:
+    """What the refit of a part's constants without the publication `group` changes in it.
+
+    None where that publication took part in none of them, so that the prediction is left as it is. A constant that no
+    start of the record informs was fitted on others, nobody knows whose: it counts as of one source.
+    """
+    change, took_part = 0.0, False
+    for use in uses:
+        items = residuals.get(use.constant, ())
+        others = [item for item in items if item.group != group]
+        if not others:
+            return LeftOut(change_gib=None)
+        if len(others) < len(items):
+            took_part = True
+            change += balanced(others) * use.coefficient
+    return LeftOut(change_gib=change) if took_part else None
