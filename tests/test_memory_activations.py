@@ -3,6 +3,7 @@
 import pytest
 from packaging.version import Version
 
+from kvcore import catalogue
 from kvcore.memory.activations import (
     body_bytes,
     compiling_bytes,
@@ -103,6 +104,13 @@ class TestCompiling:
         """Qwen3-Embedding-0.6B on an RTX 5090 prints 0.52 GiB with 0.24 of graphs: 151,936 × 1,024 × 2 bytes."""
         setting = setting_for(QWEN25_05B, engine_version="0.29.0", runner="pooling")
         assert peak_activation_bytes(setting).value >= compiling_bytes(setting) == 151936 * 896 * 2
+
+    def test_not_for_a_class_that_a_release_does_not_compile(self) -> None:
+        """DeepSeek-V3.2 is in the list of 0.29.0, not in that of 0.28.0."""
+        config = catalogue.find_model("deepseek-ai/DeepSeek-V3.2").config.raw
+        before, after = (setting_for(config, engine_version=version) for version in ("0.28.0", "0.29.0"))
+        assert compiling_bytes(before) == 129280 * 7168 * 2
+        assert compiling_bytes(after) == 0
 
     @pytest.mark.parametrize(
         ("config", "fields"),

@@ -133,11 +133,15 @@ def pooler_bytes(setting: Setting) -> int:
 def compiling_bytes(setting: Setting) -> int:
     """The copy of the rank's embedding table that the profile run of a first start holds while it compiles.
 
-    None in eager mode, and none where images are embedded outside the compiled model.
+    None in eager mode, for classes that are not compiled, and where images are embedded outside the compiled model.
     """
     architecture, resolved = setting.architecture, setting.resolved
     compiles = setting.runner in ("v1", "v2") and not resolved.enforce_eager and setting.is_first
-    if not compiles or resolved.version < activation_tables().compiling.since:
+    table = activation_tables().compiling
+    if not compiles or resolved.version < table.since:
+        return 0
+    uncompiled = table.uncompiled.get(architecture.read_as)
+    if uncompiled is not None and resolved.version >= uncompiled:
         return 0
     if architecture.vision is not None and takes_images_or_video(architecture, setting.scenario):
         return 0

@@ -45,10 +45,12 @@ class Body:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compiling:
-    """From which version the profile run of a first start holds a copy of the embedding table."""
+    """From which version the profile run of a first start holds a copy of the embedding table, but for some classes."""
 
     source: str
     since: Version
+    uncompiled: Mapping[str, Version]
+    """Model classes that are not compiled, and the release that they are in first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,6 +201,13 @@ def read_rows(kind: type[Row], raw: Any, where: str) -> tuple[Row, ...]:
     return tuple(read_row(kind, row, f"{where}[{number}]") for number, row in enumerate(raw))
 
 
+def _read_compiling(raw: Mapping[str, Any]) -> Compiling:
+    """The table of model classes is written by release."""
+    releases = {release: names for release, names in raw["uncompiled"].items() if release != "source"}
+    classes = {name: Version(release) for release, names in releases.items() for name in names}
+    return read_row(Compiling, {**raw, "uncompiled": classes}, "activations.toml compiling")
+
+
 @lru_cache(maxsize=1)
 def activation_tables() -> ActivationTables:
     """activations.toml."""
@@ -206,7 +215,7 @@ def activation_tables() -> ActivationTables:
     return ActivationTables(
         sampler=read_rows(SamplerRow, raw["sampler"], "activations.toml sampler"),
         body=read_row(Body, raw["body"], "activations.toml body"),
-        compiling=read_row(Compiling, raw["compiling"], "activations.toml compiling"),
+        compiling=_read_compiling(raw["compiling"]),
         encoder=read_row(Encoder, raw["encoder"], "activations.toml encoder"),
         multiprocessors=read_row(Multiprocessors, raw["multiprocessors"], "activations.toml multiprocessors"),
     )
