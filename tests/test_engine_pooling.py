@@ -219,7 +219,9 @@ class TestDroppedHead:
             )
         except KvPlannerError:
             return
-        assert pooling.weights.total <= generating.weights.total
+        # Buffers of the batch are no weights, and V0 pools whole prompts.
+        lighter, heavier = (each.weights.total - each.weights.loading for each in (pooling, generating))
+        assert lighter <= heavier
         assert pooling.parameter_bytes_per_rank <= generating.parameter_bytes_per_rank
 
 

@@ -19,15 +19,12 @@ from tests.engine_examples import (
     L40S,
     LLAMA_8B,
     QWEN25_05B,
+    QWEN25_7B,
     RTX_3090,
     setting_for,
 )
 
 A100_40GB = {"memory_gib": 39.5, "vendor": "nvidia", "name": "NVIDIA A100-PCIE-40GB"}
-QWEN25_7B = {
-    **QWEN25_05B, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-    "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False,
-}  # fmt: skip
 LLAMA_70B = {
     **LLAMA_8B, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
 }  # fmt: skip
