@@ -137,6 +137,19 @@ def test_eager_mode_is_told() -> None:
     assert [cause.code for cause in graphs.causes] == ["cause-eager"]
 
 
+def test_a_start_that_found_its_kernels_compiled_is_told() -> None:
+    """Qwen3-4B on an RTX 4090, 0.27.1: a restart peaks 0.7 GiB below the first start."""
+    log = read_log(
+        "Initializing a V1 LLM engine (v0.27.1) with config: model='Qwen/Qwen3-4B', dtype=torch.bfloat16\n"
+        "Free memory on device (22.64/23.52 GiB) on startup. Desired GPU memory utilization is (0.8, 18.81 GiB). "
+        "Actual usage is 12.78 GiB for consumed memory (weights + non-torch), 0.15 GiB for peak activation, and "
+        "1.28 GiB for CUDAGraph memory. Current kv cache memory in use is 5.89 GiB."
+    )
+    scenario = at_hand(model="Qwen/Qwen3-4B", accelerator="RTX-4090-24GB", engine_version="0.27.1")
+    causes = {part.part: [cause.code for cause in part.causes] for part in compare(log, plan(scenario)).parts}
+    assert causes["activations"][-2:] == ["cause-compiled-before", "cause-kernels"]
+
+
 def test_patched_builds_other_versions_and_other_flags_are_told() -> None:
     text = (
         "Initializing a V1 LLM engine (v0.11.2.dev278+g55c6a5c) with config: model='Qwen/Qwen3-8B', "
