@@ -48,6 +48,7 @@ def _model(t: Words) -> None:
     st.selectbox(
         t("Model"),
         options,
+        index=options.index(now),
         key=seed("model", now),
         help=t("`vllm serve MODEL`. Type to search; any other model comes from the Hub or from its config.json."),
         on_change=model_source.choose_bundled,
@@ -65,6 +66,7 @@ def _accelerator(t: Words) -> None:
     st.selectbox(
         t("Accelerator"),
         list(names),
+        index=list(names).index(card.id) if card is not None else None,
         key=seed("accelerator", card.id if card is not None else None),
         format_func=lambda name: names.get(name, name),
         help=t("The memory is what the driver shows, a little less than the figure in the name."),
@@ -89,7 +91,8 @@ def _tensor_parallel(t: Words) -> None:
 
 def _context_length(plan: Plan | None, t: Words) -> None:
     scenario = state.scenario()
-    now = plan.resolved.max_model_len if plan is not None else scenario.max_model_len or 8192
+    asked = scenario.max_model_len or -1
+    now = plan.resolved.max_model_len if plan is not None else asked if asked > 0 else 8192
     limit = plan.resolved.derived_max_model_len if plan is not None else max(now, 32768)
     lengths = choices.context_lengths(limit, now)
     label = t("Context length (tokens)")
@@ -97,6 +100,7 @@ def _context_length(plan: Plan | None, t: Words) -> None:
         label,
         min_value=1,
         max_value=1 << 30,
+        value=now,
         step=256,
         key=seed("max_model_len", now),
         help=t(
@@ -108,6 +112,7 @@ def _context_length(plan: Plan | None, t: Words) -> None:
     st.select_slider(
         t("{label}, by hand", label=label),
         lengths,
+        value=choices.nearest_below(now, lengths),
         format_func=short_tokens,
         key=seed("max_model_len.slider", choices.nearest_below(now, lengths)),
         label_visibility="collapsed",
@@ -126,6 +131,7 @@ def _utilization(plan: Plan | None, t: Words) -> None:
         label,
         min_value=0.01,
         max_value=1.0,
+        value=now,
         step=0.01,
         format="%.4g",
         key=seed("gpu_memory_utilization", now),
@@ -140,6 +146,7 @@ def _utilization(plan: Plan | None, t: Words) -> None:
         t("{label}, by hand", label=label),
         min_value=LOWEST_SLIDER_SHARE,
         max_value=HIGHEST_SLIDER_SHARE,
+        value=shown,
         step=0.01,
         key=seed("gpu_memory_utilization.slider", shown),
         label_visibility="collapsed",
@@ -169,6 +176,7 @@ def _weight_precision(t: Words) -> None:
     st.segmented_control(
         t("Weight precision"),
         known if now in known else (*known, now),
+        default=now,
         key=key,
         required=True,
         help=t("`--quantization`: auto takes the checkpoint as it is; the others convert it while it loads."),
@@ -282,6 +290,7 @@ def _translated(field: str, label: str, values: dict[str, Any], now: str, help_t
     st.selectbox(
         label,
         tuple(values),
+        index=tuple(values).index(now),
         key=key,
         help=help_text,
         on_change=lambda: set_field(field, values[st.session_state[key]]),
@@ -300,6 +309,7 @@ def _segmented(field: str, label: str, options: Sequence[Any], now: Any, help_te
     st.segmented_control(
         label,
         options,
+        default=now,
         key=seed(field, now),
         required=True,
         help=help_text,
@@ -312,7 +322,15 @@ def _choice(
     field: str, label: str, options: Sequence[str], now: str, help_text: str | None, suffix: str = ""
 ) -> None:
     key = seed(f"{field}.{suffix}" if suffix else field, now)
-    st.selectbox(label, options, key=key, help=help_text, on_change=_changed, args=(field, key))
+    st.selectbox(
+        label,
+        options,
+        index=options.index(now) if now in options else 0,
+        key=key,
+        help=help_text,
+        on_change=_changed,
+        args=(field, key),
+    )
 
 
 def _whole(field: str, label: str, now: int, low: int, high: int) -> None:
@@ -320,6 +338,7 @@ def _whole(field: str, label: str, now: int, low: int, high: int) -> None:
         label,
         min_value=low,
         max_value=high,
+        value=now,
         step=1,
         key=seed(field, now),
         help=_flag(field),
@@ -333,6 +352,7 @@ def _optional(field: str, label: str, now: int | None, high: int, resolved: Any,
         label,
         min_value=1,
         max_value=high,
+        value=now,
         step=1,
         key=seed(field, now),
         placeholder=t("{value} by default", value=f"{getattr(resolved, field):,}") if resolved is not None else "",
@@ -347,6 +367,7 @@ def _exact(field: str, label: str, now: float | None, predicted: float | None) -
         label,
         min_value=0.0,
         max_value=10_000.0,
+        value=now,
         step=0.1,
         format="%.6g",
         key=seed(field, now),
@@ -357,7 +378,9 @@ def _exact(field: str, label: str, now: float | None, predicted: float | None) -
 
 
 def _switch(field: str, label: str, now: bool) -> None:
-    st.toggle(label, key=seed(field, now), help=_flag(field), on_change=_changed, args=(field, field))
+    st.toggle(
+        label, value=now, key=seed(field, now), help=_flag(field), on_change=_changed, args=(field, field)
+    )
 
 
 def _flag(field: str) -> str:

@@ -56,13 +56,14 @@ def further(name: StepName, t: Words) -> None:
     """The next step, below a long answer."""
     number = STEPS.index(name) + 1
     if number < len(STEPS):
-        st.button(
-            t("On to step {number}", number=str(number + 1)),
-            key="learn.further",
-            icon=":material/arrow_forward:",
-            on_click=_go,
-            args=(number + 1,),
-        )
+        with st.container(key="learn_further"):
+            st.button(
+                t("On to step {number}", number=str(number + 1)),
+                key="learn.further",
+                icon=":material/arrow_forward:",
+                on_click=_go,
+                args=(number + 1,),
+            )
 
 
 def ends(t: Words, *, offers_undo: bool) -> None:
@@ -85,6 +86,7 @@ def ends(t: Words, *, offers_undo: bool) -> None:
 
 
 def _go(number: int) -> None:
+    """A step by its number and not by one more: the browser may report one press twice."""
     state.set_page_parameter(PARAMETER, str(number))
 
 

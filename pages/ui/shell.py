@@ -102,6 +102,7 @@ def language_switch(t: Words) -> None:
         "Language / 语言",
         [language.value for language in Language],
         format_func=lambda value: Language(value).endonym,
+        default=t.language.value,
         key=key,
         required=True,
         on_change=lambda: state.set_language(Language(st.session_state[key])),

@@ -166,7 +166,11 @@ def _write(parameters: dict[str, str]) -> None:
 
 
 def seed(key: str, value: Any) -> str:
-    """The key of a widget, after making sure that it shows `value`."""
+    """The key of a widget, after making sure that it shows `value`.
+
+    A widget of the sidebar takes `value` as its default too: where a second run overtakes the first before the
+    browser has drawn the widget, only the default arrives, and an unset one would come back as what the person chose.
+    """
     if key not in st.session_state or st.session_state[key] != value:
         st.session_state[key] = value
     return key

@@ -1,0 +1,76 @@
+"""The Learn page in Chromium: a guess is judged, the step is in the link, the arrow keys walk, a phone has room."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import metrics, settled
+
+pytestmark = pytest.mark.browser
+
+QUERY = "v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192"
+
+
+def opened(browser: Browser, address: str, **options: object) -> Page:
+    page = browser.new_context(locale="en-US", **options).new_page()  # type: ignore[arg-type]
+    page.set_default_timeout(30_000)
+    page.goto(address)
+    waited(page)
+    return page
+
+
+def waited(page: Page) -> None:
+    page.locator("h2").wait_for()
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+
+
+def test_a_guess_is_judged_and_the_link_gives_the_same_step(server: str, browser: Browser) -> None:
+    page = opened(browser, f"{server}/learn?{QUERY}&step=5")
+    expect(page.locator("h2")).to_have_text("5 · What does one token cost?")
+    expect(page.locator(".katex-display")).to_have_count(0)
+    field = page.get_by_label("Your guess (KiB)")
+    # A choice of the hidden size, 2 × 64 × 5,120 × 2 bytes over 2 cards; the arrow stays in the field.
+    field.fill("640")
+    field.press("ArrowLeft")
+    field.press("Enter")
+    guess = page.locator(".st-key-learn_guess_token")
+    expect(guess).to_contain_text("5 times too high. That is the formula with the hidden size")
+    expect(guess).to_contain_text("Answer: 128 KiB")
+    expect(page.locator(".katex-display").first).to_be_visible()
+    page.get_by_role("button", name="Next", exact=False).first.click()
+    expect(page.locator("h2")).to_have_text("6 · How many tokens does the KV cache hold?")
+    page.wait_for_url("**step=6**")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("h2")).to_have_text("5 · What does one token cost?")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("h2")).to_have_text("6 · How many tokens does the KV cache hold?")
+    waited(page)
+    shown = answer(page)
+    again = opened(browser, page.url)
+    expect(again.locator("h2")).to_have_text("6 · How many tokens does the KV cache hold?")
+    assert answer(again) == shown
+    again.get_by_test_id("stMain").get_by_role("link", name="Plan", exact=True).click()
+    settled(again)
+    assert f"Answer: {metrics(again)['KV cache tokens']} tokens" == shown
+    page.context.close()
+    again.context.close()
+
+
+def answer(page: Page) -> str:
+    page.get_by_role("button", name="Reveal").click()
+    shown = page.locator(".kv-solution").inner_text()
+    waited(page)
+    return shown
+
+
+def test_a_phone_has_room_for_every_formula(server: str, browser: Browser) -> None:
+    page = opened(browser, f"{server}/learn?{QUERY}&step=4", viewport={"width": 390, "height": 844})
+    answer(page)
+    page.locator(".katex-display").nth(3).wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    wide = page.locator(".katex-display, .kv-lesson, .kv-effects").evaluate_all(
+        "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText.slice(0, 60))"
+    )
+    assert wide == []
+    page.context.close()
