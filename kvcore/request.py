@@ -136,7 +136,7 @@ _REQUEST_FIELDS: Final = frozenset(
     " quantization kv_cache_dtype gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens"
     " block_size enforce_eager enable_prefix_caching enable_chunked_prefill"
     " mamba_cache_mode mamba_block_size mamba_cache_dtype mamba_ssm_cache_dtype disable_hybrid_kv_cache_manager"
-    " speculative_config enable_lora max_loras max_lora_rank fully_sharded_loras"
+    " kernels_compiled speculative_config enable_lora max_loras max_lora_rank fully_sharded_loras"
     " limit_mm_per_prompt language_model_only cpu_offload_gb"
     " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
 )
@@ -196,6 +196,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         mamba_cache_dtype=fields.choice("mamba_cache_dtype", MAMBA_DTYPES) or AUTO,
         mamba_ssm_cache_dtype=fields.choice("mamba_ssm_cache_dtype", MAMBA_DTYPES) or AUTO,
         disable_hybrid_kv_cache_manager=fields.flag("disable_hybrid_kv_cache_manager") or False,
+        kernels_compiled=fields.flag("kernels_compiled") or False,
         speculative_config=_speculative(fields, fetch),
         enable_lora=fields.flag("enable_lora") or False,
         max_loras=fields.integer("max_loras", 1, 4096) or 1,

@@ -105,6 +105,8 @@ class Scenario:
     mamba_ssm_cache_dtype: str = AUTO
     """Of their states, without convolution rows."""
     disable_hybrid_kv_cache_manager: bool = False
+    kernels_compiled: bool = False
+    """The start finds its kernels in the compile cache: a restart, not a first start."""
     speculative_config: SpeculativeConfig | None = None
     enable_lora: bool = False
     max_loras: int = 1

@@ -53,3 +53,28 @@ def test_nothing_is_advised_where_two_changes_are_not_enough() -> None:
         scenario_from_request({"model": "moonshotai/Kimi-K2-Instruct", "accelerator": "BI-V150-32GB"})
     )
     assert fixes(broken) == fix_pairs(broken) == ()
+
+
+RESTARTS = {
+    "model": "Qwen/Qwen2.5-7B-Instruct-AWQ", "accelerator": {"memory_gib": 8.0, "vendor": "nvidia", "name": "RTX"},
+    "engine_version": "0.28.0", "max_num_seqs": 4, "gpu_memory_utilization": 0.95,
+}  # fmt: skip
+
+
+class TestSecondStart:
+    """Qwen2.5-7B-AWQ has 0.76 GiB more on a second start: the embedding table's 1.015 less the 0.258 of a layer."""
+
+    def test_it_is_the_first_advice_where_it_is_enough(self) -> None:
+        broken = plan(scenario_from_request({**RESTARTS, "max_model_len": 24576}))
+        assert broken.verdict not in MENDED
+        first = fixes(broken)[0]
+        assert (first.field, first.value, first.verdict in MENDED) == ("kernels_compiled", True, True)
+
+    def test_not_where_more_is_missing_or_nothing_is_compiled(self) -> None:
+        for fields in (
+            {"gpu_memory_utilization": 0.85},
+            {"enforce_eager": True, "gpu_memory_utilization": 0.85},
+        ):
+            broken = plan(scenario_from_request({**RESTARTS, "max_model_len": 24576, **fields}))
+            assert broken.verdict not in MENDED
+            assert "kernels_compiled" not in {fix.field for fix in fixes(broken)}

@@ -61,6 +61,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         mamba_cache_dtype=draw(st.sampled_from(MAMBA_DTYPES)),
         mamba_ssm_cache_dtype=draw(st.sampled_from(MAMBA_DTYPES)),
         disable_hybrid_kv_cache_manager=draw(st.booleans()),
+        kernels_compiled=draw(st.booleans()),
         speculative_config=draw(
             st.none()
             | st.builds(
@@ -108,9 +109,9 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "quantization", "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs",
         "max_num_batched_tokens", "block_size", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
         "mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
-        "disable_hybrid_kv_cache_manager", "speculative_config", "enable_lora", "max_loras", "max_lora_rank",
-        "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb", "kv_cache_memory_bytes",
-        "num_gpu_blocks_override", "env", "measured",
+        "disable_hybrid_kv_cache_manager", "kernels_compiled", "speculative_config", "enable_lora", "max_loras",
+        "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
+        "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured",
     }  # fmt: skip
     assert {field.name for field in fields(Scenario)} == generated
 
@@ -281,7 +282,8 @@ def test_what_absent_means_is_frozen() -> None:
         "runner": "auto", "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None,
         "block_size": None, "enforce_eager": False, "enable_prefix_caching": None, "enable_chunked_prefill": None,
         "mamba_cache_mode": None, "mamba_block_size": None, "mamba_cache_dtype": "auto",
-        "mamba_ssm_cache_dtype": "auto", "disable_hybrid_kv_cache_manager": False, "enable_lora": False,
+        "mamba_ssm_cache_dtype": "auto", "disable_hybrid_kv_cache_manager": False, "kernels_compiled": False,
+        "enable_lora": False,
         "max_loras": 1, "max_lora_rank": 16,
         "fully_sharded_loras": False, "language_model_only": False,
         "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,

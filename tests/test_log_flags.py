@@ -169,3 +169,29 @@ def test_control_characters_of_a_model_name_do_not_come_through() -> None:
 )
 def test_deep_and_unclosed_arguments_are_not_followed(opening: str) -> None:
     assert flags_of("non-default args: " + opening + "'max_num_seqs': 4}") == LogFlags()
+
+
+class TestCompilation:
+    """Whether the start found its kernels compiled: lines of vLLM 0.20 to 0.32."""
+
+    ARGUMENTS = "non-default args: {'model': 'Qwen/Qwen3-8B'}\n"
+    LOADED = (
+        "INFO [decorators.py:305] Directly load AOT compilation from path /root/.cache/vllm/compile_cache/x\n"
+    )
+    SAVED = (
+        "INFO [decorators.py:668] saved AOT compiled function to /root/.cache/vllm/torch_compile_cache/x\n"
+    )
+
+    @pytest.mark.parametrize(("lines", "compiled"), [(LOADED, True), (SAVED, False), ("", None)])
+    def test_the_line_says_it(self, lines: str, compiled: bool | None) -> None:
+        log = clean_log(self.ARGUMENTS + lines)
+        found = read_flags(log, 0, len(log.text))
+        assert found.flags.kernels_compiled is compiled
+        kinds = [line.kind for line in found.lines]
+        assert kinds == ["arguments"] + ["compilation"] * (compiled is not None)
+
+    def test_it_is_no_engine_argument(self) -> None:
+        log = clean_log(self.LOADED)
+        found = read_flags(log, 0, len(log.text))
+        assert found.flags.kernels_compiled is True
+        assert found.lines == ()

@@ -103,6 +103,15 @@ class TestCompiling:
         )
         assert gib(restart_gain_bytes(peak_activation_bytes(setting))) == pytest.approx(6.84 - 6.06, abs=0.03)
 
+    def test_a_restart_does_not_compile(self) -> None:
+        fields = {"engine_version": "0.23.0", "accelerator": L40S, "max_num_seqs": 32}
+        first, again = (
+            peak_activation_bytes(setting_for(QWEN25_7B, kernels_compiled=compiled, **fields))
+            for compiled in (False, True)
+        )
+        assert again.value == first.value - restart_gain_bytes(first)
+        assert "compiling" not in again.formula
+
     def test_a_restart_peaks_lower_by_what_compiling_stands_out(self) -> None:
         """2048 tokens × 2 bytes × (3 × 5120 + 3 × 17408) is the next largest phase."""
         peak = peak_activation_bytes(setting_for(QWEN3_14B, engine_version="0.28.0", accelerator=L40S))

@@ -191,6 +191,7 @@ class TestRestart:
         "fields",
         [
             {"enforce_eager": True},
+            {"kernels_compiled": True},
             {"kv_cache_memory_bytes": 8 * GIB},
             {"measured": {"peak_activation_gib": 0.3}},
             {"max_num_batched_tokens": 16384},

@@ -157,6 +157,17 @@ class TestLink:
         assert app.number_input(key="measured.cuda_graph_gib").value == 0
         assert app.number_input(key="measured.available_kv_gib").value is None
 
+    def test_a_restart_is_offered_where_it_has_more(self) -> None:
+        small = {"model": "Qwen/Qwen3-14B", "accelerator": "L40S-48GB", "engine_version": "0.28.0"}
+        app = open_app(small)
+        assert "a restart that finds them compiled has about 1.19 GiB more" in seen(app)
+        app.toggle(key="kernels_compiled").set_value(True)
+        checked(app.run())
+        assert params(app)["kernels_compiled"] == "true"
+        assert "a restart that finds them compiled" not in seen(app)
+        before = {"model": "Qwen/Qwen3-14B", "accelerator": "L40S-48GB", "engine_version": "0.19.0"}
+        assert "kernels_compiled" not in {toggle.key for toggle in open_app(before).toggle}
+
     def test_what_was_not_usable_is_named_and_the_rest_is_planned(self) -> None:
         app = open_app(WORKED | {"tensor_parallel_size": "6", "max_num_seqs": "lots"})
         text = seen(app)

@@ -10,6 +10,7 @@ from kvcore import catalogue
 from kvcore.carry import carried_over
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.errors import KvPlannerError
+from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.plan import Plan, Verdict, plan
 from kvcore.scenario import Scenario
@@ -43,9 +44,9 @@ class Fix:
 def fixes(broken: Plan) -> tuple[Fix, ...]:
     """Every single change that mends `broken`, the cheapest in side effects first; empty when none does.
 
-    Order: fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no prefix caching
-    of recurrent states, fewer sequences in the profile run, no graphs, the next tensor parallel size, fp8 weights, a
-    larger card.
+    Order: a second start, fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no
+    prefix caching of recurrent states, fewer sequences in the profile run, no graphs, the next tensor parallel size,
+    fp8 weights, a larger card.
     """
     knobs = _WEIGHT_KNOBS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _KNOBS
     return tuple(fix for knob in knobs for fix in knob(broken))
@@ -129,6 +130,12 @@ def _fewer_states(broken: Plan) -> Iterator[Fix]:
         yield from _first(
             "mamba_cache_mode", iter([("align", _try(broken.scenario, mamba_cache_mode="align"))])
         )
+
+
+def _second_start(broken: Plan) -> Iterator[Fix]:
+    """A start that fails for its KV cache has compiled by then."""
+    if broken.memory is not None and restart_gain_bytes(broken.memory.activations):
+        yield from _first("kernels_compiled", iter([(True, _try(broken.scenario, kernels_compiled=True))]))
 
 
 def _no_prefix_caching(broken: Plan) -> Iterator[Fix]:
@@ -227,6 +234,7 @@ def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
 
 
 _KNOBS: Final = (
+    _second_start,
     _fewer_states,
     _shorter_context,
     _fp8_kv_cache,

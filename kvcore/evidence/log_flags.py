@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from kvcore.errors import shorten
@@ -193,6 +194,8 @@ _LINES: Final = (
 )
 _CONFIG: Final = "withconfig:model="
 _COMMANDS: Final = ("vllm serve", "vllm-mindspore serve", "vllm.entrypoints", "vllm_mindspore.entrypoints")
+_COMPILATION: Final = (("DirectlyloadAOTcompilationfrompath", True), ("savedAOTcompiledfunctionto", False))
+"""Source: vllm/compilation/decorators.py (0.20.2, 0.32.0)."""
 _ENVIRONMENT: Final = re.compile(
     r"(ASCEND_TOTAL_MEMORY_GB|vLLM_MODEL_MEMORY_USE_GB)['\"]?[=:]['\"]?(\d{1,6}(?:\.\d{1,6})?)"
 )
@@ -253,6 +256,11 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
             if match is not None:
                 env[match[1]] = match[2]
                 keep("environment", offset)
+    for anchor, compiled in _COMPILATION:
+        for offset in islice(_occurrences(log.text, anchor, start, end), 1):
+            resolved.setdefault("kernels_compiled", compiled)
+            if lines:
+                keep("compilation", offset)
     flags = {**resolved, **asked}
     models += resolved_models
     return LoggedArguments(

@@ -119,6 +119,7 @@ class LogFlags:
     mamba_cache_dtype: str | None = None
     mamba_ssm_cache_dtype: str | None = None
     disable_hybrid_kv_cache_manager: bool | None = None
+    kernels_compiled: bool | None = None
     speculative_config: SpeculativeConfig | None = None
     enable_lora: bool | None = None
     max_loras: int | None = None
@@ -141,7 +142,7 @@ class FlagLine:
     """A line that flags were read from."""
 
     kind: str
-    """`arguments`, `namespace`, `config`, `command` or `environment`."""
+    """`arguments`, `namespace`, `config`, `command`, `environment` or `compilation`."""
     line_number: int
     line: str
 

@@ -133,10 +133,12 @@ def pooler_bytes(setting: Setting) -> int:
 def compiling_bytes(setting: Setting) -> int:
     """The copy of the rank's embedding table that the profile run of a first start holds while it compiles.
 
-    None in eager mode, for classes that are not compiled, and where images are embedded outside the compiled model.
+    None in a restart, in eager mode, for classes that are not compiled, and where images are embedded outside the
+    compiled model.
     """
     architecture, resolved = setting.architecture, setting.resolved
-    compiles = setting.runner in ("v1", "v2") and not resolved.enforce_eager and setting.is_first
+    cold = not setting.scenario.kernels_compiled and not resolved.enforce_eager
+    compiles = cold and setting.runner in ("v1", "v2") and setting.is_first
     table = activation_tables().compiling
     if not compiles or resolved.version < table.since:
         return 0

@@ -20,6 +20,8 @@ from kvcore.present.launch import launch_arguments, launch_environment, launch_p
 from kvcore.scenario import Engine
 
 PORT: Final = 8000
+VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
+"""Checkpoints, and compiled kernels: a restart that finds them has more for its KV cache."""
 _START_SECONDS_PER_GIB: Final = 4
 """Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
 _START_SECONDS_FLOOR: Final = 600
@@ -83,7 +85,7 @@ def _argv(plan: Plan, every_flag: bool) -> list[str]:
 
 def _docker(plan: Plan, every_flag: bool) -> str:
     parts = ["docker run --rm", *_docker_devices(plan), "--ipc=host", f"-p {PORT}:{PORT}"]
-    parts.append("-v ~/.cache/huggingface:/root/.cache/huggingface")
+    parts += [f"-v {volume}" for volume in VOLUMES]
     parts += [f"-e {shlex.quote(f'{name}={value}')}" for name, value in launch_environment(plan).items()]
     parts.append(image(plan))
     if plan.scenario.engine is not Engine.VLLM:
@@ -129,7 +131,7 @@ def _compose(plan: Plan, every_flag: bool) -> str:
         "command": _argv(plan, every_flag),
         "ports": [f"{PORT}:{PORT}"],
         "ipc": "host",
-        "volumes": ["~/.cache/huggingface:/root/.cache/huggingface"],
+        "volumes": list(VOLUMES),
         "restart": "unless-stopped",
         "healthcheck": {
             "test": [
@@ -189,7 +191,7 @@ def _kubernetes(plan: Plan, every_flag: bool) -> str:
         "livenessProbe": {**probe, "failureThreshold": 6},
         "volumeMounts": [
             {"name": "shm", "mountPath": "/dev/shm"},
-            {"name": "cache", "mountPath": "/root/.cache/huggingface"},
+            {"name": "cache", "mountPath": "/root/.cache"},
         ],
     }
     if plan.scenario.engine is not Engine.VLLM:

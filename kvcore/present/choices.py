@@ -10,8 +10,9 @@ from kvcore.engine.availability import is_available
 from kvcore.engine.defaults import traits_of
 from kvcore.engine.versions import PLUGIN_FILES, planned_release, plugin_of, vllm_releases
 from kvcore.errors import KvPlannerError
+from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.families import read_architecture
-from kvcore.plan import plan
+from kvcore.plan import Plan, plan
 from kvcore.scenario import AUTO, Engine, Scenario
 
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
@@ -103,6 +104,14 @@ def keeps_recurrent_states(scenario: Scenario) -> bool:
         return bool(traits_of(read_architecture(scenario.config)).recurrent)
     except KvPlannerError:
         return False
+
+
+def can_restart(scenario: Scenario, planned: Plan | None) -> bool:
+    """Whether it matters that the start finds its kernels compiled."""
+    if scenario.kernels_compiled:
+        return True
+    memory = planned.memory if planned is not None else None
+    return memory is not None and restart_gain_bytes(memory.activations) > 0
 
 
 def mamba_cache_modes(scenario: Scenario) -> tuple[str, ...]:

@@ -196,6 +196,8 @@ def fix_label(fix: Fix, t: Words) -> str:
             return t("At most {value} batched tokens", value=count(float(value)))
         case "enforce_eager":
             return t("No CUDA graphs")
+        case "kernels_compiled":
+            return t("Start it again: its kernels are compiled then")
         case "mamba_cache_mode":
             return t("Mamba cache mode {value}", value=value)
         case "enable_prefix_caching":

@@ -127,6 +127,7 @@ FLAG_LINES = {
     "config": msg("engine configuration"),
     "command": msg("command line"),
     "environment": msg("environment"),
+    "compilation": msg("compilation"),
 }
 
 

@@ -225,6 +225,17 @@ def _more(plan: Plan | None, t: Words) -> None:
     _switch("enforce_eager", t("No CUDA graphs (eager)"), scenario.enforce_eager)
     if choices.keeps_recurrent_states(scenario):
         _recurrent_states(plan, t)
+    if choices.can_restart(scenario, plan):
+        st.toggle(
+            t("Restart: kernels are compiled"),
+            key=seed("kernels_compiled", scenario.kernels_compiled),
+            help=t(
+                "A first start compiles its kernels while it measures, and leaves less for the KV cache. A restart "
+                "that finds them in ~/.cache/vllm does not."
+            ),
+            on_change=_changed,
+            args=("kernels_compiled", "kernels_compiled"),
+        )
     st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
     card = scenario.accelerator
     estimate = plan.memory if plan is not None else None
