@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -152,6 +153,16 @@ def count(value: float) -> str:
         '163,840'
     """
     return f"{value:,.0f}"
+
+
+def sentences(t: Words, texts: Iterable[str]) -> str:
+    """Sentences after each other; Chinese has no space between them.
+
+    Example:
+        >>> sentences(words(Language.ENGLISH), ("One.", "Two."))
+        'One. Two.'
+    """
+    return ("" if t.language is Language.CHINESE else " ").join(texts)
 
 
 def gib_text(size_bytes: float, *, signed: bool = False) -> str:

@@ -19,7 +19,7 @@ def experiment(step: Step, t: Words) -> None:
     if one is None:
         undo.offer(t)
         return
-    where = t("in the sidebar, under More options") if one.field in IN_MORE_OPTIONS else t("in the sidebar")
+    where = t("in the sidebar (More options)") if one.field in IN_MORE_OPTIONS else t("in the sidebar")
     told = t(
         "Move “{control}” {where} from {before} to {after}. Then:",
         control=one.control,

@@ -122,6 +122,8 @@ def number(quantity: Quantity, beside: Quantity | None = None) -> str:
         return rf"{quantity.value / scale:,.2f}\times 10^{{{power}}}"
     if float(quantity.value).is_integer():
         return _grouped(f"{quantity.value:,.0f}")
+    if quantity.name == "bytes_per_parameter":
+        return f"{quantity.value:.6g}"
     if quantity.unit is Unit.REQUESTS:
         return _grouped(f"{quantity.value:,.2f}")
     return _grouped(f"{quantity.value:,.4g}")

@@ -7,7 +7,7 @@ from kvcore.plan import Plan, plan
 from kvcore.present import edit
 from kvcore.present.derivation.step import Exercise
 from kvcore.present.explain import any_cache
-from kvcore.present.text import Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
+from kvcore.present.text import Words, concurrency_text, count, exact_gib_text, gib_text, kib_text, sentences
 from kvcore.units import GIB, ceil_div
 
 PROMPT_TOKENS = 1000
@@ -117,7 +117,8 @@ def _tensor_parallel(base: Plan, t: Words) -> Exercise | None:
             "The tensor parallel size is doubled to {size}. Do twice as many requests fit?",
             size=str(2 * size),
         ),
-        answer=" ".join(
+        answer=sentences(
+            t,
             (
                 t(
                     "{after} instead of {before}: {factor} times as many. The weights are divided once more, so "
@@ -129,7 +130,7 @@ def _tensor_parallel(base: Plan, t: Words) -> Exercise | None:
                 t("What a token takes on each GPU stays at {cost}: it is copied, not divided.", cost=cost)
                 if cost == less
                 else t("What a token takes on each GPU goes from {cost} to {less}.", cost=cost, less=less),
-            )
+            ),
         ),
     )
 

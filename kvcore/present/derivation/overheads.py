@@ -122,8 +122,7 @@ def _reasons(effect: str, base: Plan, t: Words) -> Iterator[str]:
         )
     if memory.activations.formula.startswith("max("):
         yield t(
-            "Layers, sampling and encoder run one after the other in the same memory: so the largest counts, not "
-            "the sum."
+            "These peaks come one after the other in the same memory: so the largest counts, not the sum."
         )
     if "{graphs}" in memory.cuda_graphs.formula and memory.cuda_graphs.value:
         yield t(

@@ -13,7 +13,7 @@ from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.step import Content, Prediction, Slip, part
 from kvcore.present.explain import any_cache
-from kvcore.present.text import Words, count, exact_gib_text, gib_text
+from kvcore.present.text import Words, count, exact_gib_text, gib_text, sentences
 from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes
 from kvcore.units import ceil_div
 
@@ -26,7 +26,8 @@ def pool_content(plan: Plan, t: Words) -> Content:
     cache, size = any_cache(plan), count(plan.resolved.block_size)
     question = t("How many tokens does the KV cache hold?")
     is_one_group = cache is None or len(cache.groups) < 2
-    idea = " ".join(
+    idea = sentences(
+        t,
         (
             t("The engine hands out no bytes, but blocks: {size} tokens in all layers at once.", size=size)
             if is_one_group
@@ -39,7 +40,7 @@ def pool_content(plan: Plan, t: Words) -> Content:
                 "start, whatever `--max-model-len`; a request takes another block whenever its last one is full.",
                 kv_cache=part("kv_cache"),
             ),
-        )
+        ),
     )
     prediction = Prediction(question=t("How many tokens fit into what is left?"), unit=t("tokens"))
     if cache is None or not cache.groups:
