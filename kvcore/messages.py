@@ -126,6 +126,40 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the engine keeps a recurrent state for every block (Mamba cache mode all), as many blocks as attention takes",
         "try --mamba-cache-mode align, which keeps only the last states of a request",
     ),
+    "capture-sizes-inconsistent": Message(
+        "customized max_cudagraph_capture_size (={value}) should be consistent with the max value of "
+        "cudagraph_capture_sizes (={largest})",
+        "leave one of the two out, or make the largest size the maximum",
+    ),
+    "capture-sizes-below-request": Message(
+        "no valid CUDA graph sizes are left after rounding to multiples of {tokens}, the tokens of one request with "
+        "its drafts",
+        "raise the capture sizes to at least {tokens}, or draft fewer tokens",
+    ),
+    "capture-sizes-dropped": Message(
+        "the engine drops the capture sizes above {limit} ({value}): {dropped}",
+        "raise {limit}, or leave these sizes out",
+    ),
+    "capture-maximum-not-kept": Message(
+        "the largest captured batch is {used} tokens, not {asked}",
+        "nothing to do where that is enough: larger batches run without graphs",
+    ),
+    "capture-flag-former": Message(
+        "{version} has no --max-cudagraph-capture-size: its {flag} {value} says the same",
+        "write {flag} in the command, or choose 0.11.1 or newer",
+    ),
+    "capture-flags-without-effect": Message(
+        "the start captures no CUDA graphs that {flags} could change",
+        "leave {flags} out, or turn CUDA graphs on",
+    ),
+    "capture-flags-need-v1": Message(
+        "the V0 engine does not read {flags}",
+        "leave {flags} out, or let the V1 engine run",
+    ),
+    "cudagraph-mode-not-kept": Message(
+        "the engine captures CUDA graphs in mode {used}, not {asked}",
+        "nothing to do: the attention backend, the model or its runner does not take {asked}",
+    ),
     "quantization-not-in-config": Message(
         "the name says {format}, but the config names no quantization: planned unquantized",
         "give the config.json of the quantized release, with its side file, or --quantization",

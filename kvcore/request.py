@@ -20,6 +20,7 @@ from kvcore.hub import HubModel
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import (
     AUTO,
+    CudagraphMode,
     Engine,
     Measured,
     Parallel,
@@ -123,6 +124,17 @@ class _Fields:
             raise self.refuse(name, f"it must be one of {', '.join(choices)}")
         return value
 
+    def counts(self, name: str) -> tuple[int, ...] | None:
+        """Positive whole numbers, ascending, each once."""
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if not (
+            isinstance(value, list) and value and all(type(v) is int and 0 < v <= _MAX_COUNT for v in value)
+        ):
+            raise self.refuse(name, "it must be a list of positive whole numbers")
+        return tuple(sorted(set(value)))
+
     def mapping(self, name: str) -> Json | None:
         value = self.raw.get(name)
         if value is not None and not isinstance(value, dict):
@@ -134,16 +146,17 @@ _REQUEST_FIELDS: Final = frozenset(
     "id model config hf_quant_config checkpoint accelerator engine engine_version tensor_parallel_size"
     " pipeline_parallel_size data_parallel_size decode_context_parallel_size enable_expert_parallel runner dtype"
     " quantization kv_cache_dtype gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens"
-    " block_size enforce_eager enable_prefix_caching enable_chunked_prefill"
-    " mamba_cache_mode mamba_block_size mamba_cache_dtype mamba_ssm_cache_dtype disable_hybrid_kv_cache_manager"
-    " kernels_compiled speculative_config enable_lora max_loras max_lora_rank fully_sharded_loras"
-    " limit_mm_per_prompt language_model_only cpu_offload_gb"
+    " block_size enforce_eager max_cudagraph_capture_size cudagraph_capture_sizes cudagraph_mode enable_prefix_caching"
+    " enable_chunked_prefill mamba_cache_mode mamba_block_size mamba_cache_dtype mamba_ssm_cache_dtype"
+    " disable_hybrid_kv_cache_manager kernels_compiled speculative_config enable_lora max_loras max_lora_rank"
+    " fully_sharded_loras limit_mm_per_prompt language_model_only cpu_offload_gb"
     " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
 )
 _MEASURED_FIELDS: Final = frozenset(
     "weights_gib peak_activation_gib non_torch_gib cuda_graph_gib system_gib available_kv_gib".split()
 )
 _MAX_COUNT: Final = 1 << 31
+_MODES: Final[Mapping[str | None, CudagraphMode]] = {str(mode): mode for mode in CudagraphMode}
 _ENVIRONMENT_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,79}")
 
 
@@ -189,6 +202,9 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         max_num_batched_tokens=fields.integer("max_num_batched_tokens", 1, _MAX_COUNT),
         block_size=fields.integer("block_size", 1, 1 << 20),
         enforce_eager=fields.flag("enforce_eager") or False,
+        max_cudagraph_capture_size=fields.integer("max_cudagraph_capture_size", 1, _MAX_COUNT),
+        cudagraph_capture_sizes=fields.counts("cudagraph_capture_sizes"),
+        cudagraph_mode=_MODES.get(fields.choice("cudagraph_mode", tuple(CudagraphMode))),
         enable_prefix_caching=fields.flag("enable_prefix_caching"),
         enable_chunked_prefill=fields.flag("enable_chunked_prefill"),
         mamba_cache_mode=fields.choice("mamba_cache_mode", MAMBA_CACHE_MODES),

@@ -29,6 +29,19 @@ class Runner(StrEnum):
     """Embeddings, classes, rewards: no text."""
 
 
+class CudagraphMode(StrEnum):
+    """`cudagraph_mode` of `--compilation-config`: which batches run as CUDA graphs, and how much of a step is one."""
+
+    NONE = "NONE"
+    PIECEWISE = "PIECEWISE"
+    """Every batch, the attention outside."""
+    FULL = "FULL"
+    """Every batch, the attention inside."""
+    FULL_DECODE_ONLY = "FULL_DECODE_ONLY"
+    FULL_AND_PIECEWISE = "FULL_AND_PIECEWISE"
+    """Batches that only decode in full, all others piecewise."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
     """How one replica is cut over ranks, and how many replicas there are."""
@@ -95,6 +108,11 @@ class Scenario:
     max_num_batched_tokens: int | None = None
     block_size: int | None = None
     enforce_eager: bool = False
+    max_cudagraph_capture_size: int | None = None
+    """In tokens; `--cuda-graph-sizes N` of older releases."""
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    """In tokens, ascending, each once."""
+    cudagraph_mode: CudagraphMode | None = None
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     mamba_cache_mode: str | None = None

@@ -13,7 +13,7 @@ from kvcore.errors import MESSAGES
 from kvcore.model.config import ModelConfig
 from kvcore.present import link
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES, scenario_from_request
-from kvcore.scenario import Engine, Measured, Parallel, Runner, Scenario, SpeculativeConfig
+from kvcore.scenario import CudagraphMode, Engine, Measured, Parallel, Runner, Scenario, SpeculativeConfig
 
 WORKED = (
     "model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"
@@ -54,6 +54,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         max_num_batched_tokens=draw(st.none() | counts(1 << 20)),
         block_size=draw(st.none() | st.sampled_from((16, 32, 128))),
         enforce_eager=draw(st.booleans()),
+        max_cudagraph_capture_size=draw(st.none() | counts(1 << 20)),
+        cudagraph_capture_sizes=draw(
+            st.none() | st.sets(counts(1 << 20), min_size=1, max_size=60).map(sorted).map(tuple)
+        ),
+        cudagraph_mode=draw(st.sampled_from((None, *CudagraphMode))),
         enable_prefix_caching=draw(st.none() | st.booleans()),
         enable_chunked_prefill=draw(st.none() | st.booleans()),
         mamba_cache_mode=draw(st.sampled_from((None, *MAMBA_CACHE_MODES))),
@@ -107,7 +112,8 @@ def test_every_field_of_a_scenario_is_generated() -> None:
     generated = {
         "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "runner", "dtype",
         "quantization", "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs",
-        "max_num_batched_tokens", "block_size", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
+        "max_num_batched_tokens", "block_size", "enforce_eager", "max_cudagraph_capture_size",
+        "cudagraph_capture_sizes", "cudagraph_mode", "enable_prefix_caching", "enable_chunked_prefill",
         "mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
         "disable_hybrid_kv_cache_manager", "kernels_compiled", "speculative_config", "enable_lora", "max_loras",
         "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
@@ -280,7 +286,8 @@ def test_what_absent_means_is_frozen() -> None:
     """A link of version 1 leaves these out; a change here changes what old links say."""
     assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
         "runner": "auto", "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None,
-        "block_size": None, "enforce_eager": False, "enable_prefix_caching": None, "enable_chunked_prefill": None,
+        "block_size": None, "enforce_eager": False, "max_cudagraph_capture_size": None,
+        "cudagraph_capture_sizes": None, "cudagraph_mode": None, "enable_prefix_caching": None, "enable_chunked_prefill": None,
         "mamba_cache_mode": None, "mamba_block_size": None, "mamba_cache_dtype": "auto",
         "mamba_ssm_cache_dtype": "auto", "disable_hybrid_kv_cache_manager": False, "kernels_compiled": False,
         "enable_lora": False,
@@ -293,3 +300,15 @@ def test_what_absent_means_is_frozen() -> None:
         tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1,
         decode_context_parallel_size=1, enable_expert_parallel=False,
     )  # fmt: skip
+
+
+def test_capture_sizes_stand_in_a_link_with_commas() -> None:
+    decoded = link.decode(
+        {**dict(parse_qsl(WORKED)), "cudagraph_capture_sizes": "8,1,2", "cudagraph_mode": "FULL"}
+    )
+    assert decoded.scenario.cudagraph_capture_sizes == (1, 2, 8)
+    assert link.encode(decoded.scenario)["cudagraph_capture_sizes"] == "1,2,8"
+    for broken in ("8,", "a", "0,1", "1.5"):
+        repaired = link.decode({**dict(parse_qsl(WORKED)), "cudagraph_capture_sizes": broken})
+        assert repaired.scenario.cudagraph_capture_sizes is None
+        assert [repair.field for repair in repaired.repairs] == ["cudagraph_capture_sizes"]

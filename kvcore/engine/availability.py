@@ -14,7 +14,10 @@ from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.scenario import AUTO, Scenario
 
 FILE: Final = "availability.toml"
+_PLAIN: Final = ("mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
+                 "max_cudagraph_capture_size", "cudagraph_mode")  # fmt: skip
 _KEYS: Final = frozenset(("field", "value", "since", "source"))
+_IN_COMPILATION_CONFIG: Final = frozenset(("cudagraph_mode",))
 _TABLES: Final = frozenset(("value", "gone"))
 
 
@@ -62,10 +65,22 @@ def check_availability(scenario: Scenario, version: Version) -> None:
             "flag-gone-from-release" if known.is_gone else "flag-not-in-release",
             field=known.field,
             value=given,
-            flag="--" + known.field.replace("_", "-"),
+            flag=flag_name(known.field),
             version=version,
             since=known.since,
         )
+
+
+def flag_name(field: str) -> str:
+    """What a command says for a field.
+
+    Example:
+        >>> flag_name("max_model_len"), flag_name("cudagraph_mode")
+        ('--max-model-len', '--compilation-config cudagraph_mode')
+    """
+    if field in _IN_COMPILATION_CONFIG:
+        return f"--compilation-config {field}"
+    return "--" + field.replace("_", "-")
 
 
 def is_available(field: str, value: str, version: Version) -> bool:
@@ -93,7 +108,7 @@ def _asked(scenario: Scenario) -> dict[str, str]:
     size = scenario.parallel.decode_context_parallel_size
     if size > 1:
         asked["decode_context_parallel_size"] = str(size)
-    for field in ("mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype"):
+    for field in _PLAIN:
         value = getattr(scenario, field)
         if value not in (None, AUTO):
             asked[field] = str(value)

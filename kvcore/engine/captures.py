@@ -7,6 +7,9 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.scenario import CudagraphMode
+from kvcore.units import ceil_div
+
 LIMIT: Final = 512
 """The largest captured batch. Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.11.2, 0.32.0)."""
 
@@ -29,13 +32,14 @@ def capture_sizes(
     limit: int,
     num_speculative_tokens: int,
     model_limit: int = 0,
+    captures_batch: bool = True,
 ) -> tuple[int, ...]:
-    """Batch sizes in tokens, ascending. `rule` is the switch `graph_sizes`; `model_limit` is a largest size that the
-    model sets itself, whatever max_num_seqs.
+    """Batch sizes in tokens, ascending, where no flag asks for any. `rule` is the switch `graph_sizes`; `model_limit`
+    is a largest size that the model sets itself, whatever max_num_seqs; `captures_batch` is the switch of that name.
 
-    1, 2, 4, then every 8th; from 0.11.2 every 16th above 256. At most twice max_num_seqs from 0.10.1 on.
+    1, 2, 4, then every 8th; from 0.11.1 every 16th above 256. At most twice max_num_seqs from 0.10.1 on.
 
-    Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.9.2, 0.10.1, 0.11.2, 0.13.0, 0.28.0, 0.32.0),
+    Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.9.2, 0.10.1, 0.11.1, 0.13.0, 0.28.0, 0.32.0),
     vllm/worker/model_runner.py:_BATCH_SIZES_TO_CAPTURE (V0).
 
     Example:
@@ -56,7 +60,7 @@ def capture_sizes(
     query = 1 if rule == "sixteens" else num_speculative_tokens + 1
     largest = min(2 * max_num_seqs * query, limit)
     sizes = set(_sixteens(min(largest, max_num_batched_tokens)))
-    if max_num_batched_tokens <= largest:
+    if captures_batch and max_num_batched_tokens <= largest:
         sizes.add(max_num_batched_tokens)
     if rule in ("uniform", "uniform-and-widest"):
         if query > 1:
@@ -65,6 +69,48 @@ def capture_sizes(
         elif rule == "uniform-and-widest":
             sizes.add(max_num_seqs)
     return tuple(sorted(size for size in sizes if size <= min(largest, max_num_batched_tokens)))
+
+
+def sizes_up_to(
+    largest: int, *, in_eights: bool, max_num_batched_tokens: int, captures_batch: bool
+) -> tuple[int, ...]:
+    """Batch sizes in tokens, ascending, where a flag asks for the largest; `in_eights` before 0.11.1, which takes 1, 2
+    and 4 whatever it says.
+
+    Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.9.2, 0.11.0, 0.11.1, 0.19.0, 0.20.2, 0.33.0).
+
+    Example:
+        >>> sizes_up_to(4, in_eights=False, max_num_batched_tokens=2048, captures_batch=True)
+        (1, 2, 4)
+        >>> sizes_up_to(1, in_eights=True, max_num_batched_tokens=2048, captures_batch=False)
+        (1, 2, 4)
+    """
+    if in_eights:
+        return tuple(size for size in _eights(largest) if size <= max_num_batched_tokens)
+    sizes = set(_sixteens(min(largest, max_num_batched_tokens)))
+    if captures_batch and max_num_batched_tokens <= largest:
+        sizes.add(max_num_batched_tokens)
+    return tuple(sorted(sizes))
+
+
+def rounded_sizes(sizes: tuple[int, ...], query: int, takes_smallest: bool) -> tuple[int, ...]:
+    """`sizes` as multiples of `query` tokens, none above the largest; empty where that leaves none.
+
+    `takes_smallest`: `query` itself where rounding up leaves none and it is not above the largest.
+
+    Source: vllm/config/compilation.py:CompilationConfig.adjust_cudagraph_sizes_for_spec_decode (0.11.1, 0.12.0,
+    0.32.0).
+
+    Example:
+        >>> rounded_sizes((1, 2, 4, 8, 16), 3, True)
+        (3, 6, 9)
+    """
+    largest = sizes[-1] if sizes else 0
+    rounded = {ceil_div(size, query) * query for size in sizes}
+    kept = tuple(sorted(size for size in rounded if size <= largest))
+    if not kept and takes_smallest and query <= largest:
+        return (query,)
+    return kept
 
 
 def _eights(largest: int) -> tuple[int, ...]:
@@ -91,6 +137,20 @@ def capture_modes(
     if rule == "full-and-piecewise" or (rule == "full-for-hybrids" and is_hybrid):
         return ("PIECEWISE", "FULL")
     return ("PIECEWISE",)
+
+
+def graph_mode(modes: tuple[str, ...], mixed_full: bool) -> CudagraphMode:
+    """The engine's word for captured sets of graphs; `mixed_full`: full graphs are of mixed batches too.
+
+    Example:
+        >>> graph_mode(("PIECEWISE", "FULL"), False).value, graph_mode(("FULL",), False).value
+        ('FULL_AND_PIECEWISE', 'FULL_DECODE_ONLY')
+    """
+    if "FULL" not in modes:
+        return CudagraphMode.PIECEWISE if modes else CudagraphMode.NONE
+    if mixed_full:
+        return CudagraphMode.FULL
+    return CudagraphMode.FULL_AND_PIECEWISE if "PIECEWISE" in modes else CudagraphMode.FULL_DECODE_ONLY
 
 
 def model_capture_limit(model_type: str, version: Version) -> int:

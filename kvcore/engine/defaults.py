@@ -12,7 +12,7 @@ from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.availability import check_availability
 from kvcore.engine.backends import attention_kind, backend_row, capability_number, kv_storage_dtype
 from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
-from kvcore.engine.captures import LIMIT, capture_modes, capture_sizes, model_capture_limit
+from kvcore.engine.graph_flags import Circumstances, captures
 from kvcore.engine.pooling import falls_back_to_v0, runner_notices, runner_of, scheduling_runner
 from kvcore.engine.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
 from kvcore.engine.resolved import Resolved
@@ -136,18 +136,25 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     row_dtype, state_dtype = state_dtypes(scenario, traits.recurrent, dtype, switches)
     notices += state_notices(scenario, traits.recurrent, mode)
     backend, block_size = _backend(scenario, traits, kv_cache_dtype, accelerator, release, is_v0)
-    sizes, modes = _captures(
+    captured = captures(
         scenario,
-        traits,
-        switches,
-        accelerator,
-        is_v0,
-        tokens,
-        sequences,
-        speculative_tokens,
-        model_capture_limit(architecture.model_type, version),
-        runner is Runner.POOLING,
+        Circumstances(
+            version=version,
+            switches=switches,
+            accelerator=accelerator,
+            attention_backend=backend,
+            model_type=architecture.model_type,
+            max_num_seqs=sequences,
+            max_num_batched_tokens=tokens,
+            num_speculative_tokens=speculative_tokens,
+            is_v0=is_v0,
+            use_v2=use_v2,
+            is_hybrid=bool(traits.recurrent),
+            is_encoder_decoder=traits.is_encoder_decoder,
+            is_pooling=runner is Runner.POOLING,
+        ),
     )
+    notices += captured.notices
     return Resolved(
         engine=scenario.engine,
         engine_version=str(version),
@@ -174,8 +181,9 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         mamba_cache_dtype=row_dtype,
         mamba_ssm_cache_dtype=state_dtype,
         attention_backend=backend,
-        cudagraph_capture_sizes=sizes,
-        cudagraph_modes=modes,
+        cudagraph_capture_sizes=captured.sizes,
+        cudagraph_modes=captured.modes,
+        captures_mixed_full=captured.mixed_full,
         runner=runner,
         num_speculative_tokens=speculative_tokens,
         speculative_method=method,
@@ -362,37 +370,3 @@ def _backend(
     if scenario.block_size is None or row.forced:
         return row.backend, row.block_size
     return row.backend, scenario.block_size
-
-
-def _captures(
-    scenario: Scenario,
-    traits: Traits,
-    switches: Switches,
-    accelerator: Accelerator,
-    is_v0: bool,
-    tokens: int,
-    sequences: int,
-    speculative_tokens: int,
-    model_limit: int,
-    is_pooling: bool,
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Graph sizes and modes; none when eager."""
-    if scenario.enforce_eager:
-        return (), ()
-    is_sm100 = capability_number(accelerator) // 10 == 10
-    sizes = capture_sizes(
-        rule="v0" if is_v0 else switches.graph_sizes,
-        max_num_seqs=sequences,
-        max_num_batched_tokens=tokens,
-        limit=switches.graph_limit_sm100 if is_sm100 else LIMIT,
-        num_speculative_tokens=speculative_tokens,
-        model_limit=model_limit,
-    )
-    modes = capture_modes(
-        rule=switches.graph_modes,
-        is_v0=is_v0,
-        is_hybrid=bool(traits.recurrent),
-        is_encoder_decoder=traits.is_encoder_decoder,
-        is_pooling=is_pooling,
-    )
-    return sizes, modes

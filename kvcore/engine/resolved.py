@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from kvcore.engine.captures import graph_mode
 from kvcore.errors import Notice
-from kvcore.scenario import Engine, Runner
+from kvcore.scenario import CudagraphMode, Engine, Runner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,8 @@ class Resolved:
     cudagraph_capture_sizes: tuple[int, ...]
     cudagraph_modes: tuple[str, ...]
     """Which graph sets are captured: PIECEWISE, FULL."""
+    captures_mixed_full: bool = False
+    """Full graphs are of every size; else of batches that only decode."""
     mamba_block_size: int | None = None
     """As asked."""
     mamba_cache_dtype: str = ""
@@ -59,3 +62,8 @@ class Resolved:
     quantization_method: str = "unquantized"
     """The engine's name of the storage format of the weights."""
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def cudagraph_mode(self) -> CudagraphMode:
+        """What is captured, in the engine's word."""
+        return graph_mode(self.cudagraph_modes, self.captures_mixed_full)

@@ -67,6 +67,14 @@ class Switches:
     """Recurrent layers that keep no float32, space between."""
     graph_sizes: str
     """eights, eights-capped, sixteens, sixteens-speculative, uniform, uniform-and-widest."""
+    captures_batch: bool
+    """max_num_batched_tokens is a size of its own where it is not above the largest."""
+    graph_size_flag: str
+    """`--cuda-graph-sizes` or `--max-cudagraph-capture-size`; "" for none."""
+    graph_rounding: str
+    """Where drafts are decoded in full graphs, sizes are multiples of a request's tokens; none left: "" for no
+    rounding, kept, refused, refused-v1 (the V2 runner does not round).
+    """
     graph_limit_sm100: int
     graph_modes: str
     """piecewise, full-for-hybrids, full-and-piecewise."""

@@ -249,10 +249,16 @@ def counts_estimate(setting: Setting) -> bool:
 
 
 def full_count(setting: Setting) -> int:
-    """Graphs captured in full: batches of at most max_num_seqs requests, the first of the ascending sizes."""
+    """Graphs captured in full: batches of at most max_num_seqs requests, the first of the ascending sizes; every size
+    where mixed batches are captured in full.
+
+    Source: vllm/v1/cudagraph_dispatcher.py:CudagraphDispatcher.initialize_cudagraph_keys (0.11.0, 0.19.0, 0.32.0).
+    """
     resolved = setting.resolved
     if "FULL" not in resolved.cudagraph_modes:
         return 0
+    if resolved.captures_mixed_full:
+        return len(resolved.cudagraph_capture_sizes)
     widest = resolved.max_num_seqs * (1 + resolved.num_speculative_tokens)
     return bisect_right(resolved.cudagraph_capture_sizes, widest)
 

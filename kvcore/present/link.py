@@ -60,7 +60,7 @@ _ALWAYS: Final = frozenset(
 """Written even at their defaults: what a reader of the link looks for."""
 _TEXTS: Final = frozenset(
     ("model", "accelerator", "engine", "engine_version", "runner", "dtype", "quantization", "kv_cache_dtype",
-     "mamba_cache_mode", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+     "cudagraph_mode", "mamba_cache_mode", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
 )  # fmt: skip
 _OBJECTS: Final = (
     "accelerator",
@@ -79,6 +79,8 @@ _KNOWN: Final = frozenset(
     )
 )  # fmt: skip
 _INTEGER: Final = re.compile(r"-?\d{1,18}")
+_LIST: Final = "cudagraph_capture_sizes"
+"""Whole numbers with commas between."""
 _DEFAULTS: Final = {
     **{field.name: field.default for field in fields(Scenario)},
     **{field.name: field.default for field in fields(Parallel)},
@@ -292,6 +294,8 @@ def _encode_plain(name: str, value: object) -> dict[str, str]:
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     return str(value)
@@ -301,6 +305,9 @@ def _value(name: str, text: str) -> object:
     """The JSON value that a parameter's text stands for; the request's own checks judge it."""
     if name in _TEXTS or name.startswith("env.") or name.endswith((".method", ".model", ".name", ".vendor")):
         return text
+    if name == _LIST:
+        words = text.split(",")
+        return list(map(int, words)) if all(map(_INTEGER.fullmatch, words)) else text
     if text in ("true", "false"):
         return text == "true"
     if _INTEGER.fullmatch(text):
