@@ -308,3 +308,45 @@ def test_chinese_says_the_same_numbers(kind: str) -> None:
         assert english.content.prediction.answer == chinese.content.prediction.answer
         assert len(english.content.points) == len(chinese.content.points)
         assert re.search(r"[\u4e00-\u9fff]", chinese.content.question + chinese.content.idea)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_and_their_products_come_out_to_the_last_block(kind: str) -> None:
+    found = equations(kind)
+    for name in ("blocks", "blocks_per_request", "tokens", "wanted_blocks"):
+        if name in found and found[name].substituted:
+            assert evaluated(found[name].substituted) == found[name].value, found[name].latex
+
+
+def test_layers_with_a_state_keep_blocks_of_their_groups() -> None:
+    # Qwen3-Next: 36 layers with a state in three groups of 12, two blocks each.
+    assert equations("hybrid")["request_fixed"].formula == r"a_{f} \times m_{r} \times b"
+    assert equations("hybrid")["request_fixed"].substituted.startswith(r"3 \times 2 \times")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_experiment_keeps_to_what_the_engine_takes(kind: str) -> None:
+    base = planned(kind)
+    for found in steps(kind):
+        if found.experiment is None:
+            continue
+        after = plan(found.experiment.scenario)
+        assert 0 < after.resolved.gpu_memory_utilization <= 1
+        if base.available_kv_bytes is not None and base.available_kv_bytes > 0:
+            assert after.available_kv_bytes is not None
+            assert after.available_kv_bytes > 0
+
+
+def test_what_does_not_fit_is_tried_on_enough_cards() -> None:
+    # 61 GiB of weights on cards of 24 GB: two hold 31 each, four 15.5.
+    one = step("too big", StepName.REQUESTS).experiment
+    assert one is not None
+    assert (one.field, one.value) == ("tensor_parallel_size", 4)
+
+
+def test_graphs_and_the_largest_peak_are_explained() -> None:
+    said = texts(step("fits", StepName.OVERHEADS))
+    assert "A graph is a recorded step." in said
+    assert "the largest counts, not the sum" in said
+    assert "ACL graphs" in texts(step("ascend", StepName.OVERHEADS))
+    assert "ACL graphs" not in said
