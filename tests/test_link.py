@@ -287,7 +287,8 @@ def test_what_absent_means_is_frozen() -> None:
     assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
         "runner": "auto", "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None,
         "block_size": None, "enforce_eager": False, "max_cudagraph_capture_size": None,
-        "cudagraph_capture_sizes": None, "cudagraph_mode": None, "enable_prefix_caching": None, "enable_chunked_prefill": None,
+        "cudagraph_capture_sizes": None, "cudagraph_mode": None, "enable_prefix_caching": None,
+        "enable_chunked_prefill": None,
         "mamba_cache_mode": None, "mamba_block_size": None, "mamba_cache_dtype": "auto",
         "mamba_ssm_cache_dtype": "auto", "disable_hybrid_kv_cache_manager": False, "kernels_compiled": False,
         "enable_lora": False,
