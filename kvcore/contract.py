@@ -66,6 +66,8 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
             "block_size": resolved.block_size,
             "dtype": resolved.dtype,
             "kv_cache_dtype": resolved.kv_cache_dtype,
+            "max_cudagraph_capture_size": max(resolved.cudagraph_capture_sizes, default=0),
+            "cudagraph_mode": resolved.cudagraph_mode.value,
             "mamba_cache_mode": resolved.mamba_cache_mode,
             "gpu_memory_utilization": resolved.gpu_memory_utilization,
             "engine_version": resolved.engine_version,

@@ -171,3 +171,44 @@ def test_the_expected_lines_are_lines_that_the_log_reader_knows(version: str) ->
 
 def test_a_start_that_fails_prints_none_of_them() -> None:
     assert expected_log_lines(planned(tensor_parallel_size=1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "request_fields", "words"),
+    [
+        ("0.33.0", {"max_cudagraph_capture_size": 64}, ["--max-cudagraph-capture-size", "64"]),
+        ("0.11.1", {"max_cudagraph_capture_size": 64}, ["--max-cudagraph-capture-size", "64"]),
+        ("0.11.0", {"max_cudagraph_capture_size": 64}, ["--cuda-graph-sizes", "64"]),
+        ("0.9.2", {"max_cudagraph_capture_size": 64}, ["--cuda-graph-sizes", "64"]),
+        ("0.33.0", {"cudagraph_capture_sizes": [4, 1, 2]}, ["--cudagraph-capture-sizes", "1", "2", "4"]),
+        (
+            "0.11.0",
+            {"cudagraph_capture_sizes": [1, 2, 9000], "max_num_batched_tokens": 8192},
+            ["--compilation-config", '{"cudagraph_capture_sizes":[1,2]}'],
+        ),
+        (
+            "0.8.5",
+            {"cudagraph_capture_sizes": [1, 2]},
+            ["--compilation-config", '{"cudagraph_capture_sizes":[1,2]}'],
+        ),
+        ("0.33.0", {"cudagraph_mode": "FULL"}, ["--compilation-config", '{"cudagraph_mode":"FULL"}']),
+        ("0.33.0", {}, []),
+    ],
+)
+def test_graph_flags_are_those_of_the_release(
+    version: str, request_fields: dict[str, Any], words: list[str]
+) -> None:
+    start = planned(engine_version=version, **request_fields)
+    behind = shlex.split(launch_command(start))[3:]
+    given = [*FLAGS]
+    if tokens := request_fields.get("max_num_batched_tokens"):
+        given += ["--max-num-batched-tokens", str(tokens)]
+    assert behind == [*given, *words]
+
+
+def test_a_list_of_sizes_is_a_list_in_a_config_file() -> None:
+    written = yaml.safe_load(artefact(Artefact.YAML, planned(cudagraph_capture_sizes=[1, 2, 4])))
+    assert written["cudagraph-capture-sizes"] == [1, 2, 4]
+    compose = yaml.safe_load(artefact(Artefact.COMPOSE, planned(cudagraph_capture_sizes=[1, 2, 4])))
+    command = compose["services"]["vllm"]["command"]
+    assert command[command.index("--cudagraph-capture-sizes") :][1:4] == ["1", "2", "4"]

@@ -16,7 +16,7 @@ import yaml
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.plan import Plan
-from kvcore.present.launch import launch_arguments, launch_environment, launch_program
+from kvcore.present.launch import launch_arguments, launch_environment, launch_program, launch_words
 from kvcore.scenario import Engine
 
 PORT: Final = 8000
@@ -61,10 +61,7 @@ def _command(plan: Plan, every_flag: bool) -> str:
     arguments = launch_arguments(plan, every_flag=every_flag)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
     parts = [shlex.join([*launch_program(plan), plan.scenario.model])]
-    parts += [
-        shlex.join([f"--{name}"] if value is True else [f"--{name}", str(value)])
-        for name, value in arguments.items()
-    ]
+    parts += [shlex.join(launch_words(name, value)) for name, value in arguments.items()]
     return "\n".join([*lines, " \\\n  ".join(parts)]) + "\n"
 
 
@@ -73,13 +70,17 @@ def _yaml(plan: Plan, every_flag: bool) -> str:
     comment = "".join(
         f"# export {name}={shlex.quote(value)}\n" for name, value in launch_environment(plan).items()
     )
-    return comment + _dump({"model": plan.scenario.model, **launch_arguments(plan, every_flag=every_flag)})
+    arguments = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in launch_arguments(plan, every_flag=every_flag).items()
+    }
+    return comment + _dump({"model": plan.scenario.model, **arguments})
 
 
 def _argv(plan: Plan, every_flag: bool) -> list[str]:
     argv = ["--model", plan.scenario.model]
     for name, value in launch_arguments(plan, every_flag=every_flag).items():
-        argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        argv += launch_words(name, value)
     return argv
 
 

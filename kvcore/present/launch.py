@@ -7,12 +7,15 @@ import shlex
 from typing import Any
 
 from kvcore.engine.pooling import runner_flag
+from kvcore.engine.versions import switches_of
 from kvcore.plan import Plan
 from kvcore.scenario import AUTO, Engine, Parallel, Runner, Scenario
 
 
 def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
-    """Flag names without dashes -> values; True for switches. Only what the scenario sets, unless `every_flag`.
+    """Flag names without dashes -> values; True for switches, a tuple for several words.
+
+    Only what the scenario sets, unless `every_flag`.
 
     The model is not among them. Order is that of the sidebar, the same in every artefact.
     """
@@ -29,6 +32,7 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
         "max-num-batched-tokens": scenario.max_num_batched_tokens,
         "block-size": scenario.block_size,
         "enforce-eager": scenario.enforce_eager or None,
+        **_graphs(plan),
         **_switch("enable-prefix-caching", scenario.enable_prefix_caching),
         **_switch("enable-chunked-prefill", scenario.enable_chunked_prefill),
         "mamba-cache-mode": scenario.mamba_cache_mode,
@@ -84,8 +88,41 @@ def _runner(plan: Plan) -> dict[str, str]:
     return {flag: value}
 
 
+def _graphs(plan: Plan) -> dict[str, Any]:
+    """The flags about CUDA graphs that the release has; what has none goes into `--compilation-config`.
+
+    A list then holds what is left of it: before 0.11.1 a size above the batch stops the start.
+
+    Source: vllm/engine/arg_utils.py (0.8.5, 0.9.2, 0.11.0, 0.11.1), vllm/v1/worker/gpu_model_runner.py:_dummy_run
+    (0.8.5, 0.11.0).
+    """
+    scenario, flag = plan.scenario, switches_of(plan.resolved.version).graph_size_flag
+    flags: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    largest, sizes = scenario.max_cudagraph_capture_size, scenario.cudagraph_capture_sizes
+    if flag == "--max-cudagraph-capture-size":
+        flags["cudagraph-capture-sizes"] = sizes
+    elif sizes is not None:
+        config["cudagraph_capture_sizes"] = plan.resolved.cudagraph_capture_sizes or sizes
+    if scenario.cudagraph_mode is not None:
+        config["cudagraph_mode"] = scenario.cudagraph_mode
+    return {flag.removeprefix("--"): largest, **flags, "compilation-config": _json(config or None)}
+
+
 def _switch(name: str, wanted: bool | None) -> dict[str, bool]:
     return {} if wanted is None else {name if wanted else f"no-{name}": True}
+
+
+def launch_words(name: str, value: object) -> list[str]:
+    """One flag of `launch_arguments` as words of a command.
+
+    Example:
+        >>> launch_words("enforce-eager", True), launch_words("cudagraph-capture-sizes", (1, 2))
+        (['--enforce-eager'], ['--cudagraph-capture-sizes', '1', '2'])
+    """
+    if value is True:
+        return [f"--{name}"]
+    return [f"--{name}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
 
 
 def launch_environment(plan: Plan) -> dict[str, str]:
@@ -108,7 +145,7 @@ def launch_command(plan: Plan) -> str:
     environment = [f"{name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
     argv = [*launch_program(plan), plan.scenario.model]
     for name, value in launch_arguments(plan).items():
-        argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        argv += launch_words(name, value)
     return " ".join([*environment, shlex.join(argv)])
 
 
