@@ -10,21 +10,21 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from kvcore.errors import shorten
+from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
+from kvcore.evidence.log_graphs import LISTS, GraphValue, graph_flags, logged_graphs
 from kvcore.evidence.log_text import LogText, message_of
-from kvcore.evidence.startup_log import FlagLine, LogFlags
+from kvcore.evidence.startup_log import FlagLine, LogFlags, LoggedGraphs
 from kvcore.scenario import Runner, SpeculativeConfig
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
 MAX_ARGUMENT_LINES: Final = 32
 """Argument lines of one start that are read; each API server prints one."""
 MAX_COMMAND_LINES: Final = 48
-MAX_VALUE_CHARACTERS: Final = 4096
 
-_OPENING: Final = {"(": ")", "[": "]", "{": "}"}
 _WHOLE: Final = re.compile(r"-?\d{1,18}")
 _DECIMAL: Final = re.compile(r"\d{0,12}\.?\d{0,12}(?:[eE]-?\d{1,2})?")
 _WORD: Final = re.compile(r"[a-z][a-z0-9_\-]{0,39}")
@@ -34,13 +34,13 @@ _HUMAN_FACTORS: Final = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10
 POOLING_TASKS: Final = frozenset({"embed", "embedding", "classify", "score", "reward", "encode"})
 """Source: vllm/config.py:_RUNNER_TASKS (0.8.5, 0.9.2)."""
 
-Value = int | float | str | bool | SpeculativeConfig | Mapping[str, int]
+Value = int | float | str | bool | SpeculativeConfig | Mapping[str, int] | tuple[int, ...]
 Reader = Callable[[str], Value | None]
 
 
 def _whole(low: int, high: int) -> Reader:
     def read(text: str) -> int | None:
-        text = _unquoted(text)
+        text = unquoted(text)
         if _WHOLE.fullmatch(text) is None:
             return None
         value = int(text)
@@ -51,7 +51,7 @@ def _whole(low: int, high: int) -> Reader:
 
 def _decimal(low: float, high: float) -> Reader:
     def read(text: str) -> float | None:
-        text = _unquoted(text)
+        text = unquoted(text)
         if not any(c.isdigit() for c in text[:1] + text[1:2]) or _DECIMAL.fullmatch(text) is None:
             return None
         value = float(text)
@@ -62,7 +62,7 @@ def _decimal(low: float, high: float) -> Reader:
 
 def _length(text: str) -> int | None:
     """A context length; `auto` and -1 let the engine choose."""
-    text = _unquoted(text)
+    text = unquoted(text)
     if text in ("auto", "-1"):
         return -1
     human = _HUMAN.fullmatch(text)
@@ -73,7 +73,7 @@ def _length(text: str) -> int | None:
 
 
 def _size(text: str) -> int | None:
-    text = _unquoted(text)
+    text = unquoted(text)
     human = _HUMAN.fullmatch(text)
     if human is not None:
         text = str(int(float(human[1]) * _HUMAN_FACTORS[human[2]]))
@@ -82,14 +82,14 @@ def _size(text: str) -> int | None:
 
 
 def _switch(text: str) -> bool | None:
-    return {"True": True, "true": True, "False": False, "false": False}.get(_unquoted(text))
+    return {"True": True, "true": True, "False": False, "false": False}.get(unquoted(text))
 
 
 def _word(text: str) -> str | None:
     """A value of an enumeration: `torch.bfloat16` and `<CacheDType.FP8:'fp8'>` are what they name."""
-    text = _unquoted(text)
+    text = unquoted(text)
     if text.startswith("<") and ":" in text:
-        text = _unquoted(text.rstrip(">").partition(":")[2])
+        text = unquoted(text.rstrip(">").partition(":")[2])
     text = text.removeprefix("torch.")
     return text if _WORD.fullmatch(text) and text not in ("none", "null") else None
 
@@ -109,10 +109,10 @@ def _runner(text: str) -> str | None:
 
 def _limits(text: str) -> Mapping[str, int] | None:
     limits: dict[str, int] = {}
-    for name, value in _pairs(_unquoted(text)):
+    for name, value in pairs(unquoted(text)):
         if name not in ("image", "video", "audio"):
             continue
-        inner = dict(_pairs(value)).get("count", value) if value.startswith("{") else value
+        inner = dict(pairs(value)).get("count", value) if value.startswith("{") else value
         count = _whole(0, 100_000)(inner)
         if isinstance(count, int):
             limits[name] = count
@@ -120,8 +120,8 @@ def _limits(text: str) -> Mapping[str, int] | None:
 
 
 def _speculative(text: str) -> SpeculativeConfig | None:
-    text = _unquoted(text)
-    values = dict(_pairs(text))
+    text = unquoted(text)
+    values = dict(pairs(text))
     method = _word(values.get("method", ""))
     model = _text(values.get("model", ""))
     if method is None:
@@ -139,7 +139,7 @@ def _speculative(text: str) -> SpeculativeConfig | None:
 
 
 def _text(text: str) -> str | None:
-    text = _unquoted(text)
+    text = unquoted(text)
     return shorten(text, 400) if text and text not in ("None", "null") and text.isprintable() else None
 
 
@@ -210,19 +210,22 @@ class LoggedArguments:
     model: str | None
     env: Mapping[str, str]
     resolved_quantization: str | None
+    graphs: LoggedGraphs | None = None
 
 
 def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     """The engine arguments between two offsets of a log.
 
-    What the person asked for (arguments, command) stands above what the engine resolved (config line).
+        What the person asked for (arguments, command) stands above what the engine resolved (config line).
 
-    Example:
-        >>> from kvcore.evidence.log_text import clean_log
-        >>> log = clean_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
-        >>> found = read_flags(log, 0, len(log.text))
-        >>> found.model, found.flags.max_model_len
-        ('Qwen/Qwen3-8B', 8192)
+        Example:
+            >>> from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
+    from kvcore.evidence.log_graphs import LISTS, GraphValue, graph_flags, logged_graphs
+    from kvcore.evidence.log_text import clean_log
+            >>> log = clean_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
+            >>> found = read_flags(log, 0, len(log.text))
+            >>> found.model, found.flags.max_model_len
+            ('Qwen/Qwen3-8B', 8192)
     """
     asked: dict[str, Value] = {}
     resolved: dict[str, Value] = {}
@@ -230,25 +233,27 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     resolved_models: list[str] = []
     lines: list[FlagLine] = []
     resolved_quantization: str | None = None
+    graphs: dict[str, GraphValue] = {}
+    asked_graphs: dict[str, GraphValue] = {}
 
     def keep(kind: str, offset: int) -> None:
         lines.append(FlagLine(kind=kind, line_number=log.line_number(offset), line=log.line(offset)))
 
     for offset, words in _commands(log, start, end):
         keep("command", offset)
-        _take(words, asked, models)
+        _take(words, asked, models, asked_graphs)
     for kind, anchor, closing in _LINES:
         for offset in _occurrences(log.text, anchor, start, end):
             keep(kind, offset)
             inside = log.text[offset + len(anchor) : offset + len(anchor) + MAX_ARGUMENT_CHARACTERS]
-            _take(_fields(inside, closing), asked, models)
+            _take(cut_fields(inside, closing), asked, models, asked_graphs)
     for offset in _occurrences(log.text, _CONFIG, start, end):
         keep("config", offset)
         begin = offset + len(_CONFIG) - len("model=")
-        fields = list(_fields(log.text[begin : begin + MAX_ARGUMENT_CHARACTERS], ""))
+        fields = list(cut_fields(log.text[begin : begin + MAX_ARGUMENT_CHARACTERS], ""))
         method = next((_word(value) for name, value in fields if name == "quantization"), None)
         resolved_quantization = method or resolved_quantization
-        _take((pair for pair in fields if pair[0] != "quantization"), resolved, resolved_models)
+        _take((pair for pair in fields if pair[0] != "quantization"), resolved, resolved_models, graphs)
     env: dict[str, str] = {}
     for anchor in ("ASCEND_TOTAL_MEMORY_GB", "vLLM_MODEL_MEMORY_USE_GB"):
         for offset in _occurrences(log.text, anchor, start, end):
@@ -261,7 +266,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
             resolved.setdefault("kernels_compiled", compiled)
             if lines:
                 keep("compilation", offset)
-    flags = {**resolved, **asked}
+    flags = {**resolved, **asked, **asked_graphs}
     models += resolved_models
     return LoggedArguments(
         flags=LogFlags(**flags),  # type: ignore[arg-type]
@@ -269,6 +274,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         model=models[0] if models else None,
         env=env,
         resolved_quantization=resolved_quantization,
+        graphs=logged_graphs(graphs),
     )
 
 
@@ -282,9 +288,15 @@ def _occurrences(text: str, anchor: str, start: int, end: int) -> Iterator[int]:
         at += len(anchor)
 
 
-def _take(fields: Iterator[tuple[str, str]], flags: dict[str, Value], models: list[str]) -> None:
+def _take(
+    fields: Iterator[tuple[str, str]],
+    flags: dict[str, Value],
+    models: list[str],
+    graphs: dict[str, GraphValue],
+) -> None:
     """Keeps the fields whose value is of the flag's kind."""
     for raw, value in fields:
+        graphs |= graph_flags(raw, value)
         name = _NAMES.get(raw, raw)
         if name in ("model", "model_tag"):
             model = _text(value)
@@ -296,61 +308,6 @@ def _take(fields: Iterator[tuple[str, str]], flags: dict[str, Value], models: li
         read = reader(value)
         if read is not None:
             flags[name] = read
-
-
-def _fields(text: str, closing: str) -> Iterator[tuple[str, str]]:
-    """Names and values of `name=value` or `'name':value`, cut at the commas of the outermost level.
-
-    Ends at `closing` on that level, or with the text.
-    """
-    depth: list[str] = []
-    quote = ""
-    escaped = False
-    begin = 0
-    for at, character in enumerate(text):
-        if quote:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == quote:
-                quote = ""
-        elif character in "'\"":
-            quote = character
-        elif character in _OPENING:
-            depth.append(_OPENING[character])
-        elif depth:
-            if character == depth[-1]:
-                depth.pop()
-        elif character == "," or (closing and character == closing):
-            yield _pair(text[begin:at])
-            begin = at + 1
-            if character != ",":
-                return
-    if not closing and not quote and not depth:
-        yield _pair(text[begin:])
-
-
-def _pair(text: str) -> tuple[str, str]:
-    """A field's name without quotes, and its value."""
-    if text[:1] in ("'", '"'):
-        name, _, value = text[1:].partition(text[0])
-        return name, value.removeprefix(":")
-    name, _, value = text.partition("=")
-    return name, value
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """The fields of a dictionary, or of a dataclass as it prints itself."""
-    opening = min((at for at in (text.find("{"), text.find("(")) if at >= 0), default=-1)
-    if opening >= 0 and len(text) <= MAX_VALUE_CHARACTERS:
-        yield from _fields(text[opening + 1 :], _OPENING[text[opening]])
-
-
-def _unquoted(text: str) -> str:
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1].replace('\\"', '"')
-    return text
 
 
 def _commands(log: LogText, start: int, end: int) -> Iterator[tuple[int, Iterator[tuple[str, str]]]]:
@@ -398,6 +355,8 @@ def _command_fields(words: list[str]) -> Iterator[tuple[str, str]]:
         name, _, value = word.lstrip("-\u2013\u2014").partition("=")
         name = name.replace("-", "_").replace(".", "_")
         following = words[at + 1] if at + 1 < len(words) else ""
+        if not value and name in LISTS:
+            value = ",".join(takewhile(str.isdigit, words[at + 1 :]))
         if not value and following and (following[0] not in "-\u2013\u2014" or following == "-1"):
             value = following
         if not value:

@@ -11,7 +11,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
 from kvcore.evidence.log_result import log_result
 from kvcore.evidence.logs import request_from
-from kvcore.evidence.recognized import find_logged_model, scenario_from_log
+from kvcore.evidence.recognized import find_logged_model, scenario_from_log, with_logged_graphs
 from kvcore.evidence.startup_log import StartupLog
 from kvcore.plan import Plan, plan
 from kvcore.request import scenario_from_request
@@ -46,6 +46,7 @@ def _planned(log: StartupLog, config: Mapping[str, Any] | None) -> Plan:
         return plan(scenario_from_log(log).scenario)
     entry = find_logged_model(log.model)
     scenario = scenario_from_request({**request_from(log).as_request(), "config": config})
+    scenario = with_logged_graphs(scenario, log)
     return plan(replace(scenario, model=entry.id) if entry is not None else scenario)
 
 

@@ -114,6 +114,7 @@ def _start(
         flag_lines=arguments.lines,
         env=arguments.env,
         resolved_quantization=arguments.resolved_quantization,
+        graphs=arguments.graphs,
         figures=figures,
         ranks=ranked.ranks,
         worst_rank=ranked.worst,

@@ -8,9 +8,10 @@ from typing import Final
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
-from kvcore.errors import CatalogueError, ScenarioError
+from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
 from kvcore.evidence.logs import request_from
 from kvcore.evidence.startup_log import LogScenario, StartupLog
+from kvcore.plan import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Engine, Measured, Parallel, Scenario
@@ -59,7 +60,7 @@ def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recog
         request |= {"model": at_hand.model, "config": dict(at_hand.config.raw)}
     scenario = scenario_from_request({name: value for name, value in request.items() if value is not None})
     if at_hand is None:
-        return Recognized(scenario=scenario)
+        return Recognized(scenario=with_logged_graphs(scenario, log))
     if entry is None:
         scenario = replace(
             scenario, model=at_hand.model, config=at_hand.config, checkpoint=at_hand.checkpoint
@@ -76,7 +77,7 @@ def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recog
         scenario = _over(at_hand, scenario, given)
         borrowed.append("flags")
     return Recognized(
-        scenario=scenario,
+        scenario=with_logged_graphs(scenario, log),
         borrowed=tuple(borrowed),
         unknown_model=log.model if entry is None and log.model is not None else "",
     )
@@ -126,3 +127,24 @@ def _over(at_hand: Scenario, read: Scenario, given: LogScenario) -> Scenario:
         measured=Measured(),
         **plain,
     )
+
+
+def with_logged_graphs(scenario: Scenario, log: StartupLog) -> Scenario:
+    """`scenario` with the sizes and the mode that the log's engine resolved, where its plan would capture others.
+
+    Flags of the person that lead to the same stay as they are. What cannot be planned so stays as it is.
+    """
+    graphs = log.graphs
+    if graphs is None or scenario.enforce_eager:
+        return scenario
+    try:
+        resolved = plan(scenario).resolved
+        changed = scenario
+        if graphs.mode not in (None, resolved.cudagraph_mode):
+            changed = replace(changed, cudagraph_mode=graphs.mode)
+        if graphs.sizes != resolved.cudagraph_capture_sizes:
+            changed = replace(changed, max_cudagraph_capture_size=None, cudagraph_capture_sizes=graphs.sizes)
+        plan(changed)
+    except KvPlannerError:
+        return scenario
+    return changed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from kvcore.errors import Notice
-from kvcore.scenario import Engine, Measured, SpeculativeConfig
+from kvcore.scenario import CudagraphMode, Engine, Measured, SpeculativeConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +112,9 @@ class LogFlags:
     max_num_batched_tokens: int | None = None
     block_size: int | None = None
     enforce_eager: bool | None = None
+    max_cudagraph_capture_size: int | None = None
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    cudagraph_mode: str | None = None
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     mamba_cache_mode: str | None = None
@@ -135,6 +138,14 @@ class LogFlags:
         if self.tensor_parallel_size is None and self.pipeline_parallel_size is None:
             return None
         return (self.tensor_parallel_size or 1) * (self.pipeline_parallel_size or 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedGraphs:
+    """CUDA graphs as the engine resolved them: sizes in tokens, ascending, and the mode where the line names it."""
+
+    sizes: tuple[int, ...]
+    mode: CudagraphMode | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,6 +236,8 @@ class StartupLog:
     env: Mapping[str, str] = field(default_factory=dict)
     resolved_quantization: str | None = None
     """Method of the checkpoint, as the engine found it."""
+    graphs: LoggedGraphs | None = None
+    """What the engine's config line says is captured."""
     figures: EngineFigures = EngineFigures()
     ranks: tuple[RankFigures, ...] = ()
     worst_rank: RankFigures = RankFigures()
@@ -293,6 +306,8 @@ class LogScenario:
             )
         if self.flags.limit_mm_per_prompt is not None:
             request["limit_mm_per_prompt"] = dict(self.flags.limit_mm_per_prompt)
+        if self.flags.cudagraph_capture_sizes is not None:
+            request["cudagraph_capture_sizes"] = list(self.flags.cudagraph_capture_sizes)
         measured = _known({entry.name: getattr(self.measured, entry.name) for entry in fields(self.measured)})
         request["env"] = dict(self.env) or None
         request["measured"] = measured or None
