@@ -23,6 +23,7 @@ SMALLEST_USEFUL_LENGTH: Final = 256
 MOST_PAIRS: Final = 4
 LARGEST_SIZE: Final = 64
 """Of tensor parallel groups that are tried."""
+CAPTURE_SIZES: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 LARGER: Final = 1.1
 """A card counts as larger from a tenth more memory on: less is another board of the same kind."""
 
@@ -45,8 +46,8 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     """Every single change that mends `broken`, the cheapest in side effects first; empty when none does.
 
     Order: a second start, fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no
-    prefix caching of recurrent states, fewer sequences in the profile run, no graphs, the next tensor parallel size,
-    fp8 weights, a larger card.
+    prefix caching of recurrent states, fewer sequences in the profile run, fewer graphs, no graphs, the next tensor
+    parallel size, fp8 weights, a larger card.
     """
     knobs = _WEIGHT_KNOBS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _KNOBS
     return tuple(fix for knob in knobs for fix in knob(broken))
@@ -191,6 +192,20 @@ def _fewer_sequences(broken: Plan) -> Iterator[Fix]:
     yield from _first("max_num_seqs", ((n, _try(broken.scenario, max_num_seqs=n)) for n in sizes))
 
 
+def _fewer_graphs(broken: Plan) -> Iterator[Fix]:
+    """The largest captured batch, halved until it mends; a list of sizes is not touched."""
+    resolved = broken.resolved
+    now = max(resolved.cudagraph_capture_sizes, default=0)
+    sizes = [n for n in CAPTURE_SIZES if resolved.num_speculative_tokens < n < now]
+    if broken.scenario.cudagraph_capture_sizes is not None or not sizes:
+        return
+    if _try(broken.scenario, max_cudagraph_capture_size=sizes[-1]) is not None:
+        yield from _first(
+            "max_cudagraph_capture_size",
+            ((n, _try(broken.scenario, max_cudagraph_capture_size=n)) for n in sizes),
+        )
+
+
 def _no_graphs(broken: Plan) -> Iterator[Fix]:
     if not broken.resolved.enforce_eager:
         yield from _first("enforce_eager", iter([(True, _try(broken.scenario, enforce_eager=True))]))
@@ -241,6 +256,7 @@ _KNOBS: Final = (
     _more_utilization,
     _no_prefix_caching,
     _fewer_sequences,
+    _fewer_graphs,
     _no_graphs,
     _more_tensor_parallel,
     _fp8_weights,

@@ -194,6 +194,8 @@ def fix_label(fix: Fix, t: Words) -> str:
             return t("At most {value} sequences", value=value)
         case "max_num_batched_tokens":
             return t("At most {value} batched tokens", value=count(float(value)))
+        case "max_cudagraph_capture_size":
+            return t("CUDA graphs of at most {value} tokens", value=count(float(value)))
         case "enforce_eager":
             return t("No CUDA graphs")
         case "kernels_compiled":
