@@ -391,3 +391,43 @@ class TestRecurrentStates:
     def test_other_models_are_not_asked(self) -> None:
         keys = {box.key for box in open_app(WORKED).selectbox}
         assert not {"mamba_cache_mode", "mamba_ssm_cache_dtype", "enable_prefix_caching"} & keys
+
+
+class TestGraphs:
+    PARAMS: ClassVar = {
+        "model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "engine_version": "0.32.0", "max_model_len": "8192",
+    }  # fmt: skip
+
+    def test_the_maximum_is_set_in_the_sidebar_and_goes_into_link_and_command(self) -> None:
+        app = open_app(self.PARAMS)
+        box = app.number_input(key="max_cudagraph_capture_size")
+        assert (box.value, box.placeholder) == (None, "512 by default")
+        before = metrics(app)["Requests at once"]
+        checked(box.set_value(8).run())
+        assert params(app)["max_cudagraph_capture_size"] == "8"
+        assert "--max-cudagraph-capture-size 8" in "".join(code.value for code in app.code)
+        assert metrics(app)["Requests at once"] != before
+
+    def test_a_list_is_shown_and_replaced(self) -> None:
+        app = open_app(self.PARAMS | {"cudagraph_capture_sizes": "1,2,4"})
+        assert "Captured are the sizes of a list: 1, 2, 4." in seen(app)
+        checked(app.number_input(key="max_cudagraph_capture_size").set_value(16).run())
+        written = params(app)
+        assert written["max_cudagraph_capture_size"] == "16"
+        assert "cudagraph_capture_sizes" not in written
+
+    def test_the_mode_too(self) -> None:
+        app = open_app(self.PARAMS)
+        checked(app.selectbox(key="cudagraph_mode").select("PIECEWISE").run())
+        assert params(app)["cudagraph_mode"] == "PIECEWISE"
+        checked(app.selectbox(key="cudagraph_mode").select("auto").run())
+        assert "cudagraph_mode" not in params(app)
+
+    def test_a_release_without_the_flags_offers_none(self) -> None:
+        app = open_app(self.PARAMS | {"engine_version": "0.8.5"})
+        assert "max_cudagraph_capture_size" not in {box.key for box in app.number_input}
+        assert "cudagraph_mode" not in {box.key for box in app.selectbox}
+
+    def test_a_refusal_is_said(self) -> None:
+        app = open_app(self.PARAMS | {"cudagraph_capture_sizes": "1,2,4", "max_cudagraph_capture_size": "8"})
+        assert "should be consistent with the max value of cudagraph_capture_sizes" in seen(app)

@@ -115,3 +115,9 @@ def test_lengths_reach_past_the_models_limit_and_hold_it() -> None:
     assert 40960 in lengths
     assert max(lengths) > 40960
     assert list(lengths) == sorted(set(lengths))
+
+
+def test_a_maximum_of_graphs_replaces_a_list_of_sizes() -> None:
+    listed = with_field(START, "cudagraph_capture_sizes", (1, 2, 4))
+    changed = with_field(listed, "max_cudagraph_capture_size", 16)
+    assert (changed.max_cudagraph_capture_size, changed.cudagraph_capture_sizes) == (16, None)

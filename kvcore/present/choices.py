@@ -114,6 +114,18 @@ def can_restart(scenario: Scenario, planned: Plan | None) -> bool:
     return memory is not None and restart_gain_bytes(memory.activations) > 0
 
 
+def takes_flag(scenario: Scenario, field: str) -> bool:
+    """Whether the release of `scenario` has the flag of that field at all.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> old = scenario_from_request({"model": "Qwen/Qwen3-8B", "engine_version": "0.8.5"})
+        >>> takes_flag(old, "max_cudagraph_capture_size")
+        False
+    """
+    return is_available(field, "", planned_release(scenario).version)
+
+
 def mamba_cache_modes(scenario: Scenario) -> tuple[str, ...]:
     """What `--mamba-cache-mode` takes in the release of `scenario`, after `auto`, which leaves the flag out.
 

@@ -47,6 +47,9 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field == "accelerator.memory_gib":
         return _with_memory(scenario, value)
     changes: dict[str, Any] = {field: value}
+    if field == "max_cudagraph_capture_size":
+        # A list and another maximum stop the start; what the person sets last stands.
+        changes["cudagraph_capture_sizes"] = None
     if field in _PARALLEL:
         return replace(scenario, parallel=replace(scenario.parallel, **changes))
     if field in _MEASURED:

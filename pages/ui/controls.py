@@ -14,7 +14,7 @@ from kvcore.present import choices, edit
 from kvcore.present.text import Words, short_tokens
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Engine, Runner
-from pages.ui import model_source, state
+from pages.ui import graph_controls, model_source, state
 from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
 
@@ -223,6 +223,7 @@ def _more(plan: Plan | None, t: Words) -> None:
     )
     _optional("block_size", t("Block size (tokens)"), scenario.block_size, 1 << 20, resolved, t)
     _switch("enforce_eager", t("No CUDA graphs (eager)"), scenario.enforce_eager)
+    graph_controls.controls(plan, t)
     if choices.keeps_recurrent_states(scenario):
         _recurrent_states(plan, t)
     if choices.can_restart(scenario, plan):
