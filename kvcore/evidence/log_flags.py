@@ -216,16 +216,14 @@ class LoggedArguments:
 def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     """The engine arguments between two offsets of a log.
 
-        What the person asked for (arguments, command) stands above what the engine resolved (config line).
+    What the person asked for (arguments, command) stands above what the engine resolved (config line).
 
-        Example:
-            >>> from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
-    from kvcore.evidence.log_graphs import LISTS, GraphValue, graph_flags, logged_graphs
-    from kvcore.evidence.log_text import clean_log
-            >>> log = clean_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
-            >>> found = read_flags(log, 0, len(log.text))
-            >>> found.model, found.flags.max_model_len
-            ('Qwen/Qwen3-8B', 8192)
+    Example:
+        >>> from kvcore.evidence.log_text import clean_log
+        >>> log = clean_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
+        >>> found = read_flags(log, 0, len(log.text))
+        >>> found.model, found.flags.max_model_len
+        ('Qwen/Qwen3-8B', 8192)
     """
     asked: dict[str, Value] = {}
     resolved: dict[str, Value] = {}
