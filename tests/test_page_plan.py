@@ -9,7 +9,9 @@ from typing import ClassVar
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.plan import plan
 from kvcore.present import link
+from kvcore.present.launch import launch_command
 from kvcore.present.text import DASH
 from pages.ui import model_source
 from tests.test_hub import StandIn, stand_in
@@ -404,8 +406,9 @@ class TestGraphs:
         assert (box.value, box.placeholder) == (None, "512 by default")
         before = metrics(app)["Requests at once"]
         checked(box.set_value(8).run())
-        assert params(app)["max_cudagraph_capture_size"] == "8"
-        assert "--max-cudagraph-capture-size 8" in "".join(code.value for code in app.code)
+        written = params(app)
+        assert written["max_cudagraph_capture_size"] == "8"
+        assert "--max-cudagraph-capture-size 8" in launch_command(plan(link.decode(written).scenario))
         assert metrics(app)["Requests at once"] != before
 
     def test_a_list_is_shown_and_replaced(self) -> None:
