@@ -339,6 +339,36 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "FP8 KV cache is not supported by the attention backends on {name} (compute capability {capability}).",
         "set kv_cache_dtype to auto",
     ),
+    "nvfp4-kv-unsupported": Message(
+        "No attention backend of this release stores an NVFP4 KV cache of this model on {name} (compute capability "
+        "{capability}).",
+        "set kv_cache_dtype to fp8 or auto",
+    ),
+    "quantization-not-in-release": Message(
+        "Unknown quantization method: {method}. {version} does not have it: it came with {since}",
+        "choose a newer engine version, or a checkpoint in another format",
+    ),
+    "quantization-not-on-platform": Message(
+        "{method} quantization is currently not supported in {name}.",
+        "choose a checkpoint in another format, or another accelerator",
+    ),
+    "quantization-not-on-card": Message(
+        "The quantization method {method} is not supported for the current GPU. Minimum capability: {least}. "
+        "Current capability: {capability}.",
+        "choose a checkpoint in another format, or a newer card",
+    ),
+    "quantization-needs-package": Message(
+        "{version} reads {method} weights only with the package {package} installed beside it",
+        "add the package to the engine's environment or image, or choose another format",
+    ),
+    "block-size-not-in-release": Message(
+        "argument --block-size: {value} is not among the sizes that {version} takes: {taken}",
+        "choose one of them, or leave the flag out",
+    ),
+    "block-size-not-in-kernels": Message(
+        "block_size {value} is not supported: attention kernels take blocks of multiples of {multiple} tokens",
+        "choose a multiple of it, or leave the flag out",
+    ),
     "memory-overrun": Message(
         "the start takes {over} GiB more than the card has: {part} come on top of the budget",
         "lower gpu_memory_utilization",

@@ -19,6 +19,7 @@ from kvcore.present.text import Language, words
 from kvcore.request import scenario_from_request
 
 NEMOTRON = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4"
+NEMOTRON_NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
 QWEN = "Qwen/Qwen3.6-27B"
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 KIMI = "moonshotai/Kimi-K3"
@@ -93,7 +94,7 @@ def test_a_mode_that_does_not_hold_is_named(model: str, flags: dict[str, Any], c
          "mamba-block-without-prefix-caching"),
         (QWEN, "0.27.1", {"enable_chunked_prefill": False, "max_num_batched_tokens": 65_536},
          "align-without-chunked-prefill"),
-        (NEMOTRON, "0.16.0", {"mamba_cache_mode": "align", "speculative_config": {
+        (NEMOTRON_NANO, "0.16.0", {"mamba_cache_mode": "align", "speculative_config": {
             "method": "ngram", "num_speculative_tokens": 2}}, "align-with-speculation"),
         (NEMOTRON, "0.26.0", {"mamba_cache_mode": "align", "max_num_batched_tokens": 2048},
          "align-block-above-batch"),
@@ -163,7 +164,7 @@ def test_which_layers_take_a_dtype_for_states(model: str, version: str, dtypes: 
 
 def test_nemotron_before_0_13_keeps_states_in_the_dtype_of_the_model() -> None:
     """Source: vllm/model_executor/models/config.py:NemotronHForCausalLMConfig (0.12.0 without, 0.13.0 with)."""
-    before, after = (start(version=version).resolved for version in ("0.12.0", "0.13.0"))
+    before, after = (start(NEMOTRON_NANO, version).resolved for version in ("0.12.0", "0.13.0"))
     assert (before.mamba_ssm_cache_dtype, after.mamba_ssm_cache_dtype) == ("bfloat16", "")
 
 
@@ -208,7 +209,7 @@ def test_the_launch_command_has_them_only_where_set() -> None:
 
 
 def test_the_sidebar_offers_what_the_release_takes() -> None:
-    new, old = (start(version=version).scenario for version in ("0.33.0", "0.12.0"))
+    new, old = (start(NEMOTRON_NANO, version).scenario for version in ("0.33.0", "0.12.0"))
     assert mamba_cache_modes(new) == ("auto", "align")
     assert mamba_cache_modes(old) == ("auto",)
     assert mamba_dtypes("mamba_ssm_cache_dtype", new) == ("auto", "float32", "float16", "bfloat16")

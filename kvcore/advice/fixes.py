@@ -95,7 +95,7 @@ def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]
     if broken.resolved.gpu_memory_utilization < HIGHEST_ADVISED_UTILIZATION:
         share = HIGHEST_ADVISED_UTILIZATION
         turned.append(("gpu_memory_utilization", share, replace(scenario, gpu_memory_utilization=share)))
-    if broken.quantization.method == "" and scenario.quantization is None:
+    if broken.quantization.method == NOT_QUANTIZED and scenario.quantization is None:
         turned.append(("quantization", "fp8", replace(scenario, quantization="fp8")))
     for size in (parallel.tensor_parallel_size * factor for factor in (2, 4, 8)):
         if size <= LARGEST_SIZE:

@@ -8,10 +8,18 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kvcore.cache.capacity import Pool, Pools, plan_pools
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.backends import attention_kind, backend_row, capability_number, check_fp8
+from kvcore.engine.backends import (
+    attention_kind,
+    backend_row,
+    capability_number,
+    check_fp8,
+    check_nvfp4,
+    smallest_head_size,
+)
 from kvcore.engine.batch import batch_defaults
 from kvcore.engine.defaults import BFLOAT16_CAPABILITY, TURBOQUANT
 from kvcore.engine.partition import heads_per_rank
+from kvcore.engine.quantization_methods import check_quantization
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
@@ -115,11 +123,24 @@ class Sweeper:
         self, scenario: Scenario, architecture: Architecture, release: Release, own: Sequence[int]
     ) -> tuple[tuple[int, ...], ...]:
         """Cards on which every flag resolves to the same value and the experts are kept alike."""
-        attention = attention_kind(architecture)
-        key = (scenario.engine, scenario.engine_version, scenario.kv_cache_dtype, attention)
+        attention, head_size = attention_kind(architecture), smallest_head_size(architecture)
+        method = read_quantization(scenario.config, scenario.quantization).method
+        key = (
+            scenario.engine,
+            scenario.engine_version,
+            scenario.kv_cache_dtype,
+            attention,
+            head_size,
+            method,
+            scenario.quantization,
+        )
         if key not in self.groups:
             self.groups[key] = self.grouped(
-                own, lambda card: _flags_key(card, scenario.kv_cache_dtype, attention, release)
+                own,
+                lambda card: (
+                    _flags_key(card, scenario.kv_cache_dtype, attention, head_size, release),
+                    _takes_weights(card, method, scenario, release),
+                ),
             )
         alike = self.groups[key]
         if any(kernel_on(architecture, release.version, self.cards[index]) for index in own):
@@ -172,7 +193,9 @@ def _planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
         return Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
 
 
-def _flags_key(card: Accelerator, kv_cache_dtype: str, attention: str, release: Release) -> Hashable:
+def _flags_key(
+    card: Accelerator, kv_cache_dtype: str, attention: str, head_size: int, release: Release
+) -> Hashable:
     """What `resolve` takes from a card."""
     capability = capability_number(card)
     kinds = (attention, TURBOQUANT) if kv_cache_dtype.startswith(TURBOQUANT) else (attention,)
@@ -183,16 +206,29 @@ def _flags_key(card: Accelerator, kv_cache_dtype: str, attention: str, release: 
     )
     return (
         card.vendor is Vendor.NVIDIA and capability < BFLOAT16_CAPABILITY,
-        _takes_fp8(card, release),
+        _is_taken(lambda: check_fp8("fp8_e4m3", card, release.switches)),
+        _is_taken(lambda: check_nvfp4("nvfp4", attention, head_size, card, release.switches)),
         rows,
         capability // 10 if attention == "sparse" else capability // 10 == 10,
         batch_defaults(release.switches.batch_tiers, card),
     )
 
 
-def _takes_fp8(card: Accelerator, release: Release) -> bool:
+def _takes_weights(card: Accelerator, method: str, scenario: Scenario, release: Release) -> bool:
+    return _is_taken(
+        lambda: check_quantization(
+            method=method,
+            requested=scenario.quantization,
+            engine=scenario.engine,
+            accelerator=card,
+            version=release.version,
+        )
+    )
+
+
+def _is_taken(check: Callable[[], object]) -> bool:
     try:
-        check_fp8("fp8_e4m3", card, release.switches)
+        check()
     except KvPlannerError:
         return False
     return True

@@ -11,7 +11,13 @@ from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.versions import BackendRow, Switches, backend_rows
 from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import Architecture
-from kvcore.model.cache_state import CompressedLatent, LatentWindow, SparseIndexer
+from kvcore.model.cache_state import (
+    CompressedLatent,
+    FullAttention,
+    LatentWindow,
+    SlidingWindow,
+    SparseIndexer,
+)
 
 FP8_NAMES: Final = ("fp8", "fp8_e4m3", "fp8_inc")
 """Spellings of float8_e4m3fn. Source: vllm/utils/torch_utils.py:STR_DTYPE_TO_TORCH_DTYPE (0.32.0)."""
@@ -24,6 +30,12 @@ Source: vllm/model_executor/models/config.py (0.32.0).
 
 PACKING_BACKENDS: Final = ("FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
 """Sparse backends whose fp8 cache is fp8_ds_mla. Source: vllm/.../mla_attention.py (0.32.0)."""
+
+KERNEL_BLOCK: Final = 16
+"""Tokens of the smallest block of the attention kernels. Source: vllm/v1/attention/backends/flash_attn.py (0.8.5)."""
+
+NARROW_HEAD: Final = 64
+"""Elements of a head that the kernels before SM100 misread in nvfp4."""
 
 PREFIX_FAMILIES: Final = ("gemma3", "gemma4")
 """Model types whose images attend to each other in both directions.
@@ -90,7 +102,7 @@ def kv_storage_dtype(
 
     `auto` is what the checkpoint declares, else the model's dtype, but for sparse models on some cards.
 
-    Raises EngineRefusalError `fp8-kv-unsupported` for fp8 on a card that cannot store it.
+    Raises EngineRefusalError `fp8-kv-unsupported` or `nvfp4-kv-unsupported` for a card that cannot store it.
 
     Source: vllm/utils/torch_utils.py:kv_cache_dtype_str_to_dtype (0.32.0),
     vllm/model_executor/layers/attention/mla_attention.py:_canonicalize_sparse_mla_kv_cache_dtype (0.32.0).
@@ -104,6 +116,8 @@ def kv_storage_dtype(
         name = "fp8_e4m3"
     if name in ("fp8_e4m3", "fp8_e5m2"):
         check_fp8(name, accelerator, switches)
+    if name.startswith("nvfp4"):
+        check_nvfp4(name, attention, smallest_head_size(architecture), accelerator, switches)
     if attention == "sparse" and name.startswith("fp8"):
         by_backend = switches.sparse_fp8_layout == "by-backend"
         backend = backend_row(version, capability_number(accelerator), attention, True).backend
@@ -141,4 +155,66 @@ def check_fp8(name: str, accelerator: Accelerator, switches: Switches) -> None:
             value=name,
             name=accelerator.name,
             capability=f"{major}.{minor}" if accelerator.compute_capability else "unknown",
+        )
+
+
+@lru_cache(maxsize=4096)
+def smallest_head_size(architecture: Architecture) -> int:
+    """Elements of a key of the attention layer with the smallest heads; 0 without one."""
+    sizes = {
+        cache.head_size
+        for layer in dict.fromkeys(architecture.layers)
+        for cache in layer.caches
+        if isinstance(cache, FullAttention | SlidingWindow)
+    }
+    return min(sizes, default=0)
+
+
+def check_nvfp4(
+    name: str, attention: str, head_size: int, accelerator: Accelerator, switches: Switches
+) -> None:
+    """Refuses nvfp4 keys and values on a card, or for heads, that have no kernel for them.
+
+    Raises EngineRefusalError `nvfp4-kv-unsupported`.
+
+    Source: vllm/v1/attention/backends/flashinfer.py:FlashInferBackend.supports_kv_cache_dtype (0.31.0, 0.32.0),
+    FlashInferBackend.supports_combination (0.33.0).
+    """
+    major = accelerator.compute_capability[0] if accelerator.compute_capability else None
+    is_known = accelerator.vendor is not Vendor.NVIDIA or major is not None
+    families = (10,) if switches.nvfp4_kv_cache == "sm100" or head_size == NARROW_HEAD else (8, 9, 10, 12)
+    if is_known and name == "nvfp4" and (major not in families or attention not in ("plain", "prefix")):
+        raise EngineRefusalError(
+            "nvfp4-kv-unsupported",
+            field="kv_cache_dtype",
+            value=name,
+            name=accelerator.name,
+            capability=".".join(map(str, accelerator.compute_capability or ("unknown",))),
+        )
+
+
+def check_block_size(
+    block_size: int | None, version: Version, switches: Switches, *, runs_kernels: bool
+) -> None:
+    """Refuses a block size that the release's parser or, with `runs_kernels`, its attention kernels do not take.
+
+    Raises EngineRefusalError `block-size-not-in-release` or `block-size-not-in-kernels`.
+
+    Source: vllm/config/cache.py:BlockSize (0.17.1); get_supported_kernel_block_sizes of
+    vllm/v1/attention/backends/flash_attn.py, triton_attn.py, flex_attention.py (0.33.0), whose multiples count.
+    """
+    if block_size is None:
+        return
+    taken = switches.block_sizes.split()
+    if taken and str(block_size) not in taken:
+        raise EngineRefusalError(
+            "block-size-not-in-release",
+            field="block_size",
+            value=block_size,
+            version=version,
+            taken=", ".join(taken),
+        )
+    if runs_kernels and block_size % KERNEL_BLOCK:
+        raise EngineRefusalError(
+            "block-size-not-in-kernels", field="block_size", value=block_size, multiple=KERNEL_BLOCK
         )

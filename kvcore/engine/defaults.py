@@ -10,10 +10,17 @@ from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.availability import check_availability
-from kvcore.engine.backends import attention_kind, backend_row, capability_number, kv_storage_dtype
+from kvcore.engine.backends import (
+    attention_kind,
+    backend_row,
+    capability_number,
+    check_block_size,
+    kv_storage_dtype,
+)
 from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
 from kvcore.engine.graph_flags import Circumstances, captures
 from kvcore.engine.pooling import falls_back_to_v0, runner_notices, runner_of, scheduling_runner
+from kvcore.engine.quantization_methods import check_quantization
 from kvcore.engine.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
@@ -87,6 +94,20 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
             Notice(code="accelerator-assumed", field="accelerator", params={"name": accelerator.name})
         )
     notices += runner_notices(scenario, architecture, runner, version)
+    if release.is_exact:
+        notices += check_quantization(
+            method=quantization.method,
+            requested=scenario.quantization,
+            engine=scenario.engine,
+            accelerator=accelerator,
+            version=version,
+        )
+        check_block_size(
+            scenario.block_size,
+            version,
+            switches,
+            runs_kernels=not (is_v0 or traits.is_attention_free or traits.is_bidirectional),
+        )
     dtype = _dtype(scenario, architecture, accelerator, runner, notices)
     kv_cache_dtype = kv_storage_dtype(
         asked=scenario.kv_cache_dtype,

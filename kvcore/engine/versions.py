@@ -85,6 +85,10 @@ class Switches:
     """When a sparse MLA cache has the packed fp8_ds_mla layout: always, with-fp8, by-backend."""
     fp8_kv_cache: str
     """Which cards store fp8 keys and values: flash-attention (Hopper and SM100), sm80 (SM80 and later)."""
+    nvfp4_kv_cache: str
+    """Which cards store nvfp4 keys and values: sm100, sm80 (but for heads of 64 elements before SM100)."""
+    block_sizes: str
+    """What `--block-size` takes, space between; "" for any."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +130,11 @@ class Release:
     switches: Switches
     notices: tuple[Notice, ...] = ()
     """`engine-version-approximated` when another version was asked for."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no other version was asked for: what a development build refuses is not known."""
+        return not self.notices
 
 
 @lru_cache(maxsize=1024)

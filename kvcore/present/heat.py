@@ -38,6 +38,10 @@ REFUSAL_WORDS: Final[Mapping[str, str]] = {
     "fp8-kv-unsupported": msg("refused: fp8"),
     "bfloat16-unsupported": msg("refused: dtype"),
     "quantization-mismatch": msg("refused: weights"),
+    "quantization-not-in-release": msg("refused: weights"),
+    "quantization-not-on-card": msg("refused: weights"),
+    "quantization-not-on-platform": msg("refused: weights"),
+    "nvfp4-kv-unsupported": msg("refused: nvfp4"),
 }
 _WORDS: Final = {
     Verdict.WEIGHTS_DO_NOT_FIT: msg("too big"),

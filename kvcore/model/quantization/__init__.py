@@ -4,7 +4,7 @@
 `read.read_quantization` chooses the reader; `scheme.Quantization` is what the fold over weights asks.
 """
 
-from kvcore.model.quantization.read import read_quantization
+from kvcore.model.quantization.read import agree, read_quantization
 from kvcore.model.quantization.scheme import NOT_QUANTIZED, Quantization
 
-__all__ = ["NOT_QUANTIZED", "Quantization", "read_quantization"]
+__all__ = ["NOT_QUANTIZED", "Quantization", "agree", "read_quantization"]
