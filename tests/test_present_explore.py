@@ -7,7 +7,7 @@ from kvcore.advice.smallest import smallest
 from kvcore.advice.sweep import sweep
 from kvcore.advice.sweep_cell import Cell
 from kvcore.plan import Verdict
-from kvcore.present.heat import cell_sentence, cell_word, heat_map, short_name
+from kvcore.present.heat import cell_sentence, cell_word, heat_map, short_name, short_names
 from kvcore.present.matrix import (
     MEMORY_BANDS,
     Filters,
@@ -64,7 +64,7 @@ def test_the_map_draws_every_cell_once_and_hatches_what_fails() -> None:
             text in ("too big", "too<br>short", "too short") or "refused" in text for text in trace["text"]
         )
         assert fails <= ("pattern" in trace["marker"])
-    assert figure["layout"]["yaxis"]["ticktext"] == [short_name(card) for card, _ in rows]
+    assert figure["layout"]["yaxis"]["ticktext"] == short_names([card for card, _ in rows])
 
 
 def test_an_empty_map_is_a_figure() -> None:
@@ -76,6 +76,12 @@ def test_names_take_two_short_lines() -> None:
         lines = short_name(card).split("<br>")
         assert 1 <= len(lines) <= 2
         assert len(lines[0]) <= 20
+
+
+def test_no_two_rows_are_named_alike() -> None:
+    names = short_names(CARDS)
+    assert len(set(names)) == len(CARDS)
+    assert all(name.count("<br>") <= 1 for name in names)
 
 
 def test_filters() -> None:

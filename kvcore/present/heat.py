@@ -109,7 +109,7 @@ def heat_map(rows: Sequence[tuple[Accelerator, Sequence[Cell]]], t: Words) -> Fi
                 "ticks": "",
                 "tickfont": {"size": 12},
                 "tickvals": names,
-                "ticktext": [short_name(card) for card, _ in rows],
+                "ticktext": short_names([card for card, _ in rows]),
                 "type": "category",
                 "categoryorder": "array",
                 "categoryarray": names,
@@ -136,6 +136,25 @@ def short_name(card: Accelerator) -> str:
         else:
             lines.append(word)
     return "<br>".join(lines)
+
+
+def short_names(cards: Sequence[Accelerator]) -> list[str]:
+    """The short names of `cards`; where two would be alike, with what the bracket of the long name says.
+
+    Example:
+        >>> from kvcore.catalogue import find_accelerator
+        >>> short_names([find_accelerator("Ascend-310P3-24GB"), find_accelerator("Ascend-310P3-Duo-48GB")])
+        ['Ascend 310P3<br>Atlas 300I Pro', 'Ascend 310P3<br>Atlas 300I Duo']
+    """
+    names = [short_name(card) for card in cards]
+    return [
+        f"{name}<br>{_in_brackets(card)}" if names.count(name) > 1 and _in_brackets(card) else name
+        for name, card in zip(names, cards, strict=True)
+    ]
+
+
+def _in_brackets(card: Accelerator) -> str:
+    return card.name.partition(" (")[2].rstrip(")").partition(",")[0]
 
 
 def _two_lines(word: str) -> str:
