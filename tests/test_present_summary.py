@@ -113,3 +113,22 @@ def test_a_model_that_keeps_nothing_of_a_request_has_no_concurrency() -> None:
     assert sentence.text.startswith("Fits: nothing is kept of a request, and +")
     first = summary.cards(plan, None, explain.figures(plan), EN)[0]
     assert (first.value, first.note) == (DASH, "nothing is kept of a request")
+
+
+def test_max_num_seqs_bounds_the_requests_that_run_at_once() -> None:
+    plan = present_plans.request(accelerator="H200-141GB", max_model_len=512, max_num_seqs=16)
+    assert plan.cache is not None
+    assert plan.cache.max_concurrency > 100
+    text = summary.verdict_sentence(plan, EN).text
+    assert text.startswith("Fits: 16 concurrent requests of 512 tokens per replica (max_num_seqs)")
+    assert f"would hold {int(plan.cache.max_concurrency)}," in text
+    card = cards(plan)["Requests at once"]
+    assert card.value == "16"
+    assert card.note.startswith("per replica, by max_num_seqs; the KV cache holds ")
+    assert summary.requests_at_once(plan) == 16
+
+
+def test_a_cache_that_holds_fewer_than_max_num_seqs_is_the_bound() -> None:
+    plan = present_plans.rule_of_thumb()
+    assert summary.waiting_seats(plan) is None
+    assert summary.requests_at_once(plan) == 20

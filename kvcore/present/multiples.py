@@ -10,6 +10,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan, Verdict
 from kvcore.present.bar import Segment, segments, shortage
 from kvcore.present.palette import CAPACITY, OUTLINE, WARNING_GROUND, WARNING_TEXT
+from kvcore.present.summary import waiting_seats
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, msg
 from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.units import GIB, gib
@@ -252,6 +253,12 @@ def _capacity(total_gib: float, row: int) -> Figure:
         "line": {"color": CAPACITY, "width": 3},
         "layer": "above",
     }
+
+
+def seats_note(variant: Variant, t: Words) -> str:
+    """How many run at once where `max_num_seqs` lets in fewer requests than the KV cache holds; "" elsewhere."""
+    seats = waiting_seats(variant.plan) if variant.plan is not None and variant.starts else None
+    return "" if seats is None else t("max_num_seqs runs {seats}", seats=count(seats))
 
 
 def figures_of(variant: Variant) -> tuple[str, ...]:

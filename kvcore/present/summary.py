@@ -57,14 +57,41 @@ def spare_bytes(plan: Plan) -> float:
     return available - needed
 
 
+def waiting_seats(plan: Plan) -> int | None:
+    """`max_num_seqs` where it, and not the KV cache, bounds the requests at once on one replica; None elsewhere."""
+    seats = plan.resolved.max_num_seqs
+    if plan.cache is None or not any(plan.specs) or plan.cache.max_concurrency <= seats:
+        return None
+    return seats
+
+
+def requests_at_once(plan: Plan) -> float:
+    """Requests of full length that run at once on one replica: what the KV cache holds, at most `max_num_seqs`.
+
+    The engine prints the first of the two alone.
+    """
+    held = plan.cache.max_concurrency if plan.cache is not None else 0.0
+    return min(held, plan.resolved.max_num_seqs)
+
+
 def verdict_sentence(plan: Plan, t: Words) -> Sentence:
     """Whether it fits, how many requests, and by how much: one sentence with a signed number."""
     spare = gib_text(spare_bytes(plan), signed=True)
     tokens = count(plan.resolved.max_model_len)
     requests = concurrency_text(plan.cache.max_concurrency) if plan.cache is not None else DASH
+    seats = waiting_seats(plan)
     match plan.verdict:
         case Verdict.FITS if not any(plan.specs):
             text = t("Fits: nothing is kept of a request, and {spare} per GPU is left over", spare=spare)
+        case Verdict.FITS if seats is not None:
+            text = t(
+                "Fits: {seats} concurrent requests of {tokens} tokens per replica (max_num_seqs); the KV cache would "
+                "hold {requests}, {spare} per GPU beyond the first",
+                seats=count(seats),
+                requests=requests,
+                tokens=tokens,
+                spare=spare,
+            )
         case Verdict.FITS if requests == "1":
             text = t(
                 "Fits: one request of {tokens} tokens at once, with {spare} per GPU beyond it",
@@ -131,11 +158,12 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
     return (
         Card(
             label=t("Requests at once"),
-            value=concurrency_text(cache.max_concurrency) if cache is not None and starts and not keeps_none else DASH,
+            value=concurrency_text(requests_at_once(plan)) if starts and not keeps_none else DASH,
             note=t("nothing is kept of a request") if keeps_none else note,
             help=_help(
-                t("How many requests of the full context length the KV cache holds at once; of shorter ones, more. "
-                  "The range is the 80 % interval."),
+                t("How many requests of the full context length the KV cache holds at once, and never more than "
+                  "max_num_seqs ({seats}) run; of shorter ones the cache holds more. The range is the 80 % interval.",
+                  seats=count(resolved.max_num_seqs)),
                 figures.concurrency,
             ),
         ),
@@ -165,6 +193,9 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
 
 
 def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
+    if waiting_seats(plan) is not None and plan.cache is not None:
+        held = concurrency_text(plan.cache.max_concurrency)
+        return t("per replica, by max_num_seqs; the KV cache holds {held}", held=held)
     if curve is None or plan.resolved.max_model_len not in curve.lengths:
         return t("per replica")
     index = curve.lengths.index(plan.resolved.max_model_len)
@@ -223,10 +254,9 @@ def pair_label(pair: FixPair, t: Words) -> str:
 
 def fix_result(fix: Fix, t: Words) -> str:
     """What comes of it."""
-    cache = fix.plan.cache
-    if cache is None:
+    if fix.plan.cache is None:
         return ""
-    requests = concurrency_text(cache.max_concurrency)
+    requests = concurrency_text(requests_at_once(fix.plan))
     if fix.verdict is Verdict.TIGHT:
         return t("tight, {requests} at once", requests=requests)
     return t("{requests} at once", requests=requests)

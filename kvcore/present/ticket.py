@@ -5,8 +5,8 @@ from __future__ import annotations
 from kvcore.plan import Plan
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.launch import launch_command
-from kvcore.present.summary import scenario_line, verdict_sentence
-from kvcore.present.text import Words, count, gib_text, msg
+from kvcore.present.summary import requests_at_once, scenario_line, verdict_sentence, waiting_seats
+from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
 
 PART_LABELS = {
     "total": msg("Memory of one GPU"),
@@ -33,7 +33,7 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
     if plan.cache is not None:
         lines += [
             f"- {t('KV cache tokens')}: {count(plan.cache.tokens)}",
-            f"- {t('Requests at once')}: {plan.cache.max_concurrency:.2f}",
+            f"- {t('Requests at once')}: {_requests(plan, t)}",
             f"- {t('Longest request')}: {count(plan.cache.longest_request_tokens)}",
             "",
         ]
@@ -43,6 +43,15 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
         lines += ["", t("Lines to expect in the log:"), "", *_code(*expected)]
     lines += ["", f"{t('The same plan as a link:')} <{link}>", ""]
     return "\n".join(lines)
+
+
+def _requests(plan: Plan, t: Words) -> str:
+    """As the verdict and the card say it."""
+    requests = concurrency_text(requests_at_once(plan))
+    if plan.cache is None or waiting_seats(plan) is None:
+        return requests
+    held = concurrency_text(plan.cache.max_concurrency)
+    return t("{requests} (max_num_seqs; the KV cache holds {held})", requests=requests, held=held)
 
 
 def _code(*lines: str) -> list[str]:

@@ -8,7 +8,7 @@ from html import escape
 import streamlit as st
 
 from kvcore.advice.vary import Variant, best_of
-from kvcore.present.multiples import figures_of, refusal_text, small_multiples, verdict_word
+from kvcore.present.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
 from kvcore.present.palette import PARTS
 from kvcore.present.text import Words
 from pages.ui import figure
@@ -33,11 +33,11 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     head = (
         t("Deployment"),
         t("Verdict"),
-        t("Requests at once, per replica"),
+        t("Requests the KV cache holds, per replica"),
         t("KV cache tokens"),
         t("GPUs per replica"),
         t("Replicas"),
-        t("Requests at once, all"),
+        t("On all replicas"),
         t("Requests per GPU"),
     )
     most, densest = best_of([variant for _, variant in named])
@@ -47,9 +47,11 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         marks += [t("most requests")] if variant is most else []
         marks += [t("most per GPU")] if variant is densest else []
         reason = refusal_text(variant.error, t)
+        held, *figures = figures_of(variant)
         rows += (
             f"<tr><td>{_two_lines(name, ', '.join(marks))}</td><td>{_two_lines(verdict_word(variant, t), reason)}</td>"
-            + "".join(f'<td class="kv-figure">{escape(text)}</td>' for text in figures_of(variant))
+            + f'<td class="kv-figure">{_two_lines(held, seats_note(variant, t))}</td>'
+            + "".join(f'<td class="kv-figure">{escape(text)}</td>' for text in figures)
             + "</tr>"
         )
     header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)

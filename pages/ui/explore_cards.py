@@ -70,10 +70,17 @@ def show(t: Words) -> None:
         rows = matrix_rows(swept, shown, sizes, replace(filters, with_failing=True))
     st.caption(
         t(
-            "Requests of {tokens} tokens at once, per replica. Choose a cell to plan it.",
+            "Requests of {tokens} tokens that the KV cache holds at once, per replica. Choose a cell to plan it.",
             tokens=count(swept.max_model_len),
         )
     )
+    if scenario.max_num_seqs is not None and scenario.max_num_seqs < wanted:
+        st.caption(
+            t(
+                "max_num_seqs lets only {seats} of the wanted requests run at once, whatever the card.",
+                seats=count(scenario.max_num_seqs),
+            )
+        )
     figure.selectable(
         heat_map(rows, t),
         MATRIX,
