@@ -301,6 +301,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "engine version {asked} is not known exactly: planned as {used}",
         "check the figures against a start-up log",
     ),
+    "engine-not-on-card": Message(
+        "{engine} does not run on {name}: this plan counts that card's memory under another platform's rules",
+        "choose {other} as the engine, or another accelerator",
+    ),
     "v0-release-assumed": Message(
         "VLLM_USE_V1=0 without a version: planned as {used}, the last release with that engine",
         "name the engine version",

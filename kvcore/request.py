@@ -27,6 +27,7 @@ from kvcore.scenario import (
     Runner,
     Scenario,
     SpeculativeConfig,
+    engine_of,
 )
 from kvcore.untrusted import parse_json_object
 
@@ -178,12 +179,16 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         max_model_len = -1
     else:
         max_model_len = fields.integer("max_model_len", 1, _MAX_COUNT)
+    accelerator = _accelerator(fields)
+    engine = fields.choice("engine", tuple(Engine))
+    if engine is None:
+        engine = Engine.VLLM if accelerator is None else engine_of(accelerator)
     return Scenario(
         model=model,
         config=config,
         checkpoint=checkpoint,
-        accelerator=_accelerator(fields),
-        engine=Engine(fields.choice("engine", tuple(Engine)) or Engine.VLLM),
+        accelerator=accelerator,
+        engine=Engine(engine),
         engine_version=fields.text("engine_version", 80),
         parallel=Parallel(
             tensor_parallel_size=fields.integer("tensor_parallel_size", 1, 1024) or 1,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import Checkpoint
 from kvcore.model.config import ModelConfig
 
@@ -137,6 +137,33 @@ class Scenario:
     num_gpu_blocks_override: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     measured: Measured = Measured()
+
+
+def runs_on(engine: Engine, card: Accelerator) -> bool:
+    """Whether `engine` has a platform for `card`: vLLM's plug-ins for Ascend cards, vLLM itself for every other.
+
+    Source: vllm/platforms/__init__.py:builtin_platform_plugins (0.33.0) has none for Ascend.
+    """
+    return (engine is not Engine.VLLM) == (card.vendor is Vendor.HUAWEI)
+
+
+def engine_of(card: Accelerator) -> Engine:
+    """The engine that serves on `card` where nobody names one.
+
+    Example:
+        >>> from kvcore import catalogue
+        >>> engine_of(catalogue.find_accelerator("Ascend-910B3-64GB")).value
+        'vllm-ascend'
+    """
+    return Engine.VLLM_ASCEND if card.vendor is Vendor.HUAWEI else Engine.VLLM
+
+
+def with_accelerator(scenario: Scenario, card: Accelerator) -> Scenario:
+    """`scenario` on `card`, with the newest release of the engine that runs there where its own does not."""
+    changed = replace(scenario, accelerator=card)
+    if runs_on(scenario.engine, card):
+        return changed
+    return replace(changed, engine=engine_of(card), engine_version=None)
 
 
 def without_state_flags(scenario: Scenario) -> Scenario:

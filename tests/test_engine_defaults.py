@@ -180,6 +180,24 @@ def test_lengths_above_the_models_own_are_planned_with_a_notice() -> None:
     assert (auto.max_model_len, auto.max_model_len_auto) == (40960, True)
 
 
+@pytest.mark.parametrize(
+    ("engine", "accelerator", "other"),
+    [
+        ("vllm", ASCEND, "vllm-ascend"),
+        ("vllm-ascend", "H100-80GB", "vllm"),
+        ("vllm-mindspore", "H100-80GB", "vllm"),
+        ("vllm-ascend", ASCEND, None),
+        ("vllm-mindspore", ASCEND, None),
+        ("vllm", "MI300X-192GB", None),
+        (None, ASCEND, None),
+    ],
+)
+def test_an_engine_that_does_not_run_on_the_card_is_told(engine: Any, accelerator: Any, other: Any) -> None:
+    resolved = resolved_of(engine=engine, accelerator=accelerator)
+    told = {notice.code: notice.params for notice in resolved.notices}
+    assert told.get("engine-not-on-card", {}).get("other") == other
+
+
 def test_a_missing_card_is_an_h100_with_a_notice() -> None:
     resolved = resolved_of(accelerator=None)
     assert (resolved.max_num_batched_tokens, resolved.max_num_seqs) == (8192, 1024)

@@ -176,6 +176,13 @@ def test_a_link_reads_like_flags() -> None:
     )
 
 
+def test_a_link_without_engine_takes_the_one_that_runs_on_the_card() -> None:
+    card = {"model": "Qwen/Qwen3-32B", "accelerator": "Ascend-910B3-64GB"}
+    assert link.decode(card).scenario.engine is Engine.VLLM_ASCEND
+    assert link.decode({**card, "engine": "vllm"}).scenario.engine is Engine.VLLM
+    assert link.decode({**card, "accelerator": "L40S-48GB"}).scenario.engine is Engine.VLLM
+
+
 def test_overrides_and_exact_memory_travel() -> None:
     params = dict(parse_qsl(WORKED)) | {
         "accelerator.memory_gib": "24",

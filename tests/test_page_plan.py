@@ -434,3 +434,14 @@ class TestGraphs:
     def test_a_refusal_is_said(self) -> None:
         app = open_app(self.PARAMS | {"cudagraph_capture_sizes": "1,2,4", "max_cudagraph_capture_size": "8"})
         assert "should be consistent with the max value of cudagraph_capture_sizes" in seen(app)
+
+
+def test_the_engine_follows_the_card_with_a_word_and_a_way_back() -> None:
+    app = open_app(WORKED)
+    app.selectbox(key="accelerator").set_value("Ascend-910B3-64GB")
+    checked(app.run())
+    assert params(app)["engine"] == "vllm-ascend"
+    assert any("vllm-ascend" in toast.value for toast in app.toast)
+    app.button(key="undo_button").click()
+    checked(app.run())
+    assert (params(app)["engine"], params(app)["accelerator"]) == ("vllm", "RTX-4090-24GB")

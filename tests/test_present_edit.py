@@ -7,9 +7,9 @@ from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.plan import plan
 from kvcore.present import choices
-from kvcore.present.edit import memory_override_gib, with_field, with_model
+from kvcore.present.edit import engine_followed, memory_override_gib, with_field, with_model
 from kvcore.request import scenario_from_request
-from kvcore.scenario import Checkpoint, Runner
+from kvcore.scenario import Checkpoint, Engine, Runner
 
 START = scenario_from_request(
     {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": 8, "max_model_len": 32768}
@@ -43,6 +43,31 @@ def test_another_card_drops_the_exact_memory() -> None:
     exact = with_field(START, "accelerator.memory_gib", 24.0)
     other = with_field(exact, "accelerator", "A100-80GB")
     assert memory_override_gib(other) is None
+
+
+def test_the_engine_follows_the_card() -> None:
+    exact = with_field(START, "engine_version", "0.19.0")
+    ascend = with_field(exact, "accelerator", "Ascend-910B3-64GB")
+    assert (ascend.engine, ascend.engine_version) == (Engine.VLLM_ASCEND, None)
+    assert engine_followed(exact, ascend)
+    assert with_field(ascend, "accelerator", "H100-80GB").engine is Engine.VLLM
+
+
+def test_an_engine_that_runs_on_both_cards_keeps_its_version() -> None:
+    exact = with_field(START, "engine_version", "0.19.0")
+    other = with_field(exact, "accelerator", "MI300X-192GB")
+    assert (other.engine, other.engine_version) == (Engine.VLLM, "0.19.0")
+    assert not engine_followed(exact, other)
+    mindspore = with_field(
+        with_field(START, "accelerator", "Ascend-910B3-64GB"), "engine", Engine.VLLM_MINDSPORE
+    )
+    assert with_field(mindspore, "accelerator", "Ascend-910B4-32GB").engine is Engine.VLLM_MINDSPORE
+
+
+def test_an_engine_chosen_against_the_card_stands() -> None:
+    chosen = with_field(START, "engine", Engine.VLLM_ASCEND)
+    assert chosen.engine is Engine.VLLM_ASCEND
+    assert not engine_followed(START, chosen)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e9, "24", True])

@@ -44,6 +44,14 @@ def test_only_the_knob_changes(knob: Knob) -> None:
         assert changed <= {"parallel" if str(knob).endswith("parallel_size") else str(knob)}
 
 
+def test_each_card_is_planned_with_the_engine_that_runs_on_it() -> None:
+    ascend = catalogue.find_accelerator("Ascend-910B3-64GB")
+    found = variants(base(), Knob.ACCELERATOR, [*CARDS, ascend])
+    assert {one.value: one.scenario.engine.value for one in found} == {
+        "H100-80GB": "vllm", "L40S-48GB": "vllm", "H200-141GB": "vllm", "Ascend-910B3-64GB": "vllm-ascend",
+    }  # fmt: skip
+
+
 def test_a_refused_position_keeps_its_reason() -> None:
     # 40 attention heads cannot be cut in 16; Qwen3-14B.
     found = variants(base(model="Qwen/Qwen3-14B", tensor_parallel_size=16), Knob.TENSOR_PARALLEL)

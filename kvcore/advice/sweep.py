@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore.advice.sweep_cell import Cell, Sweeper, cell_of
-from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
-from kvcore.engine.versions import PLUGIN_FILES, planned_release
+from kvcore.engine.versions import planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
 from kvcore.plan import plan
-from kvcore.scenario import Engine, Measured, Runner, Scenario, without_state_flags
+from kvcore.scenario import Engine, Measured, Runner, Scenario, with_accelerator, without_state_flags
 
 SIZES: Final = (1, 2, 4, 8)
 DEFAULT_LENGTH: Final = 8192
@@ -83,8 +83,8 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
         (40960, 2)
     """
     scenario = model_scenario(base, entry)
-    scenario = _with_engine(scenario, engine_for(scenario, card))
-    return replace(scenario, accelerator=card, parallel=replace(scenario.parallel, tensor_parallel_size=size))
+    scenario = with_accelerator(scenario, card)
+    return replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size))
 
 
 def model_scenario(base: Scenario, entry: ModelEntry) -> Scenario:
@@ -112,10 +112,8 @@ def model_scenario(base: Scenario, entry: ModelEntry) -> Scenario:
 
 def engine_for(scenario: Scenario, card: Accelerator) -> tuple[Engine, str | None]:
     """The engine that runs on `card`, with its version; None is the newest."""
-    is_ascend = card.vendor is Vendor.HUAWEI
-    if is_ascend == (scenario.engine in PLUGIN_FILES):
-        return scenario.engine, scenario.engine_version
-    return (Engine.VLLM_ASCEND if is_ascend else Engine.VLLM), None
+    changed = with_accelerator(scenario, card)
+    return changed.engine, changed.engine_version
 
 
 def _with_engine(scenario: Scenario, engine: tuple[Engine, str | None]) -> Scenario:

@@ -13,7 +13,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.plan import Plan, Verdict, plan
-from kvcore.scenario import Parallel, Scenario, SpeculativeConfig
+from kvcore.scenario import Parallel, Scenario, SpeculativeConfig, with_accelerator
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 SIZES: Final = (1, 2, 4, 8)
@@ -165,7 +165,9 @@ def _positions(
         return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
     if knob is Knob.ACCELERATOR:
         chosen = dict.fromkeys((*((base.accelerator,) if base.accelerator is not None else ()), *cards))
-        return [(card.id, replace(base, accelerator=card)) for card in chosen]
+        return [
+            (card.id, base if card == base.accelerator else with_accelerator(base, card)) for card in chosen
+        ]
     if knob is Knob.SPECULATIVE:
         return [(one, replace(base, speculative_config=one)) for one in _drafts(base, architecture)]
     field = str(knob)

@@ -30,7 +30,7 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentState
 from kvcore.model.context import default_max_model_len, derived_max_model_len
 from kvcore.model.quantization import read_quantization
-from kvcore.scenario import Runner, Scenario
+from kvcore.scenario import Runner, Scenario, engine_of, runs_on
 
 TORCH_NAMES: Final = {"half": "float16", "float": "float32"}
 BFLOAT16_CAPABILITY: Final = 80
@@ -93,6 +93,13 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         notices.append(
             Notice(code="accelerator-assumed", field="accelerator", params={"name": accelerator.name})
         )
+    elif not runs_on(scenario.engine, accelerator):
+        facts = {
+            "engine": scenario.engine.value,
+            "name": accelerator.name,
+            "other": engine_of(accelerator).value,
+        }
+        notices.append(Notice(code="engine-not-on-card", field="engine", params=facts))
     notices += runner_notices(scenario, architecture, runner, version)
     if release.is_exact:
         notices += check_quantization(

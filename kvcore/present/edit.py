@@ -12,7 +12,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link import catalogue_card, with_memory
 from kvcore.quantity import Grade
-from kvcore.scenario import Measured, Parallel, Runner, Scenario, without_state_flags
+from kvcore.scenario import Measured, Parallel, Runner, Scenario, with_accelerator, without_state_flags
 
 _PARALLEL = frozenset(field.name for field in fields(Parallel))
 _MEASURED = frozenset(f"measured.{field.name}" for field in fields(Measured))
@@ -29,8 +29,8 @@ class Adjusted:
 def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
     """`scenario` with one field changed; None takes the default.
 
-    Measured parts follow the change as the estimate does. Another accelerator drops the exact memory. Raises a
-    KvPlannerError for an unknown accelerator or engine.
+    Measured parts follow the change as the estimate does. Another accelerator drops the exact memory, and brings the
+    engine that runs there. Raises a KvPlannerError for an unknown accelerator or engine.
 
     Example:
         >>> from kvcore.request import scenario_from_request
@@ -43,7 +43,7 @@ def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
 
 def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field == "accelerator":
-        return replace(scenario, accelerator=catalogue.find_accelerator(str(value)))
+        return with_accelerator(scenario, catalogue.find_accelerator(str(value)))
     if field == "accelerator.memory_gib":
         return _with_memory(scenario, value)
     changes: dict[str, Any] = {field: value}
@@ -56,6 +56,11 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
         name = field.removeprefix("measured.")
         return replace(scenario, measured=replace(scenario.measured, **{name: changes[field]}))
     return replace(scenario, **changes)
+
+
+def engine_followed(before: Scenario, after: Scenario) -> bool:
+    """Whether the engine changed with the accelerator."""
+    return before.accelerator != after.accelerator and before.engine is not after.engine
 
 
 def with_model(scenario: Scenario, model: str, config: ModelConfig, checkpoint: Checkpoint) -> Adjusted:

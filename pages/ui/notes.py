@@ -95,6 +95,9 @@ def repairs(t: Words) -> None:
     followed = st.session_state.pop("followed", ())
     if followed:
         st.toast(t("Changed with the model: {fields}", fields=", ".join(followed)))
+    engine = st.session_state.pop("followed_card", "")
+    if engine:
+        st.toast(t("Changed with the card: the engine, now {engine}", engine=engine))
     if st.session_state.get(model_source.ERROR) is not None:
         with st.container(border=True):
             model_source.show_error(t)

@@ -21,6 +21,8 @@ from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
 
 LANGUAGE_PARAMETER = "lang"
+UNDO = "undo"
+"""The scenario before a change that is not plain to see, and the one after it."""
 PAGE_PARAMETERS = ("vary", "lengths", "step")
 """Parameters of the link that one page reads."""
 
@@ -140,10 +142,21 @@ def adopt(changed: Scenario) -> dict[str, str]:
 
 def set_field(field: str, value: Any) -> None:
     """Changes one field. For callbacks; what cannot be done is kept for the page to say."""
+    before = scenario()
     try:
-        set_scenario(edit.with_field(scenario(), field, value))
+        changed = edit.with_field(before, field, value)
     except KvPlannerError as error:
         st.session_state["input_error"] = error
+        return
+    set_scenario(changed)
+    tell_of_the_card(before, changed)
+
+
+def tell_of_the_card(before: Scenario, after: Scenario) -> None:
+    """Has the page say what followed another accelerator, and offer the way back. For callbacks."""
+    if edit.engine_followed(before, after):
+        st.session_state["followed_card"] = after.engine.value
+        st.session_state[UNDO] = (before, after)
 
 
 def set_model(model: str, config: ModelConfig, checkpoint: Checkpoint) -> None:

@@ -12,7 +12,7 @@ from kvcore.present.text import Words
 from kvcore.scenario import Scenario
 from pages.ui import state
 
-KEY = "undo"
+KEY = state.UNDO
 GO = "go_to_plan"
 PLAN = "pages/plan.py"
 
@@ -31,8 +31,10 @@ def change(fields: Sequence[tuple[str, object]]) -> None:
 
 def take(changed: Scenario) -> None:
     """Callback: makes `changed` the scenario, and remembers the one before."""
-    st.session_state[KEY] = (state.scenario(), changed)
+    before = state.scenario()
+    st.session_state[KEY] = (before, changed)
     state.set_scenario(changed)
+    state.tell_of_the_card(before, changed)
 
 
 def take_to_plan(changed: Scenario) -> None:
@@ -44,7 +46,9 @@ def follow() -> None:
     """Goes to Plan when a callback asked for it. Called by pages that have such buttons, before they draw."""
     changed = st.session_state.pop(GO, None)
     if changed is not None:
-        st.session_state[KEY] = (state.scenario(), changed)
+        before = state.scenario()
+        st.session_state[KEY] = (before, changed)
+        state.tell_of_the_card(before, changed)
         st.switch_page(PLAN, query_params=state.adopt(changed))
 
 
