@@ -75,7 +75,7 @@ class TestFits:
     def test_what_is_folded_is_made_when_it_is_opened(self) -> None:
         app = open_app(opened=False)
         keys = {widget.key for widget in app.number_input}
-        assert keys == {"max_model_len", "gpu_memory_utilization"}
+        assert keys == {"gpu_memory_utilization"}
         assert {"measured.weights_gib"} <= {w.key for w in open_app().number_input}
 
     def test_the_published_worked_example(self) -> None:
@@ -123,10 +123,42 @@ class TestDoesNotFit:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"})
         app.button(key="fix.max_model_len").click()
         checked(app.run())
-        length = app.number_input(key="max_model_len").value
+        length = int(app.text_input(key="max_model_len").value)
         assert params(app)["max_model_len"] == str(length)
         assert length % 16 == 0
-        assert app.select_slider(key="max_model_len.slider").value <= length
+        assert app.select_slider(key="max_model_len.slider").value == length
+
+
+class TestEntries:
+    @pytest.mark.parametrize(
+        ("typed", "tokens"), [("32k", "32000"), ("32K", "32768"), ("16,384", "16384"), (" 4096 ", "4096")]
+    )
+    def test_a_length_is_read_as_the_engine_reads_its_flag(self, typed: str, tokens: str) -> None:
+        app = open_app()
+        app.text_input(key="max_model_len").set_value(typed)
+        checked(app.run())
+        assert params(app)["max_model_len"] == tokens
+        assert app.text_input(key="max_model_len").value == tokens
+        assert app.select_slider(key="max_model_len.slider").value == int(tokens)
+
+    @pytest.mark.parametrize("typed", ["1e30", "-5", "0", "32 kB", "[x](http://a.b)", ""])
+    def test_what_is_no_length_keeps_the_old_one_and_says_so(self, typed: str) -> None:
+        app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": "8192"})
+        app.text_input(key="max_model_len").set_value(typed)
+        checked(app.run())
+        assert params(app)["max_model_len"] == "8192"
+        assert app.text_input(key="max_model_len").value == "8192"
+        assert [text.value for text in app.text if "8,192 is planned as before" in text.value]
+        checked(app.run())
+        assert not [text.value for text in app.text if "is planned as before" in text.value]
+
+    @pytest.mark.parametrize("given", [5.0, -1.0, 0.0])
+    def test_what_is_no_share_keeps_the_old_one_and_says_so(self, given: float) -> None:
+        app = open_app({"model": "Qwen/Qwen3-8B", "gpu_memory_utilization": "0.85"})
+        app.number_input(key="gpu_memory_utilization").set_value(given)
+        checked(app.run())
+        assert app.number_input(key="gpu_memory_utilization").value == 0.85
+        assert [text.value for text in app.text if "0.85 is planned as before" in text.value]
 
 
 class TestLink:
@@ -148,7 +180,7 @@ class TestLink:
         assert app.selectbox(key="model").value == "Qwen/Qwen3-32B"
         assert app.selectbox(key="accelerator").value == "RTX-4090-24GB"
         assert app.segmented_control(key="tensor_parallel_size").value == 8
-        assert app.number_input(key="max_model_len").value == 8192
+        assert app.text_input(key="max_model_len").value == "8192"
         assert app.number_input(key="gpu_memory_utilization").value == 0.75
         assert app.segmented_control(key="kv_cache_dtype").value == "fp8"
         assert app.selectbox(key="dtype").value == "float16"
@@ -224,7 +256,7 @@ class TestModels:
         checked(app.run())
         assert app.selectbox(key="model").value == "config.json"
         assert app.segmented_control(key="tensor_parallel_size").value == 4
-        assert app.number_input(key="max_model_len").value == 4096
+        assert app.text_input(key="max_model_len").value == "4096"
         assert app.number_input(key="gpu_memory_utilization").value == 0.75
         assert link.decode(params(app)).scenario.config.raw == self.CONFIG
 

@@ -60,8 +60,13 @@ def _decimal(low: float, high: float) -> Reader:
     return read
 
 
-def _length(text: str) -> int | None:
-    """A context length; `auto` and -1 let the engine choose."""
+def read_length(text: str) -> int | None:
+    """A context length in tokens, as `--max-model-len` takes it; -1 for `auto`, None for no length.
+
+    Example:
+        >>> read_length("32k"), read_length("32K"), read_length("auto"), read_length("1e30")
+        (32000, 32768, -1, None)
+    """
     text = unquoted(text)
     if text in ("auto", "-1"):
         return -1
@@ -154,9 +159,9 @@ _READERS: Final[Mapping[str, Reader]] = {
     "quantization": _word,
     "kv_cache_dtype": _word,
     "gpu_memory_utilization": _decimal(0.01, 1.0),
-    "max_model_len": _length,
+    "max_model_len": read_length,
     "max_num_seqs": _whole(1, 1 << 20),
-    "max_num_batched_tokens": _length,
+    "max_num_batched_tokens": read_length,
     "block_size": _whole(1, 1 << 20),
     "enforce_eager": _switch,
     "enable_prefix_caching": _switch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,6 +11,7 @@ from kvcore.engine.availability import is_available
 from kvcore.engine.defaults import traits_of
 from kvcore.engine.versions import PLUGIN_FILES, planned_release, plugin_of, vllm_releases
 from kvcore.errors import KvPlannerError
+from kvcore.evidence.log_flags import read_length
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.families import read_architecture
 from kvcore.plan import Plan, plan
@@ -22,7 +24,7 @@ CHECKPOINT: Final = "auto"
 """Weights as the checkpoint stores them: no `--quantization`."""
 WEIGHT_PRECISIONS: Final = (CHECKPOINT, "fp8", "bitsandbytes")
 SHORTEST_LENGTH: Final = 256
-LONGEST_LENGTH: Final = 1 << 20
+MOST_TOKENS: Final = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,15 +67,28 @@ def refusal(scenario: Scenario, tensor_parallel_size: int) -> KvPlannerError | N
 
 
 def context_lengths(model_limit: int, present: int) -> tuple[int, ...]:
-    """Round lengths for a slider, up to twice the model's own limit; `present` snaps to the nearest below.
+    """Round lengths for a slider, up to twice the model's own limit, and `present`, which it has to show.
 
     Example:
         >>> context_lengths(40960, 8192)
         (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 40960, 65536)
+        >>> context_lengths(8192, 5904)
+        (256, 512, 1024, 2048, 4096, 5904, 8192, 16384)
     """
-    top = max(2 * model_limit, present)
-    powers = {1 << power for power in range(8, 24) if 1 << power <= max(top, SHORTEST_LENGTH)}
-    return tuple(sorted({*powers, model_limit} if model_limit >= SHORTEST_LENGTH else powers))
+    top = max(2 * model_limit, present, SHORTEST_LENGTH)
+    powers = {1 << power for power in range(8, 24) if 1 << power <= top}
+    return tuple(sorted({*powers, present, *((model_limit,) if model_limit >= SHORTEST_LENGTH else ())}))
+
+
+def length_from_text(text: str) -> int | None:
+    """The context length in tokens that a person wrote, None where it is none: `32768`, `32,768`, `32k`, `32K`.
+
+    Example:
+        >>> length_from_text("32,768"), length_from_text(" 32k "), length_from_text("32K"), length_from_text("-5")
+        (32768, 32000, 32768, None)
+    """
+    length = read_length(re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", text.strip()))
+    return length if length is not None and 0 < length <= MOST_TOKENS else None
 
 
 def nearest_below(value: int, options: Sequence[int]) -> int:

@@ -11,14 +11,12 @@ from kvcore import catalogue
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan
 from kvcore.present import choices, edit
-from kvcore.present.text import Words, short_tokens
+from kvcore.present.text import Words
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Engine, Runner
-from pages.ui import graph_controls, model_source, state
+from pages.ui import graph_controls, limit_controls, model_source, state
 from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
-
-LOWEST_SLIDER_SHARE, HIGHEST_SLIDER_SHARE = 0.50, 0.98
 
 
 def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
@@ -27,8 +25,8 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     _model(t)
     _accelerator(t)
     _tensor_parallel(t)
-    _context_length(plan, t)
-    _utilization(plan, t)
+    limit_controls.context_length(plan, t)
+    limit_controls.utilization(plan, t)
     _kv_cache_dtype(t)
     _weight_precision(t)
     box, is_opened = fold(t("More options"), "more")
@@ -86,72 +84,6 @@ def _tensor_parallel(t: Words) -> None:
         t(
             "`--tensor-parallel-size`: GPUs that share every layer. Only sizes that the engine takes for this model."
         ),
-    )
-
-
-def _context_length(plan: Plan | None, t: Words) -> None:
-    scenario = state.scenario()
-    asked = scenario.max_model_len or -1
-    now = plan.resolved.max_model_len if plan is not None else asked if asked > 0 else 8192
-    limit = plan.resolved.derived_max_model_len if plan is not None else max(now, 32768)
-    lengths = choices.context_lengths(limit, now)
-    label = t("Context length (tokens)")
-    st.number_input(
-        label,
-        min_value=1,
-        max_value=1 << 30,
-        value=now,
-        step=256,
-        key=seed("max_model_len", now),
-        help=t(
-            "`--max-model-len`: prompt and answer of one request together, at most. Most requests are shorter."
-        ),
-        on_change=_changed,
-        args=("max_model_len", "max_model_len"),
-    )
-    st.select_slider(
-        t("{label}, by hand", label=label),
-        lengths,
-        value=choices.nearest_below(now, lengths),
-        format_func=short_tokens,
-        key=seed("max_model_len.slider", choices.nearest_below(now, lengths)),
-        label_visibility="collapsed",
-        on_change=_changed,
-        args=("max_model_len", "max_model_len.slider"),
-    )
-
-
-def _utilization(plan: Plan | None, t: Words) -> None:
-    now = (
-        plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
-    )
-    now = 0.9 if now is None else now
-    label = t("GPU memory utilization")
-    st.number_input(
-        label,
-        min_value=0.01,
-        max_value=1.0,
-        value=now,
-        step=0.01,
-        format="%.4g",
-        key=seed("gpu_memory_utilization", now),
-        help=t(
-            "`--gpu-memory-utilization`: the share of the card that the engine may take in all, weights included."
-        ),
-        on_change=_changed,
-        args=("gpu_memory_utilization", "gpu_memory_utilization"),
-    )
-    shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
-    st.slider(
-        t("{label}, by hand", label=label),
-        min_value=LOWEST_SLIDER_SHARE,
-        max_value=HIGHEST_SLIDER_SHARE,
-        value=shown,
-        step=0.01,
-        key=seed("gpu_memory_utilization.slider", shown),
-        label_visibility="collapsed",
-        on_change=_changed,
-        args=("gpu_memory_utilization", "gpu_memory_utilization.slider"),
     )
 
 
