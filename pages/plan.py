@@ -16,6 +16,8 @@ plan = state.planned()
 notes.repairs(t)
 if isinstance(plan, KvPlannerError):
     notes.refusal(plan, t)
+    notes.setting_chips(state.scenario(), t)
+    undo.offer(t)
     st.stop()
 
 figures = explain.figures(plan)
@@ -23,7 +25,7 @@ curves = tensor_parallel_curves(plan, charts.curve_lengths(plan))
 size = plan.scenario.parallel.tensor_parallel_size
 curve = next((one for one in curves if one.tensor_parallel_size == size), None)
 
-notes.scenario_line(plan, t)
+notes.scenario_with_settings(plan, t)
 sentence = summary.verdict_sentence(plan, t)
 notes.verdict(sentence)
 if sentence.outcome is not summary.Outcome.FITS:

@@ -129,6 +129,25 @@ class TestDoesNotFit:
         assert app.select_slider(key="max_model_len.slider").value == length
 
 
+class TestSettings:
+    def test_a_chip_takes_a_setting_back_and_can_be_undone(self) -> None:
+        app = open_app(WORKED | {"enable_lora": "true", "max_loras": "4", "cpu_offload_gb": "4"})
+        app.button(key="setting.cpu_offload_gb").click()
+        checked(app.run())
+        assert "cpu_offload_gb" not in params(app)
+        assert params(app)["max_loras"] == "4"
+        app.button(key="undo_button").click()
+        checked(app.run())
+        assert params(app)["cpu_offload_gb"] == "4"
+
+    def test_a_chip_takes_back_what_stops_the_plan(self) -> None:
+        app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "quantization": "awq"})
+        assert not app.metric
+        app.button(key="setting.quantization").click()
+        checked(app.run())
+        assert metrics(app)["Requests at once"] != DASH
+
+
 class TestEntries:
     @pytest.mark.parametrize(
         ("typed", "tokens"), [("32k", "32000"), ("32K", "32768"), ("16,384", "16384"), (" 4096 ", "4096")]

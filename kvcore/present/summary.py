@@ -9,8 +9,10 @@ from typing import Final
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, FixPair
+from kvcore.evidence.calibration import given_fields
 from kvcore.plan import Plan, Verdict
 from kvcore.present.explain import Figures, bytes_per_token_in_all
+from kvcore.present.settings import settings_in_force
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text
 from kvcore.quantity import Quantity
 
@@ -132,7 +134,14 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
 
 
 def scenario_line(plan: Plan, t: Words) -> tuple[str, ...]:
-    """What is set, after the model's name: card and count, length, utilization, KV dtype, engine."""
+    """What is set, after the model's name: the head, and every other setting that is not the engine's own."""
+    measured = (t("with measured figures"),) if given_fields(plan.scenario.measured) else ()
+    settings = (setting.text for setting in settings_in_force(plan.scenario, t))
+    return (*scenario_head(plan, t), *settings, *measured)
+
+
+def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
+    """Card and count, replicas, length, utilization, KV dtype, engine."""
     parallel, resolved = plan.scenario.parallel, plan.resolved
     cards = parallel.ranks_per_replica
     return (

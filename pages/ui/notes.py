@@ -15,8 +15,10 @@ from kvcore.advice.fixes import Fix, fix_pairs
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.plan import Plan
 from kvcore.present import summary
+from kvcore.present.settings import settings_in_force
 from kvcore.present.summary import Outcome, Sentence
 from kvcore.present.text import Language, Words
+from kvcore.scenario import Scenario
 from pages.ui import model_source, undo
 
 ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
@@ -24,8 +26,36 @@ ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
 
 def scenario_line(plan: Plan, t: Words) -> None:
     """What is set: survives a screenshot, and tells a phone what the sidebar holds."""
+    _line(plan, summary.scenario_line(plan, t))
+
+
+def scenario_with_settings(plan: Plan, t: Words) -> None:
+    """The same with each further setting as a chip that removes it."""
+    _line(plan, summary.scenario_head(plan, t))
+    setting_chips(plan.scenario, t)
+
+
+def _line(plan: Plan, parts: Sequence[str]) -> None:
     name = plan.scenario.model if ID.fullmatch(plan.scenario.model) else model_source.CONFIG_LABEL
-    st.caption(" · ".join((f"`{name}`", *summary.scenario_line(plan, t))))
+    st.caption(" · ".join((f"`{name}`", *parts)))
+
+
+def setting_chips(scenario: Scenario, t: Words) -> None:
+    """Every setting that the main controls do not show; a click takes it back to the engine's own."""
+    found = settings_in_force(scenario, t)
+    if not found:
+        return
+    with st.container(horizontal=True, key="settings", gap="xsmall", vertical_alignment="center"):
+        st.caption(t("Also set:"), width="content")
+        for setting in found:
+            st.button(
+                setting.text,
+                key=f"setting.{setting.field}",
+                icon=":material/close:",
+                help=t("Take this setting back"),
+                on_click=undo.change,
+                args=(setting.removal,),
+            )
 
 
 def verdict(sentence: Sentence) -> None:

@@ -1,0 +1,70 @@
+"""Settings in force: each is named, and its removal leaves the engine's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcore.present import summary
+from kvcore.present.edit import with_field
+from kvcore.present.settings import settings_in_force
+from kvcore.present.text import Language, words
+from kvcore.request import scenario_from_request
+from tests import present_plans
+
+EN = words(Language.ENGLISH)
+START = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": 8192}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size 2"),
+        ({"enable_expert_parallel": True}, "enable_expert_parallel"),
+        ({"max_num_seqs": 2048}, "max_num_seqs 2,048"),
+        ({"enforce_eager": True}, "enforce_eager"),
+        ({"enable_prefix_caching": False}, "no_enable_prefix_caching"),
+        ({"quantization": "fp8"}, "quantization fp8"),
+        ({"dtype": "float16"}, "dtype float16"),
+        ({"runner": "pooling"}, "runner pooling"),
+        ({"cpu_offload_gb": 2.5}, "cpu_offload_gb 2.5"),
+        ({"kv_cache_memory_bytes": 1 << 30}, "kv_cache_memory_bytes 1,073,741,824"),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, "speculative_config ngram × 3"),
+        ({"enable_lora": True, "max_loras": 4, "max_lora_rank": 32}, "enable_lora 4 × rank 32"),
+        ({"env": {"VLLM_USE_V1": "1"}}, "VLLM_USE_V1=1"),
+        ({"cudagraph_capture_sizes": list(range(1, 10))}, "cudagraph_capture_sizes 1, 2, 3, 4, 5, 6, …"),
+    ],
+)  # fmt: skip
+def test_a_setting_is_named_and_its_removal_gives_the_scenario_without_it(given, text) -> None:
+    bare = scenario_from_request(START)
+    assert settings_in_force(bare, EN) == ()
+    changed = scenario_from_request(START | given)
+    (setting,) = settings_in_force(changed, EN)
+    assert setting.text == text
+    for field, value in setting.removal:
+        changed = with_field(changed, field, value)
+    assert changed == bare
+
+
+def test_the_memory_of_a_catalogue_card_is_one_of_them() -> None:
+    changed = with_field(scenario_from_request(START), "accelerator.memory_gib", 70)
+    (setting,) = settings_in_force(changed, EN)
+    assert setting.text == "memory 70 GiB"
+    ((field, value),) = setting.removal
+    assert with_field(changed, field, value) == scenario_from_request(START)
+
+
+def test_one_of_several_variables_goes_alone() -> None:
+    scenario = scenario_from_request(START | {"env": {"VLLM_USE_V1": "1", "VLLM_PORT": "5"}})
+    first, _ = settings_in_force(scenario, EN)
+    assert first.removal == (("env", {"VLLM_PORT": "5"}),)
+
+
+def test_markup_in_a_value_is_not_shown() -> None:
+    scenario = scenario_from_request(START | {"env": {"VLLM_X": "[a](http://b.c) :red[x]", "A": "www.b.c"}})
+    assert [setting.text for setting in settings_in_force(scenario, EN)] == ["VLLM_X=…", "A=…"]
+
+
+def test_the_scenario_line_has_them_all() -> None:
+    plan = present_plans.request(max_num_seqs=16, enforce_eager=True)
+    assert summary.scenario_line(plan, EN)[-2:] == ("max_num_seqs 16", "enforce_eager")
+    assert summary.scenario_line(present_plans.rule_of_thumb(), EN)[-1] == "with measured figures"
