@@ -348,6 +348,11 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "{capability}).",
         "set kv_cache_dtype to fp8 or auto",
     ),
+    "sparse-attention-unsupported": Message(
+        "No valid attention backend found: the sparse latent attention of this model has no kernel on {name} (compute "
+        "capability {capability}) in this release.",
+        "choose Hopper or a later data centre card",
+    ),
     "quantization-not-in-release": Message(
         "Unknown quantization method: {method}. {version} does not have it: it came with {since}",
         "choose a newer engine version, or a checkpoint in another format",
@@ -364,6 +369,12 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "quantization-needs-package": Message(
         "{version} reads {method} weights only with the package {package} installed beside it",
         "add the package to the engine's environment or image, or choose another format",
+    ),
+    "weight-block-cut": Message(
+        "The {side} of {name} on each rank are {features} features, not a multiple of the {multiple} that a block or "
+        "group of the quantized weights has. This can be caused by too large tensor parallel size.",
+        "lower tensor_parallel_size and use data or pipeline parallelism instead; experts stay whole with "
+        "enable_expert_parallel",
     ),
     "block-size-not-in-release": Message(
         "argument --block-size: {value} is not among the sizes that {version} takes: {taken}",

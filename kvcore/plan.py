@@ -21,13 +21,14 @@ from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
 from kvcore.memory.checkpoint import checkpoint_notices, uncounted_bytes
 from kvcore.memory.loaded import loaded_bytes
+from kvcore.memory.shapes import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.draft import Draft
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, read_quantization
 from kvcore.quantity import Quantity
-from kvcore.scenario import Scenario
+from kvcore.scenario import Engine, Scenario
 from kvcore.units import GIB
 
 ASSUMED_ACCELERATOR: Final = "H100-80GB"
@@ -180,6 +181,8 @@ def prepare(
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)
     check_aligned_block(resolved)
+    if scenario.engine is Engine.VLLM:
+        check_weight_shapes(architecture, quantization, parallel, resolved.version)
     stages = range(parallel.pipeline_parallel_size)
     speculative = scenario.speculative_config
     draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)

@@ -101,6 +101,21 @@ def test_nvfp4_keys_and_values(accelerator: str, version: str, model: str, code:
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "version", "code"),
+    [
+        ("A100-80GB", "0.33.0", "sparse-attention-unsupported"),
+        ("H200-141GB", "0.11.0", ""),
+        ("RTX-PRO-6000-96GB", "0.23.0", "sparse-attention-unsupported"),
+        ("RTX-PRO-6000-96GB", "0.24.0", ""),
+        ("MI300X-192GB", "0.33.0", ""),
+    ],
+)
+def test_sparse_attention(accelerator: str, version: str, code: str) -> None:
+    asked = {"model": "deepseek-ai/DeepSeek-V3.2", "tensor_parallel_size": 8}
+    assert refusal_of(accelerator=accelerator, engine_version=version, **asked) == code
+
+
+@pytest.mark.parametrize(
     ("version", "block_size", "code"),
     [
         ("0.11.0", 256, "block-size-not-in-release"),

@@ -14,6 +14,7 @@ from kvcore.engine.backends import (
     capability_number,
     check_fp8,
     check_nvfp4,
+    check_sparse_attention,
     smallest_head_size,
 )
 from kvcore.engine.batch import batch_defaults
@@ -208,6 +209,7 @@ def _flags_key(
         card.vendor is Vendor.NVIDIA and capability < BFLOAT16_CAPABILITY,
         _is_taken(lambda: check_fp8("fp8_e4m3", card, release.switches)),
         _is_taken(lambda: check_nvfp4("nvfp4", attention, head_size, card, release.switches)),
+        _is_taken(lambda: check_sparse_attention(attention, card, release.switches)),
         rows,
         capability // 10 if attention == "sparse" else capability // 10 == 10,
         batch_defaults(release.switches.batch_tiers, card),

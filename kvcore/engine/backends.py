@@ -193,6 +193,25 @@ def check_nvfp4(
         )
 
 
+def check_sparse_attention(attention: str, accelerator: Accelerator, switches: Switches) -> None:
+    """Refuses sparse latent attention (DeepSeek-V3.2, GLM-5) on an NVIDIA card without kernels for it.
+
+    Raises EngineRefusalError `sparse-attention-unsupported`.
+
+    Source: that of `Switches.sparse_attention`.
+    """
+    capability = accelerator.compute_capability
+    if attention != "sparse" or accelerator.vendor is not Vendor.NVIDIA or capability is None:
+        return
+    if str(capability[0]) not in switches.sparse_attention.split():
+        raise EngineRefusalError(
+            "sparse-attention-unsupported",
+            field="accelerator",
+            name=accelerator.name,
+            capability=f"{capability[0]}.{capability[1]}",
+        )
+
+
 def check_block_size(
     block_size: int | None, version: Version, switches: Switches, *, runs_kernels: bool
 ) -> None:

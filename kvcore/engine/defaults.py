@@ -15,6 +15,7 @@ from kvcore.engine.backends import (
     backend_row,
     capability_number,
     check_block_size,
+    check_sparse_attention,
     kv_storage_dtype,
 )
 from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
@@ -109,6 +110,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
             accelerator=accelerator,
             version=version,
         )
+        check_sparse_attention(traits.attention, accelerator, switches)
         check_block_size(
             scenario.block_size,
             version,

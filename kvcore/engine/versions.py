@@ -87,6 +87,8 @@ class Switches:
     """Which cards store fp8 keys and values: flash-attention (Hopper and SM100), sm80 (SM80 and later)."""
     nvfp4_kv_cache: str
     """Which cards store nvfp4 keys and values: sm100, sm80 (but for heads of 64 elements before SM100)."""
+    sparse_attention: str
+    """Major compute capabilities with kernels for sparse latent attention, space between."""
     block_sizes: str
     """What `--block-size` takes, space between; "" for any."""
 

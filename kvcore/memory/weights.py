@@ -230,20 +230,30 @@ class Rank:
     def linear_tensors(self, linear: Linear, name: str) -> tuple[int, ...]:
         """Weight, scales and bias: column biases are divided, row biases are whole on each rank."""
         element = self._bytes_of(linear.dtype)
-        is_whole = linear.whole_beside_expert_ranks and runs_sequence_parallel_experts(self.parallel)
-        ranks = 1 if is_whole or linear.whole_unless_divided % self._ranks else self._ranks
-        rank_in = divided(linear.in_features, ranks) if linear.split is Split.ROW else linear.in_features
-        rank_out = tuple(output.units * output.width for output in linear.outputs)
-        if linear.split is Split.COLUMN:
-            rank_out = tuple(
-                units_per_rank(output.units, ranks, replicable=output.replicable) * output.width
-                for output in linear.outputs
-            )
+        rank_in, rank_out = self.linear_share(linear)
         if padding := -sum(rank_out) % linear.row_multiple:
             rank_out = (*rank_out, padding)
         total = self.quantization.linear_bytes(linear, rank_in, rank_out, element, name)
         bias = (sum(rank_out) * element,) if linear.bias else ()
         return (*weight_and_scales(total, sum(rank_out) * rank_in), *bias)
+
+    def linear_share(self, linear: Linear) -> tuple[int, tuple[int, ...]]:
+        """Input features, and output features of each fused part, on this rank."""
+        ranks = self.linear_ranks(linear)
+        rank_in = divided(linear.in_features, ranks) if linear.split is Split.ROW else linear.in_features
+        if linear.split is not Split.COLUMN:
+            return rank_in, tuple(output.units * output.width for output in linear.outputs)
+        return rank_in, tuple(
+            units_per_rank(output.units, ranks, replicable=output.replicable) * output.width
+            for output in linear.outputs
+        )
+
+    def linear_ranks(self, linear: Linear) -> int:
+        """Ranks that share the layer: 1 where each holds it whole."""
+        is_whole = linear.whole_beside_expert_ranks and runs_sequence_parallel_experts(self.parallel)
+        if is_whole or linear.split is Split.REPLICATED or linear.whole_unless_divided % self._ranks:
+            return 1
+        return self._ranks
 
     def experts_tensors(self, experts: Experts, name: str) -> tuple[int, ...]:
         """All experts, each 1/tp wide, or under expert parallelism this rank's share of whole experts.

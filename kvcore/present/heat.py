@@ -41,7 +41,9 @@ REFUSAL_WORDS: Final[Mapping[str, str]] = {
     "quantization-not-in-release": msg("refused: weights"),
     "quantization-not-on-card": msg("refused: weights"),
     "quantization-not-on-platform": msg("refused: weights"),
+    "sparse-attention-unsupported": msg("refused: attention"),
     "nvfp4-kv-unsupported": msg("refused: nvfp4"),
+    "weight-block-cut": msg("refused: weights"),
 }
 _WORDS: Final = {
     Verdict.WEIGHTS_DO_NOT_FIT: msg("too big"),

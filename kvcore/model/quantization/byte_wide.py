@@ -39,7 +39,7 @@ ONLINE: Final[Mapping[str, Format]] = {
     "fp8": TensorScaled(),
     "fp8_per_tensor": TensorScaled(),
     "fp8_per_channel": ChannelScaled(),
-    "fp8_per_block": BlockScaled(rows=128, columns=128),
+    "fp8_per_block": BlockScaled(rows=128, columns=128, is_made_while_loading=True),
     "mxfp8": Mxfp8(),
     "mxfp4": Mxfp4(linears=True),
 }

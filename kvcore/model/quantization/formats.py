@@ -9,12 +9,15 @@ loading drops or adds for good is in `experts_loading_bytes`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from math import gcd
 from typing import Protocol
 
 from kvcore.units import ceil_div
 
 FLOAT32_BYTES = 4
+SMALLEST_BLOCK = 32
+"""Of experts whose blocks are refined."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +66,22 @@ class ExpertsShape:
         return self.num_experts * rows * self.element_bytes if self.bias else 0
 
 
+class Side(StrEnum):
+    """Of a weight: its input or its output features."""
+
+    INPUTS = "inputs"
+    OUTPUTS = "outputs"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Misfit:
+    """Features on one rank that are no multiple of a block or group of the format."""
+
+    side: Side
+    features: int
+    multiple: int
+
+
 class Format(Protocol):
     """How the weights of a linear layer, or of the routed experts, are stored."""
 
@@ -75,16 +94,28 @@ class Format(Protocol):
     def experts_loading_bytes(self, shape: ExpertsShape) -> int:
         """What post-processing adds for good (negative: drops)."""
 
+    def linear_misfit(self, shape: LinearShape, cut: Side | None) -> Misfit | None:
+        """What the engine refuses about the shape, tensor parallelism having cut the features of one side."""
+
+    def experts_misfit(self, shape: ExpertsShape, *, refines: bool) -> Misfit | None:
+        """The same of experts; `refines`: blocks are cut where experts are."""
+
     @property
     def expert_tiles(self) -> tuple[int, int]:
         """Multiples that hidden and intermediate size of the experts are padded to."""
 
 
 class FormatBase:
-    """Formats that loading leaves as they are."""
+    """Formats that loading leaves as they are, and that take any shape."""
 
     def experts_loading_bytes(self, shape: ExpertsShape) -> int:
         return 0
+
+    def linear_misfit(self, shape: LinearShape, cut: Side | None) -> Misfit | None:
+        return None
+
+    def experts_misfit(self, shape: ExpertsShape, *, refines: bool) -> Misfit | None:
+        return None
 
     @property
     def expert_tiles(self) -> tuple[int, int]:
@@ -172,6 +203,8 @@ class BlockScaled(FormatBase):
     rows: int
     columns: int
     scale_bytes: int = FLOAT32_BYTES
+    is_made_while_loading: bool = False
+    """Of a 16-bit checkpoint; then any shape is cut into blocks."""
 
     def linear_bytes(self, shape: LinearShape) -> int:
         blocks = ceil_div(shape.out_features, self.rows) * ceil_div(shape.in_features, self.columns)
@@ -184,12 +217,46 @@ class BlockScaled(FormatBase):
         down = ceil_div(hidden, rows) * ceil_div(intermediate, columns)
         return shape.elements + self.scale_bytes * shape.num_experts * (up + down) + shape.bias_bytes
 
-    def _expert_block(self, shape: ExpertsShape) -> tuple[int, int]:
+    def linear_misfit(self, shape: LinearShape, cut: Side | None) -> Misfit | None:
+        """Cut inputs, and outputs that are cut or fused with others (the last one excepted) are whole blocks.
+
+        Source: vllm/model_executor/layers/quantization/fp8.py:Fp8LinearMethod.create_weights (0.9.2),
+        quantization/utils/fp8_utils.py:validate_fp8_block_shape (0.11.0, 0.33.0).
+        """
+        if self.is_made_while_loading:
+            return None
+        if cut is Side.INPUTS and shape.in_features % self.columns:
+            return Misfit(side=Side.INPUTS, features=shape.in_features, multiple=self.columns)
+        whole = shape.outputs if cut is Side.OUTPUTS else shape.outputs[:-1]
+        for features in whole:
+            if features % self.rows:
+                return Misfit(side=Side.OUTPUTS, features=features, multiple=self.rows)
+        return None
+
+    def experts_misfit(self, shape: ExpertsShape, *, refines: bool) -> Misfit | None:
+        """Experts are whole blocks, or where blocks are refined, whole ones of a finer block.
+
+        Source: vllm/model_executor/layers/quantization/fp8.py:Fp8MoEMethod.create_weights (0.9.2, 0.28.0, 0.33.0),
+        layers/fused_moe/oracle/fp8.py:refine_fp8_moe_block_shape (0.29.0).
+        """
         size = shape.intermediate_size
-        if size % self.rows == 0 and (not shape.is_cut or size % self.columns == 0):
-            return self.rows, self.columns
-        refined = gcd(self.rows, self.columns, size, shape.hidden_size)
-        return (refined, refined) if refined >= 32 else (self.rows, self.columns)
+        if self.is_made_while_loading or self._takes(shape) or (refines and self._finer(shape)):
+            return None
+        side, multiple = (Side.OUTPUTS, self.rows) if size % self.rows else (Side.INPUTS, self.columns)
+        return Misfit(side=side, features=size, multiple=multiple)
+
+    def _takes(self, shape: ExpertsShape) -> bool:
+        size = shape.intermediate_size
+        return size % self.rows == 0 and (not shape.is_cut or size % self.columns == 0)
+
+    def _finer(self, shape: ExpertsShape) -> int:
+        """The side of the finer block; 0 where there is none."""
+        block = gcd(self.rows, self.columns, shape.intermediate_size, shape.hidden_size)
+        return block if block >= SMALLEST_BLOCK else 0
+
+    def _expert_block(self, shape: ExpertsShape) -> tuple[int, int]:
+        finer = 0 if self._takes(shape) else self._finer(shape)
+        return (finer, finer) if finer else (self.rows, self.columns)
 
 
 UNQUANTIZED = Unquantized()

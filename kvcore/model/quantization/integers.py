@@ -34,7 +34,9 @@ def read_awq(section: Section) -> Quantization:
     group = read_group_size(section, "q_group_size" if section.has("q_group_size") else "group_size")
     if bits != 4:
         raise unknown("awq", f"{bits} bits")
-    weights = PackedInteger(bits=bits, group_size=group, zero_points=section.boolean("zero_point", True))
+    weights = PackedInteger(
+        bits=bits, group_size=group, zero_points=section.boolean("zero_point", True), keeps_groups=True
+    )
     ignored = tuple(map(canonical, section.strings("modules_to_not_convert") or ()))
     is_head_quantized = section.boolean("lm_head", False)
 

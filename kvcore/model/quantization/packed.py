@@ -11,6 +11,8 @@ from kvcore.model.quantization.formats import (
     ExpertsShape,
     FormatBase,
     LinearShape,
+    Misfit,
+    Side,
 )
 from kvcore.units import ceil_div, round_up
 
@@ -39,6 +41,8 @@ class PackedInteger(FormatBase):
     zero_points: bool = True
     expert_bias: bool = False
     activation_order: bool = False
+    keeps_groups: bool = False
+    """Inputs that are cut have to be whole groups: AWQ; other kernels of integers take what is left of one."""
 
     def linear_bytes(self, shape: LinearShape) -> int:
         groups = self._groups(shape.in_features)
@@ -66,6 +70,17 @@ class PackedInteger(FormatBase):
         if shape.bias or self._falls_back(shape):
             return 0
         return -self._expert_bias_bytes(shape)
+
+    def linear_misfit(self, shape: LinearShape, cut: Side | None) -> Misfit | None:
+        """Cut inputs are whole groups.
+
+        Source: vllm/model_executor/layers/quantization/awq.py:AWQLinearMethod.create_weights (0.8.5, 0.23.0),
+        auto_awq.py (0.33.0).
+        """
+        whole = self.group_size <= 0 or shape.in_features % self.group_size == 0
+        if whole or cut is not Side.INPUTS or not self.keeps_groups:
+            return None
+        return Misfit(side=Side.INPUTS, features=shape.in_features, multiple=self.group_size)
 
     def _groups(self, in_features: int) -> int:
         return 1 if self.group_size == -1 else in_features // self.group_size

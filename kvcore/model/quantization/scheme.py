@@ -8,7 +8,14 @@ from typing import Final, TypeAlias
 
 from kvcore.model.architecture import Experts, Linear, VocabEmbedding
 from kvcore.model.cache_state import CacheState, ChunkedLocal, FullAttention, Mla, SlidingWindow
-from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
+from kvcore.model.quantization.formats import (
+    UNQUANTIZED,
+    ExpertsShape,
+    Format,
+    LinearShape,
+    Misfit,
+    Side,
+)
 from kvcore.model.quantization.names import Kind, ModuleName, canonical
 
 FormatOf: TypeAlias = Callable[[ModuleName], Format]
@@ -52,11 +59,14 @@ class Quantization:
         `name` is the full checkpoint name.
         """
         shape = LinearShape(in_features=rank_in, outputs=rank_out_parts, element_bytes=dtype_bytes)
-        if not linear.quantizable:
-            return UNQUANTIZED.linear_bytes(shape)
-        prefix = name.removesuffix(linear.name)
-        parts = tuple(prefix + part for part in linear.parts)
-        return self._format(name, parts, Kind.LINEAR).linear_bytes(shape)
+        return self._linear_format(linear, name).linear_bytes(shape)
+
+    def linear_misfit(
+        self, linear: Linear, rank_in: int, rank_out_parts: tuple[int, ...], name: str, cut: Side | None
+    ) -> Misfit | None:
+        """What the engine refuses about a linear layer's shape on one rank, of which `cut` is divided."""
+        shape = LinearShape(in_features=rank_in, outputs=rank_out_parts, element_bytes=0)
+        return self._linear_format(linear, name).linear_misfit(shape, cut)
 
     def experts_bytes(
         self,
@@ -87,6 +97,13 @@ class Quantization:
         shape = experts_shape(experts, rank_experts, rank_intermediate, dtype_bytes, sharing_ranks)
         return self._experts_format(experts, name).experts_loading_bytes(shape)
 
+    def experts_misfit(
+        self, experts: Experts, rank_intermediate: int, name: str, *, is_cut: bool, refines: bool
+    ) -> Misfit | None:
+        """What the engine refuses about the width of the experts on one rank."""
+        shape = experts_shape(experts, 1, rank_intermediate, 0, 2 if is_cut else 1)
+        return self._experts_format(experts, name).experts_misfit(shape, refines=refines)
+
     def expert_tiles(self, experts: Experts, name: str) -> tuple[int, int]:
         """Multiples that hidden and intermediate size of the experts are padded to on a rank."""
         return self._experts_format(experts, name).expert_tiles
@@ -111,6 +128,12 @@ class Quantization:
                 return self.mla_scale_bytes
             case _:
                 return 0
+
+    def _linear_format(self, linear: Linear, name: str) -> Format:
+        if not linear.quantizable:
+            return UNQUANTIZED
+        prefix = name.removesuffix(linear.name)
+        return self._format(name, tuple(prefix + part for part in linear.parts), Kind.LINEAR)
 
     def _experts_format(self, experts: Experts, name: str) -> Format:
         return self._format(name, (), Kind.EXPERTS) if experts.quantizable else UNQUANTIZED

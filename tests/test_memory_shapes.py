@@ -1,0 +1,102 @@
+"""Blocks and groups of quantized weights that tensor parallelism would cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvcore.errors import EngineRefusalError
+from kvcore.plan import plan
+from kvcore.request import scenario_from_request
+
+MOE = "Qwen/Qwen3-235B-A22B-FP8"  # experts of 1536 features, blocks of 128 × 128
+SHARED = "Qwen/Qwen3.5-35B-A3B-FP8"  # a shared expert of 512 features
+QWEN2_72B = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 8192, "intermediate_size": 29568,
+    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 152064,
+    "max_position_embeddings": 32768, "torch_dtype": "float16", "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True},
+}  # fmt: skip
+
+
+def refused(**asked: Any) -> str:
+    """The message of a refusal for cut blocks; "" where the engine would go on."""
+    request = {"accelerator": "H200-141GB", "max_model_len": 4096, "tensor_parallel_size": 8, **asked}
+    try:
+        plan(scenario_from_request(request))
+    except EngineRefusalError as error:
+        return (
+            str(error)
+            if (error.code, error.field) == ("weight-block-cut", "tensor_parallel_size")
+            else error.code
+        )
+    return ""
+
+
+def test_experts_before_blocks_were_refined() -> None:
+    """1536 / 8 = 192 features: engines before 0.29 print "The output_size of gate's and up's weight = 192 is not
+    divisible by weight quantization block_n = 128"; from 0.29 on blocks of 64 are made of those of 128."""
+    for version in ("0.9.2", "0.11.0", "0.28.0"):
+        assert "mlp.experts on each rank are 192 features, not a multiple of the 128" in refused(
+            model=MOE, engine_version=version
+        )
+    assert refused(model=MOE, engine_version="0.29.0") == ""
+
+
+def test_whole_experts_are_not_cut() -> None:
+    assert refused(model=MOE, engine_version="0.11.0", enable_expert_parallel=True) == ""
+    assert refused(model=MOE, engine_version="0.11.0", tensor_parallel_size=4) == ""  # 384 = 3 × 128
+
+
+@pytest.mark.parametrize(("version", "size", "side"), [("0.32.0", 8, "inputs"), ("0.32.0", 4, "")])
+def test_linear_layers(version: str, size: int, side: str) -> None:
+    """512 / 8 = 64 inputs of the shared expert's down projection; 512 / 4 = 128."""
+    said = refused(model=SHARED, engine_version=version, tensor_parallel_size=size)
+    assert (
+        said.startswith(f"The {side} of mlp.shared_expert.down_proj on each rank are 64")
+        if side
+        else not said
+    )
+
+
+def test_fused_projections_may_end_within_a_block_since_0_14() -> None:
+    """Qwen3-32B-FP8 with 64 heads of 64: eight ranks keep one KV head of 64 rows."""
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 16384,
+        "num_hidden_layers": 4, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+        "vocab_size": 151936, "max_position_embeddings": 32768, "torch_dtype": "bfloat16",
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128],
+                                "activation_scheme": "dynamic"},
+    }  # fmt: skip
+    assert "self_attn.qkv_proj on each rank are 64 features" in refused(
+        config=config, engine_version="0.13.0"
+    )
+    assert refused(config=config, engine_version="0.14.1") == ""
+
+
+def test_groups_of_integers() -> None:
+    """29568 / 8 = 3696 inputs are 28.9 groups of 128; 29568 / 3 would be whole ones, but heads do not divide."""
+    assert "mlp.down_proj on each rank are 3696 features" in refused(
+        config=QWEN2_72B, engine_version="0.19.0"
+    )
+    assert refused(config=QWEN2_72B, engine_version="0.19.0", tensor_parallel_size=1) == ""
+    gptq = {**QWEN2_72B, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}
+    assert refused(config=gptq, engine_version="0.32.0") == ""
+    row = {**QWEN2_72B, "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": -1}}
+    assert refused(config=row, engine_version="0.19.0") == ""
+
+
+def test_blocks_made_while_loading_fit_any_shape() -> None:
+    asked = {"model": "Qwen/Qwen3.5-35B-A3B", "engine_version": "0.32.0"}
+    assert refused(**asked, quantization="fp8_per_block") == ""
+
+
+def test_other_engines_are_not_judged() -> None:
+    asked = {
+        "model": SHARED,
+        "engine": "vllm-ascend",
+        "engine_version": "0.23.0",
+        "accelerator": "Ascend-910C-64GB",
+    }
+    assert refused(**asked) == ""
