@@ -160,6 +160,15 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the engine captures CUDA graphs in mode {used}, not {asked}",
         "nothing to do: the attention backend, the model or its runner does not take {asked}",
     ),
+    "overheads-of-another-vendor": Message(
+        "no start on a card of this vendor is published: what the framework, activations and graphs take is that of "
+        "starts on NVIDIA cards",
+        "start once, paste the log on the Check page, and plan with its measurements",
+    ),
+    "no-container-image": Message(
+        "there is no container of {engine} for cards of this vendor that we know of",
+        "take the command, and the vendor's own image and device settings around it",
+    ),
     "quantization-not-in-config": Message(
         "the name says {format}, but the config names no quantization: planned unquantized",
         "give the config.json of the quantized release, with its side file, or --quantization",

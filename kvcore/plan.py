@@ -11,7 +11,7 @@ from kvcore import catalogue
 from kvcore.cache.capacity import CachePlan, check_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.defaults import resolve
 from kvcore.engine.draft import draft_notices, read_draft
 from kvcore.engine.partition import heads_per_rank
@@ -32,6 +32,8 @@ from kvcore.scenario import Engine, Scenario
 from kvcore.units import GIB
 
 ASSUMED_ACCELERATOR: Final = "H100-80GB"
+_WITHOUT_STARTS: Final = (Vendor.INTEL, Vendor.OTHER)
+"""Vendors of whose cards no start is published that the overheads could be fitted to."""
 _FORMAT_IN_NAME: Final = re.compile(
     r"(?:^|[-_./])(awq|gptq|int4|int8|w4a16|w8a8|nvfp4|mxfp4|fp8|bnb|gguf|4bit|8bit)(?=$|[-_./])",
     re.IGNORECASE,
@@ -139,11 +141,20 @@ def plan(scenario: Scenario) -> Plan:
         notices=(
             *resolved.notices,
             *memory.notices,
+            *_vendor_notices(scenario),
             *draft_notices(scenario.speculative_config, prepared.draft),
             *_label_notices(scenario, quantization),
             *checkpoint_notices(scenario, architecture, quantization, resolved),
         ),
     )
+
+
+def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:
+    """Cards of vendors without a published start: their overheads are fitted to those of others."""
+    card = scenario.accelerator
+    if card is None or card.vendor not in _WITHOUT_STARTS:
+        return ()
+    return (Notice(code="overheads-of-another-vendor", field="accelerator"),)
 
 
 def _label_notices(scenario: Scenario, quantization: Quantization) -> tuple[Notice, ...]:

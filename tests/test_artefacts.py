@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
+from kvcore.errors import ScenarioError
 from kvcore.evidence.logs import read_log
 from kvcore.plan import Plan, plan
-from kvcore.present.artefacts import Artefact, artefact, kubernetes_name, start_seconds
+from kvcore.present.artefacts import (
+    CONTAINERS,
+    Artefact,
+    artefact,
+    has_image,
+    kubernetes_name,
+    start_seconds,
+)
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.launch import launch_command
 from kvcore.request import scenario_from_request
@@ -77,6 +85,34 @@ def test_docker_on_ascend_and_amd_passes_devices() -> None:
     assert "--device /dev/davinci3" in ascend
     assert "--gpus" not in ascend
     assert "/dev/kfd" in artefact(Artefact.DOCKER, planned(accelerator="MI300X-192GB"))
+
+
+def test_compose_on_ascend_mounts_the_driver() -> None:
+    ascend = planned(accelerator="Ascend-910B3-64GB", engine="vllm-ascend")
+    service = yaml.safe_load(artefact(Artefact.COMPOSE, ascend))["services"]["vllm"]
+    assert "/usr/local/Ascend/driver:/usr/local/Ascend/driver" in service["volumes"]
+    assert service["devices"][:1] == ["/dev/davinci0"]
+    assert service["image"].startswith("quay.io/ascend/vllm-ascend:v")
+    assert "deploy" not in service
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+@pytest.mark.parametrize(
+    "card", ["Gaudi3-128GB", {"memory_gib": 64, "vendor": "other", "name": "DCU"}, "Ascend-910B3-64GB"]
+)
+def test_no_container_is_written_for_a_card_whose_image_is_unknown(kind: Artefact, card: object) -> None:
+    elsewhere = planned(accelerator=card, engine="vllm")
+    assert not has_image(elsewhere)
+    with pytest.raises(ScenarioError, match="no container of vllm") as raised:
+        artefact(kind, elsewhere)
+    assert raised.value.code == "no-container-image"
+    assert artefact(Artefact.COMMAND, elsewhere).startswith("vllm serve")
+
+
+def test_overheads_of_a_vendor_without_published_starts_are_said_to_be_of_another() -> None:
+    other = planned(accelerator={"memory_gib": 64, "vendor": "other", "name": "DCU"})
+    assert "overheads-of-another-vendor" in [notice.code for notice in other.notices]
+    assert "overheads-of-another-vendor" not in [notice.code for notice in planned().notices]
 
 
 def test_compose_reserves_the_gpus() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from kvcore.catalogue.accelerators import Vendor
+from kvcore.errors import ScenarioError
 from kvcore.plan import Plan
 from kvcore.present.launch import launch_arguments, launch_environment, launch_program, launch_words
 from kvcore.scenario import Engine
@@ -22,6 +23,17 @@ from kvcore.scenario import Engine
 PORT: Final = 8000
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
 """Checkpoints, and compiled kernels: a restart that finds them has more for its KV cache."""
+_IMAGES: Final[Mapping[tuple[Engine, Vendor], str]] = {
+    (Engine.VLLM, Vendor.NVIDIA): "vllm/vllm-openai",
+    (Engine.VLLM, Vendor.AMD): "vllm/vllm-openai-rocm",
+    (Engine.VLLM_ASCEND, Vendor.HUAWEI): "quay.io/ascend/vllm-ascend",
+}
+_ASCEND_DEVICES: Final = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+_ASCEND_DRIVER: Final = "/usr/local/Ascend/driver:/usr/local/Ascend/driver"
+"""The driver's libraries, which the image does not have.
+
+Source: vllm-ascend's docs/source/installation.md (0.11.0).
+"""
 _START_SECONDS_PER_GIB: Final = 4
 """Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
 _START_SECONDS_FLOOR: Final = 600
@@ -39,22 +51,37 @@ class Artefact(StrEnum):
     SYSTEMD = "systemd"
 
 
+CONTAINERS: Final = (Artefact.DOCKER, Artefact.COMPOSE, Artefact.KUBERNETES)
+"""Those that name an image."""
+
+
 def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
-    """The text of one artefact; `every_flag` writes resolved defaults too."""
+    """The text of one artefact; `every_flag` writes resolved defaults too.
+
+    Raises ScenarioError for a container where no image for the card is known.
+    """
     return _WRITERS[kind](plan, every_flag)
 
 
-def image(plan: Plan) -> str:
-    """The engine's own container image for the planned version.
+def has_image(plan: Plan) -> bool:
+    """Whether the engine is published as a container image for cards of this vendor."""
+    return (plan.scenario.engine, plan.accelerator.vendor) in _IMAGES
 
-    Source: Docker Hub vllm/vllm-openai and rocm/vllm; quay.io/ascend/vllm-ascend (tags are release versions).
+
+def no_image(plan: Plan) -> ScenarioError:
+    """Why there is no container of this plan, and what to do."""
+    return ScenarioError("no-container-image", field="accelerator", engine=plan.scenario.engine.value)
+
+
+def image(plan: Plan) -> str:
+    """The engine's own container image for the planned version and the card's vendor.
+
+    Raises ScenarioError where none is known.
+    Source: Docker Hub vllm/vllm-openai and vllm/vllm-openai-rocm; quay.io/ascend/vllm-ascend (tags are releases).
     """
-    version = plan.resolved.engine_version
-    if plan.scenario.engine is Engine.VLLM_ASCEND:
-        return f"quay.io/ascend/vllm-ascend:v{version}"
-    if plan.accelerator.vendor is Vendor.AMD:
-        return f"vllm/vllm-openai-rocm:v{version}"
-    return f"vllm/vllm-openai:v{version}"
+    if not has_image(plan):
+        raise no_image(plan)
+    return f"{_IMAGES[plan.scenario.engine, plan.accelerator.vendor]}:v{plan.resolved.engine_version}"
 
 
 def _command(plan: Plan, every_flag: bool) -> str:
@@ -85,10 +112,11 @@ def _argv(plan: Plan, every_flag: bool) -> list[str]:
 
 
 def _docker(plan: Plan, every_flag: bool) -> str:
+    image_name = image(plan)
     parts = ["docker run --rm", *_docker_devices(plan), "--ipc=host", f"-p {PORT}:{PORT}"]
     parts += [f"-v {volume}" for volume in VOLUMES]
     parts += [f"-e {shlex.quote(f'{name}={value}')}" for name, value in launch_environment(plan).items()]
-    parts.append(image(plan))
+    parts.append(image_name)
     if plan.scenario.engine is not Engine.VLLM:
         parts.append(shlex.join([*launch_program(plan), plan.scenario.model]))
         parts += _pairs(_argv(plan, every_flag)[2:])
@@ -115,12 +143,7 @@ def _docker_devices(plan: Plan) -> list[str]:
     ranks, vendor = _ranks(plan), plan.accelerator.vendor
     if vendor is Vendor.HUAWEI:
         devices = [f"--device /dev/davinci{rank}" for rank in range(ranks)]
-        shared = ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
-        return [
-            *devices,
-            *(f"--device {path}" for path in shared),
-            "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver",
-        ]
+        return [*devices, *(f"--device {path}" for path in _ASCEND_DEVICES), f"-v {_ASCEND_DRIVER}"]
     if vendor is Vendor.AMD:
         return ["--device /dev/kfd", "--device /dev/dri", "--group-add video"]
     return [f"--gpus {shlex.quote(chr(34) + 'device=' + ','.join(map(str, range(ranks))) + chr(34))}"]
@@ -151,7 +174,8 @@ def _compose(plan: Plan, every_flag: bool) -> str:
         service["command"] = [*launch_program(plan), plan.scenario.model, *_argv(plan, every_flag)[2:]]
     if plan.accelerator.vendor is Vendor.HUAWEI:
         service["devices"] = [f"/dev/davinci{rank}" for rank in range(_ranks(plan))]
-        service["devices"] += ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
+        service["devices"] += _ASCEND_DEVICES
+        service["volumes"] = [*VOLUMES, _ASCEND_DRIVER]
     elif plan.accelerator.vendor is Vendor.AMD:
         service |= {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
     else:
@@ -163,7 +187,6 @@ def _compose(plan: Plan, every_flag: bool) -> str:
 _RESOURCES: Final[Mapping[Vendor, str]] = {
     Vendor.NVIDIA: "nvidia.com/gpu",
     Vendor.AMD: "amd.com/gpu",
-    Vendor.INTEL: "gpu.intel.com/xe",
     Vendor.HUAWEI: "huawei.com/Ascend910",
 }
 
@@ -178,12 +201,12 @@ def start_seconds(plan: Plan) -> int:
 
 
 def _kubernetes(plan: Plan, every_flag: bool) -> str:
-    name = kubernetes_name(plan.scenario.model)
-    resource = {_RESOURCES.get(plan.accelerator.vendor, "nvidia.com/gpu"): str(_ranks(plan))}
+    name, image_name = kubernetes_name(plan.scenario.model), image(plan)
+    resource = {_RESOURCES[plan.accelerator.vendor]: str(_ranks(plan))}
     probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5}
     container: dict[str, Any] = {
         "name": "vllm",
-        "image": image(plan),
+        "image": image_name,
         "args": _argv(plan, every_flag),
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {"limits": resource, "requests": resource},

@@ -10,7 +10,7 @@ import streamlit as st
 from kvcore.contract import result_of
 from kvcore.plan import Plan
 from kvcore.present import link
-from kvcore.present.artefacts import Artefact, artefact
+from kvcore.present.artefacts import CONTAINERS, Artefact, artefact, has_image, no_image
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.report import report_html
 from kvcore.present.text import Words, msg
@@ -76,6 +76,10 @@ def panel(plan: Plan, t: Words) -> None:
             label_visibility="collapsed",
             on_change=_choose,
         )
+        if form in CONTAINERS and not has_image(plan):
+            missing = no_image(plan)
+            st.text(f"{t.error(missing)}\n→ {t.next_step(missing)}")
+            return
         every_flag = False
         if form in tuple(Artefact):
             every_flag = st.toggle(t("Write resolved defaults too"), key="share_every_flag")
