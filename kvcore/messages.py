@@ -31,6 +31,14 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "this link is of version {value}, and only version 1 is known",
         "compare the settings with those of the sender",
     ),
+    "unreadable-packed-config": Message(
+        "the config.json in this link is damaged or cut short",
+        "ask the sender for the whole link, or the file",
+    ),
+    "config-not-in-link": Message(
+        "the config.json of {value} is too long for a link: these are not its figures",
+        "give that config.json again under Another model",
+    ),
     "invalid-value": Message(
         "{field} cannot be {value}: {reason}", "enter a value of the kind that is named"
     ),

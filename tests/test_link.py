@@ -1,6 +1,11 @@
 """The link: complete, readable, and never an exception."""
 
+import base64
+import hashlib
+import json
 import string
+import tracemalloc
+import zlib
 from dataclasses import fields, replace
 from urllib.parse import parse_qsl
 
@@ -9,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore import catalogue
-from kvcore.errors import MESSAGES
+from kvcore.errors import MESSAGES, KvPlannerError
 from kvcore.model.config import ModelConfig
-from kvcore.present import link
+from kvcore.present import link, link_config
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES, scenario_from_request
 from kvcore.scenario import CudagraphMode, Engine, Measured, Parallel, Runner, Scenario, SpeculativeConfig
 
@@ -223,9 +228,94 @@ def test_a_config_of_ones_own_travels_in_the_link() -> None:
     assert decoded.scenario == scenario
 
 
-def test_a_config_too_long_for_a_link_stays_out() -> None:
-    config = ModelConfig.from_mapping({"model_type": "llama", "filler": "x" * link.MAX_CONFIG_CHARACTERS})
-    assert "config" not in link.encode(replace(START, model="config.json", config=config))
+# Layers that a compressed-tensors checkpoint leaves alone, each by its name: 7 KiB that say little.
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
+}  # fmt: skip
+LONG = {
+    **LLAMA,
+    "ignored_layers": [f"model.layers.{n}.mlp.experts.{m}.gate_proj" for n in range(16) for m in range(12)],
+}
+NOISE = {**LLAMA, "noise": "".join(hashlib.sha256(bytes([n])).hexdigest() for n in range(200))}
+
+
+def test_a_long_config_travels_deflated() -> None:
+    config = ModelConfig.from_mapping(
+        LONG, {"quantization": {"quant_algo": "FP8", "exclude_modules": LONG["ignored_layers"]}}
+    )
+    assert len(config.text) > link_config.MAX_CONFIG_CHARACTERS
+    scenario = replace(START, model="config.json", config=config, checkpoint=type(START.checkpoint)())
+    query = link.query_string(link.encode(scenario))
+    assert len(query) < link_config.MAX_CONFIG_CHARACTERS
+    decoded = link.decode(dict(parse_qsl(query)))
+    assert (decoded.scenario, decoded.repairs) == (scenario, ())
+    assert link.carries_configs(scenario)
+
+
+def test_a_config_of_a_link_of_old_is_still_read() -> None:
+    text = json.dumps(LONG)
+    assert link.decode({"model": "config.json", "config": text}).scenario.config.raw == LONG
+
+
+def test_a_config_too_long_for_a_link_is_told_to_who_opens_it() -> None:
+    # Half of the noise is left by any deflation: 200 digests of 64 hexadecimal digits are 6,400 bytes of it.
+    config = ModelConfig.from_mapping(NOISE)
+    for model in ("config.json", "Qwen/Qwen3-8B"):
+        scenario = replace(START, model=model, config=config)
+        assert not link.carries_configs(scenario)
+        params = link.encode(scenario)
+        assert not {"config", "config.z"} & set(params)
+        decoded = link.decode(params)
+        (repair,) = decoded.repairs
+        assert (repair.field, repair.given, repair.error.code) == ("model", model, "config-not-in-link")
+        assert repair.used == decoded.scenario.model == "Qwen/Qwen3-32B"
+
+
+def test_a_draft_whose_config_is_too_long_is_told_too() -> None:
+    draft = SpeculativeConfig(
+        method="eagle", num_speculative_tokens=2, model="my/head", config=ModelConfig.from_mapping(NOISE)
+    )
+    decoded = link.decode(link.encode(replace(START, speculative_config=draft)))
+    assert [(one.field, one.error.code) for one in decoded.repairs] == [
+        ("speculative_config.model", "config-not-in-link")
+    ]
+    assert decoded.scenario.config == START.config
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "unreadable-packed-config"),
+        ("no base64!", "unreadable-packed-config"),
+        ("AAAA", "unreadable-packed-config"),
+        ("A", "unreadable-packed-config"),
+        (link_config.pack('{"model_type": "llama"}')[:-6], "unreadable-packed-config"),
+        (link_config.pack("[1]"), "invalid-json"),
+        (link_config.pack("[" * 100), "input-too-deep"),
+        (link_config.pack("x" * (link_config.MAX_UNPACKED_BYTES + 1)), "input-too-large"),
+        ("A" * (link_config.MAX_PACKED_CHARACTERS + 1), "input-too-large"),
+    ],
+)
+def test_a_packed_config_that_cannot_be_read_is_named(text: str, code: str) -> None:
+    decoded = link.decode({"dtype": "float16", "config.z": text})
+    assert [(repair.field, repair.error.code) for repair in decoded.repairs] == [("config.z", code)]
+    assert (decoded.scenario.dtype, decoded.scenario.config) == ("float16", START.config)
+
+
+def test_what_inflates_to_a_gigabyte_is_left_unread() -> None:
+    # 1 GiB of zeros deflates to 1 MiB; the first 24 KiB of it already stand for 24 MiB.
+    squeezer = zlib.compressobj(9)
+    bomb = b"".join(squeezer.compress(bytes(1 << 20)) for _ in range(24))
+    text = base64.urlsafe_b64encode(bomb).decode().rstrip("=")
+    tracemalloc.start()
+    with pytest.raises(KvPlannerError) as caught:
+        link_config.unpack(text, "config.z")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert caught.value.code == "input-too-large"
+    assert peak < 8 * link_config.MAX_UNPACKED_BYTES
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import ClassVar
@@ -496,3 +497,16 @@ def test_the_engine_follows_the_card_with_a_word_and_a_way_back() -> None:
     app.button(key="undo_button").click()
     checked(app.run())
     assert (params(app)["engine"], params(app)["accelerator"]) == ("vllm", "RTX-4090-24GB")
+
+
+def test_a_config_that_no_link_holds_is_offered_beside_it() -> None:
+    noise = "".join(hashlib.sha256(bytes([n])).hexdigest() for n in range(200))
+    app = open_app(WORKED)
+    app.text_area(key="config_text").set_value(json.dumps(TestModels.CONFIG | {"noise": noise}))
+    next(button for button in app.button if button.label == "Use this config").click()
+    checked(app.run())
+    assert "too long for a link" in seen(app)
+    assert "Not in the link" in seen(app)
+    assert [button.label for button in app.get("download_button")][:1] == ["Download config.json"]
+    reloaded = open_app(params(app))
+    assert "is too long for a link: these are not its figures" in seen(reloaded)

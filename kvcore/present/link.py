@@ -4,7 +4,7 @@
 
 A name with a dot is a field of an object of the JSON contract: `measured.weights_gib`, `accelerator.memory_gib`,
 `speculative_config.method`, `env.VLLM_USE_V1`. What is absent is the engine's own default. A config.json that the
-catalogue does not have travels in the link as `config`, so that the link alone gives the same plan.
+catalogue does not have travels in the link (`link_config.py`), so that the link alone gives the same plan.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kvcore.engine.versions import find_release
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
+from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.quantity import Grade
 from kvcore.request import parse_request, scenario_from_request
 from kvcore.scenario import Measured, Parallel, Scenario, SpeculativeConfig
@@ -31,8 +32,6 @@ from kvcore.scenario import Measured, Parallel, Scenario, SpeculativeConfig
 Found = TypeVar("Found")
 
 VERSION: Final = "1"
-MAX_CONFIG_CHARACTERS: Final = 6000
-"""Of a config.json in the link, percent-encoded; proxies cut request lines at 8 KiB."""
 NOT_OURS: Final = frozenset(("lang", "embed", "embed_options", "step", "vary", "lengths"))
 """Parameters that belong to the page, not to the scenario."""
 
@@ -48,6 +47,8 @@ _PARALLEL: Final = tuple(field.name for field in fields(Parallel))
 _SPECULATIVE: Final = tuple(field.name for field in fields(SpeculativeConfig))
 _MEASURED: Final = tuple(field.name for field in fields(Measured))
 _JSON_TEXTS: Final = ("config", "hf_quant_config", "speculative_config.config")
+_PACKED_TEXTS: Final = tuple(f"{name}{PACKED}" for name in _JSON_TEXTS)
+_LEFT_OUT: Final = tuple(f"{name}{LEFT_OUT}" for name in ("config", "speculative_config.config"))
 _CHECKPOINT: Final = tuple(field.name for field in fields(Checkpoint))
 _NESTED: Final = ("parallel", "speculative_config", "measured", "checkpoint", "limit_mm_per_prompt", "env")
 _PLAIN: Final = tuple(
@@ -72,7 +73,8 @@ _OBJECTS: Final = (
 )
 _KNOWN: Final = frozenset(
     (
-        "v", "model", "config", "hf_quant_config", "accelerator", "accelerator.memory_gib", "accelerator.vendor",
+        "v", "model", *_JSON_TEXTS, *_PACKED_TEXTS, *_LEFT_OUT, "accelerator", "accelerator.memory_gib",
+        "accelerator.vendor",
         "accelerator.name", *_PARALLEL, *_PLAIN, *(f"speculative_config.{name}" for name in _SPECULATIVE),
         *(f"measured.{name}" for name in _MEASURED), *(f"checkpoint.{name}" for name in _CHECKPOINT),
         *(f"limit_mm_per_prompt.{name}" for name in ("image", "video", "audio")),
@@ -108,7 +110,7 @@ class Decoded:
 def encode(scenario: Scenario) -> dict[str, str]:
     """Every field of `scenario` as parameters of a link, in reading order.
 
-    A config.json that is too long for a link stays out; then the model is only named.
+    A config.json that is too long for a link stays out, and the link says so.
     """
     params = {"v": VERSION, **_encode_model(scenario), **_encode_accelerator(scenario.accelerator)}
     for name in ("engine", "engine_version"):
@@ -122,9 +124,8 @@ def encode(scenario: Scenario) -> dict[str, str]:
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
             if isinstance(value, ModelConfig):
-                params |= {
-                    f"{name}.{key}": text for key, text in _encode_config(value).items() if key == "config"
-                }
+                written = encode_config(replace(value, hf_quant_config_text=""))
+                params |= {f"{name}.{key}": text for key, text in written.items()}
             elif value is not None:
                 params[f"{name}.{field.name}"] = _text(value)
     for name in ("limit_mm_per_prompt", "env"):
@@ -152,6 +153,7 @@ def decode(params: Mapping[str, str]) -> Decoded:
             if get_close_matches(name, _KNOWN, cutoff=0.75):
                 repairs.append(_repair(ScenarioError("unknown-field", field=name), params, name))
     given.pop("v", None)
+    repairs.extend(_left_out(given))
     scenario = None
     while scenario is None:
         try:
@@ -174,6 +176,11 @@ def decode(params: Mapping[str, str]) -> Decoded:
     )
 
 
+def carries_configs(scenario: Scenario) -> bool:
+    """Whether the link has every config.json that the plan needs."""
+    return not any(mark in encode(scenario) for mark in _LEFT_OUT)
+
+
 def is_scenario(params: Mapping[str, str]) -> bool:
     """Whether a query string says anything about a scenario."""
     return any(name in _KNOWN for name in params)
@@ -183,6 +190,18 @@ def _repair(error: KvPlannerError, given: Mapping[str, str], name: str) -> Repai
     return Repair(field=name, given=shorten(given.get(name, ""), 60), used="", error=error)
 
 
+def _left_out(given: dict[str, str]) -> list[Repair]:
+    """Takes the marks of a config.json that was too long out of `given`, and what it was the config of."""
+    repairs = []
+    for mark in _LEFT_OUT:
+        model = f"{mark.removesuffix(LEFT_OUT).removesuffix('config')}model"
+        if given.pop(mark, None) is not None:
+            name = given.pop(model, "config.json")
+            error = ScenarioError("config-not-in-link", field=model, value=name)
+            repairs.append(_repair(error, {model: name}, model))
+    return repairs
+
+
 def _blamed(error: KvPlannerError, given: Mapping[str, str]) -> tuple[str, ...]:
     """The parameters that `error` is about: the field itself, else its parts, else what the model was read from."""
     head = error.field.partition(".")[0]
@@ -190,7 +209,8 @@ def _blamed(error: KvPlannerError, given: Mapping[str, str]) -> tuple[str, ...]:
         [error.field] if error.field in given else [name for name in given if name.partition(".")[0] == head]
     )
     if not candidates:
-        candidates = [name for name in ("config", "hf_quant_config", "model") if name in given]
+        read_from = ("config", "config.z", "hf_quant_config", "hf_quant_config.z", "model")
+        candidates = [name for name in read_from if name in given]
     return tuple(candidates or given)
 
 
@@ -198,9 +218,13 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
     request: dict[str, Any] = {name: START[name] for name in ("model", "accelerator")}
     for name, text in given.items():
         head, dot, tail = name.partition(".")
-        value = parse_request(text) if name in _JSON_TEXTS else _value(name, text)
+        if name in _PACKED_TEXTS:
+            value: object = parse_request(unpack(text, name))
+            head, dot, tail = name.removesuffix(PACKED).partition(".")
+        else:
+            value = parse_request(text) if name in _JSON_TEXTS else _value(name, text)
         if not dot:
-            request[name] = value
+            request[head] = value
         elif head != "accelerator":
             request.setdefault(head, {})[tail] = value
     memory_gib = _value("", given["accelerator.memory_gib"]) if "accelerator.memory_gib" in given else None
@@ -250,19 +274,12 @@ def _encode_model(scenario: Scenario) -> dict[str, str]:
     if entry is not None and entry.config == scenario.config:
         known_checkpoint = entry.checkpoint
     else:
-        params |= _encode_config(scenario.config)
+        params |= encode_config(scenario.config)
     for name in _CHECKPOINT:
         value = getattr(scenario.checkpoint, name)
         if value is not None and value != getattr(known_checkpoint, name):
             params[f"checkpoint.{name}"] = _text(value)
     return params
-
-
-def _encode_config(config: ModelConfig) -> dict[str, str]:
-    texts = {"config": config.text}
-    if config.hf_quant_config_text:
-        texts["hf_quant_config"] = config.hf_quant_config_text
-    return texts if len(urlencode(texts)) <= MAX_CONFIG_CHARACTERS else {}
 
 
 def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:

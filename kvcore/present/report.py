@@ -13,10 +13,12 @@ from kvcore.present.charts import curve_lengths
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.explain import figures, number_rows
 from kvcore.present.launch import launch_command
+from kvcore.present.link import carries_configs
 from kvcore.present.overrides import override_steps
 from kvcore.present.summary import cards, scenario_line, verdict_sentence
 from kvcore.present.svg import curve_svg, memory_svg, swatch_svg
 from kvcore.present.text import Language, Words, count, gib_text
+from kvcore.present.ticket import NOT_CARRIED
 from kvcore.units import GIB
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -70,6 +72,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         _titled(t("To know"), _notices(plan, t)),
         _titled(t("All numbers"), _numbers(plan, t)),
         _titled(t("The same plan as a link:"), _code((link,))),
+        "" if carries_configs(plan.scenario) else f"<p>{escape(t(NOT_CARRIED))}</p>",
     ]
     title = escape(f"KV Planner: {plan.scenario.model}")
     return (

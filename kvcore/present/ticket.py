@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvcore.plan import Plan
+from kvcore.present import link as links
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.launch import launch_command
 from kvcore.present.summary import requests_at_once, scenario_line, verdict_sentence, waiting_seats
@@ -18,6 +19,11 @@ PART_LABELS = {
     "kv_cache": msg("KV cache"),
     "unused": msg("Unused"),
 }
+
+NOT_CARRIED = msg(
+    "The config.json of this model is too long for a link. Send the file along: the link alone, and a reload of this "
+    "page, plan another model."
+)
 
 
 def ticket_text(plan: Plan, link: str, t: Words) -> str:
@@ -42,6 +48,8 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
     if expected:
         lines += ["", t("Lines to expect in the log:"), "", *_code(*expected)]
     lines += ["", f"{t('The same plan as a link:')} <{link}>", ""]
+    if not links.carries_configs(plan.scenario):
+        lines += [t(NOT_CARRIED), ""]
     return "\n".join(lines)
 
 

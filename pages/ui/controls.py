@@ -54,6 +54,7 @@ def _model(t: Words) -> None:
     )  # fmt: skip
     with st.popover(t("Another model"), icon=":material/add:", type="tertiary"):
         model_source.other_model(t)
+    model_source.unsaved(t)
 
 
 def _accelerator(t: Words) -> None:

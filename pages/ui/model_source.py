@@ -11,6 +11,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
 from kvcore.hub import HubModel, fetch_model
 from kvcore.model.config import ModelConfig
+from kvcore.present import link
 from kvcore.present.text import Words
 from kvcore.request import parse_request
 from pages.ui import state
@@ -48,6 +49,12 @@ def other_model(t: Words) -> None:
         t("Or upload it"), type=["json"], key="config_file", max_upload_size=1, on_change=_use_upload
     )
     show_error(t)
+
+
+def unsaved(t: Words) -> None:
+    """Below the choice of model: what the address bar does not keep."""
+    if not link.carries_configs(state.scenario()):
+        st.caption(t("Not in the link: a reload loses this config.json, it is too long."))
 
 
 def show_error(t: Words) -> None:

@@ -115,7 +115,7 @@ def repairs(t: Words) -> None:
                     t("{field}: {given} → {used}", field=repair.field, given=repair.given, used=used)
                     + f"\n{t.error(repair.error)}"
                 )
-                if repair.field == "model":
+                if repair.field == "model" and repair.given != model_source.CONFIG_LABEL:
                     st.button(
                         t("Look it up on the Hub"), on_click=model_source.fetch_and_use, args=(repair.given,)
                     )

@@ -14,7 +14,7 @@ from kvcore.present.artefacts import CONTAINERS, Artefact, artefact, has_image, 
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.report import report_html
 from kvcore.present.text import Words, msg
-from kvcore.present.ticket import ticket_text
+from kvcore.present.ticket import NOT_CARRIED, ticket_text
 from pages.ui import state
 from pages.ui.fold import fold
 
@@ -87,6 +87,8 @@ def panel(plan: Plan, t: Words) -> None:
         if form == Artefact.COMMAND and expected:
             st.caption(t("Lines to expect in the log:"))
             st.code("\n".join(expected), language=None)
+        if form in (LINK, TICKET) and not link.carries_configs(plan.scenario):
+            _config_beside_the_link(plan, t)
         text = _text(plan, form, every_flag, t)
         st.code(text, language=CODE_LANGUAGES.get(form), wrap_lines=form == LINK)
         if form in FILE_NAMES:
@@ -107,6 +109,18 @@ def panel(plan: Plan, t: Words) -> None:
             on_click="ignore",
             key="share_report",
         )
+
+
+def _config_beside_the_link(plan: Plan, t: Words) -> None:
+    st.warning(t(NOT_CARRIED), icon=":material/link_off:")
+    st.download_button(
+        t("Download {name}", name="config.json"),
+        data=json.dumps(plan.scenario.config.raw, indent=2),
+        file_name="config.json",
+        mime="application/json",
+        on_click="ignore",
+        key="share_config",
+    )
 
 
 def _choose() -> None:
