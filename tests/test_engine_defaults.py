@@ -85,6 +85,25 @@ def test_the_default_batch_is_clipped_from_0_12_on() -> None:
         ({"engine_version": "0.8.5", "max_model_len": 1024, "accelerator": T4}, True, 2048, 256),
     ],
 )
+def test_the_default_batch_holds_a_video_from_0_22_on() -> None:
+    """32 frames of 70 + 2 + 6 tokens; E2B does not attend both ways, and what is asked for stays."""
+
+    def tokens(model: str, version: str, **asked: int) -> int:
+        request = {"model": model, "accelerator": "L40S-48GB", "engine_version": version, **asked}
+        scenario = scenario_from_request(request)
+        assert scenario.accelerator is not None
+        return resolve(
+            scenario, read_architecture(scenario.config), scenario.accelerator
+        ).max_num_batched_tokens
+
+    assert (tokens("google/gemma-4-31B-it", "0.21.0"), tokens("google/gemma-4-31B-it", "0.22.1")) == (
+        2048,
+        2496,
+    )
+    assert tokens("google/gemma-4-E2B-it", "0.22.1") == 2048
+    assert tokens("google/gemma-4-31B-it", "0.22.1", max_num_batched_tokens=2048) == 2048
+
+
 def test_v0_runs_before_0_8_where_it_is_asked_for_and_on_old_cards(
     fields: dict[str, Any], is_v0: bool, tokens: int, sequences: int
 ) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.model.config import ModelConfig
 
 BIG_CARD_GIB: Final = 70
 HUGE_CARD_GIB: Final = 160
@@ -32,6 +33,13 @@ Source: vllm/platforms/cuda.py:NvmlCudaPlatform.get_device_total_memory (0.18.0,
 """
 
 
+GEMMA4_VIDEO_TOKENS: Final = 32 * (70 + 2 + 6)
+"""Frames of a video, by the tokens of a frame, its two borders and its time.
+
+Source: vllm/model_executor/models/gemma4_mm.py:Gemma4ProcessingInfo.get_mm_max_tokens_per_item (0.22.1, 0.33.0).
+"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchDefaults:
     """What one version takes when neither flag is given."""
@@ -53,6 +61,25 @@ def batch_defaults(tiers: str, accelerator: Accelerator) -> BatchDefaults:
     elif accelerator.memory_gib >= BIG_CARD_GIB and not (is_a100 and tiers != "by-memory") and not is_gb10:
         tokens, sequences = BIG_BATCH
     return BatchDefaults(max_num_batched_tokens=tokens, max_num_seqs=sequences)
+
+
+def largest_item_tokens(config: ModelConfig) -> int:
+    """Tokens of the largest multimodal item of a model whose items attend to themselves; 0 where the engine asks none.
+
+    Only Gemma 4 says its tokens without trying them out, and only its larger models see items both ways.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs._get_min_mm_batched_tokens, vllm/transformers_utils/
+    model_arch_config_convertor.py:Gemma4ModelArchConfigConvertor.is_mm_prefix_lm (0.32.0).
+
+    Example:
+        >>> from kvcore.catalogue import find_model
+        >>> largest_item_tokens(find_model("google/gemma-4-31B-it").config)
+        2496
+    """
+    if config.model_type != "gemma4" or config.root.optional_section("vision_config") is None:
+        return 0
+    sees_both_ways = config.language.string("use_bidirectional_attention", "") == "vision"
+    return GEMMA4_VIDEO_TOKENS if sees_both_ways else 0
 
 
 def v0_tokens(

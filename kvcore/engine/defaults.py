@@ -18,7 +18,13 @@ from kvcore.engine.backends import (
     check_sparse_attention,
     kv_storage_dtype,
 )
-from kvcore.engine.batch import V0_CHUNKED_LENGTH, V0_SEQUENCES, batch_defaults, v0_tokens
+from kvcore.engine.batch import (
+    V0_CHUNKED_LENGTH,
+    V0_SEQUENCES,
+    batch_defaults,
+    largest_item_tokens,
+    v0_tokens,
+)
 from kvcore.engine.graph_flags import Circumstances, captures
 from kvcore.engine.pooling import falls_back_to_v0, runner_notices, runner_of, scheduling_runner
 from kvcore.engine.quantization_methods import check_quantization
@@ -341,6 +347,8 @@ def _batch(
         tokens = defaults.max_num_batched_tokens
         if not chunked:
             tokens = max(tokens, max_model_len)
+        if switches.largest_item_in_batch:
+            tokens = max(tokens, largest_item_tokens(scenario.config))
         if switches.clips_batch:
             tokens = min(tokens, sequences * max_model_len)
     if scenario.max_num_seqs is None and switches.clips_batch:

@@ -42,6 +42,8 @@ class Switches:
     batch_tiers: str
     """Which cards get large batches: by-memory, not-a100, huge; each keeps what the ones before it do."""
     clips_batch: bool
+    largest_item_in_batch: bool
+    """The default max_num_batched_tokens holds the largest multimodal item of a prefix model."""
     async_scheduling: bool
     async_pooling: bool
     """The pooling runner schedules ahead as well."""
