@@ -74,17 +74,6 @@ def test_the_default_batch_is_clipped_from_0_12_on() -> None:
     assert resolved_of(engine_version="0.12.0", max_num_batched_tokens=64).max_num_seqs == 64
 
 
-@pytest.mark.parametrize(
-    ("fields", "is_v0", "tokens", "sequences"),
-    [
-        ({"engine_version": "0.7.3", "max_model_len": 8192}, True, 8192, 256),
-        ({"engine_version": "0.7.3", "max_model_len": 65536}, True, 2048, 256),
-        ({"engine_version": "0.8.5", "max_model_len": 8192}, False, 8192, 1024),
-        ({"engine_version": "0.8.5", "max_model_len": 8192, "env": {"VLLM_USE_V1": "0"}}, True, 8192, 256),
-        ({"engine_version": "0.11.0", "max_model_len": 8192, "env": {"VLLM_USE_V1": "0"}}, False, 8192, 1024),
-        ({"engine_version": "0.8.5", "max_model_len": 1024, "accelerator": T4}, True, 2048, 256),
-    ],
-)
 def test_the_default_batch_holds_a_video_from_0_22_on() -> None:
     """32 frames of 70 + 2 + 6 tokens; E2B does not attend both ways, and what is asked for stays."""
 
@@ -104,6 +93,17 @@ def test_the_default_batch_holds_a_video_from_0_22_on() -> None:
     assert tokens("google/gemma-4-31B-it", "0.22.1", max_num_batched_tokens=2048) == 2048
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_v0", "tokens", "sequences"),
+    [
+        ({"engine_version": "0.7.3", "max_model_len": 8192}, True, 8192, 256),
+        ({"engine_version": "0.7.3", "max_model_len": 65536}, True, 2048, 256),
+        ({"engine_version": "0.8.5", "max_model_len": 8192}, False, 8192, 1024),
+        ({"engine_version": "0.8.5", "max_model_len": 8192, "env": {"VLLM_USE_V1": "0"}}, True, 8192, 256),
+        ({"engine_version": "0.11.0", "max_model_len": 8192, "env": {"VLLM_USE_V1": "0"}}, False, 8192, 1024),
+        ({"engine_version": "0.8.5", "max_model_len": 1024, "accelerator": T4}, True, 2048, 256),
+    ],
+)
 def test_v0_runs_before_0_8_where_it_is_asked_for_and_on_old_cards(
     fields: dict[str, Any], is_v0: bool, tokens: int, sequences: int
 ) -> None:
