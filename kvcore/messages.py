@@ -36,9 +36,13 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "ask the sender for the whole link, or the file",
     ),
     "config-not-in-link": Message(
-        "the config.json of {value} is too long for a link: these are not its figures",
+        "{value} is too long a config for a link: these are not its figures",
         "give that config.json again under Another model",
     ),
+    "unknown-parameter": Message(
+        "no setting is called {field}, so it is left out", "remove it, or check its spelling"
+    ),
+    "named-twice": Message("{field} is given twice, the second time as {value}", "leave one of them out"),
     "invalid-value": Message(
         "{field} cannot be {value}: {reason}", "enter a value of the kind that is named"
     ),

@@ -329,7 +329,7 @@ def test_what_inflates_to_a_gigabyte_is_left_unread() -> None:
         ({"accelerator": "H1000"}, "accelerator", "unknown-accelerator"),
         ({"accelerator.memory_gib": "0"}, "accelerator.memory_gib", "invalid-value"),
         ({"enforce_eager": "perhaps"}, "enforce_eager", "invalid-value"),
-        ({"gpu_memory_utilisation": "0.9"}, "gpu_memory_utilisation", "unknown-field"),
+        ({"gpu_memory_utilisation": "0.9"}, "gpu_memory_utilisation", "unknown-parameter"),
         ({"config": "{"}, "config", "invalid-json"),
         ({"v": "2"}, "v", "unknown-link-version"),
         ({"engine_version": "newest"}, "engine_version", "invalid-value"),
@@ -353,6 +353,61 @@ def test_a_size_that_does_not_divide_the_heads_gives_way_to_the_next_smaller() -
 def test_parameters_of_the_page_are_left_alone() -> None:
     assert link.decode({"lang": "zh", "utm_source": "mail"}).repairs == ()
     assert not link.is_scenario({"lang": "zh", "utm_source": "mail"})
+
+
+@pytest.mark.parametrize(
+    ("params", "field", "value"),
+    [
+        ({"tp": "4"}, "tensor_parallel_size", 4),
+        ({"pp": "2"}, "pipeline_parallel_size", 2),
+        ({"dp": "3"}, "data_parallel_size", 3),
+        ({"ep": "true"}, "enable_expert_parallel", True),
+        ({"--tensor-parallel-size": "4"}, "tensor_parallel_size", 4),
+        ({"tensor-parallel-size": "4"}, "tensor_parallel_size", 4),
+    ],
+)
+def test_flags_are_read_as_the_command_line_spells_them(
+    params: dict[str, str], field: str, value: object
+) -> None:
+    assert link.is_scenario(params)
+    decoded = link.decode(params)
+    assert decoded.repairs == ()
+    assert getattr(decoded.scenario.parallel, field) == value
+    assert link.decode({"gpu-memory-utilization": "0.8"}).scenario.gpu_memory_utilization == 0.8
+    assert link.decode({"q": "fp8"}).scenario.quantization == "fp8"
+    assert link.decode({"accelerator.memory-gib": "24"}).scenario.accelerator.memory_gib == 24.0
+
+
+def test_every_name_that_means_nothing_is_told() -> None:
+    decoded = link.decode(
+        {
+            "tq": "4",
+            "foo-bar": "baz",
+            "utm_source": "mail",
+            "lang": "zh",
+            "pin.1": "",
+            "max-model-len": "4096",
+        }
+    )
+    assert [(one.field, one.given, one.error.code) for one in decoded.repairs] == [
+        ("tq", "4", "unknown-parameter"), ("foo-bar", "baz", "unknown-parameter"),
+    ]  # fmt: skip
+    assert decoded.scenario.max_model_len == 4096
+    assert len(link.decode({f"x{n}": "1" for n in range(500)}).repairs) == link.MOST_UNKNOWN
+    assert len(link.decode({"x" * 10_000: "1"}).repairs[0].field) <= 60
+
+
+def test_a_short_name_gives_way_to_the_full_one() -> None:
+    decoded = link.decode(
+        {"tp": "4", "tensor_parallel_size": "2", "max-model-len": "4096", "max_model_len": "4096"}
+    )
+    assert decoded.scenario.parallel.tensor_parallel_size == 2
+    assert [(one.field, one.given, one.error.code) for one in decoded.repairs] == [("tp", "4", "named-twice")]
+
+
+def test_a_refused_short_name_is_quoted() -> None:
+    (repair,) = link.decode({"model": "Qwen/Qwen3-32B", "tp": "6"}).repairs
+    assert (repair.field, repair.given, repair.used) == ("tensor_parallel_size", "6", "4")
 
 
 def test_a_draft_that_the_catalogue_lacks_travels_in_the_link() -> None:

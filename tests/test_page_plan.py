@@ -509,4 +509,4 @@ def test_a_config_that_no_link_holds_is_offered_beside_it() -> None:
     assert "Not in the link" in seen(app)
     assert [button.label for button in app.get("download_button")][:1] == ["Download config.json"]
     reloaded = open_app(params(app))
-    assert "is too long for a link: these are not its figures" in seen(reloaded)
+    assert "is too long a config for a link: these are not its figures" in seen(reloaded)

@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -25,6 +24,7 @@ from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
+from kvcore.present.link_names import full_name, full_names, is_ours
 from kvcore.quantity import Grade
 from kvcore.request import parse_request, scenario_from_request
 from kvcore.scenario import Measured, Parallel, Scenario, SpeculativeConfig
@@ -32,8 +32,8 @@ from kvcore.scenario import Measured, Parallel, Scenario, SpeculativeConfig
 Found = TypeVar("Found")
 
 VERSION: Final = "1"
-NOT_OURS: Final = frozenset(("lang", "embed", "embed_options", "step", "vary", "lengths"))
-"""Parameters that belong to the page, not to the scenario."""
+MOST_UNKNOWN: Final = 20
+"""Of names that are told of one by one: a link with more is not one of ours."""
 
 START: Final[Mapping[str, Any]] = {
     "model": "Qwen/Qwen3-32B",
@@ -142,16 +142,22 @@ def query_string(params: Mapping[str, str]) -> str:
 def decode(params: Mapping[str, str]) -> Decoded:
     """The scenario of a link. Never raises: what cannot be used is left out, and named once in `repairs`."""
     repairs: list[Repair] = []
-    given = {name: value for name, value in params.items() if name not in NOT_OURS}
+    given, again = full_names(params)
+    repairs.extend(
+        _repair(ScenarioError("named-twice", field=full_name(name), value=params[name]), params, name)
+        for name in again
+    )
     if given.get("v", VERSION) != VERSION:
         repairs.append(
             _repair(ScenarioError("unknown-link-version", field="v", value=given["v"]), given, "v")
         )
-    for name in sorted(set(given) - _KNOWN):
-        if not name.startswith("env."):
-            given.pop(name)
-            if get_close_matches(name, _KNOWN, cutoff=0.75):
-                repairs.append(_repair(ScenarioError("unknown-field", field=name), params, name))
+    unknown = sorted(name for name in set(given) - _KNOWN if not name.startswith("env."))
+    told = [name for name in params if full_name(name) in unknown and is_ours(name)]
+    repairs.extend(
+        _repair(ScenarioError("unknown-parameter", field=name), params, name) for name in told[:MOST_UNKNOWN]
+    )
+    for name in unknown:
+        del given[name]
     given.pop("v", None)
     repairs.extend(_left_out(given))
     scenario = None
@@ -167,7 +173,7 @@ def decode(params: Mapping[str, str]) -> Decoded:
                 del given[name]
     size = nearest_tensor_parallel_size(scenario)
     if size.refused is not None:
-        repairs.append(_repair(size.refused, params, "tensor_parallel_size"))
+        repairs.append(_repair(size.refused, full_names(params)[0], "tensor_parallel_size"))
         scenario = replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size.value))
     used = encode(scenario)
     return Decoded(
@@ -183,11 +189,11 @@ def carries_configs(scenario: Scenario) -> bool:
 
 def is_scenario(params: Mapping[str, str]) -> bool:
     """Whether a query string says anything about a scenario."""
-    return any(name in _KNOWN for name in params)
+    return any(full_name(name) in _KNOWN for name in params if is_ours(name))
 
 
 def _repair(error: KvPlannerError, given: Mapping[str, str], name: str) -> Repair:
-    return Repair(field=name, given=shorten(given.get(name, ""), 60), used="", error=error)
+    return Repair(field=shorten(name, 60), given=shorten(given.get(name, ""), 60), used="", error=error)
 
 
 def _left_out(given: dict[str, str]) -> list[Repair]:

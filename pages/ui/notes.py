@@ -111,10 +111,10 @@ def repairs(t: Words) -> None:
             st.markdown(f":material/link_off: **{t('Part of this link was not usable')}**")
             for repair in found:
                 used = repair.used or t("the default")
-                st.text(
-                    t("{field}: {given} → {used}", field=repair.field, given=repair.given, used=used)
-                    + f"\n{t.error(repair.error)}"
-                )
+                line = t("{field}: {given} → {used}", field=repair.field, given=repair.given, used=used)
+                if repair.error.code in ("unknown-parameter", "named-twice"):
+                    line = f"{repair.field}={repair.given}"
+                st.text(f"{line}\n{t.error(repair.error)}")
                 if repair.field == "model" and repair.given != model_source.CONFIG_LABEL:
                     st.button(
                         t("Look it up on the Hub"), on_click=model_source.fetch_and_use, args=(repair.given,)

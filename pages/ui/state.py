@@ -35,7 +35,7 @@ def adopt_link() -> None:
     given = params.get(LANGUAGE_PARAMETER)
     known = given in tuple(Language)
     state["language"] = Language(given) if known else Language.of_browser(st.context.locale)
-    decoded = link.decode(params if link.is_scenario(params) else _start())
+    decoded = link.decode(params if link.is_scenario(params) else {**_start(), **params})
     state["scenario"] = decoded.scenario
     state["repairs"] = decoded.repairs
     state["pins"] = pins.decode_pins(params)
