@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kvcore import catalogue
 from kvcore.errors import MESSAGES, KvPlannerError
 from kvcore.model.config import ModelConfig
+from kvcore.plan import plan
 from kvcore.present import link, link_config
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES, scenario_from_request
 from kvcore.scenario import CudagraphMode, Engine, Measured, Parallel, Runner, Scenario, SpeculativeConfig
@@ -186,6 +187,36 @@ def test_a_link_without_engine_takes_the_one_that_runs_on_the_card() -> None:
     assert link.decode(card).scenario.engine is Engine.VLLM_ASCEND
     assert link.decode({**card, "engine": "vllm"}).scenario.engine is Engine.VLLM
     assert link.decode({**card, "accelerator": "L40S-48GB"}).scenario.engine is Engine.VLLM
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"accelerator": "Ascend-910B3-64GB"},
+        {"accelerator": "Ascend-910B3-64GB", "engine": "vllm-mindspore"},
+        {"env": {"VLLM_USE_V1": "0"}},
+        {"engine_version": "0.11.0"},
+        {"engine_version": "0.19.1rc1.dev5"},
+        {"model": "Qwen/Qwen3-Embedding-8B"},
+        {"gpu_memory_utilization": 0.8, "engine_version": "0.19.0"},
+    ],
+)
+def test_a_link_to_keep_names_what_the_release_fills_in_and_plans_the_same(fields: dict[str, object]) -> None:
+    found = plan(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", **fields}))
+    params = link.encode(link.written_out(found))
+    assert params["gpu_memory_utilization"] == f"{found.resolved.gpu_memory_utilization:g}"
+    decoded = link.decode(params)
+    assert decoded.repairs == ()
+    assert decoded.scenario.engine_version is not None
+    again = plan(decoded.scenario)
+    assert replace(again.resolved, notices=()) == replace(found.resolved, notices=())
+    assert (again.memory, again.cache, again.verdict) == (found.memory, found.cache, found.verdict)
+
+
+def test_a_version_that_was_given_stays_as_it_was_given() -> None:
+    asked = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "engine_version": "0.19.1rc1.dev5"}
+    assert link.written_out(plan(scenario_from_request(asked))).engine_version == "0.19.1rc1.dev5"
 
 
 def test_overrides_and_exact_memory_travel() -> None:

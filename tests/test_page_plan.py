@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.engine.versions import switches_of, vllm_releases
 from kvcore.plan import plan
 from kvcore.present import link
 from kvcore.present.launch import launch_command
@@ -510,3 +511,15 @@ def test_a_config_that_no_link_holds_is_offered_beside_it() -> None:
     assert [button.label for button in app.get("download_button")][:1] == ["Download config.json"]
     reloaded = open_app(params(app))
     assert "is too long a config for a link: these are not its figures" in seen(reloaded)
+
+
+@pytest.mark.parametrize("form", ["link", "ticket"])
+def test_what_is_shared_names_release_and_share_of_the_card(form: str) -> None:
+    app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
+    app.segmented_control(key="share_form").set_value(form)
+    checked(app.run())
+    (shared,) = [block.value for block in app.code if "http" in block.value]
+    newest = vllm_releases()[-1]
+    assert f"engine_version={newest}" in shared
+    assert f"gpu_memory_utilization={switches_of(newest).gpu_memory_utilization}" in shared
+    assert "engine_version" not in params(app)

@@ -19,9 +19,10 @@ from urllib.parse import quote, urlencode
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engine.versions import find_release
+from kvcore.engine.versions import PLUGIN_FILES, find_release, plugin_of
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.model.config import ModelConfig
+from kvcore.plan import Plan
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.present.link_names import full_name, full_names, is_ours
@@ -58,7 +59,8 @@ _ALWAYS: Final = frozenset(
     ("engine", "engine_version", "tensor_parallel_size", "dtype", "kv_cache_dtype", "gpu_memory_utilization",
      "max_model_len")
 )  # fmt: skip
-"""Written even at their defaults: what a reader of the link looks for."""
+"""Written even where they say no more than the default: what a reader of the link looks for. An absent release, length
+or share of the card stays absent, but for `written_out`."""
 _TEXTS: Final = frozenset(
     ("model", "accelerator", "engine", "engine_version", "runner", "dtype", "quantization", "kv_cache_dtype",
      "cudagraph_mode", "mamba_cache_mode", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
@@ -132,6 +134,20 @@ def encode(scenario: Scenario) -> dict[str, str]:
         for key, value in (getattr(scenario, name) or {}).items():
             params[f"{name}.{key}"] = _text(value)
     return params
+
+
+def written_out(plan: Plan) -> Scenario:
+    """The scenario with the release and the share of the card that it is planned with: for links that are kept.
+
+    Another default, of a later release or of this program, then changes nothing for who opens them.
+    """
+    scenario = plan.scenario
+    version = scenario.engine_version
+    if version is None:
+        own = scenario.engine in PLUGIN_FILES
+        version = str(plugin_of(scenario.engine).releases[-1][0]) if own else plan.resolved.engine_version
+    share = plan.resolved.gpu_memory_utilization
+    return replace(scenario, engine_version=version, gpu_memory_utilization=share)
 
 
 def query_string(params: Mapping[str, str]) -> str:

@@ -52,12 +52,11 @@ CODE_LANGUAGES = {
 
 
 def absolute_link(plan: Plan) -> str:
-    """The complete link of the plan on this server, without the language."""
+    """The complete link of the plan on this server, defaults of the release written out, without the language."""
     address = urlsplit(st.context.url or "http://localhost:8501/")
     path = "/" if address.path in ("", "/") else address.path
-    return urlunsplit(
-        (address.scheme, address.netloc, path, link.query_string(link.encode(plan.scenario)), "")
-    )
+    query = link.query_string(link.encode(link.written_out(plan)))
+    return urlunsplit((address.scheme, address.netloc, path, query, ""))
 
 
 def panel(plan: Plan, t: Words) -> None:
