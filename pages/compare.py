@@ -17,5 +17,6 @@ except KvPlannerError as error:
     notes.refusal(error, t)
     st.stop()
 
+notes.scenario_line_of(state.scenario(), state.planned(), t)
 compare_knob.show(t)
 compare_pins.show(t)

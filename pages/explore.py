@@ -16,6 +16,7 @@ try:
 except KvPlannerError as error:
     notes.refusal(error, t)
 
+notes.scenario_line_of(state.scenario(), state.planned(), t)
 VIEWS = {"cards": t("Where this model runs"), "models": t("What this hardware runs")}
 view = st.segmented_control(
     t("Question"),

@@ -496,3 +496,8 @@ class TestNemotron3:
         )
         weights = 8 * 4096 * (2 * 32 * 128 + 2 * 2 * 128) + 40 * 2 * 4096 * 1024
         assert 0 <= weights - (kept - all_fp8) < 0.001 * weights
+
+
+def test_markup_does_not_become_part_of_a_name() -> None:
+    card = catalogue.accelerator_from_facts(64.0, "other", "DCU [x](http://a.b) **K100** <b>:red[64GB]")
+    assert card.name == "DCU x (http //a.b) K100 b red 64GB"

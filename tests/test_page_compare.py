@@ -107,3 +107,25 @@ def test_a_pair_of_fixes_is_one_button_with_undo() -> None:
     app = checked(app.button(key="undo_button").click().run())
     assert params(app)["accelerator"] == before["accelerator"]
     assert app.error
+
+
+def test_replicas_have_columns_only_where_there_are_several() -> None:
+    t = words(Language.ENGLISH)
+    app = open_page(QWEN)
+    assert t("On all replicas") not in html(app)
+    app = checked(app.segmented_control(key="vary_knob").set_value(Knob.DATA_PARALLEL.value).run())
+    table = html(app)
+    assert t("On all replicas") in table
+    first = table[table.index("<tbody>") : table.index("</tr>", table.index("<tbody>"))]
+    assert first.count("<td") == table.count('<th scope="col">') == 8
+
+
+@pytest.mark.parametrize("page", ["pages/compare.py", "pages/explore.py"])
+def test_the_page_says_which_model_and_card(page: str) -> None:
+    app = checked(open_app(QWEN | {"max_num_seqs": "16"}).switch_page(page).run())
+    (line,) = [one.value for one in app.caption if "Qwen/Qwen3-32B" in one.value]
+    assert "H100 SXM5 80GB (HBM3) × 1" in line
+    assert "max_num_seqs 16" in line
+    refused = checked(open_app(QWEN | {"quantization": "awq"}).switch_page(page).run())
+    (line,) = [one.value for one in refused.caption if "Qwen/Qwen3-32B" in one.value]
+    assert "H100 SXM5 80GB (HBM3)" in line

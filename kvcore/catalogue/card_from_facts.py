@@ -29,6 +29,9 @@ _NOISE: Final = frozenset(
 _WORD: Final = re.compile(r"[a-z]+\d*[a-z]*|\d+(?:\.\d+)?(?:gb|gib|mib|g)?")
 _SIZE: Final = re.compile(r"\d+(?:\.\d+)?(?:gb|gib|mib|g)|\d{1,3}(?:\.\d+)?")
 """A word that is a size, not the number of a model such as 4090."""
+LONGEST_NAME: Final = 120
+_NOT_IN_A_NAME: Final = re.compile(r"[^\w ./,()+@-]+")
+"""A name is shown wherever its card is, in markup too: what could be read as markup is left out of it."""
 _MARKETED_SIZE: Final = re.compile(r"(?<![\w.])(\d{1,3})\s*GB?\b", re.IGNORECASE)
 
 
@@ -47,6 +50,7 @@ def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: s
         (79.18, (9, 0), 'nvlink')
     """
     known_vendor = _vendor(vendor)
+    name = " ".join(_NOT_IN_A_NAME.sub(" ", name or "").split())[:LONGEST_NAME] or None
     match = _best_match(memory_gib, known_vendor, name or "")
     if match is not None and memory_gib is None:
         return replace(match, memory_grade=Grade.ASSUMED)

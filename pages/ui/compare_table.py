@@ -13,6 +13,9 @@ from kvcore.present.palette import PARTS
 from kvcore.present.text import Words
 from pages.ui import figure
 
+REPLICA_COLUMNS = (5, 6)
+"""Replicas and what all of them hold: said only where there are several."""
+
 
 def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: Sequence[str] = ()) -> None:
     """Bars, legend, table; the bars take `short_names` where the names are too long for them."""
@@ -30,7 +33,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     )
     missing = f'<li><span class="kv-swatch kv-missing"></span>{escape(t("Missing"))}</li>'
     st.html(f'<ul class="kv-legend">{swatches}{missing}</ul>')
-    head = (
+    head = [
         t("Deployment"),
         t("Verdict"),
         t("Requests the KV cache holds, per replica"),
@@ -39,7 +42,9 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         t("Replicas"),
         t("On all replicas"),
         t("Requests per GPU"),
-    )
+    ]
+    hidden = () if any(variant.replicas > 1 for _, variant in named) else REPLICA_COLUMNS
+    head = [text for column, text in enumerate(head) if column not in hidden]
     most, densest = best_of([variant for _, variant in named])
     rows = ""
     for name, variant in named:
@@ -47,7 +52,8 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         marks += [t("most requests")] if variant is most else []
         marks += [t("most per GPU")] if variant is densest else []
         reason = refusal_text(variant.error, t)
-        held, *figures = figures_of(variant)
+        held, *others = figures_of(variant)
+        figures = [text for column, text in enumerate(others, start=3) if column not in hidden]
         rows += (
             f"<tr><td>{_two_lines(name, ', '.join(marks))}</td><td>{_two_lines(verdict_word(variant, t), reason)}</td>"
             + f'<td class="kv-figure">{_two_lines(held, seats_note(variant, t))}</td>'
@@ -56,7 +62,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         )
     header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
     st.html(
-        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="kv-table kv-compare"><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
 

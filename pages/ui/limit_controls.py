@@ -50,7 +50,7 @@ def context_length(plan: Plan | None, t: Words) -> None:
         t("{label}, by hand", label=label),
         choices.context_lengths(limit, now),
         value=now,
-        format_func=short_tokens,
+        format_func=_slider_label,
         key=seed(f"{LENGTH}.slider", now),
         label_visibility="collapsed",
         on_change=lambda: set_field(LENGTH, st.session_state[f"{LENGTH}.slider"]),
@@ -97,6 +97,10 @@ def utilization(plan: Plan | None, t: Words) -> None:
         label_visibility="collapsed",
         on_change=lambda: set_field(SHARE, st.session_state[f"{SHARE}.slider"]),
     )
+
+
+def _slider_label(length: int) -> str:
+    return count(length) if length % 1024 else short_tokens(length)
 
 
 def _take_length() -> None:

@@ -26,17 +26,26 @@ ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
 
 def scenario_line(plan: Plan, t: Words) -> None:
     """What is set: survives a screenshot, and tells a phone what the sidebar holds."""
-    _line(plan, summary.scenario_line(plan, t))
+    _line(plan.scenario.model, summary.scenario_line(plan, t))
+
+
+def scenario_line_of(scenario: Scenario, planned: Plan | KvPlannerError, t: Words) -> None:
+    """The same for pages that also stand where the scenario itself cannot be planned."""
+    if isinstance(planned, Plan):
+        scenario_line(planned, t)
+        return
+    card = scenario.accelerator
+    _line(scenario.model, (card.name,) if card is not None else ())
 
 
 def scenario_with_settings(plan: Plan, t: Words) -> None:
     """The same with each further setting as a chip that removes it."""
-    _line(plan, summary.scenario_head(plan, t))
+    _line(plan.scenario.model, summary.scenario_head(plan, t))
     setting_chips(plan.scenario, t)
 
 
-def _line(plan: Plan, parts: Sequence[str]) -> None:
-    name = plan.scenario.model if ID.fullmatch(plan.scenario.model) else model_source.CONFIG_LABEL
+def _line(model: str, parts: Sequence[str]) -> None:
+    name = model if ID.fullmatch(model) else model_source.CONFIG_LABEL
     st.caption(" · ".join((f"`{name}`", *parts)))
 
 

@@ -54,9 +54,24 @@ PAGES = (
 """In the order of the navigation. A new page is one file and one line here."""
 
 _LANGUAGE_SCRIPTS = {
-    Language.ENGLISH: "<script>document.documentElement.lang='en'</script>",
-    Language.CHINESE: "<script>document.documentElement.lang='zh-CN'</script>",
+    Language.ENGLISH: "document.documentElement.lang='en'",
+    Language.CHINESE: "document.documentElement.lang='zh-CN'",
 }
+_MARK_PAGE = """
+const mark = (path, tries) => {
+  const links = [...document.querySelectorAll(".st-key-navigation a")];
+  const own = links.filter((link) => link.getAttribute("href").split("?")[0].split("/").pop() === path);
+  links.forEach((link) => link.removeAttribute("aria-current"));
+  own.forEach((link) => {
+    link.setAttribute("aria-current", "page");
+    const bar = link.closest(".st-key-navigation");
+    const box = link.getBoundingClientRect(), frame = bar.getBoundingClientRect();
+    if (box.width) bar.scrollLeft += box.left - frame.left - (frame.width - box.width) / 2;
+  });
+  if (tries && !own.some((link) => link.getBoundingClientRect().width)) setTimeout(mark, 150, path, tries - 1);
+};
+"""
+"""Names the present page to a screen reader, and on a phone moves its link into view."""
 
 
 def navigation(t: Words) -> StreamlitPage:
@@ -64,6 +79,7 @@ def navigation(t: Words) -> StreamlitPage:
     pages = _pages(t)
     page = st.navigation(pages, position="hidden")
     st.session_state["_shell"], st.session_state["_pages"] = True, pages
+    st.session_state["_path"] = page.url_path
     return page
 
 
@@ -107,7 +123,9 @@ def language_switch(t: Words) -> None:
         required=True,
         on_change=lambda: state.set_language(Language(st.session_state[key])),
     )
-    st.html(_LANGUAGE_SCRIPTS[t.language], unsafe_allow_javascript=True)
+    path = next(spec.path for spec in PAGES if spec.path == st.session_state["_path"])
+    script = f"{_LANGUAGE_SCRIPTS[t.language]};{{{_MARK_PAGE}mark('{path}', 100)}}"
+    st.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
 
 
 def _pages(t: Words) -> list[StreamlitPage]:
