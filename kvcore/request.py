@@ -54,6 +54,9 @@ KV_CACHE_DTYPES: Final = (
 MAMBA_CACHE_MODES: Final = ("all", "align", "none")
 MAMBA_DTYPES: Final = (AUTO, "float32", "float16", "bfloat16")
 
+UNNAMED_MODEL: Final = "config.json"
+"""What a model is called of which there is only the config."""
+
 Json = Mapping[str, Any]
 FetchModel = Callable[[str], HubModel]
 
@@ -244,7 +247,7 @@ def _model(fields: _Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig,
         facts = _filled(facts, Checkpoint(sentence_transformers=ships))
         if side_file is None and named is not None:
             side_file = named.config.hf_quant_config
-        return label or "config.json", ModelConfig.from_mapping(config, side_file), facts
+        return label or UNNAMED_MODEL, ModelConfig.from_mapping(config, side_file), facts
     if label is None:
         raise ScenarioError("missing-field", field="model")
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kvcore import catalogue
 from kvcore.errors import ScenarioError
 from kvcore.evidence.logs import read_log
 from kvcore.plan import Plan, plan
@@ -248,3 +249,31 @@ def test_a_list_of_sizes_is_a_list_in_a_config_file() -> None:
     compose = yaml.safe_load(artefact(Artefact.COMPOSE, planned(cudagraph_capture_sizes=[1, 2, 4])))
     command = compose["services"]["vllm"]["command"]
     assert command[command.index("--cudagraph-capture-sizes") :][1:4] == ["1", "2", "4"]
+
+
+PRIVATE = {"config": dict(catalogue.find_model("Qwen/Qwen3-32B").config.raw)}
+
+
+@pytest.mark.parametrize("kind", Artefact)
+def test_a_model_without_name_leaves_a_place_to_fill_in(kind: Artefact) -> None:
+    unnamed = plan(scenario_from_request({"accelerator": "L40S-48GB", "tensor_parallel_size": 4, **PRIVATE}))
+    text = artefact(kind, unnamed)
+    assert "/path/to/your/model" in text
+    assert "config.json" not in text
+    assert "serve /path/to/your/model" in launch_command(unnamed)
+
+
+def test_a_path_is_mounted_where_the_container_looks_for_it() -> None:
+    local = planned(model="/models/my 32b", **PRIVATE)
+    words = shlex.split(artefact(Artefact.DOCKER, local).replace("\\\n", " "))
+    assert "/models/my 32b:/models/my 32b:ro" in words
+    service = yaml.safe_load(artefact(Artefact.COMPOSE, local))["services"]["vllm"]
+    assert "/models/my 32b:/models/my 32b:ro" in service["volumes"]
+    for strange in ("/models/a:b", "/models/$HOME", "owner/name"):
+        text = artefact(Artefact.DOCKER, planned(model=strange, **PRIVATE))
+        assert ":ro" not in text
+
+
+def test_a_name_that_looks_like_a_flag_is_none() -> None:
+    dashed = planned(model="--trust-remote-code", **PRIVATE)
+    assert shlex.split(launch_command(dashed))[2] == "./--trust-remote-code"

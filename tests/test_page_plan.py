@@ -281,6 +281,23 @@ class TestModels:
         assert app.number_input(key="gpu_memory_utilization").value == 0.75
         assert link.decode(params(app)).scenario.config.raw == self.CONFIG
 
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_a_config_gets_the_name_that_the_command_needs(self, is_first: bool) -> None:
+        app = open_app(WORKED)
+        if is_first:
+            app.text_input(key="config_name").set_value("/models/mine")
+            checked(app.run())
+            assert app.selectbox(key="model").value == "Qwen/Qwen3-32B"
+        app.text_area(key="config_text").set_value(json.dumps(self.CONFIG))
+        next(button for button in app.button if button.label == "Use this config").click()
+        checked(app.run())
+        assert app.selectbox(key="model").value == ("/models/mine" if is_first else "config.json")
+        app.text_input(key="config_name").set_value("/models/other")
+        checked(app.run())
+        scenario = link.decode(params(app)).scenario
+        assert (scenario.model, scenario.config.raw) == ("/models/other", self.CONFIG)
+        assert "vllm serve /models/other" in launch_command(plan(scenario))
+
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"model_type": "no-such"}', "[" * 20_000, '{"a": NaN}'])
     def test_a_config_that_cannot_be_read_changes_nothing(self, text: str) -> None:
         app = open_app(WORKED)

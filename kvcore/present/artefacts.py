@@ -17,7 +17,13 @@ import yaml
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import ScenarioError
 from kvcore.plan import Plan
-from kvcore.present.launch import launch_arguments, launch_environment, launch_program, launch_words
+from kvcore.present.launch import (
+    launch_arguments,
+    launch_environment,
+    launch_program,
+    launch_words,
+    served_model,
+)
 from kvcore.scenario import Engine
 
 PORT: Final = 8000
@@ -87,7 +93,7 @@ def image(plan: Plan) -> str:
 def _command(plan: Plan, every_flag: bool) -> str:
     arguments = launch_arguments(plan, every_flag=every_flag)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
-    parts = [shlex.join([*launch_program(plan), plan.scenario.model])]
+    parts = [shlex.join([*launch_program(plan), served_model(plan)])]
     parts += [shlex.join(launch_words(name, value)) for name, value in arguments.items()]
     return "\n".join([*lines, " \\\n  ".join(parts)]) + "\n"
 
@@ -101,11 +107,11 @@ def _yaml(plan: Plan, every_flag: bool) -> str:
         name: list(value) if isinstance(value, tuple) else value
         for name, value in launch_arguments(plan, every_flag=every_flag).items()
     }
-    return comment + _dump({"model": plan.scenario.model, **arguments})
+    return comment + _dump({"model": served_model(plan), **arguments})
 
 
 def _argv(plan: Plan, every_flag: bool) -> list[str]:
-    argv = ["--model", plan.scenario.model]
+    argv = ["--model", served_model(plan)]
     for name, value in launch_arguments(plan, every_flag=every_flag).items():
         argv += launch_words(name, value)
     return argv
@@ -115,14 +121,21 @@ def _docker(plan: Plan, every_flag: bool) -> str:
     image_name = image(plan)
     parts = ["docker run --rm", *_docker_devices(plan), "--ipc=host", f"-p {PORT}:{PORT}"]
     parts += [f"-v {volume}" for volume in VOLUMES]
+    parts += [f"-v {shlex.quote(volume)}" for volume in _model_volume(plan)]
     parts += [f"-e {shlex.quote(f'{name}={value}')}" for name, value in launch_environment(plan).items()]
     parts.append(image_name)
     if plan.scenario.engine is not Engine.VLLM:
-        parts.append(shlex.join([*launch_program(plan), plan.scenario.model]))
+        parts.append(shlex.join([*launch_program(plan), served_model(plan)]))
         parts += _pairs(_argv(plan, every_flag)[2:])
     else:
         parts += _pairs(_argv(plan, every_flag))
     return " \\\n  ".join(parts) + "\n"
+
+
+def _model_volume(plan: Plan) -> tuple[str, ...]:
+    """A checkpoint on this machine, at the same path inside; one with a colon or a dollar sign cannot be written so."""
+    path = served_model(plan)
+    return (f"{path}:{path}:ro",) if path.startswith("/") and not set(path) & set(":$") else ()
 
 
 def _pairs(argv: list[str]) -> list[str]:
@@ -155,7 +168,7 @@ def _compose(plan: Plan, every_flag: bool) -> str:
         "command": _argv(plan, every_flag),
         "ports": [f"{PORT}:{PORT}"],
         "ipc": "host",
-        "volumes": list(VOLUMES),
+        "volumes": [*VOLUMES, *_model_volume(plan)],
         "restart": "unless-stopped",
         "healthcheck": {
             "test": [
@@ -171,11 +184,11 @@ def _compose(plan: Plan, every_flag: bool) -> str:
     if environment := dict(launch_environment(plan)):
         service["environment"] = environment
     if plan.scenario.engine is not Engine.VLLM:
-        service["command"] = [*launch_program(plan), plan.scenario.model, *_argv(plan, every_flag)[2:]]
+        service["command"] = [*launch_program(plan), served_model(plan), *_argv(plan, every_flag)[2:]]
     if plan.accelerator.vendor is Vendor.HUAWEI:
         service["devices"] = [f"/dev/davinci{rank}" for rank in range(_ranks(plan))]
         service["devices"] += _ASCEND_DEVICES
-        service["volumes"] = [*VOLUMES, _ASCEND_DRIVER]
+        service["volumes"].append(_ASCEND_DRIVER)
     elif plan.accelerator.vendor is Vendor.AMD:
         service |= {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
     else:
@@ -219,7 +232,7 @@ def _kubernetes(plan: Plan, every_flag: bool) -> str:
         ],
     }
     if plan.scenario.engine is not Engine.VLLM:
-        container["command"] = [*launch_program(plan), plan.scenario.model]
+        container["command"] = [*launch_program(plan), served_model(plan)]
         container["args"] = _argv(plan, every_flag)[2:]
     if environment := launch_environment(plan):
         container["env"] = [{"name": key, "value": value} for key, value in environment.items()]
@@ -265,13 +278,13 @@ def kubernetes_name(model: str) -> str:
 
 
 def _systemd(plan: Plan, every_flag: bool) -> str:
-    argv = [*launch_program(plan), plan.scenario.model, *_argv(plan, every_flag)[2:]]
+    argv = [*launch_program(plan), served_model(plan), *_argv(plan, every_flag)[2:]]
     environment = [
         f"Environment={_systemd_word(f'{name}={value}')}" for name, value in launch_environment(plan).items()
     ]
     lines = [
         "[Unit]",
-        f"Description=vLLM server for {plan.scenario.model.replace('%', '%%')}",
+        f"Description=vLLM server for {served_model(plan).replace('%', '%%')}",
         "After=network-online.target",
         "Wants=network-online.target",
         "",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Any
+from typing import Any, Final
 
 from kvcore.engine.pooling import runner_flag
 from kvcore.engine.versions import switches_of
 from kvcore.plan import Plan
+from kvcore.request import UNNAMED_MODEL
 from kvcore.scenario import AUTO, Engine, Parallel, Runner, Scenario
+
+MODEL_PLACE: Final = "/path/to/your/model"
 
 
 def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
@@ -140,10 +143,28 @@ def launch_program(plan: Plan) -> list[str]:
     return ["vllm", "serve"]
 
 
+def served_model(plan: Plan) -> str:
+    """The model as the command names it: a place to fill in where only a config.json is known.
+
+    Example:
+        >>> from kvcore import catalogue
+        >>> from kvcore.plan import plan
+        >>> from kvcore.request import scenario_from_request
+        >>> config = dict(catalogue.find_model("Qwen/Qwen3-8B").config.raw)
+        >>> served_model(plan(scenario_from_request({"config": config, "accelerator": "H100-80GB"})))
+        '/path/to/your/model'
+    """
+    name = plan.scenario.model
+    if name == UNNAMED_MODEL:
+        return MODEL_PLACE
+    # A name that begins with a dash would be read as a flag.
+    return f"./{name}" if name.startswith("-") else name
+
+
 def launch_command(plan: Plan) -> str:
     """One shell line: environment, program, model, flags."""
     environment = [f"{name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
-    argv = [*launch_program(plan), plan.scenario.model]
+    argv = [*launch_program(plan), served_model(plan)]
     for name, value in launch_arguments(plan).items():
         argv += launch_words(name, value)
     return " ".join([*environment, shlex.join(argv)])

@@ -11,6 +11,7 @@ from kvcore.advice.decode_bound import decode_bound
 from kvcore.engine.benchmark import benchmark_program
 from kvcore.plan import Plan
 from kvcore.present.artefacts import PORT
+from kvcore.present.launch import served_model
 from kvcore.present.monitoring import Load
 
 OVERLOAD_PERCENT: Final = 150
@@ -47,7 +48,7 @@ def load_test(plan: Plan, load: Load) -> LoadTest:
     flags: dict[str, Any] = {
         "backend": "openai" if program.words[0] == "vllm" else "vllm",
         "base-url": f"http://localhost:{PORT}",
-        "model": plan.scenario.model,
+        "model": served_model(plan),
         "dataset-name": "random",
         "random-input-len": load.prompt_tokens,
         "random-output-len": load.answer_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import streamlit as st
 
@@ -12,12 +13,16 @@ from kvcore.errors import KvPlannerError
 from kvcore.hub import HubModel, fetch_model
 from kvcore.model.config import ModelConfig
 from kvcore.present import link
+from kvcore.present.launch import MODEL_PLACE
 from kvcore.present.text import Words
-from kvcore.request import parse_request
+from kvcore.request import UNNAMED_MODEL, parse_request, scenario_from_request
 from pages.ui import state
 
 ERROR = "model_error"
-CONFIG_LABEL = "config.json"
+CONFIG_LABEL = UNNAMED_MODEL
+CONFIG_NAME = "config_name"
+NAMED = "config_named"
+"""The name that this session gave a config."""
 
 
 def choose_bundled(key: str) -> None:
@@ -44,6 +49,13 @@ def other_model(t: Words) -> None:
     if is_offline:
         st.caption(t("This server works without the Hub (HF_HUB_OFFLINE)."))
     st.text_area(t("Or paste a config.json"), key="config_text", height=140, placeholder='{"model_type": …}')
+    st.text_input(
+        t("Its name or path, for the commands"),
+        key=CONFIG_NAME,
+        max_chars=200,
+        placeholder=MODEL_PLACE,
+        on_change=_rename,
+    )
     st.button(t("Use this config"), on_click=_use_text, args=("config_text",))
     st.file_uploader(
         t("Or upload it"), type=["json"], key="config_file", max_upload_size=1, on_change=_use_upload
@@ -97,12 +109,34 @@ def _use_upload() -> None:
 
 
 def _use_json(text: str) -> None:
+    name = st.session_state.get(CONFIG_NAME, "").strip() or CONFIG_LABEL
     try:
-        config = ModelConfig.from_mapping(parse_request(text))
+        described = scenario_from_request({"model": name, "config": parse_request(text)})
     except KvPlannerError as error:
         st.session_state[ERROR] = error
         return
-    _attempt(CONFIG_LABEL, config, Checkpoint())
+    st.session_state[NAMED] = described.model
+    _attempt(described.model, described.config, described.checkpoint)
+
+
+def _rename() -> None:
+    """Callback: another name for a config that was given before its name."""
+    now = state.scenario()
+    if now.model not in (CONFIG_LABEL, st.session_state.get(NAMED)):
+        return
+    side_file = now.config.hf_quant_config
+    request = {
+        "model": st.session_state[CONFIG_NAME].strip() or CONFIG_LABEL,
+        "config": dict(now.config.raw),
+        "hf_quant_config": None if side_file is None else dict(side_file),
+    }
+    try:
+        named = scenario_from_request(request)
+    except KvPlannerError as error:
+        st.session_state[ERROR] = error
+        return
+    st.session_state[NAMED], st.session_state[ERROR] = named.model, None
+    state.set_scenario(replace(now, model=named.model, config=named.config))
 
 
 def _attempt(name: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
