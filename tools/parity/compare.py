@@ -79,6 +79,7 @@ def request_of(row: Row, header: Row, available_gib: float) -> dict[str, Any]:
     """The contract's request for one plan of a row. The engine was given the config.json alone."""
     return {
         "model": row["model"],
+        **({"config": row["config"]} if "config" in row else {}),
         "checkpoint": {"sentence_transformers": False},
         "accelerator": header["cards"][row["card"]],
         "engine_version": header["engine_version"],
