@@ -28,6 +28,7 @@ curve = next((one for one in curves if one.tensor_parallel_size == size), None)
 notes.scenario_with_settings(plan, t)
 sentence = summary.verdict_sentence(plan, t)
 notes.verdict(sentence)
+notes.other_platform(plan, t)
 if sentence.outcome is not summary.Outcome.FITS:
     notes.fixes(plan, fixes(plan), t)
 undo.offer(t)
@@ -63,7 +64,7 @@ with right:
     pictures.request(plan, t)
     groups.picture(plan, t)
 
-notes.notices(plan.notices, t)
+notes.notices([one for one in plan.notices if one.code != notes.ENGINE_NOT_ON_CARD], t)
 numbers.override_table(overrides.override_steps(plan), t)
 share.panel(plan, t)
 box, is_opened = fold(t("All numbers"), "numbers", ":material/table:")

@@ -517,6 +517,17 @@ def test_the_engine_follows_the_card_with_a_word_and_a_way_back() -> None:
     assert (params(app)["engine"], params(app)["accelerator"]) == ("vllm", "RTX-4090-24GB")
 
 
+def test_an_engine_chosen_against_the_card_is_said_under_the_verdict() -> None:
+    against = {"accelerator": "H100-80GB", "engine": "vllm-ascend", "engine_version": "0.18.0"}
+    app = open_app({"model": "Qwen/Qwen3-8B", **against})
+    assert len([text.value for text in app.text if "does not run on" in text.value]) == 1
+    app.button(key="other_platform.use").click()
+    checked(app.run())
+    assert params(app)["engine"] == "vllm"
+    assert "engine_version" not in params(app)
+    assert "does not run on" not in seen(app)
+
+
 def test_a_config_that_no_link_holds_is_offered_beside_it() -> None:
     noise = "".join(hashlib.sha256(bytes([n])).hexdigest() for n in range(200))
     app = open_app(WORKED)

@@ -18,9 +18,10 @@ from kvcore.present import summary
 from kvcore.present.settings import settings_in_force
 from kvcore.present.summary import Outcome, Sentence
 from kvcore.present.text import Language, Words
-from kvcore.scenario import Scenario
+from kvcore.scenario import Engine, Scenario
 from pages.ui import model_source, undo
 
+ENGINE_NOT_ON_CARD = "engine-not-on-card"
 ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
 
 
@@ -76,6 +77,24 @@ def verdict(sentence: Sentence) -> None:
             st.warning(sentence.text, icon=":material/change_history:")
         case Outcome.FAILS:
             st.error(sentence.text, icon=":material/cancel:")
+
+
+def other_platform(plan: Plan, t: Words) -> None:
+    """Right under the verdict: the engine does not run on the card, and the button that takes the one that does."""
+    for notice in plan.notices:
+        if notice.code == ENGINE_NOT_ON_CARD:
+            other = notice.params["other"]
+            with st.container(border=True, key="other_platform", gap="xsmall"):
+                st.markdown(
+                    f":material/change_history: **{t('The engine and the card do not go together')}**"
+                )
+                st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
+                st.button(
+                    t("Use {name}", name=other),
+                    key="other_platform.use",
+                    on_click=undo.change,
+                    args=((("engine", Engine(other)), ("engine_version", None)),),
+                )
 
 
 def finding(text: str, *, found: bool) -> None:
