@@ -124,6 +124,12 @@ def _reasons(effect: str, base: Plan, t: Words) -> Iterator[str]:
         yield t(
             "These peaks come one after the other in the same memory: so the largest counts, not the sum."
         )
+    if "{compiling}" in memory.activations.formula:
+        yield t(
+            "One of them is there in a first start alone: while kernels are compiled, a copy of the embedding table "
+            "is held. A restart that finds them compiled leaves more for the {kv_cache}.",
+            kv_cache=part("kv_cache"),
+        )
     if "{graphs}" in memory.cuda_graphs.formula and memory.cuda_graphs.value:
         yield t(
             "A graph is a recorded step. Of each one the driver keeps something for every layer; the activations "
