@@ -27,12 +27,10 @@ with log_tab:
             found = scenario_from_log(log, state.scenario())
             planned = plan(found.scenario)
         except KvPlannerError as error:
-            if log.failure is not None:
-                check_result.failure(log.failure, state.scenario(), error, t)
+            check_result.failure(log, state.scenario(), error, t)
             notes.refusal(error, t)
         else:
-            if log.failure is not None:
-                check_result.failure(log.failure, found.scenario, planned, t)
+            check_result.failure(log, found.scenario, planned, t)
             check_result.recognized(found, planned, t)
             compared = compare(log, planned)
             if compared.measured_parts:

@@ -98,6 +98,21 @@ def test_a_failed_start_is_explained_with_the_change_that_mends_it(locale: str, 
     assert params(app)["accelerator"].startswith("RTX-4090") or "4090" in params(app)["accelerator.name"]
 
 
+def test_no_change_is_offered_that_the_log_disproves() -> None:
+    # The engine had 5.14 GiB: 37,424 tokens at 0.9, where the prediction would let 37,808 in.
+    app = open_check()
+    checked(app.button(key="sample.failed").click().run())
+    assert "37,808" not in seen(app)
+    assert "check.fix.max_model_len" not in keys(app)
+    share = next(button.label for button in app.button if button.key == "check.fix.gpu_memory_utilization")
+    # 40,960 tokens need 5.62 GiB: 0.48 GiB more of 23.99 are 0.0200 of the card, a hair more than 0.92 gives
+    assert "0.93" in share
+    checked(app.button(key="check.fix.gpu_memory_utilization").click().run())
+    assert params(app)["measured.weights_gib"] == "15.27"
+    checked(app.switch_page("pages/plan.py").run())
+    assert int(metrics(app)["KV cache tokens"].replace(",", "")) >= 40960
+
+
 def test_what_is_no_log_is_told_and_kept() -> None:
     text = "# a [link](http://example.org)\n<script>alert(1)</script> **bold**"
     app = paste(open_check(), text)

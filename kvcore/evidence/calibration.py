@@ -196,6 +196,17 @@ def calibrated(log: StartupLog, planned: Plan) -> Measured:
     return measured
 
 
+def with_measurements(log: StartupLog, planned: Plan) -> Plan:
+    """`planned` with the log's own parts in place of the predicted ones; `planned` where the log measured none."""
+    measured = calibrated(log, planned)
+    if measured == Measured():
+        return planned
+    try:
+        return plan(replace(planned.scenario, measured=measured))
+    except KvPlannerError:
+        return planned
+
+
 def given_fields(measured: Measured) -> tuple[str, ...]:
     """The parts that are given, in the order of the memory bar.
 

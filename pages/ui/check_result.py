@@ -9,7 +9,7 @@ import streamlit as st
 
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
-from kvcore.evidence.calibration import Comparison, calibrated, measured_values
+from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
 from kvcore.evidence.recognized import Recognized
 from kvcore.evidence.startup_log import Failure, StartupLog
 from kvcore.plan import Plan, Verdict
@@ -32,9 +32,18 @@ PHASES = {
 }
 
 
-def failure(found: Failure, scenario: Scenario, planned: Plan | KvPlannerError, t: Words) -> None:
-    """A failed start in plain words, the engine's own line, and the smallest changes that mend it."""
+def failure(log: StartupLog, scenario: Scenario, planned: Plan | KvPlannerError, t: Words) -> None:
+    """A failed start in plain words, the engine's own line, and the smallest changes that mend it.
+
+    What the log measured stands in place of what was predicted: no change is offered that the log itself disproves.
+    """
+    found = log.failure
+    if found is None:
+        return
     st.error(t("This start failed {phase}.", phase=t(PHASES[found.phase.value])), icon=":material/cancel:")
+    if isinstance(planned, Plan):
+        planned = with_measurements(log, planned)
+        scenario = planned.scenario
     with st.container(border=True, key="check.failure"):
         st.text(t.error(found.notice))
         st.text(t("Next: {step}", step=t.next_step(found.notice)))
@@ -51,21 +60,27 @@ def failure(found: Failure, scenario: Scenario, planned: Plan | KvPlannerError, 
                 args=(scenario, change.field, change.value),
             )
     if isinstance(planned, Plan) and planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
-        _other_fixes(planned, scenario, t)
+        _other_fixes(found, planned, t)
 
 
-def _other_fixes(planned: Plan, scenario: Scenario, t: Words) -> None:
-    found = fixes(planned)
+def _other_fixes(failed: Failure, planned: Plan, t: Words) -> None:
+    """Changes that mend the plan, without the one that the engine itself names."""
+    named = failed.change.field if failed.change is not None else ""
+    found = [fix for fix in fixes(planned) if fix.field != named]
     if not found:
         return
+    if planned.scenario.measured != Measured():
+        head = t("With what this log measured, single changes that mend it:")
+    else:
+        head = t("The plan does not fit either. Single changes that mend it:")
     with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
-        st.caption(t("The plan says the same. Single changes that mend it:"), width="content")
+        st.caption(head, width="content")
         for fix in found:
             st.button(
                 f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
                 key=f"check.fix.{fix.field}",
                 on_click=_take_over_with,
-                args=(scenario, fix.field, fix.value),
+                args=(planned.scenario, fix.field, fix.value),
             )
 
 
