@@ -564,6 +564,31 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the card ran out of memory, and the log shows too little to say when",
         "send the log from its first line on",
     ),
+    "start-no-kernel-image": Message(
+        "this build of the engine, or of one of its kernels, has no code for this kind of GPU",
+        "take an image or a wheel that is built for the card, which newer releases are; memory is not the cause",
+    ),
+    "start-model-gated": Message(
+        "the model is gated: its owner gives access on request, and this start had none",
+        "ask for access on the model's page, then start with HF_TOKEN, or give a local path",
+    ),
+    "start-model-not-found": Message(
+        "there is no model of that name: neither a folder here nor a repository that this start could read",
+        "check the spelling, mount the folder into the container, or set HF_TOKEN for a private repository",
+    ),
+    "start-architecture-unknown": Message(
+        "this engine version does not know the architecture of the model",
+        "use a newer engine version",
+    ),
+    "start-collectives": Message(
+        "the GPUs could not talk to each other: their communication library failed, and memory is not the cause",
+        "start with NCCL_DEBUG=INFO, in a container with --ipc=host or a larger --shm-size, and try "
+        "NCCL_P2P_DISABLE=1",
+    ),
+    "start-other-error": Message(
+        "the engine stopped at an error that this page does not know; this is the last one before it gave up",
+        "look for its words in the issues of the engine; the plan can say nothing about it",
+    ),
     "start-failed": Message(
         "the engine stopped, and its own error is not among the lines",
         "send the lines before this one as well",

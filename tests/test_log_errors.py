@@ -410,6 +410,119 @@ def test_failure_without_a_known_cause_says_so() -> None:
     assert failure.code == "start-failed"
 
 
+GAVE_UP = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+WORKER = "(Worker_TP2 pid=77) ERROR 11-21 10:00:20 [multiproc_executor.py:597] "
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "number"),
+    [
+        (
+            [
+                WORKER
+                + "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/"
+                "NCCLUtils.cpp:77, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.3",
+                GAVE_UP,
+            ],
+            "start-collectives",
+            2,
+        ),
+        ([WORKER + "RuntimeError: NCCL error: unhandled cuda error", GAVE_UP], "start-collectives", 2),
+        (
+            [
+                "RuntimeError: create:build/torch_npu.dir/compiler_depend.ts:89 HCCL function error: "
+                "HcclCommInitRootInfo(numRanks, &rootInfo, rank, &(comm->hcclComm_)), error code is 7"
+            ],
+            "start-collectives",
+            2,
+        ),
+        (
+            [
+                WORKER + "Traceback (most recent call last):",
+                WORKER + "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+                "(EngineCore_DP0 pid=4) ERROR 11-21 10:00:21 [core.py:708] EngineCore failed to start.",
+                GAVE_UP,
+            ],
+            "start-no-kernel-image",
+            3,
+        ),
+        (
+            [
+                "OSError: You are trying to access a gated repo.",
+                "Make sure to have access to it at https://huggingface.co/meta-llama/Llama-3.3-70B-Instruct.",
+                "401 Client Error. (Request ID: Root=1-6)",
+                "Cannot access gated repo for url https://huggingface.co/meta-llama/x/resolve/main/config.json.",
+                "ValueError: Invalid repository ID or local directory specified: 'meta-llama/x'.",
+            ],
+            "start-model-gated",
+            2,
+        ),
+        (
+            [
+                "(APIServer pid=1) OSError: Qwen/Qwen3-32Bx is not a local folder and is not a valid model identifier "
+                "listed on 'https://huggingface.co/models'"
+            ],
+            "start-model-not-found",
+            2,
+        ),
+        (
+            ["ValueError: Model architectures ['NewForCausalLM'] are not supported for now. Supported: x"],
+            "start-architecture-unknown",
+            2,
+        ),
+    ],
+)
+def test_root_cause_that_is_not_memory(lines: list[str], code: str, number: int) -> None:
+    failure = failing(*lines)
+    assert (failure.code, failure.line_number, failure.change) == (code, number, None)
+
+
+def test_memory_that_ran_out_is_the_cause_of_what_the_other_ranks_then_say() -> None:
+    nccl = WORKER + "torch.distributed.DistBackendError: NCCL error in: x.cpp:77, remote process exited"
+    assert failing(LOADING, TORCH_OOM.format("1.50 GiB", "512.00 MiB"), nccl).code == "start-oom-loading"
+
+
+@pytest.mark.parametrize(
+    ("lines", "number", "rank"),
+    [
+        (
+            [
+                WORKER + "Traceback (most recent call last):",
+                WORKER + '    raise ValueError("x")',
+                WORKER + "ImportError: libcudart.so.12: cannot open shared object file",
+                "(EngineCore_DP0 pid=4) ERROR 11-21 10:00:21 [core.py:708] EngineCore failed to start.",
+                "(EngineCore_DP0 pid=4) ERROR 11-21 10:00:21 [core.py:708] Exception: WorkerProc initialization "
+                "failed due to an exception in a background process. See stack trace for root cause.",
+                GAVE_UP,
+                "asyncio.exceptions.CancelledError: shut down",
+            ],
+            4,
+            "Worker_TP2",
+        ),
+        (
+            [
+                "Traceback (most recent call last):",
+                "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+                "  Value error, The checkpoint you are trying to load has model type `x` [type=value_error]",
+            ],
+            4,
+            "",
+        ),
+    ],
+)
+def test_an_unknown_error_is_shown_as_it_stands(lines: list[str], number: int, rank: str) -> None:
+    failure = failing(*lines)
+    assert (failure.code, failure.line_number, failure.rank) == ("start-other-error", number, rank)
+    assert failure.line == [ARGS, *lines][number - 1].strip()
+
+
+def test_a_traceback_that_the_start_outlived_is_no_failure() -> None:
+    assert (
+        read_log("\n".join([ARGS, "Traceback (most recent call last):", "OSError: x", LOADED])).failure
+        is None
+    )
+
+
 def test_missing_memory_becomes_utilization_or_ranks() -> None:
     total = (
         "Free memory on device (78.0/80.0 GiB) on startup. Desired GPU memory utilization is (0.9, 72.0 GiB)."

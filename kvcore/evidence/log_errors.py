@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from kvcore.evidence.last_error import last_error
 from kvcore.evidence.log_formats import LineFormat, checked, compile_format, find_lines, read_table
 from kvcore.evidence.log_text import LogText
 from kvcore.evidence.startup_log import Change, Failure, LogFlags, Number, Phase, RankFigures
@@ -20,6 +21,11 @@ HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 TOKENS_STEP: Final = 16
 """The smallest block size in use: a length below one block more is no gain."""
 LARGEST_TENSOR_PARALLEL: Final = 64
+
+SOMETHING_FAILED: Final = 2
+"""Rank of the errors that say nothing else, as in log_errors.toml."""
+BEHIND_PROCESS: Final = 80
+"""Characters of a line within which its process stands."""
 
 _READY: Final = ("Applicationstartupcomplete", "Uvicornrunningon")
 _CAPTURED: Final = ("Graphcapturingfinished",)
@@ -76,8 +82,8 @@ class StartFacts:
 def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tuple[Failure, ...]:
     """Every known error between two offsets, one of each kind, the root cause first.
 
-    The root cause is the first error that says what is wrong; only then an allocation that failed; only then the
-    message that something failed.
+    The root cause is the first error that says what is wrong; only then an allocation or a connection that failed; only
+    then the last error that is not known; only then the message that something failed.
     """
     found: list[tuple[int, int, Failure]] = []
     for error in known_errors():
@@ -101,7 +107,24 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
         )
         change = _change(failure, facts)
         found.append((error.rank, offset, _with_change(failure, change)))
+    if all(rank == SOMETHING_FAILED for rank, _, _ in found):
+        found += _unknown_error(log, start, end)
     return tuple(failure for _, _, failure in sorted(found, key=lambda item: item[:2]))
+
+
+def _unknown_error(log: LogText, start: int, end: int) -> list[tuple[int, int, Failure]]:
+    index = last_error(log, start, end)
+    if index is None:
+        return []
+    offset = log.starts[index]
+    failure = Failure(
+        code="start-other-error",
+        phase=phase_at(log, start, offset),
+        line_number=index + 1,
+        line=log.line(offset),
+        rank=log.process(min(offset + BEHIND_PROCESS, log.line_end(offset))).name,
+    )
+    return [(SOMETHING_FAILED - 1, offset, failure)]
 
 
 def _with_change(failure: Failure, change: Change | None) -> Failure:
