@@ -230,6 +230,11 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "no reader knows the architecture {architecture}: {reason}",
         "choose a model of a known family, or give the weights and the KV memory yourself",
     ),
+    "architecture-assumed": Message(
+        "no reader knows the architecture {architecture}: its config is that of a plain decoder, and it is planned as "
+        "one",
+        "compare the weights with the checkpoint's size, or with what the engine prints as Model loading took",
+    ),
     "unknown-quantization": Message(
         "no formula is known for the quantization {method}", "choose a checkpoint in another format"
     ),

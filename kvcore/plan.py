@@ -139,6 +139,7 @@ def plan(scenario: Scenario) -> Plan:
         stage=worst,
         specs=specs,
         notices=(
+            *_class_notices(architecture),
             *resolved.notices,
             *memory.notices,
             *_vendor_notices(scenario),
@@ -147,6 +148,14 @@ def plan(scenario: Scenario) -> Plan:
             *checkpoint_notices(scenario, architecture, quantization, resolved),
         ),
     )
+
+
+def _class_notices(architecture: Architecture) -> tuple[Notice, ...]:
+    """A class that no family reads."""
+    if not architecture.is_assumed:
+        return ()
+    params = {"architecture": architecture.read_as}
+    return (Notice(code="architecture-assumed", field="config.architectures", params=params),)
 
 
 def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:

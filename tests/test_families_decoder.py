@@ -157,9 +157,34 @@ class TestAgainstTheEngine:
 class TestRefusals:
     def test_an_architecture_that_nobody_reads_is_named(self):
         with pytest.raises(ModelError) as caught:
-            read({**LLAMA, "architectures": ["FooForCausalLM"], "model_type": "foo"})
+            read({**LLAMA, "architectures": ["FooForCausalLM"], "model_type": "foo", "num_experts": 8})
         assert caught.value.code == "unknown-architecture"
         assert "FooForCausalLM" in str(caught.value)
+        assert "num_experts" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"architectures": ["FooForConditionalGeneration"]},
+            {"architectures": ["FooEagle3ForCausalLM"]},
+            {"hidden_act": "gelu"},
+            {"layer_types": ["linear_attention"] * 32},
+            {"text_config": {}},
+            {"kv_lora_rank": 512},
+        ],
+    )
+    def test_an_unknown_class_that_may_be_something_else_is_refused(self, change):
+        with pytest.raises(ModelError) as caught:
+            read({**LLAMA, "architectures": ["FooForCausalLM"], "model_type": "foo", **change})
+        assert caught.value.code == "unknown-architecture"
+
+    def test_an_unknown_class_with_the_config_of_a_plain_decoder_is_read_as_one_and_marked(self):
+        known, unknown = (
+            read(LLAMA),
+            read({**LLAMA, "architectures": ["FooForCausalLM"], "model_type": "foo"}),
+        )
+        assert (known.is_assumed, unknown.is_assumed, unknown.read_as) == (False, True, "FooForCausalLM")
+        assert unknown.layers == known.layers
 
     def test_a_config_without_a_name_is_refused(self):
         with pytest.raises(ModelError) as caught:

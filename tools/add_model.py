@@ -72,6 +72,8 @@ def doubt(config: ModelConfig, checkpoint: Checkpoint) -> str:
     planned = plan(
         Scenario(model="", config=config, checkpoint=checkpoint, measured=Measured(available_kv_gib=1e5))
     )
+    if planned.architecture.is_assumed:
+        return f"no reader knows {planned.architecture.read_as}"
     if planned.architecture.uncounted:
         return f"not counted: {', '.join(planned.architecture.uncounted)}"
     published = checkpoint.total_size

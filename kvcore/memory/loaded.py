@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
@@ -153,6 +154,10 @@ PARTS = (
 SUBTRACTED = ("offloaded", "dropped_head")
 
 
+ASSUMED_CLASS_SPREAD: Final = 0.05
+"""Of the weights of a class that is taken for a plain decoder: beyond it the checkpoint's size is said to differ."""
+
+
 def loaded_quantity(weights: WeightBytes) -> Quantity:
     """`weights.total` with its parts; those that are nothing are left out."""
     parts = []
@@ -160,15 +165,18 @@ def loaded_quantity(weights: WeightBytes) -> Quantity:
         value = getattr(weights, name)
         if not value and name in ("drafts", "adapters", *SUBTRACTED):
             continue
-        is_assumed = name == "drafts" and weights.draft_is_assumed
+        is_assumed = weights.is_assumed or (name == "drafts" and weights.draft_is_assumed)
         grade = Grade.ASSUMED if is_assumed else grade
         parts.append(Quantity(name=name, value=value, unit=Unit.BYTES, grade=grade))
     added = " + ".join(f"{{{part.name}}}" for part in parts if part.name not in SUBTRACTED)
     taken = "".join(f" − {{{part.name}}}" for part in parts if part.name in SUBTRACTED)
+    spread = ASSUMED_CLASS_SPREAD * weights.total
     return Quantity(
         name="weights",
         value=weights.total,
         unit=Unit.BYTES,
+        grade=Grade.ASSUMED if weights.is_assumed else Grade.DERIVED,
+        interval=(weights.total - spread, weights.total + spread) if weights.is_assumed else None,
         formula=added + taken,
         inputs=tuple(parts),
         source="vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.32.0)",

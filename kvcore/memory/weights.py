@@ -70,6 +70,8 @@ class WeightBytes:
     drafts: int = 0
     """What speculative decoding loads beside the model."""
     draft_is_assumed: bool = False
+    is_assumed: bool = False
+    """No family reads the model's class."""
     adapters: int = 0
     """LoRA slots."""
     offloaded: int = 0
@@ -142,7 +144,9 @@ def _weight_bytes(
     buffers = sum(rank.table_bytes(table) for table in architecture.rotary_tables)
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
     parameters = scales + sum(size * count for size, count in tensors.items())
-    return WeightBytes(parameters=parameters, buffers=buffers, loading=loading - scales)
+    return WeightBytes(
+        parameters=parameters, buffers=buffers, loading=loading - scales, is_assumed=architecture.is_assumed
+    )
 
 
 def counted_layers(

@@ -226,6 +226,8 @@ class Architecture:
     """Whether the quantization of the checkpoint covers them."""
     draft_steps: int = 0
     """Tokens ahead that the draft layers predict, one after another (the engine's n_predict)."""
+    is_assumed: bool = False
+    """No family reads its class: it is taken for a plain decoder."""
     uncounted: tuple[str, ...] = ()
     """Parts of the checkpoint that this reader does not count yet, named in a warning."""
     read_as: str = ""

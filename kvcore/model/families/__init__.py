@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Final, TypeAlias
 
-from kvcore.errors import CatalogueError, ModelError
+from kvcore.errors import CatalogueError, ModelError, shorten
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import (
@@ -47,6 +47,7 @@ from kvcore.model.families import (
     qwen,
     state_space,
     step,
+    unknown,
     whisper,
     windows,
     zamba2,
@@ -116,6 +117,8 @@ def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:
     return readers
 
 
+SHOWN_KEYS: Final = 6
+
 READERS: Final = collect_readers(FAMILIES)
 
 
@@ -123,7 +126,8 @@ READERS: Final = collect_readers(FAMILIES)
 def read_architecture(config: ModelConfig) -> Architecture:
     """The architecture that a config describes; the same object for the same config.
 
-    The first of `architectures` that some family reads decides; `model_type` when none is named.
+    The first of `architectures` that some family reads decides; `model_type` when none is named. What no family reads
+    is taken for a plain decoder, and marked so, where its config has no key of anything else.
 
     Raises ModelError `unknown-architecture` when no family reads it, or what the reader raises.
 
@@ -134,7 +138,10 @@ def read_architecture(config: ModelConfig) -> Architecture:
         >>> read_architecture(config).num_layers
         2
     """
-    name, spelling = find_name(config)
+    found = find_name(config)
+    if found is None:
+        return _read_unknown(config)
+    name, spelling = found
     language_type = "" if config.language is config.root else config.language.model_type
     built = replace(READERS[spelling](config), read_as=spelling, language_type=language_type)
     is_bidirectional = config.language.get("is_causal") is False
@@ -143,20 +150,31 @@ def read_architecture(config: ModelConfig) -> Architecture:
     return pooling.with_classifier(built, config) if name.endswith(pooling.CLASSIFYING_SUFFIXES) else built
 
 
-def find_name(config: ModelConfig) -> tuple[str, str]:
-    """The name that decides, and as what it is read."""
+def find_name(config: ModelConfig) -> tuple[str, str] | None:
+    """The name that decides, and as what it is read; None when no family reads any."""
     for name in config.architectures or (config.model_type,):
         for spelling in (name, *generating_names(name)):
             if spelling in READERS:
                 return name, spelling
+    return None
+
+
+def _read_unknown(config: ModelConfig) -> Architecture:
     named = ", ".join(filter(None, (*config.architectures, config.model_type)))
+    reason = "the config has neither architectures nor model_type"
+    if named:
+        reason = "no family of this project claims it"
+    if named and unknown.is_named_like_a_decoder(config):
+        strange = unknown.strange_keys(config)
+        if not strange:
+            return replace(unknown.read_unknown(config), read_as=config.architectures[0])
+        shown = ", ".join(map(shorten, strange[:SHOWN_KEYS])) + (" ..." if len(strange) > SHOWN_KEYS else "")
+        reason = f"no family of this project claims it, and it is no plain decoder: {shown}"
     raise ModelError(
         "unknown-architecture",
         field="config.architectures",
         architecture=named or "(none named)",
-        reason="no family of this project claims it"
-        if named
-        else "the config has neither architectures nor model_type",
+        reason=reason,
     )
 
 
