@@ -161,21 +161,21 @@ def find_name(config: ModelConfig) -> tuple[str, str] | None:
 
 def _read_unknown(config: ModelConfig) -> Architecture:
     named = ", ".join(filter(None, (*config.architectures, config.model_type)))
-    reason = "the config has neither architectures nor model_type"
-    if named:
-        reason = "no family of this project claims it"
-    if named and unknown.is_named_like_a_decoder(config):
-        strange = unknown.strange_keys(config)
-        if not strange:
-            return replace(unknown.read_unknown(config), read_as=config.architectures[0])
-        shown = ", ".join(map(shorten, strange[:SHOWN_KEYS])) + (" ..." if len(strange) > SHOWN_KEYS else "")
-        reason = f"no family of this project claims it, and it is no plain decoder: {shown}"
-    raise ModelError(
-        "unknown-architecture",
-        field="config.architectures",
-        architecture=named or "(none named)",
-        reason=reason,
-    )
+    if not named:
+        raise _unknown("(none named)", reason="the config has neither architectures nor model_type")
+    if not unknown.is_named_like_a_decoder(config):
+        raise _unknown(named, reason="no family of this project claims it")
+    strange = unknown.strange_keys(config)
+    if strange:
+        keys = ", ".join(map(shorten, strange[:SHOWN_KEYS]))
+        raise _unknown(
+            named, reason=f"no family of this project claims it, and {keys} are not of a plain decoder"
+        )
+    return replace(unknown.read_unknown(config), read_as=config.architectures[0])
+
+
+def _unknown(named: str, *, reason: str) -> ModelError:
+    return ModelError("unknown-architecture", field="config.architectures", architecture=named, reason=reason)
 
 
 def generating_names(name: str) -> tuple[str, ...]:
