@@ -410,7 +410,10 @@ def test_failure_without_a_known_cause_says_so() -> None:
     assert failure.code == "start-failed"
 
 
-GAVE_UP = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+GAVE_UP = (
+    "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. "
+    "Failed core proc(s): {}"
+)
 WORKER = "(Worker_TP2 pid=77) ERROR 11-21 10:00:20 [multiproc_executor.py:597] "
 
 
