@@ -466,6 +466,14 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "log-line-cut": Message(
         "{lines} lines are too long and were read in part", "send the log with its line breaks"
     ),
+    "log-flags-unusable": Message(
+        "line {line} has values that their flags cannot take, so they are left out: {flags}",
+        "correct them and paste the command again; the engine's defaults stand in their place",
+    ),
+    "log-flags-unused": Message(
+        "line {line} has flags that are not used here: {flags}",
+        "check their spelling; flags that do not change memory can stay",
+    ),
     # -- why a start failed; the words of the engine stand beside it
     "start-context-too-long": Message(
         "one request of {max_model_len} tokens needs {needed_gib} GiB of KV cache, and only {available_kv_gib} GiB "

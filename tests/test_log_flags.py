@@ -154,6 +154,28 @@ def test_shell_command_out_of_a_word_processor() -> None:
     assert flags_of(text) == LogFlags(max_model_len=8192, tensor_parallel_size=2, kv_cache_dtype="fp8")
 
 
+@pytest.mark.parametrize(
+    ("command", "unusable", "unused"),
+    [
+        ("vllm serve m --tensor-parallel-size -4", "--tensor-parallel-size -4", ""),
+        ("vllm serve m --tensor-parallel-size=-4", "--tensor-parallel-size -4", ""),
+        (f"vllm serve m --max-model-len 1{'0' * 30}", f"--max-model-len 1{'0' * 30}", ""),
+        ("vllm serve m --gpu-memory-utilization 95%", "--gpu-memory-utilization 95%", ""),
+        ("vllm serve m --gpu-memory-utilization 1.5", "--gpu-memory-utilization 1.5", ""),
+        ("vllm serve m --max-num-seqs --dtype half", "--max-num-seqs", ""),
+        ("vllm serve m --foo bar --swap-space 16 -O3", "", "--foo bar, --swap-space 16, -O3"),
+        ("vllm serve m --api-key sk-123 --no-log-requests", "", "--api-key, --no-log-requests"),
+        ("vllm serve m --max-model-len auto --quantization None --max-model-len -1 -tp 4", "", ""),
+        ("vllm serve m --cudagraph-capture-sizes 1 2 4 --fully-sharded-loras --language-model-only", "", ""),
+    ],
+)
+def test_what_a_command_says_in_vain_is_told(command: str, unusable: str, unused: str) -> None:
+    log = clean_log(f"$ {command}")
+    found = {notice.code: dict(notice.params) for notice in read_flags(log, 0, len(log.text)).notices}
+    expected = {"log-flags-unusable": unusable, "log-flags-unused": unused}
+    assert found == {code: {"line": "1", "flags": flags} for code, flags in expected.items() if flags}
+
+
 def test_truncated_arguments_give_what_is_complete() -> None:
     flags = flags_of("non-default args: {'model': 'm', 'max_num_seqs': 64, 'max_model_len': 81")
     assert flags == LogFlags(max_num_seqs=64)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvcore.errors import LogError
-from kvcore.evidence import last_error, log_flags, log_formats, log_identity, log_text
+from kvcore.evidence import last_error, log_commands, log_flags, log_formats, log_identity, log_text
 from kvcore.evidence.log_errors import known_errors
 from kvcore.evidence.log_formats import MAX_HITS, LineFormat, find_lines, load_formats
 from kvcore.evidence.log_text import clean_log
@@ -154,7 +154,7 @@ def test_a_format_finds_its_own_line_wherever_it_is_broken(line: LineFormat, who
 NESTED = re.compile(r"\([^()]*[*+}][^()]*\)[*+]|\([^()]*[*+][^()]*\)\{")
 PATTERNS = {
     f"{module.__name__}.{name}": pattern
-    for module in (last_error, log_text, log_flags, log_formats, log_identity)
+    for module in (last_error, log_commands, log_text, log_flags, log_formats, log_identity)
     for name, pattern in vars(module).items()
     if isinstance(pattern, re.Pattern)
 } | {line.text: line.pattern for line in FORMATS}

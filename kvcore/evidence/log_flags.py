@@ -7,23 +7,24 @@ type and the range of its flag.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final
 
-from kvcore.errors import shorten
+from kvcore.errors import Notice, shorten
+from kvcore.evidence.log_commands import Command, CommandFlag, find_commands
 from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
-from kvcore.evidence.log_graphs import LISTS, GraphValue, graph_flags, logged_graphs
-from kvcore.evidence.log_text import LogText, message_of
+from kvcore.evidence.log_graphs import GraphValue, graph_flags, logged_graphs
+from kvcore.evidence.log_text import LogText
 from kvcore.evidence.startup_log import FlagLine, LogFlags, LoggedGraphs
 from kvcore.scenario import Runner, SpeculativeConfig
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
 MAX_ARGUMENT_LINES: Final = 32
 """Argument lines of one start that are read; each API server prints one."""
-MAX_COMMAND_LINES: Final = 48
+MAX_UNUSED_FLAGS: Final = 24
+MAX_COMMAND_NOTICES: Final = 4
 
 _WHOLE: Final = re.compile(r"-?\d{1,18}")
 _DECIMAL: Final = re.compile(r"\d{0,12}\.?\d{0,12}(?:[eE]-?\d{1,2})?")
@@ -175,6 +176,8 @@ _READERS: Final[Mapping[str, Reader]] = {
     "enable_lora": _switch,
     "max_loras": _whole(1, 4096),
     "max_lora_rank": _whole(1, 4096),
+    "fully_sharded_loras": _switch,
+    "language_model_only": _switch,
     "limit_mm_per_prompt": _limits,
     "cpu_offload_gb": _decimal(0, 1e6),
     "kv_cache_memory_bytes": _size,
@@ -193,12 +196,14 @@ _NAMES: Final[Mapping[str, str]] = {
     "dcp": "decode_context_parallel_size",
     "q": "quantization",
 }
+_MODELS: Final = ("model", "model_tag")
+_NO_VALUES: Final = ("", "none", "null", "auto")
+"""What says of a flag that it is not set."""
 _LINES: Final = (
     ("arguments", "non-defaultargs:{", "}"),
     ("namespace", "args:Namespace(", ")"),
 )
 _CONFIG: Final = "withconfig:model="
-_COMMANDS: Final = ("vllm serve", "vllm-mindspore serve", "vllm.entrypoints", "vllm_mindspore.entrypoints")
 _COMPILATION: Final = (("DirectlyloadAOTcompilationfrompath", True), ("savedAOTcompiledfunctionto", False))
 """Source: vllm/compilation/decorators.py (0.20.2, 0.32.0)."""
 _ENVIRONMENT: Final = re.compile(
@@ -216,6 +221,8 @@ class LoggedArguments:
     env: Mapping[str, str]
     resolved_quantization: str | None
     graphs: LoggedGraphs | None = None
+    notices: tuple[Notice, ...] = ()
+    """Flags of a command that were not taken."""
 
 
 def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
@@ -242,9 +249,11 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     def keep(kind: str, offset: int) -> None:
         lines.append(FlagLine(kind=kind, line_number=log.line_number(offset), line=log.line(offset)))
 
-    for offset, words in _commands(log, start, end):
-        keep("command", offset)
-        _take(words, asked, models, asked_graphs)
+    notices: list[Notice] = []
+    for command in find_commands(log, start, end):
+        keep("command", command.offset)
+        _take(((flag.name, flag.value) for flag in command.flags), asked, models, asked_graphs)
+        notices += _not_taken(log, command)
     for kind, anchor, closing in _LINES:
         for offset in _occurrences(log.text, anchor, start, end):
             keep(kind, offset)
@@ -278,7 +287,30 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         env=env,
         resolved_quantization=resolved_quantization,
         graphs=logged_graphs(graphs),
+        notices=tuple(notices[:MAX_COMMAND_NOTICES]),
     )
+
+
+def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:
+    """What of a command changes nothing: values that their flag cannot have, and flags that are not planned with."""
+    line = str(log.line_number(command.offset))
+    unusable: list[str] = []
+    unused: list[str] = []
+    for flag in command.flags:
+        if flag.name in _MODELS or _is_read(flag) or flag.value.lower() in _NO_VALUES:
+            continue
+        (unusable if _NAMES.get(flag.name, flag.name) in _READERS else unused).append(flag.shown)
+    for code, flags in (("log-flags-unusable", unusable), ("log-flags-unused", unused)):
+        if flags:
+            shown = ", ".join(list(dict.fromkeys(flags))[:MAX_UNUSED_FLAGS])
+            yield Notice(code=code, params={"line": line, "flags": shown})
+
+
+def _is_read(flag: CommandFlag) -> bool:
+    if graph_flags(flag.name, flag.value):
+        return True
+    reader = _READERS.get(_NAMES.get(flag.name, flag.name))
+    return reader is not None and len(flag.value) <= MAX_VALUE_CHARACTERS and reader(flag.value) is not None
 
 
 def _occurrences(text: str, anchor: str, start: int, end: int) -> Iterator[int]:
@@ -301,7 +333,7 @@ def _take(
     for raw, value in fields:
         graphs |= graph_flags(raw, value)
         name = _NAMES.get(raw, raw)
-        if name in ("model", "model_tag"):
+        if name in _MODELS:
             model = _text(value)
             if model is not None:
                 models.append(model)
@@ -311,58 +343,3 @@ def _take(
         read = reader(value)
         if read is not None:
             flags[name] = read
-
-
-def _commands(log: LogText, start: int, end: int) -> Iterator[tuple[int, Iterator[tuple[str, str]]]]:
-    """Offset and flags of each shell command that starts a server."""
-    found = 0
-    for index in range(log.line_index(start), log.line_index(max(start, end - 1)) + 1):
-        if "serve" not in log.lines[index] and "entrypoints" not in log.lines[index]:
-            continue
-        line = message_of(log.lines[index])
-        begin = next((at for at in (line.find(name) for name in _COMMANDS) if at >= 0), -1)
-        if begin < 0 or (" --" not in line and not line.rstrip().endswith("\\")):
-            continue
-        words = _words(tuple(map(message_of, log.lines[index : index + MAX_COMMAND_LINES])), begin)
-        yield log.starts[index], _command_fields(words)
-        found += 1
-        if found >= MAX_ARGUMENT_LINES:
-            return
-
-
-def _words(lines: tuple[str, ...], begin: int) -> list[str]:
-    """Shell words of a command and of the lines that it goes on in."""
-    parts: list[str] = []
-    for number, line in enumerate(lines):
-        part = (
-            line[begin : begin + MAX_VALUE_CHARACTERS] if number == 0 else line[:MAX_VALUE_CHARACTERS]
-        ).rstrip()
-        parts.append(part.rstrip("\\"))
-        if not part.endswith("\\"):
-            break
-    command = " ".join(parts)
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()
-
-
-def _command_fields(words: list[str]) -> Iterator[tuple[str, str]]:
-    if "serve" in words[:3]:
-        behind = words.index("serve") + 1
-        if behind < len(words) and not words[behind].startswith("-"):
-            yield "model", words[behind].strip("'\"`")
-    for at, word in enumerate(words):
-        if word[:1] not in ("-", "\u2013", "\u2014") or len(word) < 2:
-            continue
-        name, _, value = word.lstrip("-\u2013\u2014").partition("=")
-        name = name.replace("-", "_").replace(".", "_")
-        following = words[at + 1] if at + 1 < len(words) else ""
-        if not value and name in LISTS:
-            value = ",".join(takewhile(str.isdigit, words[at + 1 :]))
-        if not value and following and (following[0] not in "-\u2013\u2014" or following == "-1"):
-            value = following
-        if not value:
-            off = name.startswith("no_")
-            name, value = name.removeprefix("no_"), "False" if off else "True"
-        yield name, "".join(value.split()).strip("'`")

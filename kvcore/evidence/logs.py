@@ -71,7 +71,7 @@ def read_log(given: str | bytes) -> StartupLog:
             chosen = replace(read, notices=_notices(log, starts) + absurd + read.notices)
             break
         if chosen is None and (arguments.lines or read.version or read.model or absurd):
-            chosen = replace(read, notices=_notices(log, starts) + absurd)
+            chosen = replace(read, notices=_notices(log, starts) + absurd + read.notices)
     if chosen is None:
         raise LogError("log-not-recognized", lines=len(log.lines), expected=EXPECTED)
     return chosen
@@ -121,7 +121,7 @@ def _start(
         spreads=ranked.spreads,
         charges_graph_estimate=_charges_estimate(log, start, end, engine, version),
         failures=find_failures(log, start, end, facts),
-        notices=ranked.notices + engine_notices,
+        notices=arguments.notices + ranked.notices + engine_notices,
         missing=_missing(engine, v0, ranked.worst, figures),
     )
 

@@ -127,6 +127,8 @@ class LogFlags:
     enable_lora: bool | None = None
     max_loras: int | None = None
     max_lora_rank: int | None = None
+    fully_sharded_loras: bool | None = None
+    language_model_only: bool | None = None
     limit_mm_per_prompt: Mapping[str, int] | None = None
     cpu_offload_gb: float | None = None
     kv_cache_memory_bytes: int | None = None
