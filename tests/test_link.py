@@ -496,3 +496,11 @@ def test_capture_sizes_stand_in_a_link_with_commas() -> None:
         repaired = link.decode({**dict(parse_qsl(WORKED)), "cudagraph_capture_sizes": broken})
         assert repaired.scenario.cudagraph_capture_sizes is None
         assert [repair.field for repair in repaired.repairs] == ["cudagraph_capture_sizes"]
+
+
+def test_a_whole_number_that_is_too_large_is_not_refused_as_no_whole_number() -> None:
+    found = link.decode({"model": "Qwen/Qwen3-8B", "max_model_len": "1" + "0" * 30})
+    (repair,) = found.repairs
+    assert repair.field == "max_model_len"
+    assert "whole number" not in str(repair.error)
+    assert "must lie between" in str(repair.error)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.errors import MESSAGES, Notice
 from kvcore.present.text import Language, concurrency_text, gib_text, words
 from kvcore.units import GIB, MIB
 
@@ -43,3 +44,21 @@ def test_language_of_the_browser(tag: str, language: str) -> None:
 def test_catalogues_are_read_as_they_are() -> None:
     assert words(Language.CHINESE)("Plan") == "容量规划"
     assert words(Language.ENGLISH)("Plan") == "Plan"
+
+
+def test_figures_of_an_error_have_separators_but_not_in_a_flag_to_copy() -> None:
+    t = words(Language.ENGLISH)
+    params = {"max_model_len": "32768", "kv_tokens": "25552", "derived_max_model_len": "40960"}
+    said = [code for code, message in MESSAGES.items() if "{max_model_len} tokens" in message.text]
+    assert said
+    for code in said:
+        assert "32,768 tokens" in t.error(Notice(code=code, params=params))
+    for code, message in MESSAGES.items():
+        if "--max-model-len {max_model_len}" in message.text:
+            assert "--max-model-len 32768" in t.error(Notice(code=code, params=params))
+
+
+def test_an_unknown_capability_is_said_in_the_language() -> None:
+    notice = Notice(code="fp8-kv-unsupported", params={"name": "X", "capability": "unknown"})
+    assert "unknown" not in words(Language.CHINESE).error(notice)
+    assert "unknown" in words(Language.ENGLISH).error(notice)

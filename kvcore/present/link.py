@@ -82,7 +82,7 @@ _KNOWN: Final = frozenset(
         *(f"limit_mm_per_prompt.{name}" for name in ("image", "video", "audio")),
     )
 )  # fmt: skip
-_INTEGER: Final = re.compile(r"-?\d{1,18}")
+_INTEGER: Final = re.compile(r"-?\d{1,60}")
 _LIST: Final = "cudagraph_capture_sizes"
 """Whole numbers with commas between."""
 _DEFAULTS: Final = {

@@ -23,6 +23,7 @@ REASON: Final = "reason"
 """The gettext context of the sentence parts that errors carry as `{reason}`."""
 MINUS: Final = "\N{MINUS SIGN}"
 DASH: Final = "\N{EM DASH}"
+_COUNTS: Final = frozenset(("max_model_len", "max_num_batched_tokens", "kv_tokens"))
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 
@@ -56,6 +57,10 @@ class Language(StrEnum):
 def msg(msgid: str) -> str:
     """Marks a text that is translated later, when it is shown."""
     return msgid
+
+
+UNKNOWN: Final = msg("unknown")
+"""What an error says for a compute capability that the catalogue does not have."""
 
 
 class Words:
@@ -94,11 +99,17 @@ class Words:
                 return render(text, "", match.groupdict())
         return english
 
+    def _param(self, name: str, value: str, msgid: str) -> str:
+        """A figure of a sentence with separators; as the engine writes it where the text has a flag to copy."""
+        if name == "capability" and value == UNKNOWN:
+            return self._plain(UNKNOWN)
+        return count(int(value)) if name in _COUNTS and value.isdecimal() and "--" not in msgid else value
+
     def _plain(self, msgid: str) -> str:
         return self._texts.get(("", msgid), msgid)
 
     def _message(self, msgid: str, error: KvPlannerError | Notice) -> str:
-        params = dict(error.params)
+        params = {name: self._param(name, value, msgid) for name, value in error.params.items()}
         if REASON in params:
             params[REASON] = self.reason(params[REASON])
         text = render(self._plain(msgid), error.field, params)

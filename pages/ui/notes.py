@@ -156,7 +156,8 @@ def repairs(t: Words) -> None:
     engine = st.session_state.pop("followed_card", "")
     if engine:
         st.toast(t("Changed with the card: the engine, now {engine}", engine=engine))
-    if st.session_state.get(model_source.ERROR) is not None:
+    asks_the_hub = any(repair.field == "model" for repair in found)
+    if asks_the_hub and st.session_state.get(model_source.ERROR) is not None:
         with st.container(border=True):
             model_source.show_error(t)
 
