@@ -6,7 +6,7 @@ from kvcore.errors import KvPlannerError, LogError
 from kvcore.evidence.calibration import compare
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.plan import plan
-from pages.ui import check_log, check_result, notes, prerun, shell, state
+from pages.ui import check_log, check_result, check_taken, notes, prerun, shell, state
 
 shell.guard()
 t = state.translator()
@@ -32,6 +32,8 @@ with log_tab:
         else:
             check_result.failure(log, found.scenario, planned, t)
             check_result.recognized(found, planned, t)
+            if log.failure is None:
+                check_taken.told(t)
             compared = compare(log, planned)
             if compared.measured_parts:
                 check_result.comparison(compared, planned, t)

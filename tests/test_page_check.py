@@ -113,6 +113,19 @@ def test_no_change_is_offered_that_the_log_disproves() -> None:
     assert int(metrics(app)["KV cache tokens"].replace(",", "")) >= 40960
 
 
+def test_a_fix_shows_its_command_and_can_be_undone() -> None:
+    app = open_check()
+    checked(app.button(key="sample.failed").click().run())
+    checked(app.button(key="check.change").click().run())
+    assert any("--max-model-len 37424" in code.value for code in app.code)
+    assert [toast.value for toast in app.toast] == ["Taken over: every page now plans this start."]
+    checked(app.run())
+    assert not app.toast
+    checked(app.button(key="undo_button").click().run())
+    assert (params(app)["accelerator"], params(app)["max_model_len"]) == ("H100-80GB", "8192")
+    assert not any("37424" in code.value for code in app.code if "vllm serve" in code.value)
+
+
 def test_what_is_no_log_is_told_and_kept() -> None:
     text = "# a [link](http://example.org)\n<script>alert(1)</script> **bold**"
     app = paste(open_check(), text)

@@ -13,12 +13,12 @@ from kvcore.evidence.calibration import Comparison, calibrated, measured_values,
 from kvcore.evidence.recognized import Recognized
 from kvcore.evidence.startup_log import Failure, StartupLog
 from kvcore.plan import Plan, Verdict
-from kvcore.present import edit, summary
+from kvcore.present import summary
 from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
 from kvcore.present.comparison_bar import comparison_bar
 from kvcore.present.text import Words, msg
 from kvcore.scenario import Measured, Scenario
-from pages.ui import figure, model_source, notes, state
+from pages.ui import check_taken, figure, model_source, notes, state
 
 PHASES = {
     "configuration": msg("while the flags were checked, before any memory was taken"),
@@ -56,11 +56,12 @@ def failure(log: StartupLog, scenario: Scenario, planned: Plan | KvPlannerError,
                 key="check.change",
                 icon=":material/build:",
                 type="primary",
-                on_click=_take_over_with,
+                on_click=check_taken.take_with,
                 args=(scenario, change.field, change.value),
             )
     if isinstance(planned, Plan) and planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
         _other_fixes(found, planned, t)
+    check_taken.told(t)
 
 
 def _other_fixes(failed: Failure, planned: Plan, t: Words) -> None:
@@ -79,16 +80,9 @@ def _other_fixes(failed: Failure, planned: Plan, t: Words) -> None:
             st.button(
                 f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
                 key=f"check.fix.{fix.field}",
-                on_click=_take_over_with,
+                on_click=check_taken.take_with,
                 args=(planned.scenario, fix.field, fix.value),
             )
-
-
-def _take_over_with(scenario: Scenario, field: str, value: object) -> None:
-    try:
-        state.set_scenario(edit.with_field(scenario, field, value))
-    except KvPlannerError as error:
-        st.session_state["input_error"] = error
 
 
 def recognized(found: Recognized, planned: Plan, t: Words) -> None:
@@ -114,7 +108,7 @@ def recognized(found: Recognized, planned: Plan, t: Words) -> None:
             t("Take this scenario over"),
             key="check.take",
             icon=":material/input:",
-            on_click=state.set_scenario,
+            on_click=check_taken.take,
             args=(found.scenario,),
         )
 
@@ -175,7 +169,7 @@ def use_measurements(log: StartupLog, found: Recognized, planned: Plan, t: Words
         key="check.calibrate",
         type="primary",
         icon=":material/straighten:",
-        on_click=state.set_scenario,
+        on_click=check_taken.take,
         args=(target,),
         help=t("Measured parts replace the predicted ones on every page, and travel in the link as numbers."),
     )

@@ -25,7 +25,7 @@ from kvcore.model.families import read_architecture
 from kvcore.plan import plan
 from kvcore.present.text import Words, count, msg
 from kvcore.scenario import Engine, Measured, Scenario
-from pages.ui import check_log, notes, state
+from pages.ui import check_log, notes, state, undo
 
 TOTAL, MODEL, SHARE, LENGTH = "prerun.total", "prerun.model", "prerun.share", "prerun.length"
 TEXT, KEPT = "prerun.text", "prerun.kept"
@@ -299,7 +299,7 @@ def _final(result: PreRunResult, scenario: Scenario, t: Words) -> None:
             t("Take this scenario over"),
             key="prerun.take",
             icon=":material/input:",
-            on_click=state.set_scenario,
+            on_click=undo.take,
             args=(final,),
         )
 
