@@ -25,12 +25,13 @@ curves = tensor_parallel_curves(plan, charts.curve_lengths(plan))
 size = plan.scenario.parallel.tensor_parallel_size
 curve = next((one for one in curves if one.tensor_parallel_size == size), None)
 
-notes.scenario_with_settings(plan, t)
+notes.scenario_head(plan, t)
 sentence = summary.verdict_sentence(plan, t)
 notes.verdict(sentence)
 notes.other_platform(plan, t)
 if sentence.outcome is not summary.Outcome.FITS:
     notes.fixes(plan, fixes(plan), t)
+notes.setting_chips(plan.scenario, t)
 undo.offer(t)
 
 figure.chart(bar.memory_bar(plan, t), "memory_bar", f"{t('Memory of one GPU')}: {sentence.text}")

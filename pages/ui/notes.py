@@ -39,10 +39,9 @@ def scenario_line_of(scenario: Scenario, planned: Plan | KvPlannerError, t: Word
     _line(scenario.model, (card.name,) if card is not None else ())
 
 
-def scenario_with_settings(plan: Plan, t: Words) -> None:
-    """The same with each further setting as a chip that removes it."""
+def scenario_head(plan: Plan, t: Words) -> None:
+    """The same without the settings that stand below it as chips."""
     _line(plan.scenario.model, summary.scenario_head(plan, t))
-    setting_chips(plan.scenario, t)
 
 
 def _line(model: str, parts: Sequence[str]) -> None:
