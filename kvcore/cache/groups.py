@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvcore.cache.packing import Bucket, dealt, is_packed, packed_groups
+from kvcore.cache.packing import FULL_FIRST, Bucket, dealt, is_packed, packed_block_bytes, packed_groups
 from kvcore.cache.rules import PlannerRules
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 from kvcore.errors import EngineRefusalError
@@ -75,25 +75,38 @@ def _grouping(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool
         return Grouping(whole=(), stages=stages, bytes_per_block=nothing, checked_bytes_per_block=nothing)
     if not (hybrid_manager and rules.hybrid_manager):
         merged = _promote(merged, rules)
-    split: tuple[Bucket, ...]
-    by_tuples = False
-    if _is_one_type(merged, rules):
-        split = (merged,)
-    elif rules.packed_groups != "none" and is_packed(merged.specs):
-        by_tuples = rules.packed_groups == "layer-tuples"
-        split = packed_groups(merged, full_first=by_tuples)
-    else:
-        split = _split(_unify_pages(merged, rules), rules)
+    if not _is_one_type(merged, rules) and rules.packed_groups != "none" and is_packed(merged.specs):
+        return _packed_grouping(merged, rules, len(stage_specs))
+    split = (merged,) if _is_one_type(merged, rules) else _split(_unify_pages(merged, rules), rules)
     every_stage = range(len(stage_specs))
     per_stage = tuple(tuple(_stage_group(group, (stage,)) for group in split) for stage in every_stage)
-    whole = tuple(_stage_group(group, every_stage) for group in split)
     block_bytes = tuple(_block_bytes(groups) for groups in per_stage)
     return Grouping(
-        whole=whole,
+        whole=tuple(_stage_group(group, every_stage) for group in split),
         stages=per_stage,
         bytes_per_block=block_bytes,
-        checked_bytes_per_block=tuple(map(_tuple_bytes, per_stage)) if by_tuples else block_bytes,
+        checked_bytes_per_block=block_bytes,
     )
+
+
+def _packed_grouping(merged: Bucket, rules: PlannerRules, stages: int) -> Grouping:
+    rule = rules.packed_groups
+    split = packed_groups(merged, rule)
+    here = [tuple(group.on(stage) for group in split) for stage in range(stages)]
+    per_stage = tuple(tuple(_packed_group(group) for group in groups) for groups in here)
+    block_bytes = tuple(packed_block_bytes(groups, rule) for groups in here)
+    return Grouping(
+        whole=tuple(_packed_group(group) for group in split),
+        stages=per_stage,
+        bytes_per_block=block_bytes,
+        checked_bytes_per_block=tuple(map(_tuple_bytes, per_stage)) if rule in FULL_FIRST else block_bytes,
+    )
+
+
+def _packed_group(bucket: Bucket) -> StageGroup:
+    """A page of it is one of every layer."""
+    group = _stage_group(bucket, range(len(bucket.counts[0])))
+    return replace(group, page_size_bytes=group.pool_bytes)
 
 
 def _block_bytes(groups: tuple[StageGroup, ...]) -> int:
@@ -107,10 +120,7 @@ def _tuple_bytes(groups: tuple[StageGroup, ...]) -> int:
 
 
 def _stage_group(bucket: Bucket, stages: Sequence[int]) -> StageGroup:
-    here = Bucket(
-        specs=bucket.specs,
-        counts=tuple((sum(counts[stage] for stage in stages),) for counts in bucket.counts),
-    )
+    here = bucket.on(*stages)
     layers = here.layers_by_page()
     pool = sum(page * count for page, count in layers.items())
     first = bucket.specs[0]

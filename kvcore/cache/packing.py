@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 from kvcore.units import ceil_div
@@ -20,6 +21,11 @@ class Bucket:
     def repeats(self) -> int:
         """How often its pattern of page sizes repeats: the layers of the most frequent page size."""
         return max(self.layers_by_page().values())
+
+    def on(self, *stages: int) -> Bucket:
+        """What some stages have of it, taken as one."""
+        counts = tuple((sum(each[stage] for stage in stages),) for each in self.counts)
+        return Bucket(specs=self.specs, counts=counts)
 
     def layers_by_page(self) -> dict[int, int]:
         """Layers of each page size."""
@@ -39,19 +45,29 @@ def is_packed(specs: Sequence[LayerSpec]) -> bool:
     return windows and len({spec.page_size_bytes for spec in specs}) > 1
 
 
-def packed_groups(whole: Bucket, *, full_first: bool) -> tuple[Bucket, ...]:
+PADDED: Final = frozenset({"padded-tuples", "padded-slots"})
+"""Rules by which pages of windows are as large as one of the first group's."""
+
+FULL_FIRST: Final = PADDED | {"layer-tuples"}
+"""Rules by which full attention comes first and sets the size of groups."""
+
+
+def packed_groups(whole: Bucket, rule: str) -> tuple[Bucket, ...]:
     """The groups of a packed model: every bucket is cut into as many groups as bring about equal repeats.
 
-    `full_first`: the first bucket is that of full attention, and it alone sets the least group size (to
-    0.28); otherwise every balanced bucket of several page sizes does, and unbalanced ones stay whole (from
-    0.29).
+    To 0.28 the first bucket is that of full attention, and it alone sets the least group size; to 0.26 pages of the
+    others are padded to the next size that it has. From 0.29 on every balanced bucket of several page sizes sets it,
+    and unbalanced ones stay whole.
 
-    Source: vllm/v1/core/kv_cache_utils.py:_get_kv_cache_groups_uniform_groups (0.28.0),
+    Source: vllm/v1/core/kv_cache_utils.py:_get_kv_cache_groups_uniform_groups (0.20.2, 0.26.0, 0.28.0),
     _get_packed_kv_cache_groups (0.32.0).
     """
     buckets = _buckets(whole)
-    if full_first:
+    if rule in FULL_FIRST:
         buckets.sort(key=lambda bucket: bucket.specs[0].kind not in FULL_KINDS)
+        if rule in PADDED:
+            sizes = sorted(buckets[0].layers_by_page())
+            buckets = [buckets[0], *(_padded(bucket, sizes) for bucket in buckets[1:])]
         repeats = [bucket.repeats for bucket in buckets]
         size = least_padding(repeats, at_least=repeats[0])
         return tuple(group for bucket in buckets for group in _cut(bucket, ceil_div(bucket.repeats, size)))
@@ -64,6 +80,47 @@ def packed_groups(whole: Bucket, *, full_first: bool) -> tuple[Bucket, ...]:
         numbers = _numbers_by_bytes(buckets)
     return tuple(
         group for bucket, number in zip(buckets, numbers, strict=True) for group in _cut(bucket, number)
+    )
+
+
+def packed_block_bytes(groups: Sequence[Bucket], rule: str) -> int:
+    """What a block takes on a stage: groups overlay each other, so the widest one's layers.
+
+    padded-tuples  a page of each size of the first group, as often as the longest group repeats
+    padded-slots   of each page size as many as the group with the most of them has
+
+    Source: vllm/v1/core/kv_cache_utils.py:_get_kv_cache_config_deepseek_v4 (0.22.1, 0.23.0).
+
+    Example:
+        >>> from kvcore.cache.spec import LayerSpec
+        >>> page = LayerSpec(kind=CacheKind.MLA_ATTENTION, layers=1, block_size=256, page_size_bytes=100)
+        >>> first = Bucket(specs=(page, replace(page, page_size_bytes=10)), counts=((2,), (1,)))
+        >>> window = Bucket(specs=(page,), counts=((3,),))
+        >>> packed_block_bytes((first, window), "padded-tuples"), packed_block_bytes((first, window), "padded-slots")
+        (330, 310)
+    """
+    pages = [group.layers_by_page() for group in groups]
+    if rule == "padded-tuples":
+        return sum(pages[0]) * max(max(layers.values()) for layers in pages)
+    if rule == "padded-slots":
+        sizes = {size for layers in pages for size in layers}
+        return sum(size * max(layers.get(size, 0) for layers in pages) for size in sizes)
+    return max(_page_bytes(group) for group in groups)
+
+
+def _padded(bucket: Bucket, sizes: Sequence[int]) -> Bucket:
+    """Its pages padded to the next of `sizes`; a page above all of them stays."""
+    return replace(
+        bucket,
+        specs=tuple(
+            replace(
+                spec,
+                page_size_bytes=next(
+                    (size for size in sizes if size >= spec.page_size_bytes), spec.page_size_bytes
+                ),
+            )
+            for spec in bucket.specs
+        ),
     )
 
 

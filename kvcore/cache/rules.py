@@ -34,7 +34,7 @@ class PlannerRules:
     promotion_aligns_blocks: bool
     """A window promoted to full attention takes the full layers' block size."""
     packed_groups: str
-    """DeepSeek-V4: none, layer-tuples, pattern-repeats."""
+    """DeepSeek-V4: none, padded-tuples, padded-slots, layer-tuples, pattern-repeats."""
     fit_check: str
     """What one request needs: layers, first-group, first-group-projected, groups, groups-and-null-block."""
     override_counts_in_check: bool
