@@ -61,3 +61,23 @@ def test_drafts_leave_whole_requests() -> None:
     broken = start(speculative_config={"method": "ngram", "num_speculative_tokens": 4})
     value = values(broken).get("max_cudagraph_capture_size")
     assert value is None or (isinstance(value, int) and value >= 5)
+
+
+def test_a_tight_plan_is_mended_by_what_surely_fits() -> None:
+    """Qwen3-32B, 40,960 tokens are 10 GiB: what is left may be a little less. The length itself is no fix."""
+    asked = {
+        "model": "Qwen/Qwen3-32B",
+        "accelerator": "H100-80GB",
+        "engine_version": "0.33.0",
+        "max_model_len": 40_960,
+        "enforce_eager": True,
+        "max_num_seqs": 16,
+    }
+    broken = plan(scenario_from_request(asked))
+    assert broken.verdict is Verdict.TIGHT
+    found = {fix.field: fix for fix in fixes(broken)}
+    assert all(fix.verdict is Verdict.FITS for fix in found.values())
+    length = found["max_model_len"].value
+    assert isinstance(length, int)
+    assert 40_000 < length < 40_960
+    assert plan(scenario_from_request(asked | {"max_model_len": length + 16})).verdict is Verdict.TIGHT

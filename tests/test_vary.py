@@ -111,3 +111,13 @@ def test_the_best_is_named_once() -> None:
 def test_nothing_that_does_not_start_is_best() -> None:
     found = variants(base(accelerator="T4-16GB", tensor_parallel_size=1), Knob.EAGER)
     assert best_of(found) == (None, None)
+
+
+def test_what_max_num_seqs_does_not_let_run_makes_no_variant_the_best() -> None:
+    """Eight cards at 2,048 tokens: TP 8 holds the most, and runs 16; every further replica runs 16 more."""
+    found = [one for one in variants(base(max_num_seqs=16, max_model_len=2048), Knob.SPLIT) if one.starts]
+    assert all(variant.max_concurrency > 16 for variant in found)
+    most, _ = best_of(found)
+    assert most is not None
+    assert most.replicas == max(variant.replicas for variant in found)
+    assert most.all_requests < max(variant.all_requests for variant in found)

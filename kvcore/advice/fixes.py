@@ -14,7 +14,7 @@ from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.plan import Plan, Verdict, plan
 from kvcore.scenario import Scenario
-from kvcore.units import gib
+from kvcore.units import ceil_div, gib
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
@@ -110,13 +110,15 @@ def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]
             yield field, value, half
 
 
-def _try(scenario: Scenario, **changes: object) -> Plan | None:
-    """The plan with `changes`, or None where it is refused or still does not start."""
+def _try(broken: Plan, **changes: object) -> Plan | None:
+    """The plan with `changes`, or None where it is refused or no better: a tight plan is mended by one that fits."""
+    scenario = broken.scenario
     try:
         candidate = plan(carried_over(scenario, replace(scenario, **changes)))  # type: ignore[arg-type]
     except KvPlannerError:
         return None
-    return candidate if candidate.verdict in MENDED else None
+    mended = (Verdict.FITS,) if broken.verdict is Verdict.TIGHT else MENDED
+    return candidate if candidate.verdict in mended else None
 
 
 def _first(field: str, candidates: Iterator[tuple[int | float | str | bool, Plan | None]]) -> Iterator[Fix]:
@@ -128,20 +130,18 @@ def _first(field: str, candidates: Iterator[tuple[int | float | str | bool, Plan
 
 def _fewer_states(broken: Plan) -> Iterator[Fix]:
     if broken.resolved.mamba_cache_mode == "all":
-        yield from _first(
-            "mamba_cache_mode", iter([("align", _try(broken.scenario, mamba_cache_mode="align"))])
-        )
+        yield from _first("mamba_cache_mode", iter([("align", _try(broken, mamba_cache_mode="align"))]))
 
 
 def _second_start(broken: Plan) -> Iterator[Fix]:
     """A start that fails for its KV cache has compiled by then."""
     if broken.memory is not None and restart_gain_bytes(broken.memory.activations):
-        yield from _first("kernels_compiled", iter([(True, _try(broken.scenario, kernels_compiled=True))]))
+        yield from _first("kernels_compiled", iter([(True, _try(broken, kernels_compiled=True))]))
 
 
 def _no_prefix_caching(broken: Plan) -> Iterator[Fix]:
     if broken.resolved.mamba_cache_mode != "none":
-        mended = _try(broken.scenario, enable_prefix_caching=False)
+        mended = _try(broken, enable_prefix_caching=False)
         yield from _first("enable_prefix_caching", iter([(False, mended)]))
 
 
@@ -150,23 +150,38 @@ def _shorter_context(broken: Plan) -> Iterator[Fix]:
     if broken.scenario.max_model_len == -1 or longest < SMALLEST_USEFUL_LENGTH:
         return
     block_size = broken.resolved.block_size
+    if broken.verdict is Verdict.TIGHT:
+        yield from _surely_shorter_context(broken, block_size)
+        return
     rounded = longest // block_size * block_size or longest
     for value in dict.fromkeys((rounded, longest)):
-        mended = _try(broken.scenario, max_model_len=value)
+        mended = _try(broken, max_model_len=value)
         if mended is not None:
             yield Fix(field="max_model_len", value=value, plan=mended)
             return
 
 
+def _surely_shorter_context(broken: Plan, block_size: int) -> Iterator[Fix]:
+    """The longest context, in whole blocks, that fits even where everything else takes as much as it may."""
+    blocks = (broken.resolved.max_model_len - 1) // block_size
+    fewest = ceil_div(SMALLEST_USEFUL_LENGTH, block_size)
+    left_out = _smallest(
+        0, blocks - fewest, lambda cut: _try(broken, max_model_len=(blocks - cut) * block_size)
+    )
+    if left_out is not None:
+        cut, mended = left_out
+        yield Fix(field="max_model_len", value=(blocks - cut) * block_size, plan=mended)
+
+
 def _fp8_kv_cache(broken: Plan) -> Iterator[Fix]:
     if not broken.resolved.kv_cache_dtype.startswith("fp8"):
-        yield from _first("kv_cache_dtype", iter([("fp8", _try(broken.scenario, kv_cache_dtype="fp8"))]))
+        yield from _first("kv_cache_dtype", iter([("fp8", _try(broken, kv_cache_dtype="fp8"))]))
 
 
 def _more_utilization(broken: Plan) -> Iterator[Fix]:
     now = round(broken.resolved.gpu_memory_utilization * 100)
     high = round(HIGHEST_ADVISED_UTILIZATION * 100)
-    best = _smallest(now + 1, high, lambda share: _try(broken.scenario, gpu_memory_utilization=share / 100))
+    best = _smallest(now + 1, high, lambda share: _try(broken, gpu_memory_utilization=share / 100))
     if best is not None:
         yield Fix(field="gpu_memory_utilization", value=best[0] / 100, plan=best[1])
 
@@ -189,7 +204,7 @@ def _smallest(low: int, high: int, attempt: Callable[[int], Plan | None]) -> tup
 def _fewer_sequences(broken: Plan) -> Iterator[Fix]:
     now = broken.resolved.max_num_seqs
     sizes = (n for n in (512, 256, 128, 64, 32, 16, 8) if n < now)
-    yield from _first("max_num_seqs", ((n, _try(broken.scenario, max_num_seqs=n)) for n in sizes))
+    yield from _first("max_num_seqs", ((n, _try(broken, max_num_seqs=n)) for n in sizes))
 
 
 def _fewer_graphs(broken: Plan) -> Iterator[Fix]:
@@ -199,16 +214,16 @@ def _fewer_graphs(broken: Plan) -> Iterator[Fix]:
     sizes = [n for n in CAPTURE_SIZES if resolved.num_speculative_tokens < n < now]
     if broken.scenario.cudagraph_capture_sizes is not None or not sizes:
         return
-    if _try(broken.scenario, max_cudagraph_capture_size=sizes[-1]) is not None:
+    if _try(broken, max_cudagraph_capture_size=sizes[-1]) is not None:
         yield from _first(
             "max_cudagraph_capture_size",
-            ((n, _try(broken.scenario, max_cudagraph_capture_size=n)) for n in sizes),
+            ((n, _try(broken, max_cudagraph_capture_size=n)) for n in sizes),
         )
 
 
 def _no_graphs(broken: Plan) -> Iterator[Fix]:
     if not broken.resolved.enforce_eager:
-        yield from _first("enforce_eager", iter([(True, _try(broken.scenario, enforce_eager=True))]))
+        yield from _first("enforce_eager", iter([(True, _try(broken, enforce_eager=True))]))
 
 
 def _more_tensor_parallel(broken: Plan) -> Iterator[Fix]:
@@ -217,7 +232,7 @@ def _more_tensor_parallel(broken: Plan) -> Iterator[Fix]:
     yield from _first(
         "tensor_parallel_size",
         (
-            (size, _try(broken.scenario, parallel=replace(parallel, tensor_parallel_size=size)))
+            (size, _try(broken, parallel=replace(parallel, tensor_parallel_size=size)))
             for size in sizes
             if size <= LARGEST_SIZE
         ),
@@ -226,7 +241,7 @@ def _more_tensor_parallel(broken: Plan) -> Iterator[Fix]:
 
 def _fp8_weights(broken: Plan) -> Iterator[Fix]:
     if broken.quantization.method == NOT_QUANTIZED and broken.scenario.quantization is None:
-        yield from _first("quantization", iter([("fp8", _try(broken.scenario, quantization="fp8"))]))
+        yield from _first("quantization", iter([("fp8", _try(broken, quantization="fp8"))]))
 
 
 def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
@@ -245,7 +260,7 @@ def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
         ),
         key=lambda card: (card.memory_gib, card.id),
     )
-    yield from _first("accelerator", ((card.id, _try(broken.scenario, accelerator=card)) for card in larger))
+    yield from _first("accelerator", ((card.id, _try(broken, accelerator=card)) for card in larger))
 
 
 _KNOBS: Final = (

@@ -91,6 +91,11 @@ class Variant:
         return self.max_concurrency / self.gpus
 
 
+def _running(one: Variant) -> float:
+    """Requests at once on one replica that the scheduler lets run: at most max_num_seqs."""
+    return min(one.max_concurrency, one.plan.resolved.max_num_seqs) if one.plan is not None else 0.0
+
+
 def variants(base: Scenario, knob: Knob, cards: Sequence[Accelerator] = ()) -> tuple[Variant, ...]:
     """`base` with `knob` in each of its positions, `base` itself among them, in their natural order.
 
@@ -129,10 +134,11 @@ def pinned(scenarios: Iterable[Scenario], base: Scenario) -> tuple[Variant, ...]
 
 
 def best_of(found: Sequence[Variant]) -> tuple[Variant | None, Variant | None]:
-    """The most requests at once on all replicas, and the most for each GPU; None where there is no single one."""
+    """The most requests that run at once on all replicas, and the most for each GPU; None where there is no single
+    one. What the KV cache holds beyond max_num_seqs does not count."""
     starting = [variant for variant in found if variant.starts] if len(found) > 1 else []
-    return _single_best(starting, lambda one: one.all_requests), _single_best(
-        starting, lambda one: one.requests_per_gpu
+    return _single_best(starting, lambda one: _running(one) * one.replicas), _single_best(
+        starting, lambda one: _running(one) / one.gpus
     )
 
 
