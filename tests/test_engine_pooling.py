@@ -8,7 +8,7 @@ PIECEWISE graphs, "Asynchronous scheduling is disabled", the V1 model runner).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +70,8 @@ class TestRunner:
             ("ChatGLMModel", "generate"),
             ("InternVLChatModel", "generate"),
             ("Qwen3Model", "pooling"),
+            ("BertForMaskedLM", "pooling"),
+            ("BgeM3EmbeddingModel", "pooling"),
             ("Qwen3ForSequenceClassification", "pooling"),
             ("Qwen2ForProcessRewardModel", "pooling"),
             ("SomethingElse", "generate"),
@@ -243,3 +245,32 @@ class TestBothDirections:
         causal = planned(self.MODEL, config=own_config(self.MODEL, is_causal=True))
         assert causal.cache.tokens > 0
         assert "keeps-no-cache" not in {notice.code for notice in causal.notices}
+
+
+class TestEncoder:
+    """BAAI/bge-m3: 567,754,752 parameters, https://huggingface.co/BAAI/bge-m3."""
+
+    CONFIG: ClassVar = {
+        "architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "hidden_size": 1024,
+        "intermediate_size": 4096, "max_position_embeddings": 8194, "num_attention_heads": 16,
+        "num_hidden_layers": 24, "type_vocab_size": 1, "vocab_size": 250_002, "torch_dtype": "float32",
+    }  # fmt: skip
+
+    def test_nothing_is_kept(self) -> None:
+        result = result_of(planned("BAAI/bge-m3", config=self.CONFIG, max_model_len=None))
+        assert (result["verdict"], result["per_rank_gib"]["kv_cache"]) == ("fits", 0)
+        fields = {warning["code"]: warning["field"] for warning in result["warnings"]}
+        assert fields["keeps-no-cache"] == "config.architectures"
+
+    def test_every_parameter_but_the_pooler_and_with_padding(self) -> None:
+        """The pooler's 1024 × 1024 + 1024 are left out; three tables are padded to a multiple of 64 rows."""
+        padding = (250_048 - 250_002 + 8256 - 8194 + 64 - 1) * 1024
+        stored = 567_754_752 - 1024 * 1025
+        start = planned("BAAI/bge-m3", config=self.CONFIG, max_model_len=None)
+        assert start.parameter_bytes_per_rank == (stored + padding) * 2
+        assert start.resolved.dtype == "float16"
+
+    def test_it_does_not_generate(self) -> None:
+        with pytest.raises(EngineRefusalError) as caught:
+            planned("BAAI/bge-m3", config=self.CONFIG, runner="generate", max_model_len=None)
+        assert caught.value.code == "runner-not-supported"

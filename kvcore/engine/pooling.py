@@ -10,8 +10,7 @@ from kvcore import catalogue
 from kvcore.engine.versions import Switches
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
-from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES
-from kvcore.model.families.pooling import READERS as POOLING_ONLY
+from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, encoder, pooling
 from kvcore.scenario import Runner, Scenario
 
 GENERATING_NAMES: Final = frozenset(
@@ -24,6 +23,9 @@ Source: vllm/model_executor/models/registry.py:_EMBEDDING_MODELS, _MULTIMODAL_MO
 
 CHAT_SUFFIX: Final = "ChatModel"
 """Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32.0)."""
+
+POOLING_ONLY: Final = frozenset((*pooling.READERS, *encoder.READERS))
+"""What no release generates with."""
 
 RUNNER_FLAG_SINCE: Final = Version("0.10.1")
 """Before, `--task` stands for it. Source: vllm/engine/arg_utils.py (0.9.2 without, 0.10.1.1 with)."""
@@ -63,7 +65,8 @@ def runner_by_name(architecture: str) -> Runner | None:
     """
     if architecture in GENERATING_NAMES or architecture.endswith((*GENERATING_SUFFIXES, CHAT_SUFFIX)):
         return Runner.GENERATE
-    return Runner.POOLING if architecture.endswith(POOLING_SUFFIXES) else None
+    is_pooling = architecture in POOLING_ONLY or architecture.endswith(POOLING_SUFFIXES)
+    return Runner.POOLING if is_pooling else None
 
 
 def scheduling_runner(scenario: Scenario, runner: Runner) -> Runner:
@@ -125,5 +128,6 @@ def runner_notices(
         flag, value = runner_flag(scenario, Runner.GENERATE, version)
         notices.append(Notice(code="runs-as-pooling", field="runner", params={"flag": f"--{flag} {value}"}))
     if not any(layer.caches for layer in architecture.layers):
-        notices.append(Notice(code="keeps-no-cache", field="config.is_causal", params={}))
+        deciding = "is_causal" if scenario.config.language.has("is_causal") else "architectures"
+        notices.append(Notice(code="keeps-no-cache", field=f"config.{deciding}", params={}))
     return tuple(notices)

@@ -28,6 +28,7 @@ import stand_ins
 GIB = 1 << 30
 REFUSALS = re.compile(
     r"attention heads|not supported anymore|not supported for now|not divisible|must be divisible|"
+    r"Pipeline parallelism is not supported|"
     r"is deprecated and will be removed|No valid attention backend|does not support|is not supported by|"
     r"AssertionError: +\((llama|linear)\.py"
 )

@@ -318,6 +318,10 @@ WITHOUT_BYTES = {
 """Keys that no byte depends on and the catalogue therefore leaves out; model code reads some of them."""
 
 
+CLASS_NAMES = {"gte": "GteConfig", "new": "NewConfig", "nomic_bert": "NomicBertConfig"}
+"""What the engine's model classes ask a config's class to be called, by model_type."""
+
+
 def admit_config(config: dict[str, object]) -> None:
     """Let transformers read a config whose class comes as code beside the checkpoint: its keys as they stand.
 
@@ -358,4 +362,5 @@ def admit_config(config: dict[str, object]) -> None:
             vars(self).update(keys)  # the base class reads some while it is being set up
             super().__init__(**keys)
 
+    AsWritten.__name__ = CLASS_NAMES.get(name, "AsWritten")
     AutoConfig.register(name, AsWritten)

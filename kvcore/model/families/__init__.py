@@ -24,6 +24,7 @@ from kvcore.model.families import (
     deepseek_v4,
     deepseek_vl,
     delta_net,
+    encoder,
     gemma,
     gpt,
     hunyuan,
@@ -88,6 +89,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     omni,
     mistral4,
     pooling,
+    encoder,
 )
 
 
@@ -147,7 +149,8 @@ def read_architecture(config: ModelConfig) -> Architecture:
     is_bidirectional = config.language.get("is_causal") is False
     if is_bidirectional and pooling.BIDIRECTIONAL_CLASSES & {name, *generating_names(name)}:
         built = pooling.without_cache(built)
-    return pooling.with_classifier(built, config) if name.endswith(pooling.CLASSIFYING_SUFFIXES) else built
+    is_adapted = name != spelling and name.endswith(pooling.CLASSIFYING_SUFFIXES)
+    return pooling.with_classifier(built, config) if is_adapted else built
 
 
 def find_name(config: ModelConfig) -> tuple[str, str] | None:
