@@ -13,7 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvcore.errors import LogError
-from kvcore.evidence import last_error, log_commands, log_flags, log_formats, log_identity, log_text
+from kvcore.evidence import (
+    containers,
+    last_error,
+    log_commands,
+    log_flags,
+    log_formats,
+    log_identity,
+    log_text,
+)
 from kvcore.evidence.log_errors import known_errors
 from kvcore.evidence.log_formats import MAX_HITS, LineFormat, find_lines, load_formats
 from kvcore.evidence.log_text import clean_log
@@ -149,12 +157,32 @@ def test_a_format_finds_its_own_line_wherever_it_is_broken(line: LineFormat, who
     assert [name for name, _ in hits[0].numbers] == [name for name, _ in line.fields]
 
 
+YAML_LINES = [
+    "services:", "  llm:", "    image: vllm/vllm-openai:v0.19.0", "    command:", "      - --model=m", "  environment:",
+    "    command: [--model, m, -tp, 2]", "model: m", "max-model-len: 8192", "args: |", "  vllm serve m --dtype half \\",
+    "a: &a [*a]", "<<: *a", "---", "env: [{name: VLLM_USE_V1, value: 1}]", "docker run --rm \\",
+    " vllm/vllm-openai -e A=1 m",
+    "cudagraph-capture-sizes: {a: [1, {b: 2}]}", "? [x]", "- !t x", "\t", "limit-mm-per-prompt: {image: 2}",
+]  # fmt: skip
+
+
+@fuzz
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.one_of(st.sampled_from(YAML_LINES), st.text(max_size=12))),
+        max_size=16,
+    )
+)
+def test_container_files(lines: list[tuple[int, str]]) -> None:
+    read("\n".join("  " * indent + line for indent, line in lines))
+
+
 # -- time, by construction
 
 NESTED = re.compile(r"\([^()]*[*+}][^()]*\)[*+]|\([^()]*[*+][^()]*\)\{")
 PATTERNS = {
     f"{module.__name__}.{name}": pattern
-    for module in (last_error, log_commands, log_text, log_flags, log_formats, log_identity)
+    for module in (containers, last_error, log_commands, log_text, log_flags, log_formats, log_identity)
     for name, pattern in vars(module).items()
     if isinstance(pattern, re.Pattern)
 } | {line.text: line.pattern for line in FORMATS}
@@ -201,6 +229,9 @@ def test_hits_of_one_format_are_bounded() -> None:
         "args: Namespace(",
         "with config: model='",
         "vllm serve --x \\\n",
+        "docker run --rm \\\n",
+        "args: [",
+        "model: m\n",
         "(Worker_TP0 pid=",
         "device_name=",
         "NVIDIA ",

@@ -1,25 +1,25 @@
-"""The commands in a log that start a server: their flags word by word, without a judgement of the values."""
+"""The commands and container files in a log that start a server: their flags, without a judgement of the values."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Final
 
 from kvcore.errors import shorten
+from kvcore.evidence.containers import PROGRAMS, RUNNERS, docker_container, split_words, variables
 from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS
 from kvcore.evidence.log_graphs import LISTS
 from kvcore.evidence.log_text import LogText, message_of
+from kvcore.evidence.manifests import Manifest, find_manifests
 
 MAX_COMMANDS: Final = 32
 """Commands of one start that are read."""
 MAX_COMMAND_LINES: Final = 128
 SHOWN_VALUE_CHARACTERS: Final = 60
 
-_PROGRAMS: Final = ("vllm serve", "vllm-mindspore serve", "vllm.entrypoints", "vllm_mindspore.entrypoints")
 _DASHES: Final = "-\u2013\u2014"
 _NEGATIVE: Final = re.compile(r"-\d{1,40}(?:\.\d{1,40})?")
 _SECRETS: Final = ("key", "token", "password")
@@ -47,31 +47,96 @@ class CommandFlag:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """A command, and the offset of its first line in the log."""
+    """A command, or a file that a container is started from."""
 
-    offset: int
+    kind: str
+    """`command`, or `manifest` for YAML."""
+    offsets: tuple[int, ...]
+    """Of the lines in the log that it was read from; never empty."""
     flags: tuple[CommandFlag, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    version: str | None = None
+    """The release that the container's image names."""
 
 
 def find_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
-    """Every shell command between two offsets that starts a server, at most MAX_COMMANDS."""
-    found = 0
+    """Every command between two offsets that starts a server, at most MAX_COMMANDS.
+
+    A text that is YAML as a whole is read as such: Compose, Kubernetes, or the engine's own config.
+    """
+    manifests = find_manifests(log.lines) if start == 0 else ()
+    if manifests:
+        yield from (_of_manifest(log, manifest) for manifest in manifests[:MAX_COMMANDS])
+    else:
+        yield from islice(_shell_commands(log, start, end), MAX_COMMANDS)
+
+
+def _exported(line: str) -> dict[str, str]:
+    """What a line of a shell, of a comment or of a unit sets for the commands below it."""
+    setting = line.lstrip("#$ ")
+    for opening in ("export ", "Environment="):
+        if setting.startswith(opening):
+            return variables(split_words(setting[len(opening) : MAX_VALUE_CHARACTERS]))
+    return {}
+
+
+def _of_manifest(log: LogText, manifest: Manifest) -> Command:
+    offsets = tuple(log.starts[min(line, len(log.starts) - 1)] for line in manifest.lines)
+    held = manifest.container
+    if held is None:
+        above: dict[str, str] = {}
+        for line in log.lines[: manifest.lines[0]]:
+            above |= _exported(line)
+        flags = tuple(_config_flag(*pair) for pair in manifest.fields)
+        return Command(kind="manifest", offsets=offsets, flags=flags, env=above)
+    return Command(
+        kind="manifest",
+        offsets=offsets,
+        flags=tuple(command_flags(held.words)),
+        env=held.env,
+        version=held.version,
+    )
+
+
+def _config_flag(key: str, value: str) -> CommandFlag:
+    name = key.replace("-", "_")
+    if name.startswith("no_") and value == "true":
+        name, value = name.removeprefix("no_"), "False"
+    return CommandFlag(name=name, value="".join(value.split()), word=f"--{key}")
+
+
+def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
+    behind = 0
+    exported: dict[str, str] = {}
     for index in range(log.line_index(start), log.line_index(max(start, end - 1)) + 1):
-        if "serve" not in log.lines[index] and "entrypoints" not in log.lines[index]:
+        given = log.lines[index]
+        exported |= _exported(given)
+        runs = " run" in given and any(name in given for name in RUNNERS)
+        if index < behind or not (runs or "serve" in given or "entrypoints" in given):
             continue
-        line = message_of(log.lines[index])
-        begin = next((at for at in (line.find(name) for name in _PROGRAMS) if at >= 0), -1)
+        line = message_of(given)
+        names = RUNNERS if runs else PROGRAMS
+        begin = next((at for at in (line.find(name) for name in names) if at >= 0), -1)
         if begin < 0 or (" --" not in line and not line.rstrip().endswith("\\")):
             continue
-        words = _words(tuple(map(message_of, log.lines[index : index + MAX_COMMAND_LINES])), begin)
-        yield Command(offset=log.starts[index], flags=tuple(command_flags(words)))
-        found += 1
-        if found >= MAX_COMMANDS:
-            return
+        lines = tuple(map(message_of, log.lines[index : index + MAX_COMMAND_LINES]))
+        words, count = _words(lines, begin)
+        before = {**exported, **variables(line[:begin].split())}
+        offsets = (log.starts[index],)
+        if not runs:
+            yield Command(kind="command", offsets=offsets, flags=tuple(command_flags(words)), env=before)
+            continue
+        held = docker_container(words[words.index("run") + 1 :]) if "run" in words else None
+        if held is not None:
+            behind = index + count
+            flags = tuple(command_flags(held.words))
+            yield Command(
+                kind="command", offsets=offsets, flags=flags, env={**before, **held.env}, version=held.version
+            )
 
 
-def _words(lines: tuple[str, ...], begin: int) -> list[str]:
-    """Shell words of a command and of the lines that it goes on in."""
+def _words(lines: tuple[str, ...], begin: int) -> tuple[list[str], int]:
+    """Shell words of a command and of the lines that it goes on in, and how many lines these are."""
     parts: list[str] = []
     for number, line in enumerate(lines):
         part = (
@@ -80,14 +145,10 @@ def _words(lines: tuple[str, ...], begin: int) -> list[str]:
         parts.append(part.rstrip("\\"))
         if not part.endswith("\\"):
             break
-    command = " ".join(parts)
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()
+    return split_words(" ".join(parts)), len(parts)
 
 
-def command_flags(words: list[str]) -> Iterator[CommandFlag]:
+def command_flags(words: Sequence[str]) -> Iterator[CommandFlag]:
     """The flags of a command, the model behind `serve` among them."""
     if "serve" in words[:3]:
         behind = words.index("serve") + 1

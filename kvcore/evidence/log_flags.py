@@ -223,6 +223,8 @@ class LoggedArguments:
     graphs: LoggedGraphs | None = None
     notices: tuple[Notice, ...] = ()
     """Flags of a command that were not taken."""
+    image_version: str | None = None
+    """The release of the container image that a command names."""
 
 
 def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
@@ -250,10 +252,15 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         lines.append(FlagLine(kind=kind, line_number=log.line_number(offset), line=log.line(offset)))
 
     notices: list[Notice] = []
+    env: dict[str, str] = {}
+    version: str | None = None
     for command in find_commands(log, start, end):
-        keep("command", command.offset)
+        for offset in command.offsets:
+            keep(command.kind, offset)
         _take(((flag.name, flag.value) for flag in command.flags), asked, models, asked_graphs)
         notices += _not_taken(log, command)
+        env |= command.env
+        version = command.version or version
     for kind, anchor, closing in _LINES:
         for offset in _occurrences(log.text, anchor, start, end):
             keep(kind, offset)
@@ -266,7 +273,6 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         method = next((_word(value) for name, value in fields if name == "quantization"), None)
         resolved_quantization = method or resolved_quantization
         _take((pair for pair in fields if pair[0] != "quantization"), resolved, resolved_models, graphs)
-    env: dict[str, str] = {}
     for anchor in ("ASCEND_TOTAL_MEMORY_GB", "vLLM_MODEL_MEMORY_USE_GB"):
         for offset in _occurrences(log.text, anchor, start, end):
             match = _ENVIRONMENT.match(log.text, offset, log.line_end(offset))
@@ -288,12 +294,13 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         resolved_quantization=resolved_quantization,
         graphs=logged_graphs(graphs),
         notices=tuple(notices[:MAX_COMMAND_NOTICES]),
+        image_version=version,
     )
 
 
 def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:
     """What of a command changes nothing: values that their flag cannot have, and flags that are not planned with."""
-    line = str(log.line_number(command.offset))
+    line = str(log.line_number(command.offsets[0]))
     unusable: list[str] = []
     unused: list[str] = []
     for flag in command.flags:

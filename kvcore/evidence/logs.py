@@ -97,7 +97,7 @@ def _start(
 ) -> StartupLog:
     """The start between two offsets."""
     v0 = is_v0(log, start, end)
-    version = version_of(log, start, end)
+    version = version_of(log, start, end) or arguments.image_version
     ranked = rank_figures(found, arguments.flags.ranks_per_replica)
     figures, engine_notices = engine_figures(found)
     utilization = arguments.flags.gpu_memory_utilization

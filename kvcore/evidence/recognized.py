@@ -14,7 +14,7 @@ from kvcore.evidence.startup_log import LogScenario, StartupLog
 from kvcore.plan import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
-from kvcore.scenario import Engine, Measured, Parallel, Scenario
+from kvcore.scenario import Engine, Measured, Parallel, Scenario, runs_on
 
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""
@@ -29,7 +29,7 @@ class Recognized:
 
     scenario: Scenario
     borrowed: tuple[str, ...] = ()
-    """Of `model`, `accelerator`, `engine_version` and `flags`."""
+    """Of `model`, `accelerator`, `engine`, `engine_version` and `flags`."""
     unknown_model: str = ""
     """A model that the log names and the catalogue does not have."""
 
@@ -70,7 +70,11 @@ def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recog
     if scenario.accelerator is None and card is not None:
         borrowed.append("accelerator")
     scenario = replace(scenario, accelerator=card)
-    if log.version is None and at_hand.engine is log.engine:
+    lent = card if card is at_hand.accelerator else None
+    if lent is not None and log.version is None and not runs_on(scenario.engine, lent):
+        scenario = replace(scenario, engine=at_hand.engine)
+        borrowed.append("engine")
+    if log.version is None and at_hand.engine is scenario.engine:
         scenario = replace(scenario, engine_version=at_hand.engine_version)
         borrowed.append("engine_version")
     if not log.flag_lines:

@@ -155,7 +155,7 @@ class FlagLine:
     """A line that flags were read from."""
 
     kind: str
-    """`arguments`, `namespace`, `config`, `command`, `environment` or `compilation`."""
+    """`arguments`, `namespace`, `config`, `command`, `manifest`, `environment` or `compilation`."""
     line_number: int
     line: str
 

@@ -53,6 +53,7 @@ FIGURE_LABELS: Final[Mapping[str, str]] = {
 BORROWED_LABELS: Final[Mapping[str, str]] = {
     "model": msg("model"),
     "accelerator": msg("accelerator"),
+    "engine": msg("engine"),
     "engine_version": msg("engine version"),
     "flags": msg("flags"),
 }

@@ -42,7 +42,9 @@ def ask(t: Words) -> None:
     kept = kept_log()
     pasted = kept.content if kept is not None and isinstance(kept.content, str) else ""
     st.text_area(
-        t("Paste the start-up log of vLLM, vllm-ascend or vllm-mindspore"),
+        t(
+            "Paste a start-up log of vLLM, vllm-ascend or vllm-mindspore, or the command, docker run or YAML of a start"
+        ),
         key=state.seed(FIELD, pasted),
         height=180,
         placeholder="INFO 04-14 09:02:00 [gpu_worker.py:456] Available KV cache memory: 52.80 GiB",
@@ -52,7 +54,7 @@ def ask(t: Words) -> None:
     with left:
         st.file_uploader(
             t("Or upload it"),
-            type=["txt", "log"],
+            type=["txt", "log", "yaml", "yml", "sh"],
             key=UPLOAD,
             max_upload_size=LARGEST_UPLOAD_MIB,
             on_change=_take_upload,
@@ -126,6 +128,7 @@ FLAG_LINES = {
     "namespace": msg("engine arguments"),
     "config": msg("engine configuration"),
     "command": msg("command line"),
+    "manifest": msg("container file or YAML config"),
     "environment": msg("environment"),
     "compilation": msg("compilation"),
 }

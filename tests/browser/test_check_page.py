@@ -14,7 +14,7 @@ from tests.browser.conftest import OpenPage, metrics
 pytestmark = pytest.mark.browser
 
 LOGS = Path(__file__).resolve().parents[1] / "data" / "logs"
-PASTE = re.compile("Paste the start-up log|粘贴 vLLM")
+PASTE = re.compile("Paste a start-up log|粘贴 vLLM")
 
 
 def follow(page: Page, name: str) -> None:
