@@ -332,7 +332,7 @@ class TestHub:
 
     @pytest.fixture(autouse=True)
     def forget(self) -> None:
-        model_source._fetch.clear()
+        model_source.fetched.clear()
 
     def look_up(self, app: AppTest, name: str) -> AppTest:
         app.text_input(key="hub_id").set_value(name)

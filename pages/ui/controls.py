@@ -14,7 +14,7 @@ from kvcore.present import choices, edit
 from kvcore.present.text import Words
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Engine, Runner
-from pages.ui import graph_controls, limit_controls, model_source, state
+from pages.ui import command_source, graph_controls, limit_controls, model_source, state
 from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
 
@@ -54,7 +54,9 @@ def _model(t: Words) -> None:
     )  # fmt: skip
     with st.popover(t("Another model"), icon=":material/add:", type="tertiary"):
         model_source.other_model(t)
+        command_source.field(t)
     model_source.unsaved(t)
+    command_source.told(t)
 
 
 def _accelerator(t: Words) -> None:

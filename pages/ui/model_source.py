@@ -86,7 +86,7 @@ def look_up(key: str) -> None:
 def fetch_and_use(name: str) -> None:
     """Callback: asks the Hub for `name`."""
     try:
-        found = _fetch(name)
+        found = fetched(name)
     except KvPlannerError as error:
         st.session_state[ERROR] = error
         return
@@ -94,7 +94,8 @@ def fetch_and_use(name: str) -> None:
 
 
 @st.cache_resource(ttl="6h", max_entries=256, show_spinner=False)
-def _fetch(name: str) -> HubModel:
+def fetched(name: str) -> HubModel:
+    """The Hub's model of that id. Raises HubError."""
     return fetch_model(name)
 
 

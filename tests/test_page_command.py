@@ -1,0 +1,45 @@
+"""A command pasted under "Another model", without a browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.test_page_plan import checked, open_app, params, seen
+
+
+def use(text: str, **query: str):
+    app = open_app(query)
+    app.text_area(key="command_text").set_value(text)
+    return checked(app.button(key="use_command").click().run())
+
+
+def test_a_command_becomes_the_scenario_and_can_be_undone() -> None:
+    app = use(
+        "docker run vllm/vllm-openai:v0.19.0 --model Qwen/Qwen3-8B -tp 2 --max-model-len 16384 --swap-space 16",
+        model="Qwen/Qwen3-32B",
+        accelerator="L40S-48GB",
+    )
+    link = params(app)
+    assert (link["model"], link["accelerator"], link["engine_version"]) == (
+        "Qwen/Qwen3-8B",
+        "L40S-48GB",
+        "0.19.0",
+    )
+    assert (link["tensor_parallel_size"], link["max_model_len"]) == ("2", "16384")
+    assert "--swap-space 16" in seen(app)
+    checked(app.button(key="undo_button").click().run())
+    assert params(app)["model"] == "Qwen/Qwen3-32B"
+    assert "--swap-space 16" not in seen(app)
+
+
+def test_a_model_that_nobody_knows_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    app = use("vllm serve /models/nobody --max-model-len 4096", model="Qwen/Qwen3-32B")
+    assert (params(app)["model"], params(app)["max_model_len"]) == ("Qwen/Qwen3-32B", "4096")
+    assert "/models/nobody" in seen(app)
+
+
+def test_what_is_no_command_changes_nothing() -> None:
+    app = use("hello", model="Qwen/Qwen3-32B", max_model_len="8192")
+    assert params(app)["max_model_len"] == "8192"
+    assert "none of the engine's start-up lines" in seen(app).lower()
