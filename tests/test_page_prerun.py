@@ -55,6 +55,17 @@ def test_other_settings_change_the_commands() -> None:
     assert "export vLLM_MODEL_MEMORY_USE_GB=20" in commands(app)
 
 
+def test_the_sidebar_s_length_and_utilization_are_where_it_begins() -> None:
+    app = open_check(**DEEPSEEK, max_model_len="4096", gpu_memory_utilization="0.75")
+    assert "--max-model-len=4096" in commands(app)
+    assert "--gpu-memory-utilization=0.75" in commands(app)
+    # 64 * 0.75 = 48 GB, less the 7.6 GB that the guide leaves to the KV cache
+    assert "export vLLM_MODEL_MEMORY_USE_GB=40" in commands(app)
+    checked(app.number_input(key="prerun.length").set_value(2048).run())
+    assert "--max-model-len=2048" in commands(app)
+    assert "--gpu-memory-utilization=0.75" in commands(app)
+
+
 def test_a_log_without_a_peak_and_one_that_is_none() -> None:
     app = open_check()
     checked(app.text_area(key="prerun.text").set_value(log("v1_0.9.2_a100.log")).run())

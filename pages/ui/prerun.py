@@ -20,7 +20,7 @@ from kvcore.evidence.prerun import (
     prerun_from_log,
 )
 from kvcore.evidence.recognized import find_logged_model
-from kvcore.memory.mindspore import DEFAULT_MODEL_GB, DEFAULT_TOTAL_GB
+from kvcore.memory.mindspore import DEFAULT_MODEL_GB, DEFAULT_TOTAL_GB, MODEL_VARIABLE, TOTAL_VARIABLE
 from kvcore.model.families import read_architecture
 from kvcore.plan import plan
 from kvcore.present.text import Words, count, msg
@@ -38,6 +38,9 @@ DEFAULTS: Mapping[str, float | int] = {
     LENGTH: DEFAULT_LENGTH,
 }
 SETTINGS = "prerun.settings"
+LARGEST_GB = 1024.0
+SMALLEST_SHARE = 0.05
+LONGEST = 1 << 24
 
 REMEDIES = {
     "vLLM_MODEL_MEMORY_USE_GB": msg("Raise the share of the model, below {limit} GB: {values}"),
@@ -99,22 +102,42 @@ def kv_bytes_per_token(scenario: Scenario) -> float:
 
 
 def _keep(key: str) -> None:
-    st.session_state[SETTINGS] = {**_kept_settings(), key: st.session_state[key]}
+    st.session_state[SETTINGS] = {**st.session_state.get(SETTINGS, {}), key: st.session_state[key]}
 
 
-def _kept_settings() -> dict[str, float | int]:
-    return {**DEFAULTS, **st.session_state.get(SETTINGS, {})}
+def _settings_now() -> dict[str, float | int]:
+    """The guide's settings, over them the scenario's, over them what was changed here or came from the log."""
+    return {**DEFAULTS, **_of_scenario(state.scenario()), **st.session_state.get(SETTINGS, {})}
+
+
+def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
+    """What the sidebar and the environment say. A smaller budget takes from the model, not from the KV cache."""
+    found: dict[str, float | int] = {}
+    for key, name in ((TOTAL, TOTAL_VARIABLE), (MODEL, MODEL_VARIABLE)):
+        text = scenario.env.get(name, "")
+        if text.isdecimal() and 1 <= int(text) <= LARGEST_GB:
+            found[key] = float(text)
+    share, length = scenario.gpu_memory_utilization, scenario.max_model_len
+    if share is not None and SMALLEST_SHARE <= share <= 1:
+        found[SHARE] = share
+        if MODEL not in found:
+            kv_gb = PreRun().kv_gb
+            budget_gb = found.get(TOTAL, DEFAULT_TOTAL_GB) * share
+            found[MODEL] = min(DEFAULT_MODEL_GB, max(1.0, float(int(budget_gb - kv_gb))))
+    if length is not None and 1 <= length <= LONGEST:
+        found[LENGTH] = length
+    return found
 
 
 def _settings(t: Words) -> PreRun | None:
     st.subheader(t("1. Settings of the pre-run"), anchor=False)
-    now = _kept_settings()
+    now = _settings_now()
     grid = st.grid(4, min_column_width=150)
     for key, label, low, high, step in (
-        (TOTAL, "ASCEND_TOTAL_MEMORY_GB", 1.0, 1024.0, 1.0),
-        (MODEL, "vLLM_MODEL_MEMORY_USE_GB", 1.0, 1024.0, 1.0),
-        (SHARE, "--gpu-memory-utilization", 0.05, 1.0, 0.01),
-        (LENGTH, "--max-model-len", 1, 1 << 24, 1024),
+        (TOTAL, TOTAL_VARIABLE, 1.0, LARGEST_GB, 1.0),
+        (MODEL, MODEL_VARIABLE, 1.0, LARGEST_GB, 1.0),
+        (SHARE, "--gpu-memory-utilization", SMALLEST_SHARE, 1.0, 0.01),
+        (LENGTH, "--max-model-len", 1, LONGEST, 1024),
     ):
         grid.cell().number_input(
             f"`{label}`",
