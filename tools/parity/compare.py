@@ -76,7 +76,11 @@ def _compact(plan: dict[str, Any]) -> list[Any]:
 
 
 def request_of(row: Row, header: Row, available_gib: float) -> dict[str, Any]:
-    """The contract's request for one plan of a row. The engine was given the config.json alone."""
+    """The contract's request for one plan of a row. The engine was given the config.json alone.
+
+    A class that only one attention backend runs is planned with it there; a request names none.
+    """
+    asked = {name: value for name, value in row["args"].items() if name != "attention_backend"}
     return {
         "model": row["model"],
         **({"config": row["config"]} if "config" in row else {}),
@@ -84,7 +88,7 @@ def request_of(row: Row, header: Row, available_gib: float) -> dict[str, Any]:
         "accelerator": header["cards"][row["card"]],
         "engine_version": header["engine_version"],
         "measured": {"available_kv_gib": available_gib},
-        **row["args"],
+        **asked,
     }
 
 

@@ -33,6 +33,7 @@ from kvcore.model.families import (
     kimi_linear,
     lfm2,
     longcat,
+    loops,
     minicpm,
     minimax,
     mistral4,
@@ -90,6 +91,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     mistral4,
     pooling,
     encoder,
+    loops,
 )
 
 

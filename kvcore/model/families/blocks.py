@@ -94,10 +94,17 @@ def layer_windows(section: Section) -> tuple[int | None, ...]:
     return tuple(window if slides else None for slides in which_layers_slide(section, count))
 
 
-CLASS_PERIODS: Final = {"olmo3": 4}
+CLASS_PERIODS: Final = {"olmo3": 4, "vaultgemma": 2}
 """Every so many layers one attends fully, where the config says nothing and its class does.
 
-Source: transformers/models/olmo3/configuration_olmo3.py:Olmo3Config (5.19).
+Source: transformers/models/olmo3/configuration_olmo3.py:Olmo3Config, vaultgemma likewise (5.19).
+"""
+
+
+WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
+"""Layer types that keep a window of `sliding_window` tokens; chunks are Rnj-1's.
+
+Source: vllm/model_executor/models/rnj1.py:Rnj1Attention (0.32).
 """
 
 
@@ -107,7 +114,7 @@ def which_layers_slide(section: Section, count: int) -> tuple[bool, ...]:
     if kinds is not None:
         if len(kinds) < count:
             raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
-        return tuple(kind == "sliding_attention" for kind in kinds[:count])
+        return tuple(kind in WINDOWED for kind in kinds[:count])
     pattern = section.get("sliding_window_pattern")
     if isinstance(pattern, str) and pattern:
         return tuple(pattern[index % len(pattern)] == "L" for index in range(count))

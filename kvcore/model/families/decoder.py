@@ -6,7 +6,7 @@ What differs between two of them is data: a row of `DECODERS`. Checked against v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -40,16 +40,22 @@ class Decoder:
     qkv_bias: Flag = False
     out_bias: Flag = False
     mlp_bias: Flag = False
+    up_bias: bool = True
+    """Whether a bias of the MLP is that of its first layer too (TeleChat 2: of the second alone)."""
+    intermediate_key: str = "intermediate_size"
     gated: bool = True
     mlp_names: tuple[str, str] = ("up_proj", "down_proj")
     """Of an MLP that is not gated."""
     reads_head_dim: bool = True
     layer_norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    optional_norms: tuple[str, tuple[str, ...]] = ("", ())
+    """Further norms, behind the config key that switches them on."""
     norm_bias: Flag = False
     norm_weight: bool = True
     """False: norms have no parameters (OLMo 1)."""
     qk_norm: str = ""
-    """per_head: one vector of head_dim; whole: one of all heads; sharded: one a head, divided like the heads."""
+    """per_head: one vector of head_dim; biased: one with a bias; whole: one of all heads; sharded: one a head, divided
+    like the heads."""
     qk_norm_key: str = ""
     """The config key that switches the norms of queries and keys on; "" when they are always there."""
     tied: bool = False
@@ -71,7 +77,7 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
     """A plain decoder. `section` is the language part; without one it is found in the config."""
     section = section or config.language
     heads = read_heads(section, reads_head_dim=traits.reads_head_dim)
-    intermediate = section.integer("intermediate_size")
+    intermediate = section.integer(traits.intermediate_key)
     modules = (
         *attention(heads, qkv_bias=flag(section, traits.qkv_bias), out_bias=flag(section, traits.out_bias)),
         *mlp(traits, section, heads.hidden_size, intermediate),
@@ -102,7 +108,8 @@ def mlp(traits: Decoder, section: Section, hidden_size: int, intermediate_size: 
     """The feed-forward part."""
     bias = flag(section, traits.mlp_bias)
     if traits.gated:
-        return gated_mlp(hidden_size, intermediate_size, bias=bias)
+        up_and_gate, down_part = gated_mlp(hidden_size, intermediate_size, bias=bias)
+        return (replace(up_and_gate, bias=bias and traits.up_bias), down_part)
     up, down = traits.mlp_names
     return plain_mlp(hidden_size, intermediate_size, f"mlp.{up}", f"mlp.{down}", bias=bias)
 
@@ -111,7 +118,9 @@ def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module
     """The norms of one layer, and what else it has of its own."""
     modules: list[Module] = []
     if traits.norm_weight:
-        modules += norms(heads.hidden_size, *traits.layer_norms, bias=flag(section, traits.norm_bias))
+        key, further = traits.optional_norms
+        names = (*traits.layer_norms, *further) if key and section.boolean(key, False) else traits.layer_norms
+        modules += norms(heads.hidden_size, *names, bias=flag(section, traits.norm_bias))
     if traits.qk_norm and (not traits.qk_norm_key or section.boolean(traits.qk_norm_key, False)):
         for name, count in (("q_norm", heads.num_heads), ("k_norm", heads.num_kv_heads)):
             modules.append(qk_norm(traits.qk_norm, f"self_attn.{name}", count, heads.head_dim))
@@ -124,6 +133,8 @@ def qk_norm(kind: str, name: str, heads: int, head_dim: int) -> Parameter:
     """A norm of queries or keys."""
     if kind == "per_head":
         return Parameter(name=name, replicated=head_dim)
+    if kind == "biased":
+        return Parameter(name=name, replicated=2 * head_dim)
     if kind == "whole":
         return Parameter(name=name, replicated=heads * head_dim)
     return Parameter(name=name, replicated=head_dim, sharded=heads)
@@ -240,6 +251,67 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "orion": Decoder(norm_bias=True, reads_head_dim=False),
     "xverse": Decoder(reads_head_dim=False),
     "PanguEmbedded": Decoder(qkv_bias=("bias", True), out_bias=("bias", True)),
+    "hyperclovax": Decoder(
+        qkv_bias=ATTENTION_BIAS,
+        out_bias=ATTENTION_BIAS,
+        mlp_bias=MLP_BIAS,
+        optional_norms=("use_post_norm", ("post_norm1", "post_norm2")),
+    ),
+    "solar": LLAMA,
+    "telechat": Decoder(
+        out_bias=True, mlp_bias=True, up_bias=False, intermediate_key="ffn_hidden_size", reads_head_dim=False
+    ),
+    "telechat3": LLAMA,
+    "TeleFLM": LLAMA,
+    "iquestcoder": LLAMA,
+    "jais2": Decoder(
+        qkv_bias=("attention_bias", True),
+        out_bias=("attention_bias", True),
+        mlp_bias=("mlp_bias", True),
+        gated=False,
+        norm_bias=True,
+    ),
+    "vaultgemma": Decoder(
+        qkv_bias=ATTENTION_BIAS,
+        out_bias=ATTENTION_BIAS,
+        layer_norms=("input_layernorm", "pre_feedforward_layernorm"),
+        tied=True,
+    ),
+    "rnj1": Decoder(
+        qkv_bias=ATTENTION_BIAS,
+        out_bias=ATTENTION_BIAS,
+        layer_norms=(
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        ),
+        qk_norm="per_head",
+        tied=True,
+    ),
+    "plamo3": Decoder(
+        layer_norms=("pre_mixer_norm", "post_mixer_norm", "pre_mlp_norm", "post_mlp_norm"), qk_norm="per_head"
+    ),
+    "persimmon": Decoder(
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        gated=False,
+        mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
+        reads_head_dim=False,
+        norm_bias=True,
+        qk_norm="biased",
+        qk_norm_key="qk_layernorm",
+    ),
+    "phi3small": Decoder(
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        intermediate_key="ff_intermediate_size",
+        reads_head_dim=False,
+        norm_bias=True,
+        tied=True,
+    ),
 }
 """By model_type."""
 
@@ -284,6 +356,21 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "OrionForCausalLM": "orion",
     "XverseForCausalLM": "xverse",
     "PanguEmbeddedForCausalLM": "PanguEmbedded",
+    "HyperCLOVAXForCausalLM": "hyperclovax",
+    "SolarForCausalLM": "solar",
+    "TeleChatForCausalLM": "telechat",
+    "TeleChat2ForCausalLM": "telechat",
+    "TeleChat3ForCausalLM": "telechat3",
+    "TeleFLMForCausalLM": "TeleFLM",
+    "IQuestCoderForCausalLM": "iquestcoder",
+    "Jais2ForCausalLM": "jais2",
+    "VaultGemmaForCausalLM": "vaultgemma",
+    "Plamo3ForCausalLM": "plamo3",
+    "Rnj1ForCausalLM": "rnj1",
+    "PersimmonForCausalLM": "persimmon",
+    "Phi3SmallForCausalLM": "phi3small",
+    "AquilaForCausalLM": "llama",
+    "Fairseq2LlamaForCausalLM": "llama",
 }
 
 SECTION_READERS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {

@@ -48,6 +48,7 @@ SPARSE_EVERYWHERE: Final = "everywhere"
 SPARSE_AFTER_FIRST: Final = "first_k_dense_replace"
 SPARSE_BY_STEP: Final = "decoder_sparse_step"
 SPARSE_BY_INTERVAL: Final = "moe_layer_interval"
+SPARSE_BY_LIST: Final = "mlp_layer_types"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +219,12 @@ def which_layers_are_sparse(traits: Mixture, section: Section) -> tuple[bool, ..
         end = section.integer("moe_layer_end_index", count - 1, minimum=-1)
         end = count - 1 if end == -1 else end
         return tuple((index + 1) % step == 0 and start <= index <= end for index in range(count))
-    return (True,) * count
+    kinds = section.strings("mlp_layer_types") if traits.sparse == SPARSE_BY_LIST else None
+    if kinds is None:
+        return (True,) * count
+    if len(kinds) < count:
+        raise section.contradicting("mlp_layer_types", f"{len(kinds)} layer types for {count} layers")
+    return tuple(kind == "sparse" for kind in kinds[:count])
 
 
 MIXTURES: Final[Mapping[str, Mixture]] = {
@@ -262,6 +268,10 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         sparse=SPARSE_BY_STEP,
         shared_size_key="shared_expert_intermediate_size",
         shared_gate=True,
+    ),
+    "mellum": Mixture(
+        base=Decoder(qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, qk_norm="per_head"),
+        sparse=SPARSE_BY_LIST,
     ),
     "glm4_moe": Mixture(
         base=Decoder(
@@ -325,6 +335,7 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "OlmoeForCausalLM": "olmoe",
     "Qwen2MoeForCausalLM": "qwen2_moe",
     "Qwen3MoeForCausalLM": "qwen3_moe",
+    "MellumForCausalLM": "mellum",
     "Glm4MoeForCausalLM": "glm4_moe",
     "Dots1ForCausalLM": "dots1",
     "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",

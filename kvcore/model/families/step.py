@@ -1,5 +1,5 @@
-"""Step 3.5 and 3.7: sliding and full layers of different width, a gate for each head, experts from the
-first layers on.
+"""Step 1, a plain decoder; Step 3.5 and 3.7: sliding and full layers of different width, a gate for each head,
+experts from the first layers on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,37 @@ from kvcore.model.families.blocks import (
 
 MOST_EXPERTS: Final = 65_536
 SLIDING: Final = "sliding_attention"
+
+
+def read_step1(config: ModelConfig) -> Architecture:
+    """Step 1: a plain decoder whose positions are ALiBi's.
+
+    Source: vllm/model_executor/models/step1.py (0.32), which runs on the Triton backend alone.
+    """
+    section = config.language
+    heads = read_heads(
+        section,
+        "num_attention_groups" if section.has("num_attention_groups") else "num_key_value_heads",
+        reads_head_dim=False,
+    )
+    inner = section.integer("intermediate_size")
+    bias = section.boolean("attention_bias", False)
+    modules: tuple[Module, ...] = (
+        *attention(heads, qkv_bias=bias, out_bias=bias),
+        *gated_mlp(heads.hidden_size, inner, bias=section.boolean("mlp_bias", False)),
+        *norms(heads.hidden_size, "input_layernorm", "post_attention_layernorm"),
+    )
+    layer = Layer(modules=modules, caches=(cache_of(heads),))
+    return decoder(
+        config,
+        section,
+        family="step",
+        heads=heads,
+        layers=(layer,) * section.layers(),
+        intermediate_size=inner,
+        tied_default=True,
+        rotary_tables=(),
+    )
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -160,6 +191,8 @@ def read_layer(
 
 
 READERS: Final[Mapping[str, object]] = {
+    "Step1ForCausalLM": read_step1,
+    "step1": read_step1,
     "Step3p5ForCausalLM": read,
     "step3p5": read,
     "Step3p7ForConditionalGeneration": read,

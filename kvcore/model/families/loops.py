@@ -1,0 +1,145 @@
+"""Decoders that run their layers several times for a token: one set of weights, a cache for each time.
+
+Checked against vLLM's own model classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Parameter, Split
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    column,
+    decoder,
+    embedding,
+    gated_mlp,
+    head,
+    is_tied,
+    norm,
+    norms,
+    read_heads,
+    row,
+)
+
+MOST_LOOPS: Final = 64
+TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+
+
+def repetitions(section: Section, key: str, default: int) -> int:
+    """How often something runs, by `key`; at most MOST_LOOPS times."""
+    return section.integer(key, default, maximum=MOST_LOOPS)
+
+
+def read_loop_coder(config: ModelConfig) -> Architecture:
+    """IQuest-Coder Loop: every further time a layer looks at a short window too, mixed in by a gate for each head.
+
+    Source: vllm/model_executor/models/iquest_loopcoder.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    inner = section.integer("intermediate_size")
+    further = repetitions(section, "loop_num", 2) - 1
+    local = cache_of(heads, section.integer("loop_window_size", 64))
+    modules: tuple[Module, ...] = (
+        *attention(heads),
+        *gated_mlp(heads.hidden_size, inner),
+        *norms(heads.hidden_size, *TWO_NORMS),
+        column("gate_projections.gate_proj", heads.head_dim, heads.num_heads, bias=True),
+    )
+    layer = Layer(modules=modules, caches=(cache_of(heads), *(local,) * further))
+    return decoder(
+        config,
+        section,
+        family="loops",
+        heads=heads,
+        layers=(layer,) * section.layers(),
+        intermediate_size=inner,
+        tied=is_tied(config, section, False),
+    )
+
+
+def read_ouro(config: ModelConfig) -> Architecture:
+    """Ouro: four norms a layer, and a gate behind the last that may end a token early.
+
+    Source: vllm/model_executor/models/ouro.py (0.26.0, the last with it).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden, inner = heads.hidden_size, section.integer("intermediate_size")
+    modules: tuple[Module, ...] = (
+        *attention(heads),
+        *gated_mlp(hidden, inner),
+        *norms(hidden, *TWO_NORMS, *(f"{name}_2" for name in TWO_NORMS)),
+    )
+    layer = Layer(modules=modules, caches=(cache_of(heads),) * repetitions(section, "total_ut_steps", 4))
+    tied = is_tied(config, section, False)
+    gate = row("model.early_exit_gate", hidden, 1, bias=True)
+    return decoder(
+        config,
+        section,
+        family="loops",
+        heads=heads,
+        layers=(layer,) * section.layers(),
+        intermediate_size=inner,
+        last=(norm("model.norm", hidden), gate, *(() if tied else (head(section),))),
+        tied=tied,
+    )
+
+
+def read_hrm_text(config: ModelConfig) -> Architecture:
+    """HRM-Text: a low stack that runs several times for each time that a high one does; gated attention, bare norms.
+
+    Source: vllm/model_executor/models/hrm_text.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, "")
+    inner = section.integer("intermediate_size")
+    bias = section.boolean("attention_bias", False)
+    modules: tuple[Module, ...] = (
+        gated_attention(heads, bias=bias),
+        row("self_attn.o_proj", heads.num_heads * heads.head_dim, heads.hidden_size, bias=bias),
+        *gated_mlp(heads.hidden_size, inner, bias=section.boolean("mlp_bias", False)),
+    )
+    high = repetitions(section, "H_cycles", 2)
+    low = high * repetitions(section, "L_cycles", 3)
+    stack = section.layers("num_layers_per_stack")
+    kinds = (Layer(modules=modules, caches=(cache_of(heads),) * times) for times in (low, high))
+    tied = is_tied(config, section, False)
+    return decoder(
+        config,
+        section,
+        family="loops",
+        heads=heads,
+        layers=tuple(layer for layer in kinds for _ in range(stack)),
+        intermediate_size=inner,
+        first=(embedding(section), Parameter(name="model.z_L_init", replicated=heads.hidden_size)),
+        last=() if tied else (head(section),),
+        tied=tied,
+    )
+
+
+def gated_attention(heads: Heads, *, bias: bool) -> Linear:
+    """Gate, queries, keys and values in one projection, each as wide as all heads."""
+    return Linear(
+        name="self_attn.gqkv_proj",
+        in_features=heads.hidden_size,
+        outputs=(Output(units=heads.num_heads, width=heads.head_dim),) * 4,
+        split=Split.COLUMN,
+        bias=bias,
+        parts=("self_attn.gqkv_proj",),
+    )
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "IQuestLoopCoderForCausalLM": read_loop_coder,
+    "iquestloopcoder": read_loop_coder,
+    "OuroForCausalLM": read_ouro,
+    "ouro": read_ouro,
+    "HrmTextForCausalLM": read_hrm_text,
+    "hrm_text": read_hrm_text,
+}
