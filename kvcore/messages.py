@@ -335,6 +335,19 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "VLLM_USE_V1=0 without a version: planned as {used}, the last release with that engine",
         "name the engine version",
     ),
+    "release-assumed-for-model": Message(
+        "no engine version is given, and newer ones than {used} do not have the model class {value}: planned as {used}",
+        "name the engine version",
+    ),
+    "architecture-not-in-release": Message(
+        "Model architectures ['{value}'] are not supported for now. {version} does not have it yet: {since} does",
+        "choose engine version {since} or a newer one",
+    ),
+    "architecture-gone-from-release": Message(
+        "Model architecture {value} was supported in vLLM until v{until}, and is not supported anymore. This is "
+        "{version}",
+        "choose engine version {until}, or another model",
+    ),
     "runner-not-supported": Message(
         "embedding models do not support --runner {value}: {architecture} only judges text",
         "choose the pooling runner, or leave the choice to the engine",

@@ -21,6 +21,7 @@ from kvcore.request import scenario_from_request
 NEMOTRON = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4"
 NEMOTRON_NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
 QWEN = "Qwen/Qwen3.6-27B"
+QWEN_NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 KIMI = "moonshotai/Kimi-K3"
 MINIMAX = "MiniMaxAI/MiniMax-M1-80k"
@@ -150,7 +151,7 @@ def test_a_flag_stands_above_the_dtype_of_the_config(rows: str, states: str, siz
     ("model", "version", "dtypes"),
     [
         (NEMOTRON, "0.27.1", ("bfloat16", "float16")),
-        (QWEN, "0.16.0", ("bfloat16", "")),
+        (QWEN_NEXT, "0.16.0", ("bfloat16", "")),
         (QWEN, "0.17.0", ("bfloat16", "float16")),
         (KIMI, "0.29.0", ("bfloat16", "")),
         (LLAMA, "0.27.1", ("bfloat16", "")),

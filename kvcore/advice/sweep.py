@@ -125,5 +125,5 @@ def _capped(base: Scenario, entry: ModelEntry, length: int) -> int:
         context = read_architecture(entry.config).context
     except KvPlannerError:
         return length
-    version = planned_release(base).version
+    version = planned_release(replace(base, config=entry.config)).version
     return min(length, derived_max_model_len(context, version)) if length > 0 else length

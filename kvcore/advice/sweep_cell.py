@@ -128,7 +128,8 @@ class Sweeper:
         method = read_quantization(scenario.config, scenario.quantization).method
         key = (
             scenario.engine,
-            scenario.engine_version,
+            release.version,
+            release.is_exact,
             scenario.kv_cache_dtype,
             attention,
             head_size,

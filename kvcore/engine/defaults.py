@@ -9,6 +9,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.architectures import check_architectures
 from kvcore.engine.availability import check_availability
 from kvcore.engine.backends import (
     attention_kind,
@@ -109,6 +110,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         notices.append(Notice(code="engine-not-on-card", field="engine", params=facts))
     notices += runner_notices(scenario, architecture, runner, version)
     if release.is_exact:
+        check_architectures(scenario.config.architectures, scenario.engine, version)
         notices += check_quantization(
             method=quantization.method,
             requested=scenario.quantization,

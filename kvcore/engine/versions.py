@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from packaging.version import InvalidVersion, Version
 
+from kvcore.engine.architectures import is_surely_there
 from kvcore.errors import CatalogueError, Notice, ScenarioError
 from kvcore.scenario import Engine, Scenario
 
 OLDEST: Final = Version("0.0")
 NEVER: Final = Version("9999")
+APPROXIMATED: Final = "engine-version-approximated"
 
 PLUGIN_FILES: Final[Mapping[Engine, str]] = {
     Engine.VLLM_ASCEND: "vllm_ascend.toml",
@@ -133,12 +135,12 @@ class Release:
     version: Version
     switches: Switches
     notices: tuple[Notice, ...] = ()
-    """`engine-version-approximated` when another version was asked for."""
+    """`engine-version-approximated` when another version was asked for; why it is not the newest when none was."""
 
     @property
     def is_exact(self) -> bool:
         """Whether no other version was asked for: what a development build refuses is not known."""
-        return not self.notices
+        return all(notice.code != APPROXIMATED for notice in self.notices)
 
 
 @lru_cache(maxsize=1024)
@@ -184,23 +186,40 @@ def find_release(engine: Engine, engine_version: str | None) -> Release:
 def planned_release(scenario: Scenario) -> Release:
     """The release that `scenario` is planned as: the one it names, else the newest that can do what it asks.
 
-    VLLM_USE_V1=0 without a version is the newest release that still has the first engine.
+    Without a version, VLLM_USE_V1=0 is the newest release that still has the first engine, and a model class that was
+    dropped the last release that has it.
 
     Raises ScenarioError as `find_release` does.
 
     Source: vllm/envs.py:VLLM_USE_V1 (0.8.5); vllm/worker removed (0.11.0).
     """
-    asks_for_v0 = scenario.engine is Engine.VLLM and scenario.env.get("VLLM_USE_V1") == "0"
-    if scenario.engine_version is not None or not asks_for_v0:
+    if scenario.engine_version is not None or scenario.engine is not Engine.VLLM:
         return find_release(scenario.engine, scenario.engine_version)
-    newest = [version for version in vllm_releases() if switches_of(version).v1_engine != "only"][-1]
-    notice = Notice(code="v0-release-assumed", field="engine_version", params={"used": str(newest)})
-    return Release(version=newest, switches=switches_of(newest), notices=(notice,))
+    return _assumed_release(scenario.config.architectures, scenario.env.get("VLLM_USE_V1") == "0")
+
+
+@lru_cache(maxsize=4096)
+def _assumed_release(architectures: tuple[str, ...], asks_for_v0: bool) -> Release:
+    releases = vllm_releases()
+    if asks_for_v0:
+        releases = tuple(version for version in releases if switches_of(version).v1_engine != "only")
+    fitting = [version for version in releases if is_surely_there(architectures, version)]
+    used = (fitting or releases)[-1]
+    notices = []
+    if asks_for_v0:
+        notices.append(_assumed("v0-release-assumed", used))
+    if used != releases[-1]:
+        notices.append(_assumed("release-assumed-for-model", used, value=architectures[0]))
+    return Release(version=used, switches=switches_of(used), notices=tuple(notices))
+
+
+def _assumed(code: str, used: Version, **facts: str) -> Notice:
+    return Notice(code=code, field="engine_version", params={"used": str(used), **facts})
 
 
 def _approximated(engine_version: str, used: Version) -> Notice:
     return Notice(
-        code="engine-version-approximated",
+        code=APPROXIMATED,
         field="engine_version",
         params={"asked": engine_version, "used": str(used)},
     )

@@ -113,6 +113,19 @@ def engine_versions(engine: Engine) -> tuple[str, ...]:
     return tuple(str(version) for version in reversed(vllm_releases()))
 
 
+def assumed_version(scenario: Scenario) -> str:
+    """The release of its engine that `scenario` is planned as while it names none.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> assumed_version(scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"}))
+        '0.23.0'
+    """
+    if scenario.engine in PLUGIN_FILES:
+        return engine_versions(scenario.engine)[0]
+    return str(planned_release(replace(scenario, engine_version=None)).version)
+
+
 def keeps_recurrent_states(scenario: Scenario) -> bool:
     """Whether some layer of the model keeps a recurrent state; False where its config cannot be read."""
     try:

@@ -43,6 +43,8 @@ REFUSAL_WORDS: Final[Mapping[str, str]] = {
     "quantization-not-on-platform": msg("refused: weights"),
     "sparse-attention-unsupported": msg("refused: attention"),
     "nvfp4-kv-unsupported": msg("refused: nvfp4"),
+    "architecture-not-in-release": msg("refused: release"),
+    "architecture-gone-from-release": msg("refused: release"),
     "weight-block-cut": msg("refused: weights"),
 }
 _WORDS: Final = {

@@ -248,7 +248,7 @@ def _engine(t: Words) -> None:
     scenario = state.scenario()
     _choice("engine", t("Engine"), tuple(Engine), scenario.engine, None)
     own = choices.engine_versions(scenario.engine)
-    now = scenario.engine_version or own[0]
+    now = scenario.engine_version or choices.assumed_version(scenario)
     _choice("engine_version", t("Engine version"), own if now in own else (now, *own), now, None)
 
 
