@@ -318,7 +318,12 @@ WITHOUT_BYTES = {
 """Keys that no byte depends on and the catalogue therefore leaves out; model code reads some of them."""
 
 
-CLASS_NAMES = {"gte": "GteConfig", "new": "NewConfig", "nomic_bert": "NomicBertConfig"}
+CLASS_NAMES = {
+    "gte": "GteConfig",
+    "new": "NewConfig",
+    "nomic_bert": "NomicBertConfig",
+    "xlm-roberta-flash": "XLMRobertaFlashConfig",
+}
 """What the engine's model classes ask a config's class to be called, by model_type."""
 
 

@@ -47,6 +47,7 @@ from kvcore.model.families import (
     phi3v,
     pooling,
     qwen,
+    retrieval,
     state_space,
     step,
     unknown,
@@ -92,6 +93,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     pooling,
     encoder,
     loops,
+    retrieval,
 )
 
 

@@ -63,6 +63,8 @@ class Decoder:
     head_bias: Flag = False
     extra_elements: int = 0
     """Further parameter elements a layer (xIELU's two alphas)."""
+    sinks: bool = False
+    """Whether layers of a config that names their kinds have a sink for each head."""
     uses_window: bool = True
     drafts: DraftTraits | None = None
     """How the layers that predict further tokens are built, where the checkpoint has some."""
@@ -124,6 +126,8 @@ def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module
     if traits.qk_norm and (not traits.qk_norm_key or section.boolean(traits.qk_norm_key, False)):
         for name, count in (("q_norm", heads.num_heads), ("k_norm", heads.num_kv_heads)):
             modules.append(qk_norm(traits.qk_norm, f"self_attn.{name}", count, heads.head_dim))
+    if traits.sinks and section.boolean("attention_sinks", section.has("layer_types")):
+        modules.append(Parameter(name="self_attn.sinks", sharded=heads.num_heads))
     if traits.extra_elements:
         modules.append(Parameter(name="mlp.act_fn", replicated=traits.extra_elements))
     return tuple(modules)
@@ -152,6 +156,9 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "ministral3": LLAMA,
     "phi3": LLAMA,
     "granite": LLAMA,
+    "granite_swa": Decoder(
+        qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, sinks=True, tied=True
+    ),
     "smollm3": Decoder(qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, tied=True),
     "cwm": LLAMA,
     "helium": Decoder(qkv_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS),
@@ -326,6 +333,7 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "Ministral3ForCausalLM": "ministral3",
     "Phi3ForCausalLM": "phi3",
     "GraniteForCausalLM": "granite",
+    "GraniteSWAForCausalLM": "granite_swa",
     "SmolLM3ForCausalLM": "smollm3",
     "SeedOssForCausalLM": "seed_oss",
     "Qwen2ForCausalLM": "qwen2",
