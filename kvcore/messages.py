@@ -238,6 +238,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "unknown-quantization": Message(
         "no formula is known for the quantization {method}", "choose a checkpoint in another format"
     ),
+    "torchao-quant-type": Message(
+        "Expected only one key 'default' in quant_type dictionary: {value}",
+        "quantize the checkpoint again with a torchao config object; the engine does not read the older text form",
+    ),
     "quantization-mismatch": Message(
         "Quantization method specified in the model config ({method}) does not match the quantization method specified "
         "in the `quantization` argument ({requested}).",

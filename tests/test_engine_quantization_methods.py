@@ -8,6 +8,7 @@ import pytest
 from packaging.version import Version
 
 from kvcore.advice.fixes import fixes
+from kvcore.catalogue import find_model
 from kvcore.engine.quantization_methods import quantization_methods, read_quantization_methods
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.plan import plan
@@ -47,6 +48,24 @@ def refusal_of(**asked: Any) -> str:
 )
 def test_methods(accelerator: str, version: str, method: str, code: str) -> None:
     assert refusal_of(accelerator=accelerator, engine_version=version, quantization=method) == code
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "version", "code"),
+    [
+        ("V100-32GB", "0.33.0", "quantization-not-on-card"),  # TorchAOConfig.get_min_capability: 75
+        ("T4-16GB", "0.8.5", ""),
+        ("MI300X-192GB", "0.10.1", "quantization-not-on-platform"),
+        ("MI300X-192GB", "0.10.2", ""),
+        ("Max-1550-64GB", "0.33.0", "quantization-not-on-platform"),
+    ],
+)
+def test_torchao(accelerator: str, version: str, code: str) -> None:
+    written = {"_type": "Int8WeightOnlyConfig", "_version": 1, "_data": {}}
+    declared = {"quant_method": "torchao", "quant_type": {"default": written}}
+    config = {**find_model(LLAMA["model"]).config.root.raw, "quantization_config": declared}
+    asked = {"config": config, "accelerator": accelerator, "engine_version": version}
+    assert refusal_of(**asked, dtype="half") == code
 
 
 def test_the_words_are_the_engine_s() -> None:

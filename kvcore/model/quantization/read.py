@@ -21,6 +21,7 @@ from kvcore.model.quantization.integers import (
 from kvcore.model.quantization.modelopt import read_modelopt
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8
 from kvcore.model.quantization.scheme import Quantization
+from kvcore.model.quantization.torchao import read_torchao
 
 READERS: Final[Mapping[str, Callable[[Section], Quantization]]] = {
     "fp8": read_fp8,
@@ -33,6 +34,7 @@ READERS: Final[Mapping[str, Callable[[Section], Quantization]]] = {
     "inc": read_auto_round,
     "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
+    "torchao": read_torchao,
 }
 
 SYNONYMS: Final[tuple[frozenset[str], ...]] = (
