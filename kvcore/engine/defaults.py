@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
@@ -12,7 +10,6 @@ from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.architectures import check_architectures
 from kvcore.engine.availability import check_availability
 from kvcore.engine.backends import (
-    attention_kind,
     backend_row,
     capability_number,
     check_block_size,
@@ -32,10 +29,10 @@ from kvcore.engine.quantization_methods import check_quantization
 from kvcore.engine.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
+from kvcore.engine.traits import Traits, traits_of
 from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, planned_release, plugin_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
-from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentState
 from kvcore.model.context import default_max_model_len, derived_max_model_len
 from kvcore.model.quantization import read_quantization
 from kvcore.scenario import Runner, Scenario, engine_of, runs_on
@@ -45,37 +42,6 @@ BFLOAT16_CAPABILITY: Final = 80
 """Source: vllm/platforms/cuda.py:CudaPlatformBase.supported_dtypes (0.32.0)."""
 
 TURBOQUANT: Final = "turboquant"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Traits:
-    """What the flags' defaults ask of a model."""
-
-    attention: str
-    recurrent: frozenset[str]
-    is_hybrid: bool
-    is_attention_free: bool
-    is_encoder_decoder: bool
-    is_bidirectional: bool
-    """Each token looks at all others, and nothing is kept of a request."""
-    has_chunked_local: bool
-
-
-@lru_cache(maxsize=4096)
-def traits_of(architecture: Architecture) -> Traits:
-    """The traits of `architecture`, from its layers' caches."""
-    caches = {cache for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
-    recurrent = frozenset(cache.kind for cache in caches if isinstance(cache, RecurrentState))
-    others = [cache for cache in caches if not isinstance(cache, RecurrentState)]
-    return Traits(
-        attention=attention_kind(architecture),
-        recurrent=recurrent,
-        is_hybrid=bool(recurrent and others),
-        is_attention_free=bool(recurrent and not others),
-        is_encoder_decoder=any(isinstance(cache, CrossAttention) for cache in caches),
-        is_bidirectional=not caches,
-        has_chunked_local=any(isinstance(cache, ChunkedLocal) for cache in caches),
-    )
 
 
 def resolve(scenario: Scenario, architecture: Architecture, accelerator: Accelerator) -> Resolved:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore.engine.availability import is_available
-from kvcore.engine.defaults import traits_of
+from kvcore.engine.traits import traits_of
 from kvcore.engine.versions import PLUGIN_FILES, planned_release, plugin_of, vllm_releases
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.log_flags import read_length
