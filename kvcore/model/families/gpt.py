@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer, Module, Parameter
@@ -11,6 +12,7 @@ from kvcore.model.families.blocks import (
     Heads,
     attention,
     cache_of,
+    column,
     decoder,
     embedding,
     head,
@@ -77,6 +79,22 @@ def read_gpt2(config: ModelConfig) -> Architecture:
     heads = read_heads(section, reads_head_dim=False)
     mlp = plain_mlp(heads.hidden_size, inner_size(section), "mlp.c_fc", "mlp.c_proj", bias=True)
     return build_gpt2(config, section, heads, mlp)
+
+
+def read_jais(config: ModelConfig) -> Architecture:
+    """Jais: as GPT-2, with ALiBi for the table of positions and a gate beside the MLP's first layer.
+
+    Source: vllm/model_executor/models/jais.py (0.22.1, the last that was read with it).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden, inner = heads.hidden_size, inner_size(section)
+    mlp: Pieces = plain_mlp(hidden, inner, "mlp.c_fc", "mlp.c_proj", bias=True)
+    if section.string("activation_function", "gelu") == "swiglu":
+        mlp = (*mlp, column("mlp.c_fc2", hidden, inner, bias=True))
+    built = build_gpt2(config, section, heads, mlp)
+    is_learned = section.string("position_embedding_type", "learned") != "alibi"
+    return built if is_learned else replace(built, first=built.first[:1])
 
 
 def read_gpt_bigcode(config: ModelConfig) -> Architecture:
@@ -349,6 +367,8 @@ def read_opt(config: ModelConfig) -> Architecture:
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "GPT2LMHeadModel": read_gpt2,
+    "JAISLMHeadModel": read_jais,
+    "jais": read_jais,
     "GPTBigCodeForCausalLM": read_gpt_bigcode,
     "gpt2": read_gpt2,
     "gpt_bigcode": read_gpt_bigcode,
