@@ -44,6 +44,19 @@ Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0).
 """
 
 
+ONLY_ON_TRITON: Final = frozenset({"Rnj1ForCausalLM", "Step1ForCausalLM"})
+"""Classes that every other backend refuses: chunks that look back, the square root of ALiBi. They have to ask for it.
+
+Source: vllm/model_executor/layers/attention/attention.py:Attention.__init__, vllm/model_executor/models/rnj1.py,
+step1.py (0.32.0).
+"""
+
+
+def backend_to_ask_for(architecture: Architecture) -> str | None:
+    """The attention backend that a start has to name, as the engine takes another one by itself; None without such."""
+    return "TRITON_ATTN" if architecture.read_as in ONLY_ON_TRITON else None
+
+
 @lru_cache(maxsize=4096)
 def attention_kind(architecture: Architecture) -> str:
     """mla, sparse, compressed, prefix or plain: what the backend table asks of a model."""

@@ -11,6 +11,7 @@ from kvcore.engine.architectures import check_architectures
 from kvcore.engine.availability import check_availability
 from kvcore.engine.backends import (
     backend_row,
+    backend_to_ask_for,
     capability_number,
     check_block_size,
     check_sparse_attention,
@@ -140,6 +141,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     row_dtype, state_dtype = state_dtypes(scenario, traits.recurrent, dtype, switches)
     notices += state_notices(scenario, traits.recurrent, mode)
     backend, block_size = _backend(scenario, traits, kv_cache_dtype, accelerator, release, is_v0)
+    backend = backend_to_ask_for(architecture) or backend
     captured = captures(
         scenario,
         Circumstances(

@@ -6,6 +6,7 @@ import json
 import shlex
 from typing import Any, Final
 
+from kvcore.engine.backends import backend_to_ask_for
 from kvcore.engine.pooling import runner_flag
 from kvcore.engine.versions import switches_of
 from kvcore.plan import Plan
@@ -34,6 +35,7 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
         "max-num-seqs": scenario.max_num_seqs,
         "max-num-batched-tokens": scenario.max_num_batched_tokens,
         "block-size": scenario.block_size,
+        "attention-backend": backend_to_ask_for(plan.architecture),
         "enforce-eager": scenario.enforce_eager or None,
         **_graphs(plan),
         **_switch("enable-prefix-caching", scenario.enable_prefix_caching),
