@@ -53,5 +53,10 @@ def loaded_architecture(architecture: Architecture, scenario: Scenario, version:
 @lru_cache(maxsize=1024)
 def with_encoders(architecture: Architecture, sees: bool, hears: bool) -> Architecture:
     """The language model with one encoder or none; the same object for the same architecture."""
-    kept = (m for m in architecture.every if (hears if m.name.startswith(AUDIO_PARTS) else sees))
+    is_deaf = architecture.vision is not None or not any(
+        m.name.startswith(AUDIO_PARTS) for m in architecture.every
+    )
+    kept = (
+        m for m in architecture.every if (sees if is_deaf and not m.name.startswith(AUDIO_PARTS) else hears)
+    )
     return replace(architecture, every=tuple(kept))

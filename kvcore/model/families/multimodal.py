@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from kvcore.errors import ModelError
-from kvcore.model.architecture import Architecture, Module, VisionEncoder
+from kvcore.model.architecture import Architecture, Module, RotaryTable, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder, mistral4, mixture, vision
 from kvcore.model.families.blocks import norm, replicated
@@ -61,14 +61,24 @@ def read_language(config: ModelConfig) -> Architecture:
 
 def with_tower(config: ModelConfig, tower: vision.Tower) -> Architecture:
     """The language part with a tower that every pipeline stage holds."""
+    return with_encoder(config, tower.modules, tower.encoder, tower.tables)
+
+
+def with_encoder(
+    config: ModelConfig,
+    modules: tuple[Module, ...],
+    encoder: VisionEncoder | None = None,
+    tables: tuple[RotaryTable, ...] = (),
+) -> Architecture:
+    """The language part with `modules` on every pipeline stage; without `encoder` they hear or are not profiled."""
     language = read_language(config)
     return replace(
         language,
         model_type=config.model_type,
         family="multimodal",
-        every=tower.modules,
-        rotary_tables=(*language.rotary_tables, *tower.tables),
-        vision=tower.encoder,
+        every=modules,
+        rotary_tables=(*language.rotary_tables, *tables),
+        vision=encoder,
         is_multimodal=True,
         layer_prefix=f"language_model.{language.layer_prefix}",
     )

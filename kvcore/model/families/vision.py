@@ -296,3 +296,32 @@ def feature_layers(root: Section, vision: Section, default: int = -2) -> int:
 def patch_merger_linear(name: str, width: int, merge: int) -> Linear:
     """A replicated projection of a square of patches to one."""
     return replicated(name, width * merge * merge, width, quantizable=False)
+
+
+def q_former(section: Section, prefix: str) -> tuple[Module, ...]:
+    """A Q-Former, whole on every rank: queries that attend to themselves and, every so many blocks, to the encoder.
+
+    Source: vllm/model_executor/models/blip2.py:Blip2QFormerModel (0.32).
+    """
+    width, intermediate = section.integer("hidden_size"), section.integer("intermediate_size")
+    encoder, period = section.integer("encoder_hidden_size"), section.integer("cross_attention_frequency")
+    modules: list[Module] = [norm(f"{prefix}.layernorm", width, bias=True)]
+    for index in range(section.layers()):
+        block = f"{prefix}.encoder.layer.{index}"
+        sources = {"attention": width} | ({"crossattention": encoder} if index % period == 0 else {})
+        for name, source in sources.items():
+            modules += (
+                replicated(f"{block}.{name}.attention.query", width, width, bias=True, quantizable=False),
+                replicated(f"{block}.{name}.attention.key", source, width, bias=True, quantizable=False),
+                replicated(f"{block}.{name}.attention.value", source, width, bias=True, quantizable=False),
+                replicated(f"{block}.{name}.output.dense", width, width, bias=True, quantizable=False),
+                norm(f"{block}.{name}.output.LayerNorm", width, bias=True),
+            )
+        modules += (
+            replicated(
+                f"{block}.intermediate_query.dense", width, intermediate, bias=True, quantizable=False
+            ),
+            replicated(f"{block}.output_query.dense", intermediate, width, bias=True, quantizable=False),
+            norm(f"{block}.output_query.LayerNorm", width, bias=True),
+        )
+    return tuple(modules)

@@ -7,7 +7,7 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Parameter, Split
 from kvcore.model.cache_state import CrossAttention
-from kvcore.model.config import ModelConfig
+from kvcore.model.config import MAX_INTEGER, MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families.blocks import (
     Heads,
     cache_of,
@@ -42,19 +42,6 @@ def read(config: ModelConfig) -> Architecture:
             CrossAttention(num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, encoder_tokens=frames),
         ),
     )
-    mels = section.integer("num_mel_bins")
-    ears: list[Module] = [
-        Parameter(name="model.encoder.conv1", replicated=(3 * mels + 1) * hidden),
-        Parameter(name="model.encoder.conv2", replicated=(3 * hidden + 1) * hidden),
-        Parameter(name="model.encoder.embed_positions", replicated=frames * hidden),
-        norm("model.encoder.layer_norm", hidden, bias=True),
-    ]
-    encoder_heads = square_heads(hidden, section.integer("encoder_attention_heads"))
-    for index in range(section.layers("encoder_layers")):
-        prefix = f"model.encoder.layers.{index}."
-        ears += self_attention(encoder_heads, f"{prefix}self_attn")
-        ears += mlp(hidden, section.integer("encoder_ffn_dim"), prefix)
-        ears += norms(hidden, f"{prefix}self_attn_layer_norm", f"{prefix}final_layer_norm", bias=True)
     return decoder(
         config,
         section,
@@ -65,7 +52,7 @@ def read(config: ModelConfig) -> Architecture:
         first=(
             embedding(section, "model.decoder.embed_tokens"),
             Parameter(name="model.decoder.embed_positions", replicated=positions * hidden),
-            *ears,
+            *encoder(section, "model.encoder"),
         ),
         last=(norm("model.decoder.layer_norm", hidden, bias=True),),
         tied=True,
@@ -73,6 +60,34 @@ def read(config: ModelConfig) -> Architecture:
         layer_prefix="model.decoder.layers",
         is_multimodal=True,
     )
+
+
+def encoder(section: Section, prefix: str) -> tuple[Module, ...]:
+    """Two convolutions, a table of positions, and blocks that the ranks divide.
+
+    Source: vllm/model_executor/models/whisper.py:WhisperEncoder (0.32).
+    """
+    hidden, mels = section.integer("hidden_size"), section.integer("num_mel_bins", 128)
+    heads = square_heads(hidden, either(section, "encoder_attention_heads", "num_attention_heads"))
+    ears: list[Module] = [
+        Parameter(name=f"{prefix}.conv1", replicated=(3 * mels + 1) * hidden),
+        Parameter(name=f"{prefix}.conv2", replicated=(3 * hidden + 1) * hidden),
+        Parameter(
+            name=f"{prefix}.embed_positions", replicated=section.integer("max_source_positions") * hidden
+        ),
+        norm(f"{prefix}.layer_norm", hidden, bias=True),
+    ]
+    for index in range(either(section, "encoder_layers", "num_hidden_layers", maximum=MAX_LAYERS)):
+        block = f"{prefix}.layers.{index}."
+        ears += self_attention(heads, f"{block}self_attn")
+        ears += mlp(hidden, either(section, "encoder_ffn_dim", "intermediate_size"), block)
+        ears += norms(hidden, f"{block}self_attn_layer_norm", f"{block}final_layer_norm", bias=True)
+    return tuple(ears)
+
+
+def either(section: Section, name: str, other: str, maximum: int = MAX_INTEGER) -> int:
+    """An integer under the first of two names that the section has."""
+    return section.integer(name if section.get(name) is not None else other, maximum=maximum)
 
 
 def square_heads(hidden: int, heads: int) -> Heads:
