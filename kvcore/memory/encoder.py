@@ -17,8 +17,14 @@ SKIPPED_SINCE: Final = Version("0.11.0")
 VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl", "llava_onevision", "gemma4")
 """Model types that take videos beside images. Source: vllm/model_executor/models (0.32.0)."""
 
-AUDIO_PARTS: Final = ("audio_tower.", "embed_audio.")
-"""Source: vllm/model_executor/models/gemma4_mm.py, qwen2_5_omni_thinker.py (0.32.0)."""
+AUDIO_PARTS: Final = (
+    "audio_tower.",
+    "embed_audio.",
+    "apm.",
+    "audio_projection_layer.",
+    "embed_tokens_extend.",
+)
+"""Source: vllm/model_executor/models/gemma4_mm.py, qwen2_5_omni_thinker.py, minicpmo.py, phi4mm.py (0.32.0)."""
 
 
 def takes_images_or_video(architecture: Architecture, scenario: Scenario) -> bool:

@@ -45,6 +45,21 @@ def read(config: ModelConfig) -> Architecture:
 
     Source: vllm/model_executor/models/qwen3_next.py, qwen3_5.py (0.32).
     """
+    built, tower = read_text(config), config.root.optional_section("vision_config")
+    if tower is None:
+        return built
+    eyes = vision.qwen3_tower(tower)
+    return replace(
+        built,
+        is_multimodal=True,
+        every=eyes.modules,
+        vision=eyes.encoder,
+        rotary_tables=(*built.rotary_tables, *eyes.tables),
+    )
+
+
+def read_text(config: ModelConfig) -> Architecture:
+    """The decoder."""
     section = config.language
     heads = read_heads(section)
     net = read_delta_net(config, section)
@@ -78,22 +93,12 @@ def read(config: ModelConfig) -> Architecture:
         moe=moe,
         layer_prefix="model.layers" if tower is None else "model.language_model.layers",
     )
-    built = replace(
+    return replace(
         built,
         draft_layers=(draft,) * drafts,
         draft_prefix="mtp.layers",
         draft_modules=draft_modules(config, heads.hidden_size) if drafts else (),
         draft_steps=drafts,
-    )
-    if tower is None:
-        return built
-    eyes = vision.qwen3_tower(tower)
-    return replace(
-        built,
-        is_multimodal=True,
-        every=eyes.modules,
-        vision=eyes.encoder,
-        rotary_tables=(*built.rotary_tables, *eyes.tables),
     )
 
 

@@ -166,8 +166,10 @@ def gemma3_encoder(root: Section, vision: Section) -> VisionEncoder:
     )
 
 
-def read_gemma4(config: ModelConfig) -> Architecture:
+def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Architecture:
     """Gemma 4: wide heads on full layers, experts beside the MLP, per-layer inputs, shared caches.
+
+    `embedders` stand where other models have towers.
 
     Source: vllm/model_executor/models/gemma4.py (0.32).
     """
@@ -185,10 +187,10 @@ def read_gemma4(config: ModelConfig) -> Architecture:
     extra = per_layer_inputs(section, local.hidden_size, inputs, len(kinds)) if inputs else ()
     positions = section.integer("max_position_embeddings")
     vision, audio = (config.root.optional_section(f"{name}_config") for name in ("vision", "audio"))
-    towers: tuple[Module, ...] = ()
-    if vision is not None:
+    towers = embedders
+    if vision is not None and not embedders:
         towers += read_gemma4_vision(vision, local.hidden_size)
-    if audio is not None:
+    if audio is not None and not embedders:
         towers += read_gemma4_audio(audio, local.hidden_size)
     return decoder(
         config,
@@ -205,7 +207,7 @@ def read_gemma4(config: ModelConfig) -> Architecture:
         ),
         layer_prefix="model.language_model.layers",
         moe=gemma4_moe(section),
-        vision=gemma4_encoder(vision),
+        vision=None if embedders else gemma4_encoder(vision),
         is_multimodal=vision is not None,
     )
 
@@ -226,9 +228,20 @@ def gemma4_full_heads(section: Section, local: Heads) -> Heads:
     """The heads of full attention layers."""
     return replace(
         local,
-        head_dim=section.optional_integer("global_head_dim", minimum=1) or local.head_dim,
+        head_dim=section.optional_integer("global_head_dim", minimum=1)
+        or listed_head_dim(section)
+        or local.head_dim,
         num_kv_heads=section.optional_integer("num_global_key_value_heads", minimum=1) or local.num_kv_heads,
     )
+
+
+def listed_head_dim(section: Section) -> int | None:
+    """The head_dim that `per_layer_config` gives to single layers: the full ones."""
+    listed = section.optional_section("per_layer_config")
+    sizes = {listed.section(name).optional_integer("head_dim") for name in listed.raw} if listed else set()
+    if len(sizes) > 1:
+        raise section.contradicting("per_layer_config", "full layers differ in head_dim")
+    return sizes.pop() if sizes else None
 
 
 def gemma4_layer(section: Section, heads: Heads, kind: str, *, is_shared: bool) -> Layer:

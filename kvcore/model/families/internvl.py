@@ -13,10 +13,10 @@ from kvcore.model.families.blocks import norm, plain_mlp, qkv, replicated, row, 
 from kvcore.model.families.multimodal import square_encoder, with_tower
 
 
-def read_internvl(config: ModelConfig) -> Architecture:
-    """InternVL: InternViT and a replicated MLP behind a pixel shuffle.
+def read_internvl(config: ModelConfig, *, is_nvlm: bool = False) -> Architecture:
+    """InternVL, Skywork R1V, H2OVL: InternViT and a replicated MLP behind a pixel shuffle.
 
-    Source: vllm/model_executor/models/internvl.py (0.32).
+    Source: vllm/model_executor/models/internvl.py, skyworkr1v.py, h2ovl.py (0.32).
     """
     root, section = config.root, config.root.section("vision_config")
     select = root.optional_integer("select_layer", minimum=-section.layers(), maximum=section.layers())
@@ -27,11 +27,12 @@ def read_internvl(config: ModelConfig) -> Architecture:
         raise root.invalid("downsample_ratio", ratio, "expected more than 0 and at most 1")
     merge = int(1 / ratio)
     width, text = section.integer("hidden_size"), config.language.integer("hidden_size")
+    inner = config.language.integer("intermediate_size") if is_nvlm else text
     modules = (
-        *intern_vit(section, min(layers, total)),
+        *intern_vit(section, min(layers, total), dummy_heads=NVLM_DUMMY_HEADS if is_nvlm else 0),
         norm("mlp1.0", width * merge**2, bias=True),
-        replicated("mlp1.1", width * merge**2, text, bias=True, quantizable=False),
-        replicated("mlp1.3", text, text, bias=True, quantizable=False),
+        replicated("mlp1.1", width * merge**2, inner, bias=not is_nvlm, quantizable=False),
+        replicated("mlp1.3", inner, text, bias=not is_nvlm, quantizable=False),
     )
     encoder = square_encoder(section, merge)
     tiles = root.integer("max_dynamic_patch", 12, maximum=1024) + 1
@@ -39,13 +40,28 @@ def read_internvl(config: ModelConfig) -> Architecture:
     return with_tower(config, vision.Tower(modules=modules, encoder=encoder))
 
 
-def intern_vit(section: Section, layers: int, prefix: str = "vision_model") -> tuple[Module, ...]:
+def read_nvlm(config: ModelConfig) -> Architecture:
+    """NVLM-D: more heads than the checkpoint has, and a projector as wide as the language part's MLP.
+
+    Source: vllm/model_executor/models/nvlm_d.py (0.32).
+    """
+    return read_internvl(config, is_nvlm=True)
+
+
+def intern_vit(
+    section: Section, layers: int, prefix: str = "vision_model", *, dummy_heads: int = 0
+) -> tuple[Module, ...]:
     """InternViT up to `layers` blocks; attention whose heads the ranks do not divide is whole on each.
+
+    `dummy_heads` are heads of zeros beside those of the checkpoint.
 
     Source: vllm/model_executor/models/intern_vit.py (0.32).
     """
     hidden, intermediate = section.integer("hidden_size"), section.integer("intermediate_size")
     heads = vision.square_heads(section, hidden, section.integer("num_attention_heads"))
+    more = heads.num_heads + dummy_heads
+    heads = replace(heads, num_heads=more, num_kv_heads=more)
+    inner = more * heads.head_dim
     patch = section.integer("patch_size", maximum=4096)
     side = vision.patches_per_side(section, section.integer("image_size"), patch)
     is_layer_norm = section.string("norm_type", "rms_norm") == "layer_norm"
@@ -61,7 +77,7 @@ def intern_vit(section: Section, layers: int, prefix: str = "vision_model") -> t
             *whole_unless_divided(
                 heads.num_heads,
                 qkv(heads, f"{block}.attn.qkv", bias=section.boolean("qkv_bias", False)),
-                row(f"{block}.attn.proj", hidden, hidden, bias=True),
+                row(f"{block}.attn.proj", inner, hidden, bias=True),
             ),
             *plain_mlp(hidden, intermediate, f"{block}.mlp.fc1", f"{block}.mlp.fc2", bias=True),
             norm(f"{block}.norm1", hidden, bias=is_layer_norm),
@@ -70,7 +86,7 @@ def intern_vit(section: Section, layers: int, prefix: str = "vision_model") -> t
             Parameter(name=f"{block}.ls2", replicated=hidden),
         )
         if has_qk_norm:
-            modules += (norm(f"{block}.attn.q_norm", hidden), norm(f"{block}.attn.k_norm", hidden))
+            modules += (norm(f"{block}.attn.q_norm", inner), norm(f"{block}.attn.k_norm", inner))
     return tuple(modules)
 
 
@@ -153,12 +169,22 @@ def side_of(section: Section, name: str) -> int:
     return sides.pop()
 
 
+NVLM_DUMMY_HEADS: Final = 7
+"""Source: vllm/model_executor/models/nvlm_d.py:NVLM_D_Model._init_vision_model (0.32)."""
+
 MAX_TILES: Final = 12
 """Tiles of the largest image. Source: preprocessor_config.json of InternVL3-8B-hf, max_patches."""
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "InternVLChatModel": read_internvl,
     "internvl_chat": read_internvl,
+    "SkyworkR1VChatModel": read_internvl,
+    "skywork_chat": read_internvl,
+    "H2OVLChatModel": read_internvl,
+    "h2ovl_chat": read_internvl,
+    "NVLM_D": read_nvlm,
+    "InternS1ForConditionalGeneration": read_hugging_face,
+    "interns1": read_hugging_face,
     "InternVLForConditionalGeneration": read_hugging_face,
     "internvl": read_hugging_face,
 }

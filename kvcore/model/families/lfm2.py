@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    Parameter,
+    VisionEncoder,
+)
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families import vision
 from kvcore.model.families.blocks import (
     Heads,
     attention,
@@ -20,6 +30,7 @@ from kvcore.model.families.blocks import (
     replicated,
 )
 from kvcore.model.families.states import short_convolution, short_convolution_state
+from kvcore.model.families.towers import siglip_layer
 from kvcore.units import round_up
 
 MOST_EXPERTS: Final = 65_536
@@ -55,6 +66,56 @@ def read(config: ModelConfig) -> Architecture:
         tied=tied,
         moe=moe,
     )
+
+
+def read_vision(config: ModelConfig) -> Architecture:
+    """LFM2-VL: SigLIP 2, a pixel shuffle and two replicated layers in front of LFM2.
+
+    Source: vllm/model_executor/models/lfm2_vl.py, lfm2_siglip2.py (0.32).
+    """
+    root, tower = config.root, config.root.section("vision_config", "siglip2_vision_model")
+    built = read(config)
+    width, merge = tower.integer("hidden_size"), root.integer("downsample_factor", 2, maximum=64)
+    inner, merged = root.integer("projector_hidden_size"), width * merge**2
+    bias, prefix = root.boolean("projector_bias", True), "multi_modal_projector"
+    modules: list[Module] = [
+        *siglip2(tower, vision.feature_layers(root, tower, default=-1)),
+        replicated(f"{prefix}.linear_1", merged, inner, bias=bias, quantizable=False),
+        replicated(f"{prefix}.linear_2", inner, built.hidden_size, bias=bias, quantizable=False),
+    ]
+    if root.boolean("projector_use_layernorm", True):
+        modules.append(norm(f"{prefix}.layer_norm", merged, bias=True))
+    return replace(
+        built,
+        every=tuple(modules),
+        vision=VisionEncoder(
+            hidden_size=width,
+            intermediate_size=tower.integer("intermediate_size"),
+            max_tokens_per_item=root.integer("max_image_tokens", 256)
+            * (root.integer("max_tiles", 10, maximum=1024) + 1),
+            patches_per_token=merge**2,
+        ),
+        is_multimodal=True,
+        layer_prefix="model.language_model.layers",
+    )
+
+
+def siglip2(tower: Section, layers: int, prefix: str = "vision_tower.vision_model") -> tuple[Module, ...]:
+    """SigLIP 2 for images of any shape: patches come flat, and its table has `num_patches` positions.
+
+    Source: vllm/model_executor/models/lfm2_siglip2.py:Siglip2VisionTransformer (0.32).
+    """
+    width, patch = tower.integer("hidden_size"), tower.integer("patch_size", maximum=4096)
+    pixels = tower.integer("num_channels", 3, maximum=64) * patch**2
+    modules: list[Module] = [
+        Parameter(name=f"{prefix}.embeddings.patch_embedding", replicated=(pixels + 1) * width),
+        vision.table(f"{prefix}.embeddings.position_embedding", tower.integer("num_patches"), width),
+    ]
+    for index in range(layers):
+        modules += siglip_layer(tower, width, f"{prefix}.encoder.layers.{index}.")
+    if layers == tower.layers():
+        modules.append(norm(f"{prefix}.post_layernorm", width, bias=True))
+    return tuple(modules)
 
 
 def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:
@@ -127,4 +188,6 @@ READERS: Final[Mapping[str, object]] = {
     "lfm2": read,
     "Lfm2MoeForCausalLM": read,
     "lfm2_moe": read,
+    "Lfm2VlForConditionalGeneration": read_vision,
+    "lfm2_vl": read_vision,
 }

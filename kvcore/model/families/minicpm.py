@@ -10,7 +10,7 @@ from kvcore.errors import ModelError, shorten
 from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder as plain
-from kvcore.model.families import vision
+from kvcore.model.families import sound, vision
 from kvcore.model.families.blocks import (
     attention,
     cache_of,
@@ -68,6 +68,24 @@ LANGUAGE_OF_VERSION: Final[Mapping[str, str]] = {
     "4.5": "qwen3",
 }
 """Source: vllm/model_executor/models/minicpmv.py:_SUPPORT_VERSION (0.32)."""
+
+
+def read_omni(config: ModelConfig) -> Architecture:
+    """MiniCPM-o 2.6 and 4.5: MiniCPM-V with a replicated Whisper encoder and two linear layers.
+
+    Source: vllm/model_executor/models/minicpmo.py (0.32).
+    """
+    built = read_vision(config)
+    if not config.root.boolean("init_audio", True):
+        return built
+    section, text = config.root.section("audio_config", "whisper"), built.hidden_size
+    width = section.integer("hidden_size")
+    hearing = (
+        *sound.whole_whisper(section, "apm"),
+        replicated("audio_projection_layer.linear1", width, text, bias=True, quantizable=False),
+        replicated("audio_projection_layer.linear2", text, text, bias=True, quantizable=False),
+    )
+    return replace(built, every=(*built.every, *hearing))
 
 
 def read_vision(config: ModelConfig) -> Architecture:
@@ -137,4 +155,6 @@ READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "MiniCPMForCausalLM": read_text,
     "minicpm": read_text,
     "MiniCPMV": read_vision,
+    "MiniCPMO": read_omni,
+    "minicpmo": read_omni,
 }

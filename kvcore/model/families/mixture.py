@@ -317,6 +317,13 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         correction_bias=("moe_router_enable_expert_bias", False),
         shared_count_key="num_shared_experts",
     ),
+    "aria_text": Mixture(
+        base=Decoder(qkv_bias=ATTENTION_BIAS),
+        experts_key="moe_num_experts",
+        intermediate_key="intermediate_size",
+        top_k_key="moe_topk",
+        shared_count_key="moe_num_shared_experts",
+    ),
     "deepseek": Mixture(
         base=Decoder(qkv_bias=ATTENTION_BIAS),
         experts_key="n_routed_experts",

@@ -63,15 +63,17 @@ def read(config: ModelConfig) -> Architecture:
         is_mla=True,
         draft_layers=(draft,) * drafts if draft else (),
         draft_steps=drafts if draft else 0,
-        every=read_moonvit(vision, latent.hidden_size) if vision and config.model_type in MOONVIT else (),
+        every=read_moonvit(vision, latent.hidden_size, *MOONVIT[config.model_type])
+        if vision and config.model_type in MOONVIT
+        else (),
     )
 
 
 DIVIDES_SHARED_EXPERTS: Final = ("glm4_moe_lite",)
 """Models whose shared experts the ranks always divide. Source: vllm/model_executor/models/glm4_moe_lite.py (0.32)."""
 
-MOONVIT: Final = ("kimi_k25",)
-"""Models whose vision tower is the three-dimensional MoonViT."""
+MOONVIT: Final = {"kimi_k25": ("vt_", "mm_projector"), "kimi_vl": ("", "multi_modal_projector")}
+"""Models whose vision tower is MoonViT: what its keys begin with, and what its projector is called."""
 
 
 def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tuple[RotaryTable, ...]:
@@ -215,6 +217,8 @@ READERS: Final[Mapping[str, object]] = {
     "GlmMoeDsaForCausalLM": read,
     "Glm4MoeLiteForCausalLM": read,
     "KimiK25ForConditionalGeneration": read,
+    "KimiVLForConditionalGeneration": read,
+    "kimi_vl": read,
     "deepseek_v2": read,
     "deepseek_v3": read,
     "deepseek_v32": read,

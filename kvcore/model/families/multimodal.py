@@ -10,7 +10,7 @@ from typing import Final
 from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Module, RotaryTable, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import decoder, mistral4, mixture, vision
+from kvcore.model.families import decoder, gpt, mistral4, mixture, vision
 from kvcore.model.families.blocks import norm, replicated
 
 LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
@@ -22,8 +22,18 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
     "qwen2_5_vl": decoder.SECTION_READERS["qwen2"],
     "qwen2_5_vl_text": decoder.SECTION_READERS["qwen2"],
     "qwen2_5_omni_text": decoder.SECTION_READERS["qwen2"],
+    "qwen3_omni_moe_text": mixture.SECTION_READERS["qwen3_moe"],
     "qwen3_vl_text": decoder.SECTION_READERS["qwen3"],
     "qwen3_vl_moe_text": mixture.SECTION_READERS["qwen3_moe"],
+    "exaone4_5_text": decoder.SECTION_READERS["exaone4"],
+    "glm_ocr_text": decoder.SECTION_READERS["glm4"],
+    "dots_ocr": decoder.SECTION_READERS["qwen2"],
+    "paddleocr_vl": decoder.SECTION_READERS["ernie4_5"],
+    "paddleocr_vl_text": decoder.SECTION_READERS["ernie4_5"],
+    "aria_text": mixture.SECTION_READERS["aria_text"],
+    "opt": lambda config, section: gpt.read_opt(config),
+    "Keye": decoder.SECTION_READERS["qwen3"],
+    "KeyeVL1_5": decoder.SECTION_READERS["qwen3"],
     "glm4v": decoder.SECTION_READERS["glm4"],
     "glm4v_text": decoder.SECTION_READERS["glm4"],
     "glm4v_moe": mixture.SECTION_READERS["glm4_moe"],
@@ -199,6 +209,10 @@ READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "Qwen3VLMoeForConditionalGeneration": partial(read_qwen, vision.qwen3_tower),
     "Glm4vForConditionalGeneration": partial(read_qwen, vision.glm4v_tower),
     "Glm4vMoeForConditionalGeneration": partial(read_qwen, vision.glm4v_tower),
+    "OpenCUAForConditionalGeneration": partial(read_qwen, vision.qwen2_5_tower),
+    "opencua": partial(read_qwen, vision.qwen2_5_tower),
+    "Exaone4_5_ForConditionalGeneration": partial(read_qwen, vision.qwen2_5_tower),
+    "exaone4_5": partial(read_qwen, vision.qwen2_5_tower),
     "LlavaForConditionalGeneration": read_llava,
     "LlavaNextForConditionalGeneration": read_llava_next,
     "Mistral3ForConditionalGeneration": read_mistral3,

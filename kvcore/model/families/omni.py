@@ -8,8 +8,8 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import vision
-from kvcore.model.families.blocks import norm, norms, replicated
+from kvcore.model.families import sound, vision
+from kvcore.model.families.blocks import norm, replicated
 from kvcore.model.families.multimodal import with_tower
 
 
@@ -41,26 +41,25 @@ def audio_encoder(section: Section) -> tuple[Module, ...]:
         replicated(f"{prefix}.proj", width, out, bias=True, quantizable=False),
     ]
     for index in range(section.layers("encoder_layers")):
-        modules += encoder_block(width, section.integer("encoder_ffn_dim"), f"{prefix}.layers.{index}")
+        modules += sound.encoder_block(width, section.integer("encoder_ffn_dim"), f"{prefix}.layers.{index}")
     return tuple(modules)
 
 
-def encoder_block(width: int, intermediate: int, block: str) -> tuple[Module, ...]:
-    """One block of the audio encoder."""
-    biased = ("q_proj", "v_proj", "out_proj")
-    return (
-        *(
-            replicated(f"{block}.self_attn.{name}", width, width, bias=True, quantizable=False)
-            for name in biased
-        ),
-        replicated(f"{block}.self_attn.k_proj", width, width, quantizable=False),
-        replicated(f"{block}.fc1", width, intermediate, bias=True, quantizable=False),
-        replicated(f"{block}.fc2", intermediate, width, bias=True, quantizable=False),
-        *norms(width, f"{block}.self_attn_layer_norm", f"{block}.final_layer_norm", bias=True),
-    )
+def read_qwen3(config: ModelConfig) -> Architecture:
+    """Qwen3-Omni's thinker: an encoder of sound, Qwen3-VL's tower and Qwen3's mixture of experts.
+
+    Source: vllm/model_executor/models/qwen3_omni_moe_thinker.py (0.32).
+    """
+    thinker = config.root.optional_section("thinker_config") or config.root
+    tower = vision.qwen3_tower(thinker.section("vision_config", "qwen3_omni_moe_vision_encoder"))
+    hearing, table = sound.qwen3_encoder(thinker.section("audio_config", "qwen3_omni_moe_audio_encoder"))
+    tower = replace(tower, modules=(*tower.modules, *hearing), tables=(*tower.tables, table))
+    return replace(with_tower(config, tower), layer_prefix="thinker.model.layers")
 
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "Qwen3OmniMoeForConditionalGeneration": read_qwen3,
+    "qwen3_omni_moe": read_qwen3,
     "Qwen2_5OmniForConditionalGeneration": read,
     "Qwen2_5OmniModel": read,
     "qwen2_5_omni": read,

@@ -11,7 +11,6 @@ from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families import vision, whisper
 from kvcore.model.families.blocks import norm, norms, plain_mlp, replicated
 from kvcore.model.families.multimodal import with_encoder
-from kvcore.model.families.omni import encoder_block
 
 TOWER: Final = "audio_tower"
 PROJECTOR: Final = "multi_modal_projector"
@@ -50,7 +49,7 @@ def read_flamingo(config: ModelConfig) -> Architecture:
     )
 
 
-def whole_whisper(section: Section) -> tuple[Module, ...]:
+def whole_whisper(section: Section, prefix: str = TOWER) -> tuple[Module, ...]:
     """Whisper's encoder as transformers builds it: no rank divides it, keys have no bias.
 
     Source: transformers/models/qwen2_audio/modeling_qwen2_audio.py:Qwen2AudioEncoder (5.19).
@@ -58,14 +57,29 @@ def whole_whisper(section: Section) -> tuple[Module, ...]:
     width, mel = section.integer("hidden_size"), section.integer("num_mel_bins", 128)
     intermediate = whisper.either(section, "encoder_ffn_dim", "intermediate_size")
     modules: list[Module] = [
-        vision.convolution(f"{TOWER}.conv1", mel, width, (3,), bias=True),
-        vision.convolution(f"{TOWER}.conv2", width, width, (3,), bias=True),
-        vision.table(f"{TOWER}.embed_positions", section.integer("max_source_positions"), width),
-        norm(f"{TOWER}.layer_norm", width, bias=True),
+        vision.convolution(f"{prefix}.conv1", mel, width, (3,), bias=True),
+        vision.convolution(f"{prefix}.conv2", width, width, (3,), bias=True),
+        vision.table(f"{prefix}.embed_positions", section.integer("max_source_positions"), width),
+        norm(f"{prefix}.layer_norm", width, bias=True),
     ]
     for index in range(whisper.either(section, "encoder_layers", "num_hidden_layers", MAX_LAYERS)):
-        modules += encoder_block(width, intermediate, f"{TOWER}.layers.{index}")
+        modules += encoder_block(width, intermediate, f"{prefix}.layers.{index}")
     return tuple(modules)
+
+
+def encoder_block(width: int, intermediate: int, block: str) -> tuple[Module, ...]:
+    """One block of the audio encoder."""
+    biased = ("q_proj", "v_proj", "out_proj")
+    return (
+        *(
+            replicated(f"{block}.self_attn.{name}", width, width, bias=True, quantizable=False)
+            for name in biased
+        ),
+        replicated(f"{block}.self_attn.k_proj", width, width, quantizable=False),
+        replicated(f"{block}.fc1", width, intermediate, bias=True, quantizable=False),
+        replicated(f"{block}.fc2", intermediate, width, bias=True, quantizable=False),
+        *norms(width, f"{block}.self_attn_layer_norm", f"{block}.final_layer_norm", bias=True),
+    )
 
 
 DOWNSAMPLING: Final = 4
@@ -83,7 +97,7 @@ def read_voxtral(config: ModelConfig) -> Architecture:
     return with_encoder(
         config,
         (
-            *whisper.encoder(section, TOWER),
+            *whisper.encoder(section, TOWER, positions_dtype="float32"),
             replicated(f"{adapter}.w_in", merged, text, quantizable=False),
             replicated(f"{adapter}.w_out", text, text, quantizable=False),
         ),
@@ -101,7 +115,9 @@ def read_ultravox(config: ModelConfig) -> Architecture:
     half = inner // 2 if root.string("projector_act", "swiglu") == "swiglu" else inner
     further = root.integer("num_projector_layers", 0, minimum=0, maximum=MAX_LAYERS)
     if further:
-        raise root.invalid("num_projector_layers", further, "expected 0: a projector of whole layers is not read")
+        raise root.invalid(
+            "num_projector_layers", further, "expected 0: a projector of whole layers is not read"
+        )
     is_inside = root.boolean("projector_ln_mid", False)
     return with_encoder(
         config,

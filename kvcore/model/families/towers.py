@@ -103,12 +103,14 @@ def tower_qkv(prefix: str, hidden: int, heads: int) -> Linear:
     )
 
 
-def read_moonvit(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
-    """MoonViT with space and time, and its patch-merging projector.
+def read_moonvit(
+    vision: Section, text_hidden_size: int, keys: str = "vt_", projector: str = "mm_projector"
+) -> tuple[Module, ...]:
+    """MoonViT, in the later one with space and time, and its patch-merging projector.
 
-    Source: vllm/model_executor/models/kimi_k25_vit.py (0.32).
+    Source: vllm/model_executor/models/kimi_k25_vit.py, moonvit.py, kimi_vl.py (0.32).
     """
-    hidden = vision.integer("vt_hidden_size")
+    hidden = vision.integer(f"{keys}hidden_size")
     patch = vision.integer("patch_size")
     height, width = vision.integer("init_pos_emb_height"), vision.integer("init_pos_emb_width")
     merge = vision.integers("merge_kernel_size", minimum=1) or (2, 2)
@@ -119,12 +121,15 @@ def read_moonvit(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
         Parameter(name="vision_tower.patch_embed.proj", replicated=(3 * patch**2 + 1) * hidden),
         Parameter(name="vision_tower.patch_embed.pos_emb", replicated=height * width * hidden),
         norm("vision_tower.encoder.final_layernorm", hidden, bias=True),
-        norm("mm_projector.pre_norm", hidden, bias=True),
-        unquantized(replicated("mm_projector.linear_1", merged, merged, bias=True)),
-        unquantized(replicated("mm_projector.linear_2", merged, text_hidden_size, bias=True)),
+        norm(f"{projector}.pre_norm", hidden, bias=True),
+        unquantized(replicated(f"{projector}.linear_1", merged, merged, bias=True)),
+        unquantized(replicated(f"{projector}.linear_2", merged, text_hidden_size, bias=True)),
     ]
-    heads, intermediate = vision.integer("vt_num_attention_heads"), vision.integer("vt_intermediate_size")
-    for index in range(vision.layers("vt_num_hidden_layers")):
+    heads, intermediate = (
+        vision.integer(f"{keys}num_attention_heads"),
+        vision.integer(f"{keys}intermediate_size"),
+    )
+    for index in range(vision.layers(f"{keys}num_hidden_layers")):
         prefix = f"vision_tower.encoder.blocks.{index}."
         modules += [
             *norms(hidden, f"{prefix}norm0", f"{prefix}norm1", bias=True),

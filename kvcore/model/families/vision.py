@@ -10,7 +10,17 @@ from dataclasses import dataclass, replace
 
 from kvcore.model.architecture import Linear, Module, Parameter, RotaryTable, VisionEncoder
 from kvcore.model.config import MAX_LAYERS, Section
-from kvcore.model.families.blocks import Heads, column, gated_mlp, norm, plain_mlp, qkv, replicated, row
+from kvcore.model.families.blocks import (
+    Heads,
+    column,
+    gated_mlp,
+    norm,
+    plain_mlp,
+    qkv,
+    replicated,
+    row,
+    with_kv_heads,
+)
 from kvcore.model.families.towers import read_siglip
 from kvcore.model.rope import Rope
 
@@ -156,12 +166,13 @@ def qwen2_tower(section: Section) -> Tower:
 
 
 def qwen2_5_tower(section: Section) -> Tower:
-    """Qwen2.5-VL: gated MLPs with biases, RMS norms.
+    """Qwen2.5-VL: gated MLPs with biases, RMS norms; EXAONE 4.5's has fewer KV heads.
 
-    Source: vllm/model_executor/models/qwen2_5_vl.py:Qwen2_5_VisionTransformer (0.32).
+    Source: vllm/model_executor/models/qwen2_5_vl.py:Qwen2_5_VisionTransformer, exaone4_5.py (0.32).
     """
     width, intermediate = section.integer("hidden_size"), section.integer("intermediate_size")
     heads = square_heads(section, width, section.integer("num_heads"))
+    heads = with_kv_heads(section, heads, section.optional_integer("num_key_value_heads"))
     modules: list[Module] = [patch_embed(section, width, bias=False)]
     for index in range(section.layers("depth")):
         block = f"visual.blocks.{index}"

@@ -62,7 +62,7 @@ def read(config: ModelConfig) -> Architecture:
     )
 
 
-def encoder(section: Section, prefix: str) -> tuple[Module, ...]:
+def encoder(section: Section, prefix: str, *, positions_dtype: str = "") -> tuple[Module, ...]:
     """Two convolutions, a table of positions, and blocks that the ranks divide.
 
     Source: vllm/model_executor/models/whisper.py:WhisperEncoder (0.32).
@@ -73,7 +73,9 @@ def encoder(section: Section, prefix: str) -> tuple[Module, ...]:
         Parameter(name=f"{prefix}.conv1", replicated=(3 * mels + 1) * hidden),
         Parameter(name=f"{prefix}.conv2", replicated=(3 * hidden + 1) * hidden),
         Parameter(
-            name=f"{prefix}.embed_positions", replicated=section.integer("max_source_positions") * hidden
+            name=f"{prefix}.embed_positions",
+            replicated=section.integer("max_source_positions") * hidden,
+            dtype=positions_dtype,
         ),
         norm(f"{prefix}.layer_norm", hidden, bias=True),
     ]

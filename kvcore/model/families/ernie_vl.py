@@ -1,0 +1,213 @@
+"""ERNIE 4.5 VL: experts for texts beside experts for pictures in every sparse layer, a tower and a resampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    Parameter,
+    RotaryTable,
+    VisionEncoder,
+)
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families import vision
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    column,
+    decoder,
+    gated_mlp,
+    is_tied,
+    norm,
+    norms,
+    plain_mlp,
+    read_heads,
+    replicated,
+)
+
+POSITIONS_PER_TOKEN: Final = 4
+"""By how much the table is longer than the context.
+
+Source: vllm/model_executor/layers/rotary_embedding/ernie45_vl_rope.py, mrope.py (0.32)."""
+
+MAX_TOKENS: Final = 16_384
+"""Of the largest image. Source: preprocessor_config.json of ERNIE-4.5-VL-28B-A3B-PT, max_pixels / 28²."""
+
+KINDS: Final = ("text", "vision")
+
+
+def read(config: ModelConfig) -> Architecture:
+    """ERNIE 4.5 VL.
+
+    Source: vllm/model_executor/models/ernie45_vl_moe.py, ernie45_vl.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    count = section.layers()
+    experts = [read_experts(section, index, heads.hidden_size) for index in range(len(KINDS))]
+    shared = section.integer("moe_num_shared_experts", 0, minimum=0) * experts[0].intermediate_size
+    bias = section.boolean("use_bias", False)
+    common: tuple[Module, ...] = (
+        *attention(heads, qkv_bias=bias, out_bias=bias),
+        *norms(heads.hidden_size, "input_layernorm", "post_attention_layernorm"),
+    )
+    cache = (cache_of(heads),)
+    sparse = Layer(modules=(*common, *expert_modules(heads, experts, shared, bias)), caches=cache)
+    intermediate = section.integer("intermediate_size")
+    dense = Layer(modules=(*common, *gated_mlp(heads.hidden_size, intermediate, bias=bias)), caches=cache)
+    table = RotaryTable(
+        max_positions=POSITIONS_PER_TOKEN * section.integer("max_position_embeddings"),
+        rotary_dim=heads.head_dim,
+    )
+    built = decoder(
+        config,
+        section,
+        family="ernie_vl",
+        heads=heads,
+        layers=tuple(sparse if each else dense for each in which_layers_are_sparse(section, count)),
+        intermediate_size=intermediate,
+        tied=is_tied(config, section, True),
+        rotary_tables=(table,) * count,
+        layer_prefix="model.layers",
+        moe=MixtureOfExperts(
+            num_experts=experts[0].num_experts,
+            top_k=experts[0].top_k,
+            moe_intermediate_size=experts[0].intermediate_size,
+            shared_intermediate_size=shared,
+        ),
+        is_multimodal=True,
+    )
+    tower = config.root.section("vision_config")
+    return replace(
+        built, every=(*eyes(tower), *resampler(config.root, heads.hidden_size)), vision=encoder_of(tower)
+    )
+
+
+def pair(section: Section, name: str, default: int | None = None) -> tuple[int, int]:
+    """Two numbers, for texts and for pictures, or one for both."""
+    value = section.get(name)
+    if isinstance(value, list):
+        numbers = section.integers(name) or ()
+        if len(numbers) != len(KINDS):
+            raise section.invalid(name, value, "expected two integers")
+        return numbers[0], numbers[1]
+    number = section.integer(name, default, minimum=0)
+    return number, number
+
+
+def read_experts(section: Section, index: int, hidden: int) -> Experts:
+    """The routed experts for texts (0) or pictures (1)."""
+    return Experts(
+        name=f"mlp.{KINDS[index]}_experts",
+        num_experts=pair(section, "moe_num_experts")[index],
+        hidden_size=hidden,
+        intermediate_size=pair(section, "moe_intermediate_size")[index],
+        top_k=section.integer("moe_k", 2, maximum=65_536),
+    )
+
+
+def expert_modules(heads: Heads, experts: list[Experts], shared: int, bias: bool) -> tuple[Module, ...]:
+    """Two routers, two sets of routed experts, and shared experts."""
+    hidden = heads.hidden_size
+    bias_elements = len(experts) * experts[0].num_experts
+    return (
+        Parameter(name="mlp.e_score_correction_bias", replicated=bias_elements, dtype="float32"),
+        *(
+            replicated(f"{each.name}_gate", hidden, each.num_experts, quantizable=False, dtype="float32")
+            for each in experts
+        ),
+        *experts,
+        *(gated_mlp(hidden, shared, "mlp.shared_experts", bias=bias) if shared else ()),
+    )
+
+
+def which_layers_are_sparse(section: Section, count: int) -> tuple[bool, ...]:
+    """Whether each layer has experts, of both kinds."""
+    starts = pair(section, "moe_layer_start_index", 0)
+    ends = pair(section, "moe_layer_end_index", count - 1)
+    step = section.integer("moe_layer_interval", 1)
+    kinds = [
+        tuple(start <= index <= end and (index + 1) % step == 0 for index in range(count))
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    if kinds[0] != kinds[1]:
+        raise section.contradicting(
+            "moe_layer_start_index", "layers with experts of one kind alone are not read"
+        )
+    return kinds[0]
+
+
+def eyes(section: Section) -> tuple[Module, ...]:
+    """The tower: plain blocks behind a linear patch embedding.
+
+    Source: vllm/model_executor/models/ernie45_vl.py:Ernie4_5_VisionTransformer (0.32).
+    """
+    width = section.integer("embed_dim", section.optional_integer("hidden_size"))
+    inner = int(width * section.number("mlp_ratio", 4))
+    heads = vision.square_heads(section, width, section.integer("num_heads"))
+    patch = section.integer("patch_size", maximum=4096)
+    pixels = section.integer("in_channels", 3, maximum=64) * patch**2
+    modules: list[Module] = [
+        replicated("vision_model.patch_embed.proj", pixels, width, quantizable=False),
+        norm("vision_model.ln", width, bias=True),
+    ]
+    for index in range(section.layers("depth")):
+        block = f"vision_model.blocks.{index}"
+        modules += vision.encoder_attention(heads, f"{block}.attn", fused="qkv", out="proj", bias=True)
+        modules += plain_mlp(width, inner, f"{block}.mlp.fc1", f"{block}.mlp.fc2", bias=True)
+        modules += norms(width, f"{block}.norm1", f"{block}.norm2", bias=True)
+    return tuple(modules)
+
+
+def resampler(root: Section, text: int) -> tuple[Module, ...]:
+    """From a square of patches, and two moments of a video, to one token.
+
+    Source: vllm/model_executor/models/ernie45_vl.py:VariableResolutionResamplerModel (0.32).
+    """
+    prefix = "model.resampler_model"
+    space, time = (
+        root.integer("spatial_conv_size", 2, maximum=64),
+        root.integer("temporal_conv_size", 2, maximum=64),
+    )
+    width = root.integer("pixel_hidden_size") * space**2
+    modules: list[Module] = [
+        column(f"{prefix}.spatial_linear.0", width, width, bias=True),
+        column(f"{prefix}.spatial_linear.2", width, width, bias=True),
+        norm(f"{prefix}.spatial_linear.3", width, bias=True),
+        column(f"{prefix}.mlp", width, text, bias=True),
+        norm(f"{prefix}.after_norm", text),
+    ]
+    if root.boolean("use_temporal_conv", True):
+        modules += (
+            column(f"{prefix}.temporal_linear.0", width * time, width, bias=True),
+            column(f"{prefix}.temporal_linear.2", width, width, bias=True),
+            norm(f"{prefix}.temporal_linear.3", width, bias=True),
+        )
+    return tuple(modules)
+
+
+def encoder_of(section: Section) -> VisionEncoder:
+    """What the profile run sees of the tower."""
+    width = section.integer("embed_dim", section.optional_integer("hidden_size"))
+    merge = section.integer("spatial_merge_size", 2, maximum=64)
+    return VisionEncoder(
+        hidden_size=width,
+        intermediate_size=int(width * section.number("mlp_ratio", 4)),
+        max_tokens_per_item=MAX_TOKENS,
+        patches_per_token=merge**2,
+    )
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "Ernie4_5_VLMoeForConditionalGeneration": read,
+    "ernie4_5_moe_vl": read,
+    "ernie4_5_vl_moe": read,
+}
