@@ -238,6 +238,11 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "unknown-quantization": Message(
         "no formula is known for the quantization {method}", "choose a checkpoint in another format"
     ),
+    "gguf-type-unknown": Message(
+        "the name {value} does not say which type of GGUF file it is",
+        "end the model's name in a type of llama.cpp, as in repository:Q4_K_M or file-Q8_0.gguf, or give the file's "
+        "size as checkpoint.total_size",
+    ),
     "torchao-quant-type": Message(
         "Expected only one key 'default' in quant_type dictionary: {value}",
         "quantize the checkpoint again with a torchao config object; the engine does not read the older text form",

@@ -17,6 +17,7 @@ from kvcore.engine.draft import draft_notices, read_draft
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.recurrent import check_aligned_block
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.storage import storage_of
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
 from kvcore.memory.checkpoint import checkpoint_notices, uncounted_bytes
@@ -26,7 +27,7 @@ from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.draft import Draft
 from kvcore.model.families import read_architecture
-from kvcore.model.quantization import NOT_QUANTIZED, Quantization, read_quantization
+from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.quantity import Quantity
 from kvcore.scenario import Engine, Scenario
 from kvcore.units import GIB
@@ -91,7 +92,7 @@ def plan(scenario: Scenario) -> Plan:
     before it looks at memory. A deployment that does not fit is a result, with its verdict.
     """
     architecture = read_architecture(scenario.config)
-    quantization = read_quantization(scenario.config, scenario.quantization)
+    quantization = storage_of(scenario)
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
     parallel = scenario.parallel
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)

@@ -22,6 +22,7 @@ from kvcore.engine.defaults import BFLOAT16_CAPABILITY, TURBOQUANT
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.quantization_methods import check_quantization
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.storage import storage_of
 from kvcore.engine.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
@@ -32,7 +33,6 @@ from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_ca
 from kvcore.memory.setting import Setting, link_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.model.quantization import read_quantization
 from kvcore.plan import Plan, Verdict, plan, prepare
 from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Engine, Scenario
@@ -101,7 +101,7 @@ class Sweeper:
         scenario = replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size))
         try:
             architecture = read_architecture(scenario.config)
-            read_quantization(scenario.config, scenario.quantization)
+            storage_of(scenario)
             heads_per_rank(architecture.num_attention_heads, size)
             release = planned_release(scenario)
         except KvPlannerError as error:
@@ -125,7 +125,7 @@ class Sweeper:
     ) -> tuple[tuple[int, ...], ...]:
         """Cards on which every flag resolves to the same value and the experts are kept alike."""
         attention, head_size = attention_kind(architecture), smallest_head_size(architecture)
-        method = read_quantization(scenario.config, scenario.quantization).method
+        method = storage_of(scenario).method
         key = (
             scenario.engine,
             release.version,
@@ -270,7 +270,7 @@ class _Group:
     ) -> None:
         self.sweeper, self.alike, self.size = sweeper, alike, size
         self.scenario, self.architecture = scenario, architecture
-        self.quantization = read_quantization(scenario.config, scenario.quantization)
+        self.quantization = storage_of(scenario)
 
     def cells(self) -> Iterator[tuple[int, Cell]]:
         """One cell for each card."""

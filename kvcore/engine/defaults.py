@@ -30,12 +30,12 @@ from kvcore.engine.quantization_methods import check_quantization
 from kvcore.engine.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
+from kvcore.engine.storage import storage_of
 from kvcore.engine.traits import Traits, traits_of
 from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, planned_release, plugin_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.context import default_max_model_len, derived_max_model_len
-from kvcore.model.quantization import read_quantization
 from kvcore.scenario import Runner, Scenario, engine_of, runs_on
 
 TORCH_NAMES: Final = {"half": "float16", "float": "float32"}
@@ -57,7 +57,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     version, switches = release.version, release.switches
     check_availability(scenario, version)
     traits = traits_of(architecture)
-    quantization = read_quantization(scenario.config, scenario.quantization)
+    quantization = storage_of(scenario)
     runner = runner_of(scenario)
     scheduling = scheduling_runner(scenario, runner)
     is_v0 = runs_v0(switches, scenario, architecture, accelerator) or falls_back_to_v0(

@@ -165,18 +165,20 @@ def loaded_quantity(weights: WeightBytes) -> Quantity:
         value = getattr(weights, name)
         if not value and name in ("drafts", "adapters", *SUBTRACTED):
             continue
-        is_assumed = weights.is_assumed or (name == "drafts" and weights.draft_is_assumed)
+        is_own_assumed = weights.is_assumed or (name == "parameters" and weights.spread > 0)
+        is_assumed = is_own_assumed or (name == "drafts" and weights.draft_is_assumed)
         grade = Grade.ASSUMED if is_assumed else grade
         parts.append(Quantity(name=name, value=value, unit=Unit.BYTES, grade=grade))
     added = " + ".join(f"{{{part.name}}}" for part in parts if part.name not in SUBTRACTED)
     taken = "".join(f" − {{{part.name}}}" for part in parts if part.name in SUBTRACTED)
-    spread = ASSUMED_CLASS_SPREAD * weights.total
+    share = max(weights.spread, ASSUMED_CLASS_SPREAD if weights.is_assumed else 0.0)
+    spread = share * weights.total
     return Quantity(
         name="weights",
         value=weights.total,
         unit=Unit.BYTES,
-        grade=Grade.ASSUMED if weights.is_assumed else Grade.DERIVED,
-        interval=(weights.total - spread, weights.total + spread) if weights.is_assumed else None,
+        grade=Grade.ASSUMED if share else Grade.DERIVED,
+        interval=(weights.total - spread, weights.total + spread) if share else None,
         formula=added + taken,
         inputs=tuple(parts),
         source="vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.32.0)",

@@ -9,10 +9,10 @@ from typing import Final
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.storage import storage_of
 from kvcore.engine.versions import Switches, switches_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import SparseIndexer
-from kvcore.model.quantization import read_quantization
 from kvcore.scenario import Engine, Parallel, Scenario
 
 DTYPE_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -55,7 +55,7 @@ def setting_of(
 ) -> Setting:
     """The setting of a rank of pipeline stage `stage`."""
     parallel = scenario.parallel
-    quantization = read_quantization(scenario.config, scenario.quantization)
+    quantization = storage_of(scenario)
     return Setting(
         scenario=scenario,
         architecture=architecture,

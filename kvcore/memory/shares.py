@@ -9,7 +9,7 @@ from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.memory.stages import on_every_stage, stage_modules
 from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity, counted_layers
-from kvcore.model.architecture import Architecture, Experts, Linear, Module, Parameter, VocabEmbedding
+from kvcore.model.architecture import Architecture, Module, elements
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
 
@@ -71,29 +71,6 @@ def weight_shares(
         otherwise=otherwise,
         ranks=ranks,
     )
-
-
-def elements(module: Module) -> int:
-    """Numbers in a module of the whole model, its padding apart.
-
-    Example:
-        >>> elements(VocabEmbedding(name="lm_head", num_embeddings=1000, embedding_dim=64))
-        64000
-        >>> elements(Experts(name="experts", num_experts=8, hidden_size=64, intermediate_size=128))
-        196608
-    """
-    match module:
-        case Linear():
-            rows = sum(output.units * output.width for output in module.outputs)
-            return rows * module.in_features + (rows if module.bias else 0)
-        case Parameter():
-            return module.replicated * module.sharded
-        case Experts():
-            rows = (2 if module.gated else 1) * module.intermediate_size
-            per_expert = (rows + module.intermediate_size) * module.hidden_size
-            return module.num_experts * (per_expert + (rows + module.hidden_size if module.bias else 0))
-        case VocabEmbedding():
-            return module.num_embeddings * (module.embedding_dim + (1 if module.bias else 0))
 
 
 def _modules(

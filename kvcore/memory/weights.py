@@ -72,6 +72,8 @@ class WeightBytes:
     draft_is_assumed: bool = False
     is_assumed: bool = False
     """No family reads the model's class."""
+    spread: float = 0.0
+    """Of the storage format: what its bytes may be off by either way, as a share."""
     adapters: int = 0
     """LoRA slots."""
     offloaded: int = 0
@@ -145,7 +147,11 @@ def _weight_bytes(
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
     parameters = scales + sum(size * count for size, count in tensors.items())
     return WeightBytes(
-        parameters=parameters, buffers=buffers, loading=loading - scales, is_assumed=architecture.is_assumed
+        parameters=parameters,
+        buffers=buffers,
+        loading=loading - scales,
+        is_assumed=architecture.is_assumed,
+        spread=quantization.spread,
     )
 
 

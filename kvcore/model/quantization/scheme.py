@@ -48,6 +48,10 @@ class Quantization:
     """Scales of queries, keys and values that are parameters of an attention layer until it is loaded."""
     mla_scale_bytes: int = 0
     """The same of a latent attention layer."""
+    quantizes_embeddings: bool = False
+    """Whether embedding and lm_head are stored in the format, whatever the model's class hands to a quantizer."""
+    spread: float = 0.0
+    """What the bytes of all weights may be off by either way, where the format does not settle them: a share."""
     _formats: dict[tuple[str, Kind], Format] = field(default_factory=dict, repr=False)
 
     def linear_bytes(
@@ -111,7 +115,7 @@ class Quantization:
     def vocab_bytes(self, table: VocabEmbedding, rank_rows: int, dtype_bytes: int, name: str) -> int:
         """Bytes of an embedding or lm_head on one rank, bias apart."""
         shape = LinearShape(in_features=table.embedding_dim, outputs=(rank_rows,), element_bytes=dtype_bytes)
-        if not table.quantizable:
+        if not (table.quantizable or self.quantizes_embeddings):
             return UNQUANTIZED.linear_bytes(shape)
         return self._format(name, (), Kind.VOCAB).linear_bytes(shape)
 

@@ -1,0 +1,202 @@
+"""GGUF: what a model's name says of the file, and how the engine holds its tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvcore.model.architecture import Architecture, Experts, Linear, VocabEmbedding
+from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, FormatBase, LinearShape
+from kvcore.model.quantization.gguf_mixtures import (
+    ALIASES,
+    UNIFORM,
+    BlockType,
+    Facts,
+    Place,
+    Role,
+    fitting,
+    role_of,
+    tensor_type,
+)
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_tower
+from kvcore.model.quantization.packed import BitsPerWeight
+from kvcore.model.quantization.scheme import Quantization
+
+METHOD: Final = "gguf"
+
+MIXTURE_SPREAD: Final = 0.02
+"""Of a file type that mixes blocks: an importance matrix, an older llama.cpp or a publisher's own choice shift a few
+tensors, none by more than this of the whole."""
+SIZE_SPREAD: Final = 0.05
+"""Of an average rate: the engine pads fused rows to the widest block among them."""
+
+
+NAME: Final = re.compile(
+    r"(?:^|[-._:])((?:UD-)?(?:I?Q\d(?:_[0-9A-Z]{1,3})+|TQ\d_\d|MXFP4(?:_MOE)?|BF16|F16|F32))$", re.IGNORECASE
+)
+SHARD: Final = re.compile(r"-\d{1,6}-of-\d{1,6}$")
+
+
+def file_type(model: str) -> str:
+    """The file type that a model's name ends in, "" where it names none.
+
+    Example:
+        >>> file_type("unsloth/Qwen3-8B-GGUF:UD-Q4_K_XL"), file_type("/m/qwen3-8b-q8_0-00001-of-00002.gguf")
+        ('UD-Q4_K_XL', 'Q8_0')
+    """
+    last = model.strip().rpartition("/")[2]
+    if last.lower().endswith(".gguf"):
+        last = SHARD.sub("", last[: -len(".gguf")])
+    found = NAME.search(last)
+    return "" if found is None else found[1].upper()
+
+
+def names_gguf(model: str) -> bool:
+    """Whether the engine takes the name for GGUF: a file, or a repository and a type behind a colon.
+
+    Source: vllm/transformers_utils/gguf_utils.py:is_gguf, engine/arg_utils.py:create_model_config (0.23.0).
+
+    Example:
+        >>> names_gguf("unsloth/Qwen3-8B-GGUF:Q4_K_M"), names_gguf("unsloth/Qwen3-8B-GGUF")
+        (True, False)
+    """
+    if model.lower().endswith(".gguf"):
+        return True
+    repository, colon, kind = model.rpartition(":")
+    return bool(colon) and "/" in repository and "/" not in kind and file_type(f"-{kind}") == kind.upper()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blocks(FormatBase):
+    """The types of each fused part, or of gate, up and down projection of experts.
+
+    Parts of a fused layer are stacked with every row as wide as the widest; one byte a part names its type.
+
+    Source: vllm/.../quantization/gguf.py:GGUFLinearMethod._create_padded_weight_param, GGUFMoEMethod (0.23.0).
+
+    Example:
+        >>> q4, q6 = BlockType(weights=256, size=144), BlockType(weights=256, size=210)
+        >>> Blocks(types=(q4, q6)).linear_bytes(LinearShape(in_features=256, outputs=(8, 2), element_bytes=2))
+        2102
+    """
+
+    types: tuple[BlockType, ...]
+
+    def linear_bytes(self, shape: LinearShape) -> int:
+        widest = max(kind.row_bytes(shape.in_features) for kind in self.types)
+        return shape.out_features * widest + len(self.types)
+
+    def experts_bytes(self, shape: ExpertsShape) -> int:
+        up, down = self.types
+        rows = shape.shards * shape.intermediate_size * up.row_bytes(shape.hidden_size)
+        rows += shape.hidden_size * down.row_bytes(shape.intermediate_size)
+        return shape.num_experts * rows + len(self.types) + shape.bias_bytes
+
+
+def gguf(architecture: Architecture, kind: str) -> Quantization:
+    """A GGUF file of type `kind`, one of FILE_TYPES, of a model.
+
+    Norms, routers and encoders stay in the model's dtype, embeddings do not.
+
+    Source: src/llama-quant.cpp:llama_tensor_get_type_impl of llama.cpp (007dbbf);
+    vllm/model_executor/layers/quantization/gguf.py:GGUFConfig.get_quant_method (0.8.5, 0.23.0).
+    """
+    name = ALIASES.get(kind, kind)
+    places = places_of(architecture)
+    facts = facts_of(architecture)
+    embeddings = {
+        canonical(module.name): module.embedding_dim
+        for module in (*architecture.first, *architecture.last)
+        if isinstance(module, VocabEmbedding)
+    }
+    outputs = {canonical(module.name) for module in architecture.last if isinstance(module, VocabEmbedding)}
+    is_output = architecture.tied_embeddings or not outputs
+
+    def type_of(role: Role, place: Place, inputs: int) -> BlockType:
+        return fitting(tensor_type(name, role, place, facts, inputs), inputs)
+
+    def format_of(module: ModuleName) -> Format:
+        if module.kind is Kind.VOCAB:
+            width = embeddings.get(module.name, 0)
+            role = Role.OUTPUT if is_output or module.name in outputs else Role.EMBEDDING
+            return Blocks(types=(type_of(role, Place(layer=0, values=0, inputs=width), width),))
+        place = places.get(module.name)
+        if place is None or is_tower(module):
+            return UNQUANTIZED
+        if module.kind is Kind.EXPERTS:
+            up = type_of(Role.OTHER, place, place.inputs)
+            return Blocks(types=(up, type_of(Role.DOWN, place, place.down_inputs)))
+        return Blocks(types=tuple(type_of(role_of(part), place, place.inputs) for part in module.shards))
+
+    return Quantization(
+        method=METHOD,
+        detail=name,
+        format_of=format_of,
+        depends_on_layer=True,
+        quantizes_embeddings=True,
+        spread=0.0 if name in UNIFORM else MIXTURE_SPREAD,
+    )
+
+
+def gguf_of_rate(bits: float) -> Quantization:
+    """A GGUF file of which only the average bits a weight are known."""
+    weights = BitsPerWeight(bits=bits)
+
+    def format_of(module: ModuleName) -> Format:
+        return UNQUANTIZED if is_tower(module) else weights
+
+    return Quantization(
+        method=METHOD,
+        detail=f"{bits:.2f} bits on average",
+        format_of=format_of,
+        quantizes_embeddings=True,
+        spread=SIZE_SPREAD,
+    )
+
+
+def places_of(architecture: Architecture) -> Mapping[str, Place]:
+    """Every linear layer and set of experts of the decoder by its full name."""
+    places: dict[str, Place] = {}
+    values = 0
+    for index in range(architecture.num_layers):
+        for module, _ in quantizable(architecture, index):
+            name = canonical(f"{architecture.layer_prefix}.{index}.{module.name}")
+            if isinstance(module, Experts):
+                inputs, down = module.hidden_size, module.intermediate_size
+            else:
+                inputs, down = module.in_features, 0
+            places[name] = Place(layer=index, values=values, inputs=inputs, down_inputs=down)
+        values += has_values(architecture, index)
+    return places
+
+
+def has_values(architecture: Architecture, index: int) -> bool:
+    """Whether a layer has value projections."""
+    shards = (shard for _, parts in quantizable(architecture, index) for shard in parts)
+    return any(role_of(shard) is Role.VALUES for shard in shards)
+
+
+def quantizable(architecture: Architecture, index: int) -> Iterator[tuple[Linear | Experts, tuple[str, ...]]]:
+    """The linear layers and experts of one layer with the names of their parts."""
+    for module in architecture.layers[index].modules:
+        if isinstance(module, Linear):
+            yield module, module.parts or (module.name,)
+        elif isinstance(module, Experts):
+            yield module, (module.name,)
+
+
+def facts_of(architecture: Architecture) -> Facts:
+    """What the rules ask of the whole model."""
+    heads, kv_heads = architecture.num_attention_heads, max(1, architecture.num_kv_heads)
+    is_large = architecture.num_layers == 80 and (
+        architecture.model_type == "qwen2" or (architecture.model_type == "llama" and heads != kv_heads)
+    )
+    return Facts(
+        num_layers=architecture.num_layers,
+        num_values=sum(has_values(architecture, index) for index in range(architecture.num_layers)),
+        query_groups=heads // kv_heads,
+        num_experts=architecture.moe.num_experts if architecture.moe else 1,
+        is_70b=is_large,
+    )
