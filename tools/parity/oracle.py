@@ -294,6 +294,7 @@ def main() -> None:
         import vllm
         from vllm.engine.arg_utils import EngineArgs  # noqa: F401  imported once, before the first fork
 
+        stand_ins.stand_in_for_tokenizers()
         for line in sys.stdin:
             job = json.loads(line)
             row = _in_child(lambda job=job: run_job(job))

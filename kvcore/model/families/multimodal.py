@@ -13,6 +13,16 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder, gpt, mistral4, mixture, vision
 from kvcore.model.families.blocks import norm, replicated
 
+
+def read_isaac_text(config: ModelConfig, section: Section) -> Architecture:
+    """Isaac's Qwen3. Its `max_sequence_length` is the processor's, not the model's.
+
+    Source: vllm/transformers_utils/configs/isaac.py:IsaacConfig (0.32).
+    """
+    keys = {name: value for name, value in section.raw.items() if name != "max_sequence_length"}
+    return decoder.SECTION_READERS["qwen3"](config, Section(keys, section.path))
+
+
 LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
     **decoder.SECTION_READERS,
     **mixture.SECTION_READERS,
@@ -32,6 +42,7 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
     "paddleocr_vl_text": decoder.SECTION_READERS["ernie4_5"],
     "aria_text": mixture.SECTION_READERS["aria_text"],
     "opt": lambda config, section: gpt.read_opt(config),
+    "isaac": read_isaac_text,
     "Keye": decoder.SECTION_READERS["qwen3"],
     "KeyeVL1_5": decoder.SECTION_READERS["qwen3"],
     "glm4v": decoder.SECTION_READERS["glm4"],

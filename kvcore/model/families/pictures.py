@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Linear, Module, Output, Parameter, Split
+from kvcore.model.architecture import Architecture, Linear, Module, Output, Parameter, Split, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
 from kvcore.model.families.blocks import column, norm, norms, plain_mlp, qkv, replicated, row
+from kvcore.model.families.lfm2 import siglip2
 from kvcore.model.families.multimodal import (
     square_encoder,
     tower_modules,
     with_encoder,
 )
-from kvcore.model.families.towers import read_siglip
+from kvcore.model.families.towers import read_siglip, siglip_layer
 
 PROJECTOR: Final = "multi_modal_projector"
 
@@ -235,8 +236,80 @@ def read_pixtral(config: ModelConfig) -> Architecture:
 PATCH_MERGE: Final = "patch_merge"
 """Source: vllm/model_executor/models/pixtral.py:PATCH_MERGE (0.32)."""
 
+
+def read_isaac(config: ModelConfig) -> Architecture:
+    """Isaac: SigLIP 2 for images of any shape, a pixel shuffle and a plain MLP in front of Qwen3.
+
+    Source: vllm/model_executor/models/isaac.py (0.32).
+    """
+    section, text = config.root.section("vision_config"), config.language.integer("hidden_size")
+    merge = section.integer("pixel_shuffle_scale_factor", 1, maximum=64)
+    merged, prefix = section.integer("hidden_size") * merge**2, "vision_embedding"
+    encoder = VisionEncoder(
+        hidden_size=section.integer("hidden_size"),
+        intermediate_size=section.integer("intermediate_size"),
+        max_tokens_per_item=config.root.integer("vision_max_num_patches", 6144) // merge**2,
+        patches_per_token=merge**2,
+    )
+    modules = (
+        *siglip2(section, section.layers(), f"{prefix}.0"),
+        column(f"{prefix}.1", merged, 4 * merged),
+        row(f"{prefix}.3", 4 * merged, text),
+    )
+    return with_encoder(config, modules, encoder)
+
+
+def read_ovis(config: ModelConfig) -> Architecture:
+    """Ovis 2.5 and 2.6: SigLIP 2 with a head that chooses from a table of visual words.
+
+    Source: vllm/model_executor/models/ovis2_5.py, siglip2navit.py (0.32).
+    """
+    root, section = config.root, config.root.section("vit_config")
+    width, prefix = section.integer("hidden_size"), "visual_tokenizer.vit.vision_model"
+    words, merge = root.integer("visual_vocab_size"), section.integer("hidden_stride", 2, maximum=64)
+    patch, channels = section.integer("patch_size", maximum=4096), section.integer("num_channels", 3)
+    flat = section.optional_integer("num_patches", minimum=-1) or 0
+    side = vision.patches_per_side(section, section.integer("image_size"), patch)
+    chosen = words - OVIS_INDICATORS
+    modules: list[Module] = [
+        vision.convolution(
+            f"{prefix}.embeddings.patch_embedding", channels, width, (patch, patch), bias=True
+        ),
+        replicated("visual_tokenizer.head.0", width * merge**2, chosen, quantizable=False),
+        norm("visual_tokenizer.head.1", chosen, bias=True),
+        vision.table("vte", words, root.integer("hidden_size", config.language.integer("hidden_size"))),
+        norm(f"{prefix}.post_layernorm", width, bias=True),
+    ]
+    if section.boolean("preserve_original_pe", True):
+        positions = flat if flat > 0 else side * side
+        modules.append(vision.table(f"{prefix}.embeddings.position_embedding", positions, width))
+    for index in range(section.layers()):
+        modules += siglip_layer(section, width, f"{prefix}.encoder.layers.{index}.")
+    encoder = VisionEncoder(
+        hidden_size=width,
+        intermediate_size=section.integer("intermediate_size"),
+        max_tokens_per_item=OVIS_MAX_TOKENS,
+        patches_per_token=merge**2,
+    )
+    return replace(with_encoder(config, tuple(modules), encoder), layer_prefix="llm.model.layers")
+
+
+OVIS_INDICATORS: Final = 4
+"""Words of the table that the head cannot choose.
+
+Source: vllm/model_executor/models/ovis2_5.py:INDICATOR_IDS (0.32)."""
+
+OVIS_MAX_TOKENS: Final = 3136
+"""1,792² pixels / 32². Source: vllm/transformers_utils/processors/ovis2_5.py, max_pixels (0.32)."""
+
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "PixtralForConditionalGeneration": read_pixtral,
+    "IsaacForConditionalGeneration": read_isaac,
+    "isaac": read_isaac,
+    "Ovis2_5": read_ovis,
+    "ovis2_5": read_ovis,
+    "Ovis2_6ForCausalLM": read_ovis,
+    "Ovis2_6_MoeForCausalLM": read_ovis,
     "PaliGemmaForConditionalGeneration": read_paligemma,
     "paligemma": read_paligemma,
     "LlavaNextVideoForConditionalGeneration": read_llava_next_video,

@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, Parameter, RotaryTable
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families import vision, whisper
-from kvcore.model.families.blocks import norm, norms, plain_mlp, replicated
+from kvcore.model.families.blocks import column, norm, norms, plain_mlp, qkv, replicated, row
 from kvcore.model.families.multimodal import with_encoder
 
 TOWER: Final = "audio_tower"
@@ -235,6 +235,59 @@ def conformer(section: Section) -> tuple[Module, ...]:
     return tuple(modules)
 
 
+def read_dasheng(config: ModelConfig) -> Architecture:
+    """MiDashengLM: Dasheng's encoder of spectrogram patches, two linear layers, Qwen2.
+
+    Source: vllm/model_executor/models/midashenglm.py (0.32).
+    """
+    root = config.root
+    section = root.section("audio_encoder_config", "midashenglm_dasheng_encoder")
+    width, text = section.integer("embed_dim"), config.language.integer("hidden_size")
+    merged = width * root.integer("subsample_factor", 5, maximum=1024)
+    return replace(
+        with_encoder(
+            config,
+            (
+                *dasheng(section, width),
+                column("audio_projector.net.0", merged, text, bias=True),
+                row("audio_projector.net.2", text, text, bias=True),
+            ),
+        ),
+        layer_prefix="decoder.model.layers",
+    )
+
+
+def dasheng(section: Section, width: int) -> tuple[Module, ...]:
+    """Dasheng: patches of a spectrogram, tables of times and frequencies, blocks that the ranks divide.
+
+    Source: vllm/model_executor/models/midashenglm.py:DashengAudioTransformer (0.32).
+    """
+    prefix, patch = "audio_encoder", section.integer("patch_size", 16, maximum=4096)
+    mels, stride = section.integer("n_mels", 64), section.integer("patch_stride", 16, maximum=4096)
+    frames = section.integer("target_length", 1012)
+    heads = vision.square_heads(section, width, section.integer("num_heads"))
+    inner = int(width * section.number("mlp_ratio", 4))
+    channels = section.integer("input_channels", 1, maximum=64)
+    modules: list[Module] = [
+        norm(f"{prefix}.init_bn", mels, bias=True),
+        vision.convolution(f"{prefix}.patch_embed.proj", channels, width, (patch, patch), bias=True),
+        vision.table(f"{prefix}.time_pos_embed", frames // stride, width),
+        vision.table(f"{prefix}.freq_pos_embed", mels // stride, width),
+        norm(f"{prefix}.norm", width, bias=True),
+    ]
+    is_scaled = section.get("init_values") is not None
+    for index in range(section.layers("depth")):
+        block = f"{prefix}.blocks.{index}"
+        modules += (
+            qkv(heads, f"{block}.attn.qkv", bias=section.boolean("qkv_bias", True)),
+            row(f"{block}.attn.proj", width, width, bias=True),
+            *plain_mlp(width, inner, f"{block}.mlp.fc1", f"{block}.mlp.fc2", bias=True),
+            *norms(width, f"{block}.norm1", f"{block}.norm2", bias=True),
+            *(norms(width, f"{block}.ls1.gamma", f"{block}.ls2.gamma") if is_scaled else ()),
+        )
+    return tuple(modules)
+
+
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "Qwen2AudioForConditionalGeneration": read_qwen2_audio,
     "qwen2_audio": read_qwen2_audio,
@@ -247,5 +300,7 @@ READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "Qwen3ASRForConditionalGeneration": read_qwen3_asr,
     "qwen3_asr": read_qwen3_asr,
     "GraniteSpeechForConditionalGeneration": read_granite_speech,
+    "MiDashengLMModel": read_dasheng,
+    "midashenglm": read_dasheng,
     "granite_speech": read_granite_speech,
 }
