@@ -19,6 +19,7 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import (
     chatglm,
+    clip,
     dbrx,
     decoder,
     deepseek_v4,
@@ -110,6 +111,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     gemma4_unified,
     minicpmv4_6,
     nemotron_vl,
+    clip,
     pooling,
     encoder,
     loops,
