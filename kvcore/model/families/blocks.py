@@ -91,8 +91,16 @@ def layer_windows(section: Section) -> tuple[int | None, ...]:
     window = section.optional_integer("sliding_window")
     if not window or not section.boolean("use_sliding_window", True):
         return (None,) * count
-    return tuple(window if slides else None for slides in which_layers_slide(section, count))
+    slides = which_layers_slide(section, count)
+    written = section.integers("sliding_windows", minimum=1)
+    if written is None:
+        return tuple(window if each else None for each in slides)
+    if len(written) < count:
+        raise section.contradicting("sliding_windows", f"{len(written)} entries for {count} layers")
+    return tuple(own if each else None for own, each in zip(written, slides, strict=False))
 
+
+PERIOD_KEYS: Final = ("sliding_window_pattern", "global_attn_every_n_layers")
 
 CLASS_PERIODS: Final = {"olmo3": 4, "vaultgemma": 2}
 """Every so many layers one attends fully, where the config says nothing and its class does.
@@ -115,11 +123,12 @@ def which_layers_slide(section: Section, count: int) -> tuple[bool, ...]:
         if len(kinds) < count:
             raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
         return tuple(kind in WINDOWED for kind in kinds[:count])
-    pattern = section.get("sliding_window_pattern")
+    key = next((name for name in PERIOD_KEYS if section.get(name) is not None), "sliding_window_pattern")
+    pattern = section.get(key)
     if isinstance(pattern, str) and pattern:
         return tuple(pattern[index % len(pattern)] == "L" for index in range(count))
     if pattern is not None:
-        period = section.integer("sliding_window_pattern")
+        period = section.integer(key)
         return tuple((index + 1) % period != 0 for index in range(count))
     if section.has("use_sliding_window") and section.has("max_window_layers"):
         full = section.integer("max_window_layers", minimum=0)

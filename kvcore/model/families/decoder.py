@@ -17,6 +17,7 @@ from kvcore.model.families.blocks import (
     Heads,
     attention,
     cache_of,
+    column,
     decoder,
     gated_mlp,
     head,
@@ -63,9 +64,11 @@ class Decoder:
     head_bias: Flag = False
     extra_elements: int = 0
     """Further parameter elements a layer (xIELU's two alphas)."""
-    sinks: bool = False
-    """Whether layers of a config that names their kinds have a sink for each head."""
     uses_window: bool = True
+    attention_gate: str = ""
+    """The name of a projection, as wide as all heads, that scales what attention gives."""
+    sinks: Flag = False
+    """One number a head beside its keys."""
     drafts: DraftTraits | None = None
     """How the layers that predict further tokens are built, where the checkpoint has some."""
 
@@ -126,7 +129,10 @@ def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module
     if traits.qk_norm and (not traits.qk_norm_key or section.boolean(traits.qk_norm_key, False)):
         for name, count in (("q_norm", heads.num_heads), ("k_norm", heads.num_kv_heads)):
             modules.append(qk_norm(traits.qk_norm, f"self_attn.{name}", count, heads.head_dim))
-    if traits.sinks and section.boolean("attention_sinks", section.has("layer_types")):
+    if traits.attention_gate:
+        width = heads.num_heads * heads.head_dim
+        modules.append(column(f"self_attn.{traits.attention_gate}", heads.hidden_size, width))
+    if flag(section, traits.sinks):
         modules.append(Parameter(name="self_attn.sinks", sharded=heads.num_heads))
     if traits.extra_elements:
         modules.append(Parameter(name="mlp.act_fn", replicated=traits.extra_elements))
@@ -157,7 +163,11 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "phi3": LLAMA,
     "granite": LLAMA,
     "granite_swa": Decoder(
-        qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, sinks=True, tied=True
+        qkv_bias=ATTENTION_BIAS,
+        out_bias=ATTENTION_BIAS,
+        mlp_bias=MLP_BIAS,
+        sinks=("attention_sinks", True),
+        tied=True,
     ),
     "smollm3": Decoder(qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, tied=True),
     "cwm": LLAMA,

@@ -1,4 +1,4 @@
-"""Gated delta nets beside full attention: Qwen3-Next, Qwen3.5 and 3.6, dense and with experts."""
+"""Gated delta nets beside full attention: Qwen3-Next, Qwen3.5 and 3.6, dense and with experts; Olmo Hybrid."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from kvcore.model.architecture import (
     MixtureOfExperts,
     Module,
     Output,
+    Parameter,
     Split,
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
 from kvcore.model.families.blocks import (
     Heads,
+    attention,
     cache_of,
     column,
     decoder,
     embedding,
     gated_mlp,
     is_tied,
+    norm,
     norms,
     read_heads,
     replicated,
     row,
 )
-from kvcore.model.families.states import DeltaNet
+from kvcore.model.families.states import DeltaNet, convolution, wide_column
 
 LINEAR: Final = "linear_attention"
 FULL: Final = "full_attention"
@@ -233,6 +236,70 @@ def quantization_method(config: ModelConfig) -> str:
     return section.string("quant_method", "")
 
 
+def read_olmo_hybrid(config: ModelConfig) -> Architecture:
+    """Olmo Hybrid: delta nets with norms before, full attention with norms behind; rotary positions are optional.
+
+    Source: vllm/model_executor/models/olmo_hybrid.py, layers/mamba/gdn/olmo_gdn_linear_attn.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, reads_head_dim=False)
+    hidden = heads.hidden_size
+    intermediate = section.integer("intermediate_size")
+    body = gated_mlp(hidden, intermediate)
+    net = read_delta_net(config, section)
+    layers = {
+        LINEAR: Layer(
+            modules=(
+                *olmo_delta_net(net),
+                *body,
+                *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+            ),
+            caches=(net.cache,),
+        ),
+        FULL: Layer(
+            modules=(
+                *attention(heads),
+                norm("self_attn.q_norm", hidden),
+                norm("self_attn.k_norm", heads.num_kv_heads * heads.head_dim),
+                *body,
+                *norms(hidden, "post_attention_layernorm", "post_feedforward_layernorm"),
+            ),
+            caches=(cache_of(heads),),
+        ),
+    }
+    rope = section.optional_section("rope_parameters")
+    return decoder(
+        config,
+        section,
+        family="delta_net",
+        heads=heads,
+        layers=tuple(layers[kind] for kind in layer_kinds(section)),
+        intermediate_size=intermediate,
+        tied=is_tied(config, section, default=False),
+        rotary_tables=None if rope is not None and rope.get("rope_theta") is not None else (),
+    )
+
+
+def olmo_delta_net(net: DeltaNet) -> tuple[Module, ...]:
+    """Projections, convolution, norm and gate vectors of one delta net, all in the model's dtype."""
+    prefix, steps = "linear_attn", Output(units=net.num_v_heads)
+    return (
+        convolution(f"{prefix}.conv1d", net.conv_kernel, (net.keys, net.keys, net.values), bias=False),
+        Linear(
+            name=f"{prefix}.in_proj_qkvg",
+            in_features=net.hidden_size,
+            outputs=(net.keys, net.keys, net.values, net.values),
+            split=Split.COLUMN,
+            parts=tuple(f"{prefix}.{part}_proj" for part in "qkvg"),
+        ),
+        *(wide_column(f"{prefix}.{name}_proj", net.hidden_size, (steps,)) for name in "ba"),
+        Parameter(name=f"{prefix}.dt_bias", sharded=net.num_v_heads),
+        Parameter(name=f"{prefix}.A_log", sharded=net.num_v_heads),
+        norm(f"{prefix}.o_norm", net.head_v_dim),
+        row(f"{prefix}.o_proj", net.num_v_heads * net.head_v_dim, net.hidden_size),
+    )
+
+
 READERS: Final[Mapping[str, object]] = {
     "Qwen3NextForCausalLM": read,
     "qwen3_next": read,
@@ -244,4 +311,6 @@ READERS: Final[Mapping[str, object]] = {
     "qwen3_5_text": read,
     "qwen3_5_moe": read,
     "qwen3_5_moe_text": read,
+    "OlmoHybridForCausalLM": read_olmo_hybrid,
+    "olmo_hybrid": read_olmo_hybrid,
 }

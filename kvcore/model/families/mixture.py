@@ -46,6 +46,8 @@ MAX_EXPERTS: Final = 65_536
 
 SPARSE_EVERYWHERE: Final = "everywhere"
 SPARSE_AFTER_FIRST: Final = "first_k_dense_replace"
+SPARSE_AFTER_DENSE: Final = "num_dense_layers"
+SPARSE_BY_TYPES: Final = "mlp_layer_types"
 SPARSE_BY_STEP: Final = "decoder_sparse_step"
 SPARSE_BY_INTERVAL: Final = "moe_layer_interval"
 SPARSE_BY_LIST: Final = "mlp_layer_types"
@@ -64,6 +66,12 @@ class Mixture:
     """Which layers have experts."""
     prefix: str = "mlp"
     router_dtype: str = ""
+    router_dtype_key: str = ""
+    """The config key that says fp32 for a float32 router; no key or null leaves it in the model's dtype."""
+    dense_key: str = "intermediate_size"
+    """The width of layers without experts."""
+    window_extra: int = 0
+    """Tokens that a window holds beyond `sliding_window`."""
     correction_bias: Flag = False
     """A float32 bias an expert that only the routing uses."""
     shared_size_key: str = ""
@@ -95,12 +103,12 @@ def read_mixture(traits: Mixture, config: ModelConfig, section: Section | None =
         bodies[True] = (*common, *expert_modules(traits, section, experts, shared))
     intermediate = section.optional_integer("intermediate_size") or experts.intermediate_size
     if False in sparse_layers:
-        dense = section.integer("intermediate_size")
+        dense = section.integer(traits.dense_key, section.integer("intermediate_size"))
         bodies[False] = (
             *common,
             *gated_mlp(heads.hidden_size, dense, bias=flag(section, traits.base.mlp_bias)),
         )
-    windows = layer_windows(section)
+    windows = tuple(window and window + traits.window_extra for window in layer_windows(section))
     kinds = list(zip(sparse_layers, windows, strict=True))
     layers = {
         (sparse, window): Layer(modules=bodies[sparse], caches=(cache_of(heads, window),))
@@ -165,7 +173,7 @@ def expert_modules(traits: Mixture, section: Section, experts: Experts, shared: 
             experts.hidden_size,
             experts.num_experts,
             quantizable=False,
-            dtype=traits.router_dtype,
+            dtype=router_dtype(traits, section),
         ),
         experts,
     ]
@@ -192,6 +200,17 @@ def expert_modules(traits: Mixture, section: Section, experts: Experts, shared: 
     return tuple(modules)
 
 
+ROUTER_DTYPES: Final[Mapping[str, str]] = {"": "", "fp32": "float32"}
+"""Any other name means bfloat16. Source: vllm/model_executor/models/bailing_moe.py:BailingMoE (0.32)."""
+
+
+def router_dtype(traits: Mixture, section: Section) -> str:
+    """The dtype of the router, "" for the model's."""
+    if not traits.router_dtype_key:
+        return traits.router_dtype
+    return ROUTER_DTYPES.get(section.string(traits.router_dtype_key, ""), "bfloat16")
+
+
 def shared_size(traits: Mixture, section: Section) -> int:
     """The width of all shared experts of a layer together; 0 without."""
     if traits.shared_size_key:
@@ -206,8 +225,15 @@ def shared_size(traits: Mixture, section: Section) -> int:
 def which_layers_are_sparse(traits: Mixture, section: Section) -> tuple[bool, ...]:
     """Whether each layer has experts."""
     count = section.layers()
-    if traits.sparse == SPARSE_AFTER_FIRST:
-        first = section.integer("first_k_dense_replace", 0, minimum=0)
+    if traits.sparse == SPARSE_BY_TYPES:
+        kinds = section.strings("mlp_layer_types")
+        if kinds is not None and len(kinds) < count:
+            raise section.contradicting("mlp_layer_types", f"{len(kinds)} entries for {count} layers")
+        if kinds is not None:
+            return tuple(kind == "sparse" for kind in kinds[:count])
+    if traits.sparse in (SPARSE_AFTER_FIRST, SPARSE_AFTER_DENSE, SPARSE_BY_TYPES):
+        key = SPARSE_AFTER_DENSE if traits.sparse == SPARSE_AFTER_DENSE else SPARSE_AFTER_FIRST
+        first = section.integer(key, 0, minimum=0)
         return tuple(index >= first for index in range(count))
     if traits.sparse == SPARSE_BY_STEP:
         step = section.integer("decoder_sparse_step", 1)
@@ -239,6 +265,13 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         experts_key="num_local_experts",
         intermediate_key="intermediate_size",
         prefix="block_sparse_moe",
+    ),
+    "granitemoe_swa": Mixture(
+        base=Decoder(reads_head_dim=False, sinks=("attention_sinks", True)),
+        experts_key="num_local_experts",
+        intermediate_key="intermediate_size",
+        prefix="block_sparse_moe",
+        shared_size_key="shared_intermediate_size",
     ),
     "granitemoeshared": Mixture(
         base=Decoder(reads_head_dim=False, tied=True),
@@ -314,6 +347,7 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
             qk_norm_key="use_qk_norm",
         ),
         sparse=SPARSE_AFTER_FIRST,
+        router_dtype_key="router_dtype",
         correction_bias=("moe_router_enable_expert_bias", False),
         shared_count_key="num_shared_experts",
     ),
@@ -338,6 +372,7 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "MixtralForCausalLM": "mixtral",
     "GraniteMoeForCausalLM": "granitemoe",
     "GraniteMoeSharedForCausalLM": "granitemoeshared",
+    "GraniteMoeSWAForCausalLM": "granitemoe_swa",
     "PhiMoEForCausalLM": "phimoe",
     "OlmoeForCausalLM": "olmoe",
     "Qwen2MoeForCausalLM": "qwen2_moe",
@@ -348,6 +383,8 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
     "Ernie4_5_MoEForCausalLM": "ernie4_5_moe",
     "BailingMoeForCausalLM": "bailing_moe",
+    "BailingMoeV2ForCausalLM": "bailing_moe",
+    "SarvamMoEForCausalLM": "bailing_moe",
     "DeepseekForCausalLM": "deepseek",
 }
 

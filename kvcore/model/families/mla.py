@@ -72,6 +72,9 @@ def read(config: ModelConfig) -> Architecture:
 DIVIDES_SHARED_EXPERTS: Final = ("glm4_moe_lite",)
 """Models whose shared experts the ranks always divide. Source: vllm/model_executor/models/glm4_moe_lite.py (0.32)."""
 
+CORRECTED: Final = ("AXK1", "axk1")
+"""Models whose routing has a bias unless told otherwise. Source: vllm/model_executor/models/AXK1.py (0.32)."""
+
 MOONVIT: Final = {"kimi_k25": ("vt_", "mm_projector"), "kimi_vl": ("", "multi_modal_projector")}
 """Models whose vision tower is MoonViT: what its keys begin with, and what its projector is called."""
 
@@ -161,7 +164,8 @@ def expert_modules(
             top_k=moe.top_k,
         ),
     ]
-    if section.string("topk_method", "") == "noaux_tc":
+    usual = "noaux_tc" if section.model_type in CORRECTED else ""
+    if section.string("topk_method", usual) == "noaux_tc":
         name = f"{prefix}.gate.e_score_correction_bias"
         modules.append(Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
     if moe.shared_intermediate_size:
@@ -200,7 +204,20 @@ def read_pangu(config: ModelConfig) -> Architecture:
     built = read(config)
     if not config.language.boolean("sandwich_norm", False):
         return built
-    more = norms(built.hidden_size, "pre_mlp_layernorm", "post_mlp_layernorm")
+    return with_norms(built, "pre_mlp_layernorm", "post_mlp_layernorm")
+
+
+def read_axk1(config: ModelConfig) -> Architecture:
+    """A.X K1: DeepSeek's layers, with a norm behind the MLP.
+
+    Source: vllm/model_executor/models/AXK1.py (0.32).
+    """
+    return with_norms(read(config), "post_mlp_layernorm")
+
+
+def with_norms(built: Architecture, *names: str) -> Architecture:
+    """The same architecture with more norms in each layer."""
+    more = norms(built.hidden_size, *names)
     distinct = {id(layer): layer for layer in (*built.layers, *built.draft_layers)}
     widened = {key: replace(layer, modules=(*layer.modules, *more)) for key, layer in distinct.items()}
     return replace(
@@ -216,6 +233,7 @@ READERS: Final[Mapping[str, object]] = {
     "DeepseekV32ForCausalLM": read,
     "GlmMoeDsaForCausalLM": read,
     "Glm4MoeLiteForCausalLM": read,
+    "MistralLarge3ForCausalLM": read,
     "KimiK25ForConditionalGeneration": read,
     "KimiVLForConditionalGeneration": read,
     "kimi_vl": read,
@@ -226,6 +244,9 @@ READERS: Final[Mapping[str, object]] = {
     "kimi_k25": read,
     "glm_moe_dsa": read,
     "glm4_moe_lite": read,
+    "AXK1ForCausalLM": read_axk1,
+    "AXK1": read_axk1,
+    "axk1": read_axk1,
     "PanguUltraMoEForCausalLM": read_pangu,
     "pangu_ultra_moe": read_pangu,
 }

@@ -274,4 +274,6 @@ READERS: Final[Mapping[str, object]] = {
     "llama4_text": read_llama4,
     "MiMoV2FlashForCausalLM": read_mimo_v2,
     "mimo_v2_flash": read_mimo_v2,
+    "MiMoV2ForCausalLM": read_mimo_v2,
+    "mimo_v2": read_mimo_v2,
 }

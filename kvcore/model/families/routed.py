@@ -1,0 +1,94 @@
+"""Mixtures with routers of float32 and windows: Trinity, K-EXAONE, Hunyuan 3, Command A with experts, Param-2.
+
+Rows as in `mixture.MIXTURES`. Checked against vLLM's own model classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from kvcore.model.families.decoder import MLP_BIAS, Decoder
+from kvcore.model.families.mixture import (
+    SPARSE_AFTER_DENSE,
+    SPARSE_AFTER_FIRST,
+    SPARSE_BY_TYPES,
+    Mixture,
+    read_mixture,
+)
+
+MIXTURES: Final[Mapping[str, Mixture]] = {
+    "afmoe": Mixture(
+        base=Decoder(
+            qk_norm="per_head",
+            attention_gate="gate_proj",
+            layer_norms=(
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_mlp_layernorm",
+                "post_mlp_layernorm",
+            ),
+        ),
+        sparse=SPARSE_AFTER_DENSE,
+        router_dtype="float32",
+        correction_bias=True,
+        shared_count_key="num_shared_experts",
+    ),
+    "exaone_moe": Mixture(
+        base=Decoder(
+            qkv_bias=("attention_bias", False),
+            out_bias=("attention_bias", False),
+            mlp_bias=MLP_BIAS,
+            qk_norm="per_head",
+        ),
+        sparse=SPARSE_BY_TYPES,
+        correction_bias=True,
+        shared_count_key="num_shared_experts",
+    ),
+    "hy_v3": Mixture(
+        base=Decoder(qk_norm="per_head", qk_norm_key="qk_norm"),
+        intermediate_key="expert_hidden_dim",
+        sparse=SPARSE_AFTER_FIRST,
+        router_dtype="float32",
+        correction_bias=True,
+        shared_count_key="num_shared_experts",
+    ),
+    "cohere2_moe": Mixture(
+        base=Decoder(layer_norms=("input_layernorm",), tied=True),
+        intermediate_key="intermediate_size",
+        dense_key="prefix_dense_intermediate_size",
+        sparse=SPARSE_BY_TYPES,
+        shared_count_key="num_shared_experts",
+        window_extra=1,
+    ),
+    "param2moe": Mixture(
+        base=Decoder(
+            qkv_bias=("use_qkv_bias", False),
+            out_bias=("use_bias", False),
+            qk_norm="per_head",
+            qk_norm_key="use_qk_norm",
+        ),
+        sparse=SPARSE_AFTER_FIRST,
+        router_dtype="float32",
+        correction_bias=("moe_router_enable_expert_bias", True),
+        shared_count_key="num_shared_experts",
+    ),
+}
+"""By model_type."""
+
+ARCHITECTURES: Final[Mapping[str, str]] = {
+    "AfmoeForCausalLM": "afmoe",
+    "ExaoneMoeForCausalLM": "exaone_moe",
+    "ExaoneMoEForCausalLM": "exaone_moe",
+    "HYV3ForCausalLM": "hy_v3",
+    "Cohere2MoeForCausalLM": "cohere2_moe",
+    "Param2MoEForCausalLM": "param2moe",
+}
+
+SECTION_READERS: Final = {name: partial(read_mixture, traits) for name, traits in MIXTURES.items()}
+
+READERS: Final = {
+    **SECTION_READERS,
+    **{name: SECTION_READERS[kind] for name, kind in ARCHITECTURES.items()},
+}
