@@ -77,7 +77,9 @@ class Mixture:
     shared_size_key: str = ""
     """The width of all shared experts together."""
     shared_count_key: str = ""
-    """How many shared experts there are, each as wide as a routed one."""
+    """How many shared experts there are, each as wide as a routed one unless `shared_size_key` says otherwise."""
+    shared_count: int = 0
+    """How many without that key."""
     shared_gate: bool = False
     shared_whole: bool = False
     """Shared experts stay whole when experts are dealt over tensor and data parallel ranks at once."""
@@ -213,11 +215,12 @@ def router_dtype(traits: Mixture, section: Section) -> str:
 
 def shared_size(traits: Mixture, section: Section) -> int:
     """The width of all shared experts of a layer together; 0 without."""
-    if traits.shared_size_key:
-        return section.optional_integer(traits.shared_size_key) or 0
+    size = section.optional_integer(traits.shared_size_key) if traits.shared_size_key else None
     if not traits.shared_count_key:
-        return 0
-    count = section.optional_integer(traits.shared_count_key, maximum=4096) or 0
+        return size or 0
+    count = section.integer(traits.shared_count_key, traits.shared_count, minimum=0, maximum=4096)
+    if size is not None:
+        return size if count else 0
     width = section.optional_integer("moe_shared_expert_intermediate_size")
     return count * (width or section.integer(traits.intermediate_key))
 

@@ -72,7 +72,9 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         sparse=SPARSE_AFTER_FIRST,
         router_dtype="float32",
         correction_bias=("moe_router_enable_expert_bias", True),
+        shared_size_key="moe_shared_expert_intermediate_size",
         shared_count_key="num_shared_experts",
+        shared_count=1,
     ),
 }
 """By model_type."""

@@ -23,6 +23,7 @@ from kvcore.model.families.blocks import (
     column,
     decoder,
     gated_mlp,
+    head,
     norm,
     norms,
     plain_mlp,
@@ -59,7 +60,8 @@ def read(config: ModelConfig) -> Architecture:
         heads=heads,
         layers=tuple(layers[each] for each in which_layers_are_sparse(section, section.layers())),
         intermediate_size=section.integer("intermediate_size"),
-        tied=section.boolean("tie_word_embeddings", False),
+        last=(norm("model.norm", heads.hidden_size), replace(head(section), quantizable=False)),
+        tied=False,
         rotary_tables=tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section)),
         moe=moe,
     )

@@ -1,0 +1,140 @@
+"""Laguna: layers with their own number of heads, a gate on what attention gives, windows beside experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    Parameter,
+)
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    column,
+    decoder,
+    gated_mlp,
+    is_tied,
+    layer_windows,
+    norms,
+    read_heads,
+    replicated,
+)
+
+MOST_EXPERTS: Final = 65_536
+
+
+def read(config: ModelConfig) -> Architecture:
+    """Laguna.
+
+    Source: vllm/model_executor/models/laguna.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    moe = read_moe(section)
+    intermediate = section.integer("intermediate_size")
+    windows = layer_windows(section) if section.has("layer_types") else (None,) * section.layers()
+    kinds = tuple(zip(heads_by_layer(section, heads), windows, sparse_layers(section), strict=True))
+    bodies = {
+        True: expert_modules(heads.hidden_size, moe),
+        False: gated_mlp(heads.hidden_size, intermediate),
+    }
+    layers = {
+        kind: Layer(
+            modules=(*gated_attention(section, kind[0], is_sliding=kind[1] is not None), *bodies[kind[2]]),
+            caches=(cache_of(kind[0], kind[1]),),
+        )
+        for kind in set(kinds)
+    }
+    return decoder(
+        config,
+        section,
+        family="laguna",
+        heads=heads,
+        layers=tuple(layers[kind] for kind in kinds),
+        intermediate_size=intermediate,
+        tied=is_tied(config, section, False),
+        moe=moe,
+    )
+
+
+def heads_by_layer(section: Section, heads: Heads) -> tuple[Heads, ...]:
+    """The attention geometry of each layer: its own number of heads, the same KV heads."""
+    count = section.layers()
+    own = section.integers("num_attention_heads_per_layer", minimum=1)
+    if own is None:
+        return (heads,) * count
+    if len(own) < count:
+        raise section.contradicting("num_attention_heads_per_layer", f"{len(own)} entries for {count} layers")
+    if any(number % heads.num_kv_heads for number in own):
+        raise section.contradicting(
+            "num_attention_heads_per_layer", f"not all are divisible by {heads.num_kv_heads} KV heads"
+        )
+    return tuple(replace(heads, num_heads=number) for number in own[:count])
+
+
+def sparse_layers(section: Section) -> tuple[bool, ...]:
+    """Whether each layer has experts; without a list all but the first have."""
+    count = section.layers()
+    kinds = section.strings("mlp_layer_types")
+    if kinds is None:
+        return tuple(index > 0 for index in range(count))
+    if len(kinds) < count:
+        raise section.contradicting("mlp_layer_types", f"{len(kinds)} entries for {count} layers")
+    return tuple(kind == "sparse" for kind in kinds[:count])
+
+
+def gated_attention(section: Section, heads: Heads, *, is_sliding: bool) -> tuple[Module, ...]:
+    """Projections, norms, the gate and, in sliding layers of some models, one sink a head."""
+    bias = section.boolean("attention_bias", False)
+    modules: list[Module] = [
+        *attention(heads, qkv_bias=bias, out_bias=bias),
+        *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+        *norms(heads.hidden_size, "input_layernorm", "post_attention_layernorm"),
+    ]
+    gating = section.get("gating")
+    if gating:
+        is_per_head = gating is True or gating == "per-head"
+        width = heads.num_heads * (1 if is_per_head else heads.head_dim)
+        modules.append(column("self_attn.g_proj", heads.hidden_size, width))
+    if is_sliding and section.boolean("swa_attention_sink_enabled", False):
+        modules.append(Parameter(name="self_attn.sink", sharded=heads.num_heads))
+    return tuple(modules)
+
+
+def read_moe(section: Section) -> MixtureOfExperts:
+    """The routed experts and the shared one."""
+    return MixtureOfExperts(
+        num_experts=section.integer("num_experts", maximum=MOST_EXPERTS),
+        top_k=section.integer("num_experts_per_tok", maximum=MOST_EXPERTS),
+        moe_intermediate_size=section.integer("moe_intermediate_size"),
+        shared_intermediate_size=section.integer("shared_expert_intermediate_size", minimum=0),
+    )
+
+
+def expert_modules(hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
+    """Router, routing bias, routed experts and the shared one."""
+    shared = moe.shared_intermediate_size
+    return (
+        replicated("mlp.gate", hidden, moe.num_experts, quantizable=False),
+        Parameter(name="mlp.experts.e_score_correction_bias", replicated=moe.num_experts, dtype="float32"),
+        Experts(
+            name="mlp.experts",
+            num_experts=moe.num_experts,
+            hidden_size=hidden,
+            intermediate_size=moe.moe_intermediate_size,
+            top_k=moe.top_k,
+        ),
+        *(gated_mlp(hidden, shared, "mlp.shared_expert") if shared else ()),
+    )
+
+
+READERS: Final[Mapping[str, object]] = {"LagunaForCausalLM": read, "laguna": read}
