@@ -27,6 +27,7 @@ from kvcore.model.families.blocks import (
     norms,
     read_heads,
     replicated,
+    with_kv_heads,
 )
 
 MOST_EXPERTS: Final = 65_536
@@ -74,11 +75,9 @@ def heads_by_layer(section: Section, heads: Heads) -> tuple[Heads, ...]:
         return (heads,) * count
     if len(own) < count:
         raise section.contradicting("num_attention_heads_per_layer", f"{len(own)} entries for {count} layers")
-    if any(number % heads.num_kv_heads for number in own):
-        raise section.contradicting(
-            "num_attention_heads_per_layer", f"not all are divisible by {heads.num_kv_heads} KV heads"
-        )
-    return tuple(replace(heads, num_heads=number) for number in own[:count])
+    return tuple(
+        with_kv_heads(section, replace(heads, num_heads=number), heads.num_kv_heads) for number in own[:count]
+    )
 
 
 def sparse_layers(section: Section) -> tuple[bool, ...]:
