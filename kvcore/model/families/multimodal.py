@@ -10,7 +10,7 @@ from typing import Final
 from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Module, RotaryTable, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import decoder, gpt, mistral4, mixture, vision
+from kvcore.model.families import decoder, gemma, gpt, mistral4, mixture, vision
 from kvcore.model.families.blocks import norm, replicated
 
 
@@ -33,6 +33,7 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
     "qwen2_5_vl_text": decoder.SECTION_READERS["qwen2"],
     "qwen2_5_omni_text": decoder.SECTION_READERS["qwen2"],
     "qwen3_omni_moe_text": mixture.SECTION_READERS["qwen3_moe"],
+    "qwen3_asr_text": decoder.SECTION_READERS["qwen3"],
     "qwen3_vl_text": decoder.SECTION_READERS["qwen3"],
     "qwen3_vl_moe_text": mixture.SECTION_READERS["qwen3_moe"],
     "exaone4_5_text": decoder.SECTION_READERS["exaone4"],
@@ -41,6 +42,7 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
     "paddleocr_vl": decoder.SECTION_READERS["ernie4_5"],
     "paddleocr_vl_text": decoder.SECTION_READERS["ernie4_5"],
     "aria_text": mixture.SECTION_READERS["aria_text"],
+    "gemma2": lambda config, section: gemma.read_gemma2(config),
     "opt": lambda config, section: gpt.read_opt(config),
     "isaac": read_isaac_text,
     "Keye": decoder.SECTION_READERS["qwen3"],

@@ -1,0 +1,116 @@
+"""Gemma 3n: residual streams and low-rank residuals beside attention; its encoders are named as not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Layer,
+    Module,
+    Parameter,
+)
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    cache_of,
+    column,
+    decoder,
+    embedding,
+    gated_mlp,
+    norm,
+    norms,
+    read_heads,
+    replicated,
+    row,
+)
+from kvcore.model.families.gemma import FOUR_NORMS, SLIDING, layer_kinds, per_layer_inputs, query_or_qkv
+
+GEMMA3N_PATTERN: Final = 5
+
+
+def read_gemma3n(config: ModelConfig) -> Architecture:
+    """Gemma 3n: four residual streams (AltUp), low-rank residuals (Laurel), per-layer inputs, shared caches.
+
+    Source: vllm/model_executor/models/gemma3n.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    kinds = layer_kinds(section, GEMMA3N_PATTERN)
+    shared_from = len(kinds) - section.integer("num_kv_shared_layers", 0, minimum=0)
+    widths = section.get("intermediate_size")
+    sizes = section.integers("intermediate_size") if isinstance(widths, list | tuple) else None
+    window = section.integer("sliding_window")
+    layers: dict[tuple[str, bool, int], Layer] = {}
+    order = []
+    for index, kind in enumerate(kinds):
+        size = sizes[index] if sizes and index < len(sizes) else section.integer("intermediate_size")
+        key = (kind, index >= shared_from, size)
+        if key not in layers:
+            caches = () if key[1] else (cache_of(heads, window if kind == SLIDING else None),)
+            layers[key] = Layer(
+                modules=gemma3n_modules(section, heads, size, is_shared=key[1]), caches=caches
+            )
+        order.append(layers[key])
+    hidden, streams = heads.hidden_size, section.integer("altup_num_inputs")
+    inputs = section.integer("hidden_size_per_layer_input")
+    merges = [
+        column(f"model.altup_{side}.{index}", hidden, hidden)
+        for side in ("projections", "unembed_projections")
+        for index in range(1, streams)
+    ]
+    return replace(
+        decoder(
+            config,
+            section,
+            family="gemma",
+            heads=heads,
+            layers=tuple(order),
+            intermediate_size=max(sizes) if sizes else section.integer("intermediate_size"),
+            first=(embedding(section), *per_layer_inputs(section, hidden, inputs, len(kinds)), *merges),
+            tied=True,
+            layer_prefix="model.language_model.layers",
+            is_multimodal=config.root.optional_section("vision_config") is not None,
+        ),
+        uncounted=towers(config),
+    )
+
+
+def gemma3n_modules(
+    section: Section, heads: Heads, intermediate_size: int, *, is_shared: bool
+) -> tuple[Module, ...]:
+    """The modules of one Gemma 3n layer."""
+    hidden, streams = heads.hidden_size, section.integer("altup_num_inputs")
+    inputs, rank = section.integer("hidden_size_per_layer_input"), section.integer("laurel_rank")
+    return (
+        *query_or_qkv(section, heads, is_shared=is_shared),
+        *gated_mlp(hidden, intermediate_size),
+        *norms(hidden, *FOUR_NORMS),
+        replicated("altup.correction_coefs", streams, streams),
+        replicated("altup.prediction_coefs", streams, streams**2),
+        replicated("altup.modality_router", hidden, streams),
+        norm("altup.router_norm", hidden),
+        Parameter(name="altup.correct_output_scale", replicated=hidden, dtype="float32"),
+        column("laurel.linear_left", hidden, rank),
+        row("laurel.linear_right", rank, hidden),
+        norm("laurel.post_laurel_norm", hidden),
+        replicated("per_layer_input_gate", hidden, inputs),
+        replicated("per_layer_projection", inputs, hidden),
+        norm("post_per_layer_input_norm", hidden),
+    )
+
+
+def towers(config: ModelConfig) -> tuple[str, ...]:
+    """The encoders of a multimodal checkpoint that this reader does not count."""
+    named = (("vision_config", "vision tower"), ("audio_config", "audio tower"))
+    return tuple(name for key, name in named if config.root.optional_section(key) is not None)
+
+
+READERS: Final[Mapping[str, object]] = {
+    "Gemma3nForConditionalGeneration": read_gemma3n,
+    "Gemma3nForCausalLM": read_gemma3n,
+    "gemma3n": read_gemma3n,
+    "gemma3n_text": read_gemma3n,
+}
