@@ -19,12 +19,15 @@ VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl",
 
 AUDIO_PARTS: Final = (
     "audio_tower.",
+    "audio_encoder.",
+    "encoder.",
     "embed_audio.",
     "apm.",
     "audio_projection_layer.",
     "embed_tokens_extend.",
 )
-"""Source: vllm/model_executor/models/gemma4_mm.py, qwen2_5_omni_thinker.py, minicpmo.py, phi4mm.py (0.32.0)."""
+"""Source: vllm/model_executor/models/gemma4_mm.py, qwen2_5_omni_thinker.py, minicpmo.py,
+phi4mm.py, midashenglm.py, granite_speech.py (0.32.0)."""
 
 
 def takes_images_or_video(architecture: Architecture, scenario: Scenario) -> bool:
@@ -58,11 +61,14 @@ def loaded_architecture(architecture: Architecture, scenario: Scenario, version:
 
 @lru_cache(maxsize=1024)
 def with_encoders(architecture: Architecture, sees: bool, hears: bool) -> Architecture:
-    """The language model with one encoder or none; the same object for the same architecture."""
-    is_deaf = architecture.vision is not None or not any(
+    """The language model with one encoder or none; the same object for the same architecture.
+
+    A model that only hears has a projector for sound, whatever it is called.
+    """
+    also_sees = architecture.vision is not None or not any(
         m.name.startswith(AUDIO_PARTS) for m in architecture.every
     )
     kept = (
-        m for m in architecture.every if (sees if is_deaf and not m.name.startswith(AUDIO_PARTS) else hears)
+        m for m in architecture.every if (sees if also_sees and not m.name.startswith(AUDIO_PARTS) else hears)
     )
     return replace(architecture, every=tuple(kept))
