@@ -43,5 +43,6 @@ def test_a_model_that_only_sees_keeps_everything_without_sound() -> None:
 def test_a_model_that_sees_and_hears_is_parted_in_two(name: str) -> None:
     architecture = read(name)
     seeing, hearing = (with_encoders(architecture, *kinds).every for kinds in ((True, False), (False, True)))
-    assert seeing and hearing
+    assert seeing
+    assert hearing
     assert len(seeing) + len(hearing) == len(architecture.every)
