@@ -8,7 +8,7 @@ from kvcore.cache.spec import FULL_KINDS
 from kvcore.engine.partition import stage_layers
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Experts, Module, VocabEmbedding
-from kvcore.model.cache_state import CompressedLatent, LatentWindow, SparseIndexer
+from kvcore.model.cache_state import BlockIndexer, CompressedLatent, LatentWindow, SparseIndexer
 from kvcore.plan import Plan
 from kvcore.units import GB
 
@@ -79,7 +79,7 @@ def _read(rank: Rank, module: Module, name: str) -> float:
 def _read_kv_bytes_per_token(plan: Plan) -> float:
     """Of layers that read their whole cache in every step: not of windows, states, and what an indexer picks from."""
     caches = {type(cache) for layer in plan.architecture.layers for cache in layer.caches}
-    if caches & {SparseIndexer, CompressedLatent, LatentWindow}:
+    if caches & {SparseIndexer, BlockIndexer, CompressedLatent, LatentWindow}:
         return 0.0
     return sum(
         spec.layers * spec.page_size_bytes / spec.block_size

@@ -15,6 +15,7 @@ from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import Architecture, Layer
 from kvcore.model.cache_state import (
+    BlockIndexer,
     CacheState,
     ChunkedLocal,
     CompressedLatent,
@@ -294,6 +295,9 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             if at.plain_indexer:
                 size = state.index_head_dim * kv_format(at.dtype).key_bits // 8
             return _latent(size, at.block_size * size, "uint8", at)
+        case BlockIndexer():
+            page = at.block_size * 2 * state.index_head_dim
+            return _latent(state.index_head_dim, page, "bfloat16", at)
         case CompressedLatent():
             states = at.block_size // state.tokens_per_state
             page = round_up(states * state.state_bytes, state.page_alignment)

@@ -12,6 +12,7 @@ from kvcore.engine.versions import BackendRow, Switches, backend_rows
 from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import (
+    BlockIndexer,
     CompressedLatent,
     FullAttention,
     LatentWindow,
@@ -59,10 +60,12 @@ def backend_to_ask_for(architecture: Architecture) -> str | None:
 
 @lru_cache(maxsize=4096)
 def attention_kind(architecture: Architecture) -> str:
-    """mla, sparse, compressed, prefix or plain: what the backend table asks of a model."""
+    """mla, sparse, blocks, compressed, prefix or plain: what the backend table asks of a model."""
     kinds = {type(cache) for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
     if kinds & {CompressedLatent, LatentWindow}:
         return "compressed"
+    if BlockIndexer in kinds:
+        return "blocks"
     if SparseIndexer in kinds:
         return "sparse"
     if architecture.is_mla:

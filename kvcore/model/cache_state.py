@@ -54,6 +54,16 @@ class SparseIndexer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BlockIndexer:
+    """The keys by which attention picks whole blocks (MiniMax M3), beside the `FullAttention` of the same layer.
+
+    Sixteen bits an element, whatever the dtype of the cache; one head, on every tensor parallel rank.
+    """
+
+    index_head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StateShape:
     """One recurrent state tensor: the product of `replicated` sizes and of `sharded` sizes divided by TP.
 
@@ -128,6 +138,7 @@ CacheState: TypeAlias = (
     | ChunkedLocal
     | Mla
     | SparseIndexer
+    | BlockIndexer
     | RecurrentState
     | CrossAttention
     | CompressedLatent

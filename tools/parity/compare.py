@@ -34,6 +34,7 @@ ASPECTS = ("weights", "draft", "adapters", "blocks", "tokens", "concurrency", "d
 DEFAULTS = ("block_size", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization")
 KINDS = {
     "FullAttentionSpec": "full_attention",
+    "SinkFullAttentionSpec": "full_attention",
     "SlidingWindowSpec": "sliding_window",
     "ChunkedLocalAttentionSpec": "chunked_local_attention",
     "MLAAttentionSpec": "mla_attention",

@@ -18,6 +18,7 @@ from kvcore.errors import CatalogueError, ModelError, shorten
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import (
+    bailing_hybrid,
     chatglm,
     clip,
     dbrx,
@@ -43,6 +44,7 @@ from kvcore.model.families import (
     minicpm,
     minicpmv4_6,
     minimax,
+    minimax_m3,
     mistral4,
     mixture,
     mla,
@@ -53,6 +55,7 @@ from kvcore.model.families import (
     nemotron_nas,
     nemotron_vl,
     omni,
+    pangu,
     phi3v,
     phi4mm,
     pictures,
@@ -95,6 +98,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     zamba2,
     whisper,
     minimax,
+    minimax_m3,
     lfm2,
     step,
     hunyuan,
@@ -106,6 +110,8 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     routed,
     laguna,
     sarvam,
+    bailing_hybrid,
+    pangu,
     step3,
     internvl,
     omni,

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    Parameter,
+    VocabEmbedding,
+)
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import Heads, decoder, gated_mlp, norm, norms, replicated, row
@@ -79,6 +87,32 @@ def read_longcat(config: ModelConfig) -> Architecture:
         loading=(absorbed(latent),),
     )
     return replace(built, is_mla=True, draft_layers=(draft,), draft_prefix="model.mtp.layers", draft_steps=1)
+
+
+def read_longcat_ngram(config: ModelConfig) -> Architecture:
+    """LongCat-Flash-Lite: LongCat-Flash behind embeddings of the last few tokens together.
+
+    Each embedder's table is two rows longer than the one before; all lie in one, divided like the vocabulary.
+
+    Source: vllm/model_executor/models/longcat_flash_ngram.py:NgramEmbedding (0.32).
+    """
+    built = read_longcat(config)
+    section = config.language
+    ratio = section.optional_integer("ngram_vocab_size_ratio", maximum=MOST_EXPERTS)
+    if not ratio:
+        return built
+    parts = section.integer("emb_split_num", maximum=1024)
+    reach = section.integer("emb_neighbor_num", minimum=2, maximum=64)
+    embedders = parts * (reach - 1)
+    width = built.hidden_size // embedders
+    rows = embedders * (ratio * built.vocab_size) + embedders**2
+    tables: tuple[Module, ...] = (
+        VocabEmbedding(name="model.ngram_embeddings.oe_embedder", num_embeddings=rows, embedding_dim=width),
+        Parameter(
+            name="model.ngram_embeddings.oe_projection", replicated=embedders * width * built.hidden_size
+        ),
+    )
+    return replace(built, first=(*built.first, *tables))
 
 
 def read_minicpm3(config: ModelConfig) -> Architecture:
@@ -156,6 +190,7 @@ def minicpm3_attention(latent: Latent) -> tuple[Module, ...]:
 READERS: Final[Mapping[str, object]] = {
     "LongcatFlashForCausalLM": read_longcat,
     "longcat_flash": read_longcat,
+    "LongcatFlashNgramForCausalLM": read_longcat_ngram,
     "MiniCPM3ForCausalLM": read_minicpm3,
     "minicpm3": read_minicpm3,
 }

@@ -197,6 +197,5 @@ def latent_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tupl
 
 READERS: Final[Mapping[str, object]] = {
     "NemotronHForCausalLM": read_nemotron_h,
-    "NemotronHPuzzleForCausalLM": read_nemotron_h,
     "nemotron_h": read_nemotron_h,
 }

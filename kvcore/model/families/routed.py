@@ -62,6 +62,15 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         shared_count_key="num_shared_experts",
         window_extra=1,
     ),
+    "flex_olmo": Mixture(
+        base=Decoder(
+            qkv_bias=("attention_bias", False),
+            out_bias=("attention_bias", False),
+            qk_norm="whole",
+            layer_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+        ),
+        intermediate_key="intermediate_size",
+    ),
     "param2moe": Mixture(
         base=Decoder(
             qkv_bias=("use_qkv_bias", False),
@@ -85,6 +94,7 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "ExaoneMoEForCausalLM": "exaone_moe",
     "HYV3ForCausalLM": "hy_v3",
     "Cohere2MoeForCausalLM": "cohere2_moe",
+    "FlexOlmoForCausalLM": "flex_olmo",
     "Param2MoEForCausalLM": "param2moe",
 }
 

@@ -1,0 +1,137 @@
+"""openPangu with ordinary attention beside experts: keys and values of a few fixed tokens are parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    Output,
+    Parameter,
+    RotaryTable,
+    Split,
+)
+from kvcore.model.cache_state import FullAttention
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    decoder,
+    gated_mlp,
+    is_tied,
+    norm,
+    norms,
+    replicated,
+    row,
+)
+from kvcore.model.families.mla import read_moe
+
+NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+SANDWICH: Final = ("pre_mlp_layernorm", "post_mlp_layernorm")
+
+
+def read(config: ModelConfig) -> Architecture:
+    """openPangu Pro MoE, second generation.
+
+    Source: vllm/model_executor/models/openpangu.py:OpenPanguSinkAttention, OpenPanguMoE (0.32).
+    """
+    section = config.language
+    heads = read_wide_heads(section)
+    hidden = heads.hidden_size
+    moe = read_moe(section)
+    if moe is None:
+        raise section.missing("n_routed_experts")
+    names = (*NORMS, *SANDWICH) if section.boolean("sandwich_norm", False) else NORMS
+    common = (*sink_attention(section, heads), *norms(hidden, *names))
+    intermediate = section.integer("intermediate_size")
+    cache = FullAttention(
+        num_kv_heads=heads.num_kv_heads,
+        head_size=heads.head_dim,
+        head_size_v=section.integer("v_channels"),
+    )
+    bodies = {True: expert_modules(section, hidden, moe), False: gated_mlp(hidden, intermediate)}
+    layers = {sparse: Layer(modules=(*common, *body), caches=(cache,)) for sparse, body in bodies.items()}
+    dense = section.integer("first_k_dense_replace", 0, minimum=0)
+    positions = section.integer("max_position_embeddings", 8192)
+    return decoder(
+        config,
+        section,
+        family="pangu",
+        heads=heads,
+        layers=tuple(layers[index >= dense] for index in range(section.layers())),
+        intermediate_size=intermediate,
+        tied=is_tied(config, section, False),
+        rotary_tables=(
+            RotaryTable(max_positions=positions, rotary_dim=section.integer("qk_rope_dim"), is_plain=True),
+        ),
+        moe=moe,
+    )
+
+
+def read_wide_heads(section: Section) -> Heads:
+    """Heads whose queries and keys have a rotated part beside one that is not."""
+    heads = section.integer("num_attention_heads")
+    return Heads(
+        hidden_size=section.integer("hidden_size"),
+        num_heads=heads,
+        num_kv_heads=section.integer("num_key_value_heads", heads),
+        head_dim=section.integer("qk_nope_dim") + section.integer("qk_rope_dim"),
+    )
+
+
+def sink_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
+    """Projections, the norm of keys, and the keys and values of the fixed tokens."""
+    values, sinks = section.integer("v_channels"), section.integer("param_sink_number", 0, minimum=0)
+    out_bias = section.boolean("attention_bias", section.boolean("bias", False))
+    kv = heads.num_kv_heads
+    sink = tuple(
+        Parameter(name=f"self_attn.param_sink_{name}", sharded=kv, replicated=sinks * width)
+        for name, width in (("key", heads.head_dim), ("value", values))
+    )
+    return (
+        Linear(
+            name="self_attn.qkv_proj",
+            in_features=heads.hidden_size,
+            outputs=(
+                Output(units=heads.num_heads, width=heads.head_dim),
+                Output(units=kv, width=heads.head_dim),
+                Output(units=kv, width=values),
+            ),
+            split=Split.COLUMN,
+            bias=section.boolean("qkv_bias", out_bias),
+            parts=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        ),
+        row("self_attn.o_proj", heads.num_heads * values, heads.hidden_size, bias=out_bias),
+        norm("self_attn.k_layernorm", heads.head_dim),
+        *(sink if sinks else ()),
+    )
+
+
+def expert_modules(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
+    """Router, routing bias, routed and shared experts."""
+    modules: list[Module] = [
+        replicated("mlp.gate", hidden, moe.num_experts, quantizable=False),
+        Experts(
+            name="mlp.experts",
+            num_experts=moe.num_experts,
+            hidden_size=hidden,
+            intermediate_size=moe.moe_intermediate_size,
+            top_k=moe.top_k,
+        ),
+    ]
+    if section.boolean("router_enable_expert_bias", False):
+        name = "mlp.gate.e_score_correction_bias"
+        modules.append(Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
+    if moe.shared_intermediate_size:
+        modules += gated_mlp(
+            hidden, moe.shared_intermediate_size, "mlp.shared_experts", whole_beside_expert_ranks=True
+        )
+    return tuple(modules)
+
+
+READERS: Final[Mapping[str, object]] = {"PanguProMoEV2ForCausalLM": read}
