@@ -4,7 +4,7 @@ import streamlit as st
 
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
-from kvcore.errors import KvPlannerError
+from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.present import bar, charts, explain, overrides, summary
 from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state, undo
 from pages.ui.fold import fold
@@ -16,6 +16,8 @@ plan = state.planned()
 notes.repairs(t)
 if isinstance(plan, KvPlannerError):
     notes.refusal(plan, t)
+    if isinstance(plan, EngineRefusalError):
+        notes.accepted(state.scenario(), plan, t)
     notes.setting_chips(state.scenario(), t)
     undo.offer(t)
     st.stop()

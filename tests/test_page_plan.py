@@ -551,3 +551,18 @@ def test_what_is_shared_names_release_and_share_of_the_card(form: str) -> None:
     assert f"engine_version={newest}" in shared
     assert f"gpu_memory_utilization={switches_of(newest).gpu_memory_utilization}" in shared
     assert "engine_version" not in params(app)
+
+
+class TestRefusals:
+    def test_a_card_that_has_no_kernel_is_answered_with_what_has(self) -> None:
+        """fp8 weights on a T4: from 0.14 on; one click, and the way back."""
+        app = open_app({
+            "model": "meta-llama/Llama-3.1-8B-Instruct", "accelerator": "L4-24GB", "engine_version": "0.13.0",
+            "quantization": "fp8", "max_model_len": "4096",
+        })  # fmt: skip
+        cards = app.selectbox(key="accelerator")
+        app = checked(cards.select(next(card for card in cards.options if "T4" in card)).run())
+        assert "Minimum capability: 80. Current capability: 75." in seen(app)
+        app = checked(app.button(key="accepted.engine_version").click().run())
+        assert params(app)["engine_version"] == "0.14.0"
+        assert "Requests at once" in metrics(app)

@@ -12,9 +12,11 @@ import streamlit as st
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, fix_pairs
-from kvcore.errors import KvPlannerError, Notice
+from kvcore.advice.refusals import refusal_fixes
+from kvcore.errors import EngineRefusalError, KvPlannerError, Notice
 from kvcore.plan import Plan
 from kvcore.present import summary
+from kvcore.present.refusal import accepted_label
 from kvcore.present.settings import settings_in_force
 from kvcore.present.summary import Outcome, Sentence
 from kvcore.present.text import Language, Words
@@ -127,6 +129,23 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
                 key=f"fix_pair.{number}",
                 on_click=undo.change,
                 args=(pair.changes,),
+            )
+
+
+def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> None:
+    """Single changes with which the engine takes it, each one button and one step back."""
+    found = refusal_fixes(scenario, refused)
+    if not found:
+        return
+    with st.container(horizontal=True, key="accepted", gap="small", vertical_alignment="center"):
+        st.caption(t("One change with which the engine takes it:"), width="content")
+        for one in found:
+            fix = Fix(field=one.field, value=str(one.value), plan=one.plan)
+            st.button(
+                f"{accepted_label(one, t)} → {summary.fix_result(fix, t)}",
+                key=f"accepted.{one.field}",
+                on_click=undo.change,
+                args=(((one.field, one.value),),),
             )
 
 
