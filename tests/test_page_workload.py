@@ -56,14 +56,14 @@ def test_empty_page_asks_and_says_what_happens_to_a_log(locale: str, words: str)
 @pytest.mark.parametrize(
     ("locale", "sentence"),
     [
-        ("en-US", "99 % of the requests need 1,690 tokens: at max_model_len 1,792 this deployment holds 91.4 of that "
+        ("en-US", "99 % of the requests need 1,690 tokens: at max_model_len 1,792 this deployment holds 91.43 of that "
                   "length at once; your 8,192 holds 20"),
-        ("zh-CN", "99% 的请求不超过 1,690 token：max_model_len 设为 1,792 时，本部署可同时容纳 91.4 个该长度的请求；"
+        ("zh-CN", "99% 的请求不超过 1,690 token：max_model_len 设为 1,792 时，本部署可同时容纳 91.43 个该长度的请求；"
                   "您现在的 8,192 只能容纳 20 个"),
     ],
 )  # fmt: skip
 def test_the_sentence_of_the_sample(locale: str, sentence: str) -> None:
-    """163,840 tokens are 10,240 blocks of 16; 1,792 tokens take 112: 91.4."""
+    """163,840 tokens are 10,240 blocks of 16; 1,792 tokens take 112: 91.43."""
     app = press(open_workload(locale, **WORKED), SAMPLE)
     assert app.success[0].value == sentence
     assert len(figures(app)) == 1

@@ -39,7 +39,7 @@ def cell(card: str, gpus: int, requests: float, verdict: Verdict = Verdict.FITS)
 @pytest.mark.parametrize(
     ("found", "word"),
     [
-        (cell("H100-80GB", 1, 12.34), "12.3"),
+        (cell("H100-80GB", 1, 12.34), "12.34"),
         (cell("H100-80GB", 1, 1.2, Verdict.TIGHT), "1.2 tight"),
         (cell("H100-80GB", 1, 0.5, Verdict.CONTEXT_TOO_LONG), "too short"),
         (cell("H100-80GB", 1, 0, Verdict.NO_KV_MEMORY), "too big"),

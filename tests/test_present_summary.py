@@ -121,7 +121,7 @@ def test_max_num_seqs_bounds_the_requests_that_run_at_once() -> None:
     assert plan.cache.max_concurrency > 100
     text = summary.verdict_sentence(plan, EN).text
     assert text.startswith("Fits: 16 concurrent requests of 512 tokens per replica (max_num_seqs)")
-    assert f"would hold {int(plan.cache.max_concurrency)}," in text
+    assert f"would hold {plan.cache.max_concurrency:.2f}," in text
     card = cards(plan)["Requests at once"]
     assert card.value == "16"
     assert card.note.startswith("per replica, by max_num_seqs; the KV cache holds ")

@@ -7,13 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import MESSAGES, Notice
-from kvcore.present.text import Language, concurrency_text, gib_text, words
+from kvcore.present.text import Language, concurrency_text, gib_text, whole_requests_text, words
 from kvcore.units import GIB, MIB
 
 
-@given(st.floats(0.005, 1e6))
-def test_a_concurrency_is_never_rounded_up(value: float) -> None:
-    assert float(concurrency_text(value).replace(",", "")) <= value + 1e-8
+@given(st.floats(1, 1e6))
+def test_a_concurrency_is_rounded_as_the_engine_prints_it(value: float) -> None:
+    assert float(concurrency_text(value).replace(",", "")) == float(f"{value:.2f}")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(6.9167, "6.92"), (22.398, "22.4"), (105.375, "105.38"), (20.0, "20")]
+)
+def test_a_concurrency(value: float, text: str) -> None:
+    assert concurrency_text(value) == text
+
+
+@given(st.floats(0.005, 1, exclude_max=True))
+def test_a_concurrency_below_one_never_reads_one(value: float) -> None:
+    assert float(concurrency_text(value)) <= value + 1e-8
+
+
+@given(st.floats(1, 1e6) | st.integers(1, 1000).map(lambda whole: whole - 0.004))
+def test_a_sentence_never_promises_a_whole_request_too_many(value: float) -> None:
+    assert int(float(whole_requests_text(value).replace(",", ""))) <= value
 
 
 @pytest.mark.parametrize(

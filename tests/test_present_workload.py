@@ -59,9 +59,9 @@ class TestSentence:
     @pytest.mark.parametrize(
         ("now", "outcome", "text"),
         [
-            (8192, Outcome.FITS, "at max_model_len 1,792 this deployment holds 91.4 of that length at once; "
+            (8192, Outcome.FITS, "at max_model_len 1,792 this deployment holds 91.43 of that length at once; "
                                  "your 8,192 holds 20"),
-            (1792, Outcome.FITS, "your 1,792 is right, and holds 91.4 of that length at once"),
+            (1792, Outcome.FITS, "your 1,792 is right, and holds 91.43 of that length at once"),
             (1709, Outcome.FITS, "your 1,709 is enough"),
             (1612, Outcome.CAUTION, "your 1,612 leaves 25 % of them out"),
             (50_000, Outcome.CAUTION, "with your 50,000 it does not start"),
@@ -168,11 +168,16 @@ class TestPanels:
         assert figures[3].note == "answers half written: 974 tokens each"
 
     def test_turns(self) -> None:
-        """500 + 2 × 500 = 1,500 tokens take 94 blocks: 108.9 at once."""
+        """500 + 2 × 500 = 1,500 tokens take 94 blocks: 108.94 at once."""
         chat = Conversation(system_tokens=500, user_tokens=100, answer_tokens=400)
         choice = limit_choice(present_plans.rule_of_thumb().scenario, SERVICE, 2048)
         rows = turn_rows(chat, choice, (2, 8), EN)
-        assert (rows[0].taken, rows[0].new, rows[0].requests, rows[0].fits) == ("1,500", "100", "108", "fits")
+        assert (rows[0].taken, rows[0].new, rows[0].requests, rows[0].fits) == (
+            "1,500",
+            "100",
+            "108.94",
+            "fits",
+        )
         assert (rows[1].taken, rows[1].requests, rows[1].fits) == ("4,500", "—", "beyond the limit")
         assert "Up to turn 3" in conversation_sentence(chat, 2048, EN)
 
@@ -180,7 +185,7 @@ class TestPanels:
         found = prefix_sharing(present_plans.rule_of_thumb(), 500, 1000)
         assert found is not None
         assert prefix_sentence(found, EN) == (
-            "31 blocks are kept once instead of in every request: 162 requests at once become 319."
+            "31 blocks are kept once instead of in every request: 162.54 requests at once become 319.03."
         )
 
     @pytest.mark.parametrize("t", [EN, ZH])

@@ -13,7 +13,7 @@ from kvcore.evidence.calibration import given_fields
 from kvcore.plan import Plan, Verdict
 from kvcore.present.explain import Figures, bytes_per_token_in_all
 from kvcore.present.settings import settings_in_force
-from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text
+from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests_text
 from kvcore.quantity import Quantity
 
 
@@ -80,7 +80,7 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
     """Whether it fits, how many requests, and by how much: one sentence with a signed number."""
     spare = gib_text(spare_bytes(plan), signed=True)
     tokens = count(plan.resolved.max_model_len)
-    requests = concurrency_text(plan.cache.max_concurrency) if plan.cache is not None else DASH
+    requests = whole_requests_text(plan.cache.max_concurrency) if plan.cache is not None else DASH
     seats = waiting_seats(plan)
     match plan.verdict:
         case Verdict.FITS if not any(plan.specs):
@@ -265,7 +265,7 @@ def fix_result(fix: Fix, t: Words) -> str:
     """What comes of it."""
     if fix.plan.cache is None:
         return ""
-    requests = concurrency_text(requests_at_once(fix.plan))
+    requests = whole_requests_text(requests_at_once(fix.plan))
     if fix.verdict is Verdict.TIGHT:
         return t("tight, {requests} at once", requests=requests)
     return t("{requests} at once", requests=requests)

@@ -61,4 +61,4 @@ def _word(cell: Cell) -> str:
         return "refused"
     if not cell.starts:
         return _WORDS[cell.verdict]
-    return f"{cell.max_concurrency:,.1f}" + (" tight" if cell.verdict is Verdict.TIGHT else "")
+    return f"{cell.max_concurrency:,.2f}" + (" tight" if cell.verdict is Verdict.TIGHT else "")

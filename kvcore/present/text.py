@@ -203,18 +203,29 @@ def kib_text(size_bytes: float) -> str:
 
 
 def concurrency_text(value: float) -> str:
-    """A concurrency, rounded down: never promises a request more than there is.
+    """A concurrency as the engine rounds it, to the nearest hundredth; below one, where it does not start, down.
+
+    Source: vllm/v1/core/kv_cache_utils.py:update_kv_cache_capacity (0.32.0).
 
     Example:
-        >>> concurrency_text(20.0), concurrency_text(3.749), concurrency_text(105.37), concurrency_text(0.62)
-        ('20', '3.74', '105', '0.62')
+        >>> concurrency_text(20.0), concurrency_text(3.749), concurrency_text(105.371), concurrency_text(0.998)
+        ('20', '3.75', '105.37', '0.99')
     """
     if math.isinf(value):
         return "∞"
-    digits = 2 if value < 10 else 1 if value < 100 else 0
-    floored = math.floor(value * 10**digits + 1e-9) / 10**digits
-    figure = f"{floored:,.{digits}f}"
-    return figure.rstrip("0").rstrip(".") if "." in figure else figure
+    shown = math.floor(value * 100 + 1e-9) / 100 if value < 1 else value
+    return f"{shown:,.2f}".rstrip("0").rstrip(".")
+
+
+def whole_requests_text(value: float) -> str:
+    """The same for a sentence that promises requests: never a whole number that is not reached.
+
+    Example:
+        >>> whole_requests_text(3.749), whole_requests_text(6.998), whole_requests_text(7.0)
+        ('3.75', '6.99', '7')
+    """
+    is_promised = math.isfinite(value) and round(value, 2) > value and round(value, 2).is_integer()
+    return concurrency_text(math.floor(value * 100) / 100 if is_promised else value)
 
 
 def short_tokens(tokens: int) -> str:

@@ -112,11 +112,11 @@ def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, want
     columns: dict[str, list[Any]] = {
         t("Model"): [row.model for row in rows],
         t("GPUs"): [row.cell.gpus for row in rows],
-        t("Requests at once"): [_floor(row.cell.max_concurrency) for row in rows],
+        t("Requests at once"): [round(row.cell.max_concurrency, 2) for row in rows],
         t("Serves {wanted}", wanted=count(wanted)): [
             t("yes") if row.cell.max_concurrency >= wanted else t("no") for row in rows
         ],
-        t("Requests per GPU"): [_floor(row.cell.requests_per_gpu) for row in rows],
+        t("Requests per GPU"): [round(row.cell.requests_per_gpu, 2) for row in rows],
         t("Length planned"): [row.max_model_len for row in rows],
         t("Longest request"): [row.cell.longest_request_tokens for row in rows],
         t("KV cache tokens"): [row.cell.tokens for row in rows],
@@ -137,11 +137,6 @@ def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, want
             if values and isinstance(values[0], int | float)
         },
     )
-
-
-def _floor(value: float) -> float:
-    """Never more requests than there are."""
-    return int(value * 100) / 100
 
 
 def _take_selected(scenario: Scenario, card: Accelerator, names: Sequence[str], sizes: Sequence[int]) -> None:

@@ -10,9 +10,8 @@ from kvcore.plan import Plan, Verdict
 from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.exercises import exercises
 from kvcore.present.derivation.pool import plan_grade
-from kvcore.present.derivation.requests import requests_text
 from kvcore.present.derivation.step import Content, Option, Prediction, part
-from kvcore.present.text import Words, count, gib_text, msg
+from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
 from kvcore.quantity import Grade, Quantity, Scope, Unit
 
 START, BLOCKS, SEATS = "start", "blocks", "seats"
@@ -145,7 +144,7 @@ def _remarks(plan: Plan, t: Words) -> tuple[str, ...]:
                 )
             )
     if not found and cache is not None and cache.groups:
-        held = requests_text(cache.max_concurrency)
+        held = concurrency_text(cache.max_concurrency)
         if first_limit(plan) == BLOCKS:
             found.append(
                 t(

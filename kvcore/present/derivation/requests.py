@@ -13,7 +13,7 @@ from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.pool import blocks_of, blocks_of_request, plan_grade
 from kvcore.present.derivation.step import Content, Prediction, Slip
-from kvcore.present.text import Words, count
+from kvcore.present.text import Words, concurrency_text, count
 from kvcore.quantity import Grade, Quantity, Scope, Unit
 from kvcore.units import ceil_div
 
@@ -107,16 +107,6 @@ def _full(plan: Plan, cache: CachePlan, blocks: Quantity) -> tuple[Quantity, ...
     return (request, concurrency)
 
 
-def requests_text(held: float) -> str:
-    """Requests at once as the equations show them.
-
-    Example:
-        >>> requests_text(14.484375), requests_text(20.0)
-        ('14.48', '20')
-    """
-    return f"{held:,.0f}" if held.is_integer() else f"{held:,.2f}"
-
-
 def shorter_length(plan: Plan) -> int:
     """Tokens of the shorter request."""
     return max(1, plan.resolved.max_model_len // SHORTER)
@@ -169,7 +159,7 @@ def _remarks(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:
         t(
             "Of {tokens} tokens, a quarter of the full length, {count} fit.",
             tokens=count(shorter_length(plan)),
-            count=requests_text(held),
+            count=concurrency_text(held),
         )
     ]
     if cache.max_concurrency >= seats:
