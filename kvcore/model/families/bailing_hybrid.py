@@ -1,4 +1,4 @@
-"""Ling and Ring 2.5: linear attention in most layers, latent attention in every n-th, experts after the first."""
+"""Ling and Ring 2.5, Ling 3: linear attention or delta nets in most layers, latent attention in every n-th, experts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Final
 from kvcore.model.architecture import (
     Architecture,
     Layer,
+    Linear,
     MixtureOfExperts,
     Module,
+    Output,
     Parameter,
     RotaryTable,
+    Split,
 )
 from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import ModelConfig, Section
@@ -28,11 +31,21 @@ from kvcore.model.families.blocks import (
     qkv,
     row,
 )
-from kvcore.model.families.latent import Latent, absorbed, as_heads, latent_attention
-from kvcore.model.families.mixture import MIXTURES, Mixture, expert_modules, read_experts, shared_size
+from kvcore.model.families.latent import Latent, absorbed, as_heads, heads_column, latent_attention
+from kvcore.model.families.mixture import (
+    MAX_EXPERTS,
+    MIXTURES,
+    Mixture,
+    expert_modules,
+    read_experts,
+    shared_size,
+)
+from kvcore.model.families.states import convolution
 from kvcore.model.rope import read_ropes
 
 TRAITS: Final[Mixture] = replace(MIXTURES["bailing_moe"], router_dtype_key="", router_dtype="float32")
+
+V3_TRAITS: Final[Mixture] = replace(TRAITS, correction_bias=True)
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -150,4 +163,114 @@ def rotary_tables(section: Section, latent: Latent, heads: Heads) -> tuple[Rotar
     return (rope.table(heads.head_dim, positions), whole.table(latent.qk_rope_head_dim, positions))
 
 
-READERS: Final[Mapping[str, object]] = {"BailingMoeV2_5ForCausalLM": read, "bailing_hybrid": read}
+def read_v3(config: ModelConfig) -> Architecture:
+    """Ling 3: delta nets with a gate for each channel where Ling 2.5 has linear attention.
+
+    Source: vllm/model_executor/models/bailing_moe_v3.py (0.32).
+    """
+    section = config.language
+    latent = read_latent(section)
+    hidden, count = latent.hidden_size, section.layers()
+    experts = read_experts(V3_TRAITS, section, hidden)
+    shared = section.integer("moe_shared_expert_intermediate_size") * section.integer(
+        "num_shared_experts", maximum=MAX_EXPERTS
+    )
+    intermediate = section.integer("intermediate_size")
+    bodies = {
+        True: expert_modules(V3_TRAITS, section, experts, shared),
+        False: gated_mlp(hidden, intermediate, bias=section.boolean("use_bias", False)),
+    }
+    heads = linear_heads(section, latent)
+    kernel = section.integer("short_conv_kernel_size", maximum=1024)
+    mixers = {
+        True: Layer(modules=delta_net(heads, kernel), caches=(delta_state(heads, kernel),)),
+        False: Layer(
+            modules=(*latent_attention(latent), *output_gate(section, latent)),
+            caches=(latent.cache,),
+            loading=(absorbed(latent),),
+        ),
+    }
+    dense = section.integer("first_k_dense_replace", 0, minimum=0)
+    group = section.integer("layer_group_size")
+    whole = count // group * group
+    kinds = tuple(((index + 1) % group != 0 and index < whole, index >= dense) for index in range(count))
+    around = norms(hidden, "input_layernorm", "post_attention_layernorm")
+    layers = {
+        kind: replace(mixers[kind[0]], modules=(*mixers[kind[0]].modules, *around, *bodies[kind[1]]))
+        for kind in set(kinds)
+    }
+    rope = replace(read_ropes(section)[0], partial_rotary_factor=1.0)
+    built = decoder(
+        config,
+        section,
+        family="bailing_hybrid",
+        heads=as_heads(latent),
+        layers=tuple(layers[kind] for kind in kinds),
+        intermediate_size=intermediate,
+        first=(embedding(section, "model.word_embeddings"),),
+        last=(norm("model.norm", hidden), head(section)),
+        tied=False,
+        rotary_tables=(rope.table(latent.qk_rope_head_dim, section.integer("max_position_embeddings")),),
+        moe=MixtureOfExperts(
+            num_experts=experts.num_experts,
+            top_k=experts.top_k,
+            moe_intermediate_size=experts.intermediate_size,
+            shared_intermediate_size=shared,
+        ),
+    )
+    return replace(built, is_mla=True)
+
+
+def output_gate(section: Section, latent: Latent) -> tuple[Module, ...]:
+    """The gate on what latent attention gives: a number a head, or one an element; () without."""
+    widths = {"head_wise": 1, "element_wise": latent.v_head_dim}
+    width = widths.get(section.string("gated_attention_proj_granularity_type", ""))
+    if width is None:
+        return ()
+    return (heads_column("self_attn.g_proj", latent.hidden_size, latent.num_heads, width),)
+
+
+def delta_net(heads: Heads, kernel: int) -> tuple[Module, ...]:
+    """Projections, three float32 convolutions, decay and output gates of full rank.
+
+    Source: vllm/model_executor/models/bailing_moe_v3.py:BailingMoeV3KimiDeltaAttention (0.32).
+    """
+    prefix, hidden = "self_attn", heads.hidden_size
+    each = Output(units=heads.num_heads, width=heads.head_dim)
+    convolutions = (
+        replace(convolution(f"{prefix}.{part}_conv1d", kernel, (each,), bias=False), dtype="float32")
+        for part in "qkv"
+    )
+    return (
+        Linear(
+            name=f"{prefix}.qkvb_proj",
+            in_features=hidden,
+            outputs=(each, each, each, Output(units=heads.num_heads)),
+            split=Split.COLUMN,
+            parts=tuple(f"{prefix}.{part}_proj" for part in "qkvb"),
+        ),
+        *convolutions,
+        *(heads_column(f"{prefix}.{part}_proj", hidden, heads.num_heads, heads.head_dim) for part in "fg"),
+        Parameter(name=f"{prefix}.dt_bias", sharded=heads.num_heads * heads.head_dim, dtype="float32"),
+        Parameter(name=f"{prefix}.A_log", sharded=heads.num_heads, dtype="float32"),
+        norm(f"{prefix}.o_norm", heads.head_dim),
+        row(f"{prefix}.o_proj", heads.num_heads * heads.head_dim, hidden),
+    )
+
+
+def delta_state(heads: Heads, kernel: int) -> RecurrentState:
+    """Convolution rows of queries, keys and values, and float32 state matrices.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
+    """
+    channels = 3 * heads.num_heads * heads.head_dim
+    rows = StateShape(sharded=channels * (kernel - 1), replicated=1, sharded_per_speculative_token=channels)
+    state = StateShape(sharded=heads.num_heads, replicated=heads.head_dim**2, dtype="float32", is_ssm=True)
+    return RecurrentState(kind="kda", heads=heads.num_heads, shapes=(rows, state))
+
+
+READERS: Final[Mapping[str, object]] = {
+    "BailingMoeV2_5ForCausalLM": read,
+    "bailing_hybrid": read,
+    "BailingMoeV3ForCausalLM": read_v3,
+}
