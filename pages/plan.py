@@ -5,7 +5,9 @@ import streamlit as st
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.errors import EngineRefusalError, KvPlannerError
+from kvcore.plan import Verdict
 from kvcore.present import bar, charts, explain, overrides, summary
+from kvcore.workload.limits import is_above_model
 from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state, undo
 from pages.ui.fold import fold
 
@@ -31,7 +33,8 @@ notes.scenario_head(plan, t)
 sentence = summary.verdict_sentence(plan, t)
 notes.verdict(sentence)
 notes.other_platform(plan, t)
-if sentence.outcome is not summary.Outcome.FITS:
+notes.above_model(plan, t)
+if plan.verdict is not Verdict.FITS:
     notes.fixes(plan, fixes(plan), t)
 notes.setting_chips(plan.scenario, t)
 undo.offer(t)
@@ -67,7 +70,8 @@ with right:
     pictures.request(plan, t)
     groups.picture(plan, t)
 
-notes.notices([one for one in plan.notices if one.code != notes.ENGINE_NOT_ON_CARD], t)
+shown_above = (notes.ENGINE_NOT_ON_CARD, *((notes.ABOVE_MODEL,) if is_above_model(plan) else ()))
+notes.notices([one for one in plan.notices if one.code not in shown_above], t)
 numbers.override_table(overrides.override_steps(plan), t)
 share.panel(plan, t)
 box, is_opened = fold(t("All numbers"), "numbers", ":material/table:")

@@ -566,3 +566,20 @@ class TestRefusals:
         app = checked(app.button(key="accepted.engine_version").click().run())
         assert params(app)["engine_version"] == "0.14.0"
         assert "Requests at once" in metrics(app)
+
+
+def test_a_length_beyond_the_model_has_its_way_back_under_the_verdict() -> None:
+    beyond = {"model": "Qwen/Qwen3-32B", "accelerator": "H200-141GB", "tensor_parallel_size": "2"}
+    app = open_app({**beyond, "max_model_len": "131072"})
+    assert not app.success
+    assert app.warning[0].value.startswith("Starts only with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1")
+    app.button(key="above_model.limit").click().run()
+    assert checked(app).success[0].value.startswith("Fits: ")
+    assert params(app)["max_model_len"] == "40960"
+
+
+def test_a_length_beyond_the_model_can_be_allowed() -> None:
+    app = open_app({"accelerator": "H200-141GB", "tensor_parallel_size": "2", "max_model_len": "131072"})
+    app.button(key="above_model.allow").click().run()
+    assert checked(app).success[0].value.startswith("Fits: ")
+    assert params(app)["env.VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1"

@@ -132,3 +132,17 @@ def test_a_cache_that_holds_fewer_than_max_num_seqs_is_the_bound() -> None:
     plan = present_plans.rule_of_thumb()
     assert summary.waiting_seats(plan) is None
     assert summary.requests_at_once(plan) == 20
+
+
+@pytest.mark.parametrize("t", [EN, ZH])
+def test_a_length_beyond_the_models_own_limit_is_no_plain_fit(t) -> None:
+    fields = {"accelerator": "H200-141GB", "tensor_parallel_size": 2, "max_model_len": 131_072}
+    plan = present_plans.request(**fields)
+    assert plan.verdict is Verdict.FITS
+    sentence = summary.verdict_sentence(plan, t)
+    assert sentence.outcome is Outcome.CAUTION
+    assert "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in sentence.text
+    assert "40,960" in sentence.text
+    allowed = present_plans.request(**fields, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
+    assert summary.verdict_sentence(allowed, t).outcome is Outcome.FITS
+    assert sentence.text.endswith(summary.verdict_sentence(allowed, t).text)

@@ -15,6 +15,7 @@ from kvcore.present.explain import Figures, bytes_per_token_in_all
 from kvcore.present.settings import settings_in_force
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests_text
 from kvcore.quantity import Quantity
+from kvcore.workload.limits import is_above_model
 
 
 class Outcome(StrEnum):
@@ -77,7 +78,7 @@ def requests_at_once(plan: Plan) -> float:
 
 
 def verdict_sentence(plan: Plan, t: Words) -> Sentence:
-    """Whether it fits, how many requests, and by how much: one sentence with a signed number."""
+    """Whether it fits, how many requests, and by how much, with a signed number; first what it starts only with."""
     spare = gib_text(spare_bytes(plan), signed=True)
     tokens = count(plan.resolved.max_model_len)
     requests = whole_requests_text(plan.cache.max_concurrency) if plan.cache is not None else DASH
@@ -130,7 +131,16 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
             )
         case Verdict.WEIGHTS_DO_NOT_FIT:
             text = t("Does not fit: {spare} per GPU; the weights alone exceed the budget", spare=spare)
-    return Sentence(outcome=_OUTCOMES[plan.verdict], text=text)
+    outcome = _OUTCOMES[plan.verdict]
+    if plan.verdict in (Verdict.FITS, Verdict.TIGHT) and is_above_model(plan):
+        outcome = Outcome.CAUTION
+        text = t(
+            "Starts only with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1: without it the engine refuses more than the model's own "
+            "{limit} tokens. {verdict}",
+            limit=count(plan.resolved.derived_max_model_len),
+            verdict=text,
+        )
+    return Sentence(outcome=outcome, text=text)
 
 
 def scenario_line(plan: Plan, t: Words) -> tuple[str, ...]:

@@ -19,11 +19,13 @@ from kvcore.present import summary
 from kvcore.present.refusal import accepted_label
 from kvcore.present.settings import settings_in_force
 from kvcore.present.summary import Outcome, Sentence
-from kvcore.present.text import Language, Words
+from kvcore.present.text import Language, Words, count
 from kvcore.scenario import Engine, Scenario
+from kvcore.workload.limits import ALLOW_LONG, is_above_model
 from pages.ui import model_source, undo
 
 ENGINE_NOT_ON_CARD = "engine-not-on-card"
+ABOVE_MODEL = "max-model-len-above-model"
 ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
 
 
@@ -96,6 +98,27 @@ def other_platform(plan: Plan, t: Words) -> None:
                     on_click=undo.change,
                     args=((("engine", Engine(other)), ("engine_version", None)),),
                 )
+
+
+def above_model(plan: Plan, t: Words) -> None:
+    """Right under the verdict: the length is beyond the model's own limit, and the two buttons that get it started."""
+    if not is_above_model(plan):
+        return
+    limit, env = plan.resolved.derived_max_model_len, {**plan.scenario.env, ALLOW_LONG: "1"}
+    with st.container(horizontal=True, key="above_model", gap="small", vertical_alignment="center"):
+        st.caption(
+            t(
+                "{asked} tokens are above the {limit} that the model was made for; answers may be worse there.",
+                asked=count(plan.resolved.max_model_len),
+                limit=count(limit),
+            ),
+            width="content",
+        )
+        for name, label, changes in (
+            ("limit", t("Context length {value}", value=count(limit)), (("max_model_len", limit),)),
+            ("allow", f"{ALLOW_LONG}=1", (("env", env),)),
+        ):
+            st.button(label, key=f"above_model.{name}", on_click=undo.change, args=(changes,))
 
 
 def finding(text: str, *, found: bool) -> None:
