@@ -504,3 +504,20 @@ def test_a_whole_number_that_is_too_large_is_not_refused_as_no_whole_number() ->
     assert repair.field == "max_model_len"
     assert "whole number" not in str(repair.error)
     assert "must lie between" in str(repair.error)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("128k", 128_000), ("32K", 32_768), ("1.5k", 1500), ("auto", -1), ("-1", -1)]
+)
+def test_a_length_is_read_as_the_sidebar_reads_it(text: str, tokens: int) -> None:
+    decoded = link.decode({"max_model_len": text})
+    assert decoded.repairs == ()
+    assert decoded.scenario.max_model_len == tokens
+    assert link.decode({"max_num_batched_tokens": "8k"}).scenario.max_num_batched_tokens == 8000
+
+
+@pytest.mark.parametrize("text", ["1e9", "2.50", "1E+3"])
+def test_a_value_that_was_not_usable_is_quoted_as_it_stands_in_the_link(text: str) -> None:
+    (repair,) = link.decode({"max_num_seqs": text}).repairs
+    assert repair.given == text
+    assert f" {text} " in f" {repair.error} ".replace(":", " ").replace(",", " ")

@@ -21,6 +21,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.versions import PLUGIN_FILES, find_release, plugin_of
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
+from kvcore.evidence.log_flags import read_length
 from kvcore.model.config import ModelConfig
 from kvcore.plan import Plan
 from kvcore.present.choices import nearest_tensor_parallel_size
@@ -28,7 +29,7 @@ from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.present.link_names import full_name, full_names, is_ours
 from kvcore.quantity import Grade
 from kvcore.request import parse_request, scenario_from_request
-from kvcore.scenario import Measured, Parallel, Scenario, SpeculativeConfig
+from kvcore.scenario import AUTO, Measured, Parallel, Scenario, SpeculativeConfig
 
 Found = TypeVar("Found")
 
@@ -83,6 +84,8 @@ _KNOWN: Final = frozenset(
     )
 )  # fmt: skip
 _INTEGER: Final = re.compile(r"-?\d{1,60}")
+_LENGTHS: Final = ("max_model_len", "max_num_batched_tokens")
+"""Also as people write them, `128k` and `32K`."""
 _LIST: Final = "cudagraph_capture_sizes"
 """Whole numbers with commas between."""
 _DEFAULTS: Final = {
@@ -209,7 +212,12 @@ def is_scenario(params: Mapping[str, str]) -> bool:
 
 
 def _repair(error: KvPlannerError, given: Mapping[str, str], name: str) -> Repair:
-    return Repair(field=shorten(name, 60), given=shorten(given.get(name, ""), 60), used="", error=error)
+    text = given.get(name, "")
+    if name == error.field and error.value is not None:
+        # The error quotes what the text was read as: 1000000000.0 for 1e9.
+        params = {key: value for key, value in error.params.items() if key != "value"}
+        error = type(error)(error.code, field=error.field, value=text, **params)
+    return Repair(field=shorten(name, 60), given=shorten(text, 60), used="", error=error)
 
 
 def _left_out(given: dict[str, str]) -> list[Repair]:
@@ -351,6 +359,8 @@ def _value(name: str, text: str) -> object:
         return text == "true"
     if _INTEGER.fullmatch(text):
         return int(text)
+    if name in _LENGTHS and text != AUTO:
+        return read_length(text) or text
     try:
         number = float(text)
     except ValueError:
