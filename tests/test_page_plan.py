@@ -583,3 +583,14 @@ def test_a_length_beyond_the_model_can_be_allowed() -> None:
     app.button(key="above_model.allow").click().run()
     assert checked(app).success[0].value.startswith("Fits: ")
     assert params(app)["env.VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1"
+
+
+def test_a_config_with_a_name_that_could_be_markup_has_one_name_on_the_page() -> None:
+    config = {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "vocab_size": 512, "max_position_embeddings": 40960,
+    }  # fmt: skip
+    app = open_app({"model": "<b>mine</b>", "config": json.dumps(config)})
+    assert app.selectbox(key="model").options[0] == "config.json"
+    assert checked(app).caption[0].value.startswith("`config.json` · ")

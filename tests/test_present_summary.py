@@ -9,6 +9,7 @@ from kvcore.present import explain, summary
 from kvcore.present.charts import curve_lengths
 from kvcore.present.summary import Outcome
 from kvcore.present.text import DASH, Language, words
+from kvcore.present.ticket import ticket_text
 from tests import present_plans
 
 EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)
@@ -146,3 +147,11 @@ def test_a_length_beyond_the_models_own_limit_is_no_plain_fit(t) -> None:
     allowed = present_plans.request(**fields, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
     assert summary.verdict_sentence(allowed, t).outcome is Outcome.FITS
     assert sentence.text.endswith(summary.verdict_sentence(allowed, t).text)
+
+
+def test_the_ticket_begins_with_the_model() -> None:
+    plan = present_plans.fits()
+    line = ticket_text(plan, "http://localhost", EN).splitlines()[2]
+    assert line.startswith("`Qwen/Qwen3-32B` · H100")
+    named = present_plans.renamed(plan, "<b>[x](http://a.b)`\n# big")
+    assert ticket_text(named, "http://localhost", EN).splitlines()[2].startswith("`config.json` · H100")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,6 +16,8 @@ from kvcore.present.explain import Figures, bytes_per_token_in_all
 from kvcore.present.settings import settings_in_force
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests_text
 from kvcore.quantity import Quantity
+from kvcore.request import UNNAMED_MODEL
+from kvcore.scenario import Scenario
 from kvcore.workload.limits import is_above_model
 
 
@@ -44,6 +47,7 @@ class Card:
     help: str
 
 
+_MODEL_ID: Final = re.compile(r"[\w./: -]{1,200}", re.ASCII)
 _OUTCOMES: Final = {
     Verdict.FITS: Outcome.FITS,
     Verdict.TIGHT: Outcome.CAUTION,
@@ -141,6 +145,17 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
             verdict=text,
         )
     return Sentence(outcome=outcome, text=text)
+
+
+def model_name(scenario: Scenario) -> str:
+    """The model as every page calls it: its id, or `config.json` where a name could be read as markup.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> model_name(scenario_from_request({"model": "Qwen/Qwen3-8B"}))
+        'Qwen/Qwen3-8B'
+    """
+    return scenario.model if _MODEL_ID.fullmatch(scenario.model) else UNNAMED_MODEL
 
 
 def scenario_line(plan: Plan, t: Words) -> tuple[str, ...]:

@@ -6,7 +6,13 @@ from kvcore.plan import Plan
 from kvcore.present import link as links
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.launch import launch_command
-from kvcore.present.summary import requests_at_once, scenario_line, verdict_sentence, waiting_seats
+from kvcore.present.summary import (
+    model_name,
+    requests_at_once,
+    scenario_line,
+    verdict_sentence,
+    waiting_seats,
+)
 from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
 
 PART_LABELS = {
@@ -27,8 +33,9 @@ NOT_CARRIED = msg(
 
 
 def ticket_text(plan: Plan, link: str, t: Words) -> str:
-    """Verdict, memory table, capacity, command, log lines to expect, link. The model name stands in a code block."""
-    lines = [f"**{verdict_sentence(plan, t).text}**", "", " · ".join(scenario_line(plan, t)), ""]
+    """Verdict, memory table, capacity, command, log lines to expect, link. The model name stands in code marks."""
+    line = " · ".join((f"`{model_name(plan.scenario)}`", *scenario_line(plan, t)))
+    lines = [f"**{verdict_sentence(plan, t).text}**", "", line, ""]
     if plan.memory is not None:
         lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
         lines += [

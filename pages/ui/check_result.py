@@ -18,7 +18,7 @@ from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences,
 from kvcore.present.comparison_bar import comparison_bar
 from kvcore.present.text import Words, msg
 from kvcore.scenario import Measured, Scenario
-from pages.ui import check_taken, figure, model_source, notes, state
+from pages.ui import check_taken, figure, notes, state
 
 PHASES = {
     "configuration": msg("while the flags were checked, before any memory was taken"),
@@ -88,8 +88,7 @@ def _other_fixes(failed: Failure, planned: Plan, t: Words) -> None:
 def recognized(found: Recognized, planned: Plan, t: Words) -> None:
     """The scenario of the log in one line, what it does not name, and taking it over."""
     st.subheader(t("The scenario of this log"), anchor=False)
-    name = planned.scenario.model if notes.ID.fullmatch(planned.scenario.model) else model_source.CONFIG_LABEL
-    st.caption(" · ".join((f"`{name}`", *summary.scenario_line(planned, t))))
+    st.caption(" · ".join((f"`{summary.model_name(planned.scenario)}`", *summary.scenario_line(planned, t))))
     if found.unknown_model:
         st.text(
             t(

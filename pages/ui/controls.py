@@ -10,7 +10,7 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan
-from kvcore.present import choices, edit
+from kvcore.present import choices, edit, summary
 from kvcore.present.text import Words
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Engine, Runner
@@ -40,7 +40,7 @@ def _changed(field: str, key: str) -> None:
 
 
 def _model(t: Words) -> None:
-    now = state.scenario().model
+    now, shown = state.scenario().model, summary.model_name(state.scenario())
     ids = catalogue.model_ids()
     options = ids if now in ids else (now, *ids)
     st.selectbox(
@@ -48,6 +48,7 @@ def _model(t: Words) -> None:
         options,
         index=options.index(now),
         key=seed("model", now),
+        format_func=lambda name: shown if name == now else name,
         help=t("`vllm serve MODEL`. Type to search; any other model comes from the Hub or from its config.json."),
         on_change=model_source.choose_bundled,
         args=("model",),

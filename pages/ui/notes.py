@@ -31,7 +31,7 @@ ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
 
 def scenario_line(plan: Plan, t: Words) -> None:
     """What is set: survives a screenshot, and tells a phone what the sidebar holds."""
-    _line(plan.scenario.model, summary.scenario_line(plan, t))
+    _line(plan.scenario, summary.scenario_line(plan, t))
 
 
 def scenario_line_of(scenario: Scenario, planned: Plan | KvPlannerError, t: Words) -> None:
@@ -40,17 +40,16 @@ def scenario_line_of(scenario: Scenario, planned: Plan | KvPlannerError, t: Word
         scenario_line(planned, t)
         return
     card = scenario.accelerator
-    _line(scenario.model, (card.name,) if card is not None else ())
+    _line(scenario, (card.name,) if card is not None else ())
 
 
 def scenario_head(plan: Plan, t: Words) -> None:
     """The same without the settings that stand below it as chips."""
-    _line(plan.scenario.model, summary.scenario_head(plan, t))
+    _line(plan.scenario, summary.scenario_head(plan, t))
 
 
-def _line(model: str, parts: Sequence[str]) -> None:
-    name = model if ID.fullmatch(model) else model_source.CONFIG_LABEL
-    st.caption(" · ".join((f"`{name}`", *parts)))
+def _line(scenario: Scenario, parts: Sequence[str]) -> None:
+    st.caption(" · ".join((f"`{summary.model_name(scenario)}`", *parts)))
 
 
 def setting_chips(scenario: Scenario, t: Words) -> None:
