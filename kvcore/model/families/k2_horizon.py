@@ -1,0 +1,150 @@
+"""K2 Horizon: experts for the values of attention beside those of the MLP, a gate on what attention gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kvcore.model.architecture import (
+    Architecture,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    Output,
+    Parameter,
+    RotaryTable,
+    Split,
+)
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import (
+    Heads,
+    attention,
+    cache_of,
+    column,
+    decoder,
+    gated_mlp,
+    is_tied,
+    norms,
+    read_heads,
+    replicated,
+    row,
+)
+from kvcore.model.families.decoder import Decoder
+from kvcore.model.families.minimax import key_norm
+from kvcore.model.families.mixture import (
+    MAX_EXPERTS,
+    SPARSE_BY_STEP,
+    Mixture,
+    expert_modules,
+    read_experts,
+    shared_size,
+    which_layers_are_sparse,
+)
+from kvcore.model.rope import read_ropes
+
+TRAITS: Final = Mixture(base=Decoder(), sparse=SPARSE_BY_STEP, shared_count_key="num_shared_experts")
+
+
+def read(config: ModelConfig) -> Architecture:
+    """K2 Horizon.
+
+    Source: vllm/model_executor/models/k2_horizon.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    hidden = heads.hidden_size
+    experts = read_experts(TRAITS, section, hidden)
+    shared = shared_size(TRAITS, section)
+    intermediate = section.integer("intermediate_size")
+    bodies = {
+        True: (
+            *expert_modules(TRAITS, section, experts, shared),
+            *router_bias(section, "mlp.gate", experts.num_experts),
+        ),
+        False: gated_mlp(hidden, intermediate),
+    }
+    around = norms(hidden, "input_layernorm", "post_attention_layernorm")
+    layers = {
+        is_sparse: Layer(
+            modules=(*read_attention(section, heads, is_sparse=is_sparse), *around, *body),
+            caches=(cache_of(heads),),
+        )
+        for is_sparse, body in bodies.items()
+    }
+    return decoder(
+        config,
+        section,
+        family="k2_horizon",
+        heads=heads,
+        layers=tuple(layers[is_sparse] for is_sparse in which_layers_are_sparse(TRAITS, section)),
+        intermediate_size=intermediate,
+        tied=is_tied(config, section, False),
+        rotary_tables=(rotary_table(section, heads),),
+        moe=MixtureOfExperts(
+            num_experts=experts.num_experts,
+            top_k=experts.top_k,
+            moe_intermediate_size=experts.intermediate_size,
+            shared_intermediate_size=shared,
+        ),
+    )
+
+
+def rotary_table(section: Section, heads: Heads) -> RotaryTable:
+    """The table of the rotated part of each head."""
+    width = section.optional_integer("rope_head_dim", minimum=1) or heads.head_dim
+    return read_ropes(section)[0].table(width, section.integer("max_position_embeddings", 8192))
+
+
+def router_bias(section: Section, name: str, experts: int) -> tuple[Parameter, ...]:
+    """The float32 bias of a router, where the model's routers have one."""
+    if not section.boolean("moe_gate_bias", False):
+        return ()
+    return (Parameter(name=f"{name}.bias", replicated=experts, dtype="float32"),)
+
+
+def read_attention(section: Section, heads: Heads, *, is_sparse: bool) -> tuple[Module, ...]:
+    """Projections, norms and the gate; layers with experts may have experts for values too."""
+    bias = section.boolean("attention_bias", False)
+    inner = heads.num_heads * heads.head_dim
+    count = section.integer("mova_num_experts", 0, minimum=0, maximum=MAX_EXPERTS) if is_sparse else 0
+    modules: list[Module] = [
+        *(value_experts(section, heads, count) if count else attention(heads, qkv_bias=bias, out_bias=bias))
+    ]
+    if section.boolean("query_key_norm", False):
+        norm_of_queries = Parameter(
+            name="self_attn.q_norm", sharded=heads.num_heads, replicated=heads.head_dim
+        )
+        modules += [norm_of_queries, key_norm(heads)]
+    if section.get("attention_gate_func") is not None:
+        modules.append(column("self_attn.gate_proj", heads.hidden_size, inner))
+    return tuple(modules)
+
+
+def value_experts(section: Section, heads: Heads, count: int) -> tuple[Module, ...]:
+    """Queries and keys in one projection, and `count` projections of values behind a router.
+
+    Source: vllm/model_executor/models/k2_horizon.py:K2HorizonMoVAAttention (0.32).
+    """
+    bias, hidden = section.boolean("attention_bias", False), heads.hidden_size
+    keys = Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True)
+    fused = Linear(
+        name="self_attn.qk_proj",
+        in_features=hidden,
+        outputs=(Output(units=heads.num_heads, width=heads.head_dim), keys),
+        split=Split.COLUMN,
+        bias=bias,
+        parts=("self_attn.q_proj", "self_attn.k_proj"),
+    )
+    values = replace(fused, name="self_attn.v_experts", outputs=(keys,), bias=False, parts=())
+    return (
+        fused,
+        replicated("self_attn.v_router", hidden, count),
+        *router_bias(section, "self_attn.v_router", count),
+        *(replace(values, name=f"self_attn.v_experts.{index}") for index in range(count)),
+        row("self_attn.o_proj", heads.num_heads * heads.head_dim, hidden, bias=bias),
+    )
+
+
+READERS: Final[Mapping[str, object]] = {"K2HorizonForCausalLM": read, "k2_horizon": read}
