@@ -6,9 +6,13 @@ Rows as in `mixture.MIXTURES`. Checked against vLLM's own model classes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from kvcore.model.architecture import Architecture, Module
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.blocks import DraftTraits, column, gated_mlp, norms
 from kvcore.model.families.decoder import MLP_BIAS, Decoder
 from kvcore.model.families.mixture import (
     SPARSE_AFTER_DENSE,
@@ -47,7 +51,11 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
         shared_count_key="num_shared_experts",
     ),
     "hy_v3": Mixture(
-        base=Decoder(qk_norm="per_head", qk_norm_key="qk_norm"),
+        base=Decoder(
+            qk_norm="per_head",
+            qk_norm_key="qk_norm",
+            drafts=DraftTraits(norms=("enorm", "hnorm", "final_layernorm")),
+        ),
         intermediate_key="expert_hidden_dim",
         sparse=SPARSE_AFTER_FIRST,
         router_dtype="float32",
@@ -98,7 +106,43 @@ ARCHITECTURES: Final[Mapping[str, str]] = {
     "Param2MoEForCausalLM": "param2moe",
 }
 
-SECTION_READERS: Final = {name: partial(read_mixture, traits) for name, traits in MIXTURES.items()}
+
+def read_exaone_moe(config: ModelConfig, section: Section | None = None) -> Architecture:
+    """K-EXAONE, with its prediction layers: each like the layer of its number, with an MLP instead of experts.
+
+    Source: vllm/model_executor/models/exaone_moe.py, exaone_moe_mtp.py (0.32).
+    """
+    section = section or config.language
+    built = read_mixture(MIXTURES["exaone_moe"], config, section)
+    count = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=built.num_layers)
+    if not count:
+        return built
+    hidden = built.hidden_size
+    mlp = gated_mlp(hidden, built.intermediate_size, bias=section.boolean("mlp_bias", False))
+    return replace(
+        built,
+        draft_layers=tuple(
+            replace(layer, modules=(*(each for each in layer.modules if not is_of_mlp(each)), *mlp))
+            for layer in built.layers[:count]
+        ),
+        draft_prefix="mtp.layers",
+        draft_modules=(
+            column("mtp.fc", 2 * hidden, hidden),
+            *norms(hidden, "mtp.norm", "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding"),
+        ),
+        draft_steps=count,
+    )
+
+
+def is_of_mlp(module: Module) -> bool:
+    """Whether a module belongs to the MLP or the experts."""
+    return module.name.startswith("mlp.")
+
+
+SECTION_READERS: Final = {
+    **{name: partial(read_mixture, traits) for name, traits in MIXTURES.items()},
+    "exaone_moe": read_exaone_moe,
+}
 
 READERS: Final = {
     **SECTION_READERS,

@@ -187,7 +187,7 @@ def read_mimo_v2(config: ModelConfig) -> Architecture:
     }
     positions = section.integer("max_position_embeddings")
     share = section.number("partial_rotary_factor", 1.0)
-    return decoder(
+    built = decoder(
         config,
         section,
         family="windows",
@@ -202,6 +202,32 @@ def read_mimo_v2(config: ModelConfig) -> Architecture:
         moe=moe,
         uncounted=("vision tower",) if config.root.optional_section("vision_config") is not None else (),
     )
+    return replace(
+        built,
+        draft_layers=(mimo_draft(section, local, widths[1], moe),),
+        draft_prefix="model.mtp.layers",
+        draft_steps=1,
+    )
+
+
+def mimo_draft(section: Section, heads: Heads, v_dim: int, moe: MixtureOfExperts) -> Layer:
+    """The one prediction layer that the engine takes: a sliding layer with an MLP behind a projection of two states.
+
+    Source: vllm/model_executor/models/mimo_v2_mtp.py (0.32).
+    """
+    hidden = heads.hidden_size
+    body = mimo_layer(section, heads, v_dim, moe, is_sliding=True, is_sparse=False)
+    plain = tuple(
+        replace(module, quantizable=False)
+        if isinstance(module, Linear) and module.name == "self_attn.o_proj"
+        else module
+        for module in body.modules
+    )
+    start: tuple[Module, ...] = (
+        replicated("eh_proj", 2 * hidden, hidden, quantizable=False),
+        *norms(hidden, "enorm", "hnorm", "final_layernorm"),
+    )
+    return replace(body, modules=(*start, *plain))
 
 
 def mimo_layer(
