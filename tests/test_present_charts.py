@@ -11,7 +11,7 @@ from kvcore.plan import Plan
 from kvcore.present.bar import budget_end_gib, counted_graphs_gib, memory_bar, segments, shortage
 from kvcore.present.charts import LengthMark, concurrency_chart, curve_lengths, with_length_marks
 from kvcore.present.palette import PARTS
-from kvcore.present.text import Language, words
+from kvcore.present.text import Language, gib_text, words
 from kvcore.units import gib
 from tests import present_plans
 
@@ -73,12 +73,20 @@ class TestMemoryBar:
     def test_budget_and_capacity_are_two_lines_of_different_dash(self) -> None:
         plan = present_plans.fits()
         lines = memory_bar(plan, EN)["layout"]["shapes"]
-        assert [line["x0"] for line in lines] == pytest.approx(
+        upright = [line for line in lines if line["x0"] == line["x1"]]
+        assert [line["x0"] for line in upright] == pytest.approx(
             [budget_end_gib(plan), gib(plan.memory.total.value)]
         )
-        assert len({line["line"]["dash"] for line in lines}) == 2
+        assert len({line["line"]["dash"] for line in upright}) == 2
         assert "budget" in notes(memory_bar(plan, EN))
         assert "card" in notes(memory_bar(plan, EN))
+
+    def test_the_budget_is_as_long_as_the_span_that_its_label_names(self) -> None:
+        plan = present_plans.fits()
+        (span,) = [line for line in memory_bar(plan, EN)["layout"]["shapes"] if line["x0"] != line["x1"]]
+        assert span["x1"] - span["x0"] == pytest.approx(gib(plan.memory.budget.value))
+        assert span["x0"] == pytest.approx(gib(plan.memory.system.value))
+        assert f"budget {gib_text(plan.memory.budget.value)} after System" in notes(memory_bar(plan, EN))
 
     @pytest.mark.parametrize("version", ["0.33.0", "0.32.0", "0.28.0", "0.19.0", "0.11.0"])
     @pytest.mark.parametrize("size", [1, 2, 8])

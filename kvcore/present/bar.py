@@ -87,6 +87,16 @@ def budget_end_gib(plan: Plan) -> float:
     return gib(plan.memory.system.value + plan.memory.budget.value) if plan.memory is not None else 0.0
 
 
+def budget_label(plan: Plan, t: Words) -> str:
+    """The budget in words, and where it begins where the axis says more than it."""
+    if plan.memory is None:
+        return ""
+    size = gib_text(plan.memory.budget.value)
+    if not plan.memory.system.value:
+        return t("budget {size}", size=size)
+    return t("budget {size} after System", size=size)
+
+
 def shortage(plan: Plan) -> Shortage | None:
     """What is missing: for the parts themselves, or for one request of the asked length."""
     memory, cache = plan.memory, plan.cache
@@ -130,8 +140,8 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
     shapes = [_line(total, CAPACITY, "solid", 3)]
     notes = [_line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, total / end)]
     if explained is None or "budget" in explained:
-        shapes.insert(0, _line(budget, BUDGET, "dash", 2))
-        label = t("budget {size}", size=gib_text(memory.budget.value))
+        shapes[:0] = [_line(budget, BUDGET, "dash", 2), _span(gib(memory.system.value), budget)]
+        label = budget_label(plan, t)
         notes.insert(0, _line_note(budget, label, 1.06, budget / end))
     extra = 0
     if missing is not None:
@@ -240,7 +250,7 @@ def _shortage_trace(missing: Shortage) -> Figure:
         "marker": {
             "color": "rgba(213,94,0,0.22)",
             "line": {"color": CAPACITY, "width": 2},
-            "pattern": {"shape": "/", "fgcolor": CAPACITY, "bgcolor": "rgba(255,255,255,0.55)", "size": 9,
+            "pattern": {"shape": "/", "fgcolor": CAPACITY, "bgcolor": "rgba(255,255,255,0.15)", "size": 9,
                         "solidity": 0.35},
         },
         "hoverinfo": "skip",
@@ -280,6 +290,21 @@ def _line(position: float, color: str, dash: str, width: int) -> Figure:
         "y0": -0.08,
         "y1": 1.08,
         "line": {"color": color, "dash": dash, "width": width},
+        "layer": "above",
+    }
+
+
+def _span(start: float, end: float) -> Figure:
+    """Along the top of the bar, from where to where a length is measured."""
+    return {
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "x0": start,
+        "x1": end,
+        "y0": 1.05,
+        "y1": 1.05,
+        "line": {"color": BUDGET, "width": 2},
         "layer": "above",
     }
 

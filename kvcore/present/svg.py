@@ -12,7 +12,7 @@ from typing import Final
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.plan import Plan
-from kvcore.present.bar import budget_end_gib, segments, shortage
+from kvcore.present.bar import budget_end_gib, budget_label, segments, shortage
 from kvcore.present.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POINT
 from kvcore.present.text import Words, concurrency_text, count, gib_text, short_tokens
 from kvcore.units import GIB, gib
@@ -68,7 +68,7 @@ def memory_svg(plan: Plan, t: Words) -> str:
         note = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
         body.append(_text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", CAPACITY))
     lines = (
-        (budget, BUDGET, "5 3", 12, t("budget {size}", size=gib_text(memory.budget.value))),
+        (budget, BUDGET, "5 3", 12, budget_label(plan, t)),
         (total, CAPACITY, "", 26, t("card {size}", size=gib_text(memory.total.value))),
     )
     for position, color, dash, height, label_text in lines:
