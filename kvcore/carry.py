@@ -7,12 +7,13 @@ measurement knows where they stand.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from kvcore.errors import KvPlannerError
 from kvcore.memory.budget import RankMemory
-from kvcore.plan import plan
-from kvcore.scenario import Engine, Measured, Scenario
+from kvcore.memory.parts import MACHINE_PARTS
+from kvcore.plan import Plan, plan
+from kvcore.scenario import Engine, Measured, Origin, Scenario
 from kvcore.units import gib
 
 IN_PROPORTION: Final = (
@@ -25,14 +26,16 @@ BY_DIFFERENCE: Final = (("non_torch_gib", "framework"), ("system_gib", "system")
 """What the machine adds of its own stays when buffers come or go."""
 DIGITS: Final = 4
 SAME_GIB: Final = 1e-9
+SAME_KV_BYTES: Final = 1
 
 
 def carried_over(before: Scenario, after: Scenario) -> Scenario:
     """`after` with the measured parts of `before` moved as the estimate moves between the two scenarios, in GiB.
 
-    Weights, activations and graphs keep their ratio to the estimate, framework and system their difference; a part
-    whose estimate does not move stays as it is. Nothing is carried where the parts themselves were changed, where one
-    of the scenarios cannot be planned, and for the KV memory, which is given to be planned in as it is.
+    Weights, activations and graphs keep their ratio to the estimate, framework and system their difference. The KV
+    memory keeps its size: it is given to be planned in as it is. Whatever moved is no longer measured but carried over, and
+    with another shape (`_shape`) all that a rank takes of the model; else a part whose estimate does not move stays as it
+    is. Nothing is carried where the parts themselves were changed, and where one of the scenarios cannot be planned.
 
     Example:
         >>> from kvcore.request import scenario_from_request
@@ -41,38 +44,72 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
         >>> two = replace(one, parallel=replace(one.parallel, tensor_parallel_size=2))
         >>> carried_over(one, two).measured.weights_gib
         31.0691
+        >>> carried_over(one, two).measured.origin("weights_gib").value
+        'carried'
     """
     measured = before.measured
     is_told_apart = after.measured == measured and Engine.VLLM_MINDSPORE not in (before.engine, after.engine)
-    if not is_told_apart or measured == Measured(available_kv_gib=measured.available_kv_gib):
+    if not is_told_apart or measured == Measured():
         return after
     try:
-        old, new = (plan(replace(scenario, measured=Measured())).memory for scenario in (before, after))
+        here, there = (plan(replace(scenario, measured=Measured())) for scenario in (before, after))
     except KvPlannerError:
         return after
-    if old is None or new is None:
+    if here.memory is None or there.memory is None:
         return after
-    return replace(after, measured=_moved(measured, old, new))
+    moved = _moved(measured, here.memory, there.memory)
+    if _shape(here) != _shape(there):
+        moved = moved.with_origin((name for name in moved.values() if name != "system_gib"), Origin.CARRIED)
+    return replace(after, measured=moved)
 
 
 def carried_to_model(before: Scenario, after: Scenario) -> Scenario:
     """`after`, another model, with what `before` measured of the machine alone: framework and system."""
-    machine = Measured(non_torch_gib=before.measured.non_torch_gib, system_gib=before.measured.system_gib)
-    if before.measured == Measured():
+    measured = before.measured
+    if measured == Measured():
         return after
-    return carried_over(replace(before, measured=machine), replace(after, measured=machine))
+    machine = Measured(
+        non_torch_gib=measured.non_torch_gib,
+        system_gib=measured.system_gib,
+        fitted=tuple(part for part in measured.fitted if part in MACHINE_PARTS),
+        carried=tuple(part for part in measured.carried if part in MACHINE_PARTS),
+    )
+    moved = carried_over(replace(before, measured=machine), replace(after, measured=machine))
+    if machine.non_torch_gib is None:
+        return moved
+    # What the framework takes was measured under the other model.
+    return replace(moved, measured=moved.measured.with_origin(("non_torch_gib",), Origin.CARRIED))
+
+
+def _shape(planned: Plan) -> tuple[object, ...]:
+    """What a log was measured with: on another of these nobody measured even a part whose estimate is the same."""
+    scenario, resolved = planned.scenario, planned.resolved
+    return (
+        scenario.config,
+        planned.accelerator.id,
+        scenario.engine,
+        resolved.engine_version,
+        scenario.parallel,
+        resolved.dtype,
+        scenario.quantization,
+    )
 
 
 def _moved(measured: Measured, old: RankMemory, new: RankMemory) -> Measured:
-    changes: dict[str, float] = {}
+    changes: dict[str, Any] = {}
+    carried = []
     for field, part in IN_PROPORTION + BY_DIFFERENCE:
         given = getattr(measured, field)
         was, becomes = gib(getattr(old, part).value), gib(getattr(new, part).value)
         if given is None or abs(becomes - was) < SAME_GIB:
             continue
+        carried.append(field)
         if (field, part) in BY_DIFFERENCE:
             value = given + becomes - was
         else:
             value = given * becomes / was if was > 0 else becomes
         changes[field] = round(max(0.0, value), DIGITS)
-    return replace(measured, **changes)
+    kv_moved = abs(new.available_kv.value - old.available_kv.value) >= SAME_KV_BYTES
+    if measured.available_kv_gib is not None and kv_moved:
+        carried.append("available_kv_gib")
+    return replace(measured, **changes).with_origin(carried, Origin.CARRIED)

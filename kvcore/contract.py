@@ -6,8 +6,11 @@ from typing import Any, Final
 
 from kvcore.advice.fixes import Fix
 from kvcore.errors import KvPlannerError, Notice
+from kvcore.evidence.calibration import PART_FIELDS
+from kvcore.memory.parts import RankMemory
 from kvcore.plan import Plan, Verdict
 from kvcore.present.launch import launch_command
+from kvcore.scenario import Measured
 from kvcore.units import gib
 
 PARTS: Final = (
@@ -26,6 +29,7 @@ PARTS: Final = (
 def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
     """The contract's result for one plan; figures that need an unknown card are null."""
     resolved, memory, cache = plan.resolved, plan.memory, plan.cache
+    given = plan.scenario.measured
     parts: dict[str, float | None] = dict.fromkeys(PARTS)
     parts["weights"] = gib(plan.loaded_weights.value)
     interval = None
@@ -33,6 +37,7 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         parts = {name: gib(getattr(memory, name).value) for name in PARTS}
         if memory.available_kv.interval is not None:
             interval = {"kv_cache": [gib(bound) for bound in memory.available_kv.interval]}
+            interval |= _given_intervals(given, memory)
     kv: dict[str, Any] = {
         "available_bytes": None if plan.available_kv_bytes is None else plan.available_kv_bytes
     }
@@ -55,6 +60,7 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
             "request_fixed_bytes": cache.request_fixed_bytes,
             "longest_request_tokens": cache.longest_request_tokens,
         }
+    origins = {part: given.origin(part).value for part in given.values()}
     return {
         "id": request_id,
         "status": "ok",
@@ -74,12 +80,24 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         },
         "per_rank_gib": parts,
         "interval_gib": interval,
+        **({"origins": origins} if origins else {}),
         "kv": kv,
         "weights_bytes_per_rank": plan.parameter_bytes_per_rank,
         "warnings": [notice_json(notice) for notice in plan.notices],
         "fixes": [{"field": fix.field, "value": fix.value, "verdict": fix.verdict.value} for fix in fixes],
         "launch": launch_command(plan),
     }
+
+
+def _given_intervals(measured: Measured, memory: RankMemory) -> dict[str, list[float]]:
+    """The 80 % intervals, in GiB, of parts that are given but were not measured."""
+    found = {}
+    for part, field in PART_FIELDS:
+        if field in measured.fitted or field in measured.carried:
+            quantity = getattr(memory, part)
+            if part != "available_kv" and quantity.interval is not None:
+                found[part] = [gib(bound) for bound in quantity.interval]
+    return found
 
 
 def needs_fixes(plan: Plan) -> bool:

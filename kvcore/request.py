@@ -20,6 +20,7 @@ from kvcore.hub import HubModel
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import (
     AUTO,
+    MEASURED_PARTS,
     CudagraphMode,
     Engine,
     Measured,
@@ -139,6 +140,15 @@ class _Fields:
             raise self.refuse(name, "it must be a list of positive whole numbers")
         return tuple(sorted(set(value)))
 
+    def names(self, name: str, known: tuple[str, ...]) -> tuple[str, ...]:
+        """Some of `known`, in its order."""
+        value = self.raw.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(one, str) and one in known for one in value):
+            raise self.refuse(name, "it must be a list of parts that are given here")
+        return tuple(one for one in known if one in value)
+
     def mapping(self, name: str) -> Json | None:
         value = self.raw.get(name)
         if value is not None and not isinstance(value, dict):
@@ -156,9 +166,7 @@ _REQUEST_FIELDS: Final = frozenset(
     " fully_sharded_loras limit_mm_per_prompt language_model_only cpu_offload_gb"
     " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
 )
-_MEASURED_FIELDS: Final = frozenset(
-    "weights_gib peak_activation_gib non_torch_gib cuda_graph_gib system_gib available_kv_gib".split()
-)
+_MEASURED_FIELDS: Final = frozenset((*MEASURED_PARTS, "fitted", "carried"))
 _MAX_COUNT: Final = 1 << 31
 _MODES: Final[Mapping[str | None, CudagraphMode]] = {str(mode): mode for mode in CudagraphMode}
 _ENVIRONMENT_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,79}")
@@ -400,6 +408,7 @@ def _measured(fields: _Fields) -> Measured:
     if raw is None:
         return Measured()
     inner = _Fields(raw, _MEASURED_FIELDS, "measured.")
+    given = tuple(part for part in MEASURED_PARTS if raw.get(part) is not None)
     return Measured(
         weights_gib=inner.number("weights_gib", 0, 1e5),
         peak_activation_gib=inner.number("peak_activation_gib", 0, 1e5),
@@ -407,4 +416,6 @@ def _measured(fields: _Fields) -> Measured:
         cuda_graph_gib=inner.number("cuda_graph_gib", -1e3, 1e5),
         system_gib=inner.number("system_gib", 0, 1e5),
         available_kv_gib=inner.number("available_kv_gib", -1e5, 1e5),
+        fitted=inner.names("fitted", given),
+        carried=inner.names("carried", given),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import Checkpoint
@@ -58,9 +59,34 @@ class Parallel:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
+class Origin(StrEnum):
+    """Where a given part comes from."""
+
+    MEASURED = "measured"
+    """Printed by a log in this configuration, or set by the person."""
+    FITTED = "fitted"
+    """Not printed: what makes the other parts meet the KV memory of the log."""
+    CARRIED = "carried"
+    """Taken here from another configuration by the estimate of both."""
+
+
+MEASURED_PARTS: Final = (
+    "weights_gib",
+    "peak_activation_gib",
+    "non_torch_gib",
+    "cuda_graph_gib",
+    "system_gib",
+    "available_kv_gib",
+)
+"""The fields of `Measured` that are memory."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Parts of one rank that the person gives himself, in GiB; each replaces the predicted part."""
+    """Parts of one rank that the person gives himself, in GiB; each replaces the predicted part.
+
+    `fitted` and `carried` name the parts among them that nobody measured in this configuration.
+    """
 
     weights_gib: float | None = None
     peak_activation_gib: float | None = None
@@ -68,6 +94,44 @@ class Measured:
     cuda_graph_gib: float | None = None
     system_gib: float | None = None
     available_kv_gib: float | None = None
+    fitted: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+
+    def values(self) -> dict[str, float]:
+        """The parts that are given, in GiB, by their fields.
+
+        Example:
+            >>> Measured(weights_gib=15.27, fitted=("weights_gib",)).values()
+            {'weights_gib': 15.27}
+        """
+        return {name: value for name in MEASURED_PARTS if (value := getattr(self, name)) is not None}
+
+    def origin(self, part: str) -> Origin:
+        """Where the given part of that field comes from."""
+        if part in self.carried:
+            return Origin.CARRIED
+        return Origin.FITTED if part in self.fitted else Origin.MEASURED
+
+    def with_origin(self, parts: Iterable[str], origin: Origin) -> Measured:
+        """The same figures, those of `parts` said to come from `origin`.
+
+        Example:
+            >>> both = Measured(weights_gib=15.27, fitted=("weights_gib",))
+            >>> both.with_origin(("weights_gib",), Origin.CARRIED).carried
+            ('weights_gib',)
+        """
+        changed = frozenset(parts)
+        return replace(
+            self,
+            fitted=_named(self.fitted, changed, origin is Origin.FITTED),
+            carried=_named(self.carried, changed, origin is Origin.CARRIED),
+        )
+
+
+def _named(names: tuple[str, ...], changed: frozenset[str], is_here: bool) -> tuple[str, ...]:
+    """`names` with `changed` among them or not, in the order of `MEASURED_PARTS`."""
+    kept = changed.union(names) if is_here else frozenset(names) - changed
+    return tuple(part for part in MEASURED_PARTS if part in kept)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

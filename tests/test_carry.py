@@ -9,8 +9,9 @@ from kvcore.advice.fixes import fixes
 from kvcore.carry import carried_over, carried_to_model
 from kvcore.plan import Verdict, plan
 from kvcore.present.edit import with_field
+from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
-from kvcore.scenario import Measured, Scenario
+from kvcore.scenario import Measured, Origin, Scenario
 from kvcore.units import gib
 
 PARTS = {
@@ -62,6 +63,27 @@ def test_what_moves_no_part_changes_none() -> None:
     here = the_scenario(measured={"weights_gib": 61.2345678, "system_gib": 0.7, "non_torch_gib": 0.1})
     assert carried_over(here, replace(here, gpu_memory_utilization=0.8)).measured == here.measured
     assert carried_over(here, replace(here, max_model_len=2048)).measured == here.measured
+
+
+def test_what_moved_is_no_longer_measured() -> None:
+    here = the_scenario(measured={"weights_gib": 61.0, "system_gib": 0.7, "peak_activation_gib": 5.6})
+    there = with_field(here, "tensor_parallel_size", 2)
+    assert there.measured.origin("weights_gib") is Origin.CARRIED
+    memory = plan(there).memory
+    assert memory is not None
+    assert memory.weights.interval is not None
+    assert memory.weights.grade is Grade.DERIVED
+    assert memory.activations.grade is Grade.FITTED
+    low, high = memory.weights.interval
+    assert (high - low) / 2 == pytest.approx(0.01 * memory.weights.value)
+    own = with_field(there, "measured.weights_gib", 30.9)
+    assert own.measured.origin("weights_gib") is Origin.MEASURED
+
+
+def test_a_given_kv_memory_keeps_its_size_and_is_said_to_be_carried() -> None:
+    fixed = the_scenario(measured={"available_kv_gib": 8.0})
+    there = with_field(fixed, "tensor_parallel_size", 2)
+    assert there.measured == Measured(available_kv_gib=8.0, carried=("available_kv_gib",))
 
 
 def test_a_changed_part_and_a_given_kv_memory_are_left_alone() -> None:

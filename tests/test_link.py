@@ -19,7 +19,17 @@ from kvcore.model.config import ModelConfig
 from kvcore.plan import plan
 from kvcore.present import link, link_config
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES, scenario_from_request
-from kvcore.scenario import CudagraphMode, Engine, Measured, Parallel, Runner, Scenario, SpeculativeConfig
+from kvcore.scenario import (
+    MEASURED_PARTS,
+    CudagraphMode,
+    Engine,
+    Measured,
+    Origin,
+    Parallel,
+    Runner,
+    Scenario,
+    SpeculativeConfig,
+)
 
 WORKED = (
     "model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"
@@ -34,6 +44,15 @@ names = st.text(string.ascii_letters + string.digits + "._- ", min_size=1, max_s
 
 def counts(high: int) -> st.SearchStrategy[int]:
     return st.integers(1, high)
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> Measured:
+    given = {part: draw(optional_gib) for part in MEASURED_PARTS}
+    measured = Measured(**given)
+    for part in measured.values():
+        measured = measured.with_origin((part,), draw(st.sampled_from(Origin)))
+    return measured
 
 
 @st.composite
@@ -95,7 +114,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
         num_gpu_blocks_override=draw(st.none() | counts(1 << 20)),
         env=draw(st.dictionaries(st.text(string.ascii_uppercase + "_", min_size=1, max_size=12), names, max_size=2)),
-        measured=Measured(**{field.name: draw(optional_gib) for field in fields(Measured)}),
+        measured=draw(measurements()),
     )  # fmt: skip
 
 
@@ -217,6 +236,25 @@ def test_a_link_to_keep_names_what_the_release_fills_in_and_plans_the_same(field
 def test_a_version_that_was_given_stays_as_it_was_given() -> None:
     asked = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "engine_version": "0.19.1rc1.dev5"}
     assert link.written_out(plan(scenario_from_request(asked))).engine_version == "0.19.1rc1.dev5"
+
+
+def test_what_nobody_measured_says_so_in_the_link() -> None:
+    asked = {
+        "weights_gib": 15.5,
+        "peak_activation_gib": 1.9,
+        "fitted": ["peak_activation_gib"],
+        "carried": [],
+    }
+    scenario = scenario_from_request(
+        {"model": "Qwen/Qwen3-32B", "accelerator": "L40S-48GB", "measured": asked}
+    )
+    params = link.encode(scenario)
+    assert (params["measured.fitted"], "measured.carried" in params) == ("peak_activation_gib", False)
+    assert link.decode(params).scenario.measured == scenario.measured
+    del params["measured.fitted"]
+    assert link.decode(params).scenario.measured.origin("peak_activation_gib") is Origin.MEASURED
+    bad = link.decode(params | {"measured.fitted": "system_gib"})
+    assert [repair.field for repair in bad.repairs] == ["measured.fitted"]
 
 
 def test_overrides_and_exact_memory_travel() -> None:

@@ -72,7 +72,8 @@ def test_measurements_go_into_the_link_and_out_again() -> None:
     shared = open_app({name: value for name, value in link.items() if name != "lang"})
     # the log prints 94,784 tokens from 8.68 GiB, which is rounded: one block of 16 more fits
     assert metrics(shared)["KV cache tokens"] == "94,800"
-    assert any("Measured: " in element.value for element in shared.markdown)
+    assert any("Measured: Weights" in element.value for element in shared.markdown)
+    assert any("Fitted to your log: Framework" in element.value for element in shared.markdown)
     checked(shared.button(key="measurements.remove").click().run())
     assert not [name for name in params(shared) if name.startswith("measured.")]
 

@@ -74,6 +74,8 @@ def test_a_wrong_value_names_its_field(field: str, value: object) -> None:
         ({"gpu_memory_utilisation": 0.9}, "unknown-field", "gpu_memory_utilisation"),
         ({"measured": {"weights": 3}}, "unknown-field", "measured.weights"),
         ({"measured": {"weights_gib": "3"}}, "invalid-value", "measured.weights_gib"),
+        ({"measured": {"weights_gib": 3, "fitted": "weights_gib"}}, "invalid-value", "measured.fitted"),
+        ({"measured": {"weights_gib": 3, "carried": ["system_gib"]}}, "invalid-value", "measured.carried"),
         ({"accelerator": {"memory_gib": None}}, "missing-field", "accelerator.memory_gib"),
         ({"accelerator": {"memory_gib": -1}}, "invalid-value", "accelerator.memory_gib"),
         ({"checkpoint": {"total_size": -1}}, "invalid-value", "checkpoint.total_size"),

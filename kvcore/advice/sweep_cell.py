@@ -26,10 +26,11 @@ from kvcore.engine.storage import storage_of
 from kvcore.engine.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
-from kvcore.memory.budget import available_of, budget_of, half_width, total_of, weights_of
+from kvcore.memory.budget import available_of, budget_of, total_of, weights_of
 from kvcore.memory.expert_kernels import kernel_on
 from kvcore.memory.framework import find_overhead_of, non_torch_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_card_terms
+from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting, link_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture

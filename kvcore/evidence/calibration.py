@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.evidence.causes import Difference, likely_causes
 from kvcore.evidence.logs import measured_from
 from kvcore.evidence.startup_log import Reading, StartupLog
 from kvcore.plan import Plan, plan
-from kvcore.scenario import Engine, Measured
+from kvcore.scenario import Engine, Measured, Origin
 from kvcore.units import gib
 
 PRINTED_HALF_GIB: Final = 0.006
@@ -20,6 +20,8 @@ SAME_GIB: Final = 0.05
 """A part without an interval is as predicted when it is that near: the larger of both."""
 LARGEST_ROUNDING_GIB: Final = 0.5
 """What a log's own parts may miss of its own budget; more means that they are not of one start."""
+PRINTED_SUM_GIB: Final = 0.03
+"""What six figures of two decimals may miss of their sum: so much more or less is still as printed."""
 LARGEST_UNTOLD_GIB: Final = 2.0
 """What may be put down to the activations when the log does not give them, beyond the predicted ones."""
 
@@ -159,7 +161,8 @@ def calibrated(log: StartupLog, planned: Plan) -> Measured:
 
     KV memory itself is not fixed: it has to follow when the length or the utilization changes. What the log does not
     tell apart goes into the activations, or into the framework when the activations are measured; where the engine
-    takes its estimate of the graphs off the budget, that is what the graphs cost. Only where the parts do not add up
+    takes its estimate of the graphs off the budget, that is what the graphs cost. The part that takes the rest is
+    fitted, unless the log prints it and the rest is no more than what it rounds. Only where the parts do not add up
     to the log's own budget, or no card is known, is the KV memory given as it is.
     """
     measured = measured_from(log)
@@ -192,7 +195,10 @@ def calibrated(log: StartupLog, planned: Plan) -> Measured:
     for field, part in reversed(takers) if parts_are_told else takers:
         absorbed_gib = gib(part.value) + rest_gib
         if absorbed_gib >= 0 and abs(rest_gib) <= limit_gib:
-            return replace(parts, **{field: round(absorbed_gib, 4)})
+            absorbed: dict[str, Any] = {field: round(absorbed_gib, 4)}
+            closed = replace(parts, **absorbed)
+            is_printed = getattr(parts, field) is not None and abs(rest_gib) <= PRINTED_SUM_GIB
+            return closed if is_printed else closed.with_origin((field,), Origin.FITTED)
     return measured
 
 
@@ -207,20 +213,27 @@ def with_measurements(log: StartupLog, planned: Plan) -> Plan:
         return planned
 
 
-def given_fields(measured: Measured) -> tuple[str, ...]:
-    """The parts that are given, in the order of the memory bar.
+def fields_by_origin(measured: Measured) -> dict[Origin, tuple[str, ...]]:
+    """The parts that are given, by where they come from, each in the order of the memory bar.
 
     Example:
-        >>> given_fields(Measured(weights_gib=15.27, non_torch_gib=0.1))
-        ('framework', 'weights')
+        >>> given = Measured(weights_gib=15.27, non_torch_gib=0.1, fitted=("non_torch_gib",))
+        >>> {origin.value: parts for origin, parts in fields_by_origin(given).items()}
+        {'measured': ('weights',), 'fitted': ('framework',)}
     """
-    return tuple(part for part, field in PART_FIELDS if getattr(measured, field) is not None)
-
-
-def measured_values(measured: Measured) -> dict[str, float]:
-    """The parts that are given, by their fields in the contract."""
-    return {
-        entry.name: value
-        for entry in fields(measured)
-        if (value := getattr(measured, entry.name)) is not None
+    given = [(part, field) for part, field in PART_FIELDS if getattr(measured, field) is not None]
+    found = {
+        origin: tuple(part for part, field in given if measured.origin(field) is origin) for origin in Origin
     }
+    return {origin: parts for origin, parts in found.items() if parts}
+
+
+def measured_values(measured: Measured) -> dict[str, Any]:
+    """What goes into `measured` of the contract: the parts that are given, and which of them nobody measured.
+
+    Example:
+        >>> measured_values(Measured(peak_activation_gib=1.9, fitted=("peak_activation_gib",)))
+        {'peak_activation_gib': 1.9, 'fitted': ['peak_activation_gib']}
+    """
+    marks = {"fitted": list(measured.fitted), "carried": list(measured.carried)}
+    return {**measured.values(), **{name: parts for name, parts in marks.items() if parts}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from kvcore.errors import Notice
@@ -18,7 +17,6 @@ def log_result(log: StartupLog) -> dict[str, Any]:
         >>> log_result(read_log("Model loading took 15.27 GiB and 4.0 seconds"))["measured"]
         {'weights_gib': 15.27}
     """
-    measured = measured_from(log)
     return {
         "status": "ok",
         "engine": log.engine.value,
@@ -26,11 +24,7 @@ def log_result(log: StartupLog) -> dict[str, Any]:
         "v0": log.is_v0,
         "model": log.model,
         "request": request_from(log).as_request(),
-        "measured": {
-            entry.name: value
-            for entry in fields(measured)
-            if (value := getattr(measured, entry.name)) is not None
-        },
+        "measured": measured_from(log).values(),
         "figures": [_reading(reading) for reading in log.readings],
         "ranks": [
             {"rank": rank.rank, **{reading.figure: reading.value for reading in rank.readings}}

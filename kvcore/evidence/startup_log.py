@@ -310,7 +310,7 @@ class LogScenario:
             request["limit_mm_per_prompt"] = dict(self.flags.limit_mm_per_prompt)
         if self.flags.cudagraph_capture_sizes is not None:
             request["cudagraph_capture_sizes"] = list(self.flags.cudagraph_capture_sizes)
-        measured = _known({entry.name: getattr(self.measured, entry.name) for entry in fields(self.measured)})
+        measured = _known(dict(self.measured.values()))
         request["env"] = dict(self.env) or None
         request["measured"] = measured or None
         return _known(request)

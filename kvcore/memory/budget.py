@@ -15,7 +15,7 @@ from kvcore.memory.framework import budget_kind, non_torch_bytes, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.mindspore import mindspore_memory
-from kvcore.memory.parts import RankMemory, measured_or, rank_parts
+from kvcore.memory.parts import RankMemory, measured_or, rank_parts, spread_in_sum
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -56,10 +56,10 @@ def rank_memory(
         return mindspore_memory(setting, weights_quantity)
     measured = scenario.measured
     total = total_of(accelerator)
-    system = measured_or(measured.system_gib, system_bytes(setting))
-    framework = measured_or(measured.non_torch_gib, non_torch_bytes(setting))
-    activations = measured_or(measured.peak_activation_gib, peak_activation_bytes(setting))
-    graphs = measured_or(measured.cuda_graph_gib, cuda_graph_bytes(setting))
+    system = measured_or(measured, "system_gib", system_bytes(setting))
+    framework = measured_or(measured, "non_torch_gib", non_torch_bytes(setting))
+    activations = measured_or(measured, "peak_activation_gib", peak_activation_bytes(setting))
+    graphs = measured_or(measured, "cuda_graph_gib", cuda_graph_bytes(setting))
     counted = counted_graph_bytes(setting, graphs)
     budget = budget_of(total, resolved)
     available = available_of(setting, budget, weights_quantity, activations, framework, counted)
@@ -90,10 +90,7 @@ def total_of(accelerator: Accelerator) -> Quantity:
 
 def weights_of(setting: Setting, weights: WeightBytes) -> Quantity:
     """Weights as "Model loading took" prints them, or as they were measured."""
-    given = setting.scenario.measured.weights_gib
-    if given is not None:
-        return measured_or(given, Quantity(name="weights", value=0, unit=Unit.BYTES))
-    return loaded_quantity(weights)
+    return measured_or(setting.scenario.measured, "weights_gib", loaded_quantity(weights))
 
 
 def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
@@ -136,7 +133,13 @@ def available_of(
             source="vllm/config/cache.py:CacheConfig.kv_cache_memory_bytes (0.10.2)",
         )
     value = int(budget.value - weights.value - activations.value - framework.value - counted.value)
-    spreads = [half_width(part) for part in (weights, activations, framework, counted)]
+    parts = (
+        ("weights_gib", weights),
+        ("peak_activation_gib", activations),
+        ("non_torch_gib", framework),
+        ("cuda_graph_gib", counted),
+    )
+    spreads = [spread_in_sum(setting.scenario.measured, field, part) for field, part in parts]
     if setting.accelerator.memory_grade is Grade.ASSUMED:
         spreads.append(ASSUMED_TOTAL_SPREAD * GIB)
     spread = math.hypot(*spreads)
@@ -154,11 +157,6 @@ def available_of(
 
 ASSUMED_TOTAL_SPREAD: Final = 0.3
 """GiB: how far the total of a card may be off when only the driver tool's figure is published."""
-
-
-def half_width(part: Quantity) -> float:
-    """Half the 80 % interval, 0 without one."""
-    return 0.0 if part.interval is None else (part.interval[1] - part.interval[0]) / 2
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:

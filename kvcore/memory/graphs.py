@@ -83,7 +83,7 @@ def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_cudagraph_memory (0.18.1, 0.20.2), vllm/v1/worker/
     gpu/cudagraph_utils.py:profile_cudagraph_memory (0.32.0).
     """
-    if actual.grade is Grade.MEASURED and counts_estimate(setting):
+    if setting.scenario.measured.cuda_graph_gib is not None and counts_estimate(setting):
         return replace(actual, name="counted_graphs")
     row = graph_tables().estimate
     if not graph_count(setting) or not counts_estimate(setting):

@@ -37,7 +37,8 @@ def mindspore_memory(setting: Setting, weights: Quantity) -> RankMemory:
     total = given_gib("total", environment, TOTAL_VARIABLE, DEFAULT_TOTAL_GB)
     allotted = given_gib("model_memory", environment, MODEL_VARIABLE, DEFAULT_MODEL_GB)
     framework = measured_or(
-        measured.non_torch_gib,
+        measured,
+        "non_torch_gib",
         Quantity(
             name="framework",
             value=int(min(FRAMEWORK_GIB * GIB, max(0.0, allotted.value - weights.value))),
@@ -47,7 +48,8 @@ def mindspore_memory(setting: Setting, weights: Quantity) -> RankMemory:
         ),
     )
     activations = measured_or(
-        measured.peak_activation_gib,
+        measured,
+        "peak_activation_gib",
         Quantity(
             name="activations",
             value=max(0, int(allotted.value - weights.value - framework.value)),
@@ -59,7 +61,8 @@ def mindspore_memory(setting: Setting, weights: Quantity) -> RankMemory:
         ),
     )
     system = measured_or(
-        measured.system_gib,
+        measured,
+        "system_gib",
         Quantity(
             name="system", value=int(SYSTEM_GIB * GIB), unit=Unit.BYTES, grade=Grade.ASSUMED, source=SOURCE
         ),

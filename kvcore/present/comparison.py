@@ -9,6 +9,7 @@ from typing import Final
 from kvcore.evidence.calibration import Comparison, PartComparison
 from kvcore.evidence.startup_log import Reading
 from kvcore.present.text import DASH, Words, concurrency_text, count, msg
+from kvcore.scenario import Origin
 
 PART_LABELS: Final[Mapping[str, str]] = {
     "system": msg("System"),
@@ -17,6 +18,12 @@ PART_LABELS: Final[Mapping[str, str]] = {
     "activations": msg("Activations"),
     "cuda_graphs": msg("CUDA graphs"),
     "available_kv": msg("Available for the KV cache"),
+}
+
+ORIGIN_LABELS: Final[Mapping[Origin, str]] = {
+    Origin.MEASURED: msg("Measured: {parts}"),
+    Origin.FITTED: msg("Fitted to your log: {parts}"),
+    Origin.CARRIED: msg("Carried over from another setting: {parts}"),
 }
 
 FIGURE_LABELS: Final[Mapping[str, str]] = {

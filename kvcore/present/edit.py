@@ -12,10 +12,18 @@ from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link import catalogue_card, with_memory
 from kvcore.quantity import Grade
-from kvcore.scenario import Measured, Parallel, Runner, Scenario, with_accelerator, without_state_flags
+from kvcore.scenario import (
+    MEASURED_PARTS,
+    Origin,
+    Parallel,
+    Runner,
+    Scenario,
+    with_accelerator,
+    without_state_flags,
+)
 
 _PARALLEL = frozenset(field.name for field in fields(Parallel))
-_MEASURED = frozenset(f"measured.{field.name}" for field in fields(Measured))
+_MEASURED = frozenset(f"measured.{part}" for part in MEASURED_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +62,8 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
         return replace(scenario, parallel=replace(scenario.parallel, **changes))
     if field in _MEASURED:
         name = field.removeprefix("measured.")
-        return replace(scenario, measured=replace(scenario.measured, **{name: changes[field]}))
+        own = scenario.measured.with_origin((name,), Origin.MEASURED)
+        return replace(scenario, measured=replace(own, **{name: changes[field]}))
     return replace(scenario, **changes)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.errors import KvPlannerError
+from kvcore.memory.parts import given_grade
 from kvcore.plan import Plan
 from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
 from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes
@@ -95,7 +96,7 @@ def figures(plan: Plan) -> Figures:
     available = (
         plan.memory.available_kv
         if plan.memory is not None and plan.scenario.measured.available_kv_gib is None
-        else _plain("available_kv", plan.available_kv_bytes or 0, Unit.BYTES, grade=Grade.MEASURED)
+        else _plain("available_kv", plan.available_kv_bytes or 0, Unit.BYTES, grade=given_kv_grade(plan))
     )
     block_size = _plain("block_size", resolved.block_size)
     per_token = _bytes_per_token(plan, any_cache(plan))
@@ -350,6 +351,11 @@ def numbers_csv(plan: Plan, numbers: Figures, t: Words) -> str:
              quantity.substituted, quantity.grade.value, quantity.source, low, high)
         )  # fmt: skip
     return out.getvalue()
+
+
+def given_kv_grade(plan: Plan) -> Grade:
+    """How well a KV memory is known that is given to be planned in."""
+    return given_grade(plan.scenario.measured.origin("available_kv_gib"), Grade.FITTED)
 
 
 def request_share(plan: Plan) -> RequestShare | None:

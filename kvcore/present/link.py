@@ -88,6 +88,8 @@ _LENGTHS: Final = ("max_model_len", "max_num_batched_tokens")
 """Also as people write them, `128k` and `32K`."""
 _LIST: Final = "cudagraph_capture_sizes"
 """Whole numbers with commas between."""
+_NAMES: Final = ("measured.fitted", "measured.carried")
+"""Fields of `Measured` with commas between."""
 _DEFAULTS: Final = {
     **{field.name: field.default for field in fields(Scenario)},
     **{field.name: field.default for field in fields(Parallel)},
@@ -131,7 +133,7 @@ def encode(scenario: Scenario) -> dict[str, str]:
             if isinstance(value, ModelConfig):
                 written = encode_config(replace(value, hf_quant_config_text=""))
                 params |= {f"{name}.{key}": text for key, text in written.items()}
-            elif value is not None:
+            elif value not in (None, ()):
                 params[f"{name}.{field.name}"] = _text(value)
     for name in ("limit_mm_per_prompt", "env"):
         for key, value in (getattr(scenario, name) or {}).items():
@@ -352,6 +354,8 @@ def _value(name: str, text: str) -> object:
     """The JSON value that a parameter's text stands for; the request's own checks judge it."""
     if name in _TEXTS or name.startswith("env.") or name.endswith((".method", ".model", ".name", ".vendor")):
         return text
+    if name in _NAMES:
+        return text.split(",")
     if name == _LIST:
         words = text.split(",")
         return list(map(int, words)) if all(map(_INTEGER.fullmatch, words)) else text

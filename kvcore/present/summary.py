@@ -10,14 +10,14 @@ from typing import Final
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, FixPair
-from kvcore.evidence.calibration import given_fields
+from kvcore.evidence.calibration import fields_by_origin
 from kvcore.plan import Plan, Verdict
 from kvcore.present.explain import Figures, bytes_per_token_in_all
 from kvcore.present.settings import settings_in_force
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests_text
 from kvcore.quantity import Quantity
 from kvcore.request import UNNAMED_MODEL
-from kvcore.scenario import Scenario
+from kvcore.scenario import Measured, Origin, Scenario
 from kvcore.workload.limits import is_above_model
 
 
@@ -158,9 +158,19 @@ def model_name(scenario: Scenario) -> str:
     return scenario.model if _MODEL_ID.fullmatch(scenario.model) else UNNAMED_MODEL
 
 
+def _measured_words(measured: Measured, t: Words) -> tuple[str, ...]:
+    """Whether parts are given, and how far they were measured in this configuration."""
+    origins = fields_by_origin(measured)
+    if Origin.CARRIED in origins:
+        return (t("with figures carried over from another setting"),)
+    if Origin.FITTED in origins:
+        return (t("with figures measured and fitted to a log"),)
+    return (t("with measured figures"),) if origins else ()
+
+
 def scenario_line(plan: Plan, t: Words) -> tuple[str, ...]:
     """What is set, after the model's name: the head, and every other setting that is not the engine's own."""
-    measured = (t("with measured figures"),) if given_fields(plan.scenario.measured) else ()
+    measured = _measured_words(plan.scenario.measured, t)
     settings = (setting.text for setting in settings_in_force(plan.scenario, t))
     return (*scenario_head(plan, t), *settings, *measured)
 

@@ -170,5 +170,8 @@ def use_measurements(log: StartupLog, found: Recognized, planned: Plan, t: Words
         icon=":material/straighten:",
         on_click=check_taken.take,
         args=(target,),
-        help=t("Measured parts replace the predicted ones on every page, and travel in the link as numbers."),
+        help=t(
+            "Parts that the log prints replace the predicted ones on every page, and travel in the link as numbers. "
+            "What it does not print is fitted, so that the KV memory of the log comes out."
+        ),
     )

@@ -1,26 +1,35 @@
-"""The chip that says on every page that measured parts replace predicted ones, and removes them."""
+"""The chips that say on every page which given parts replace predicted ones and whence they are, and remove them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import streamlit as st
 
-from kvcore.evidence.calibration import given_fields
-from kvcore.present.comparison import PART_LABELS
+from kvcore.evidence.calibration import fields_by_origin
+from kvcore.present.comparison import ORIGIN_LABELS, PART_LABELS
 from kvcore.present.text import Words
-from kvcore.scenario import Measured
+from kvcore.scenario import Measured, Origin
 from pages.ui import state
+
+LOOKS: Final = {
+    Origin.MEASURED: (":material/straighten:", "violet"),
+    Origin.FITTED: (":material/join_inner:", "blue"),
+    Origin.CARRIED: (":material/redo:", "orange"),
+}
 
 
 def chip(t: Words) -> None:
-    """Shown only while the scenario carries measured parts."""
-    given = given_fields(state.scenario().measured)
+    """Shown only while the scenario carries given parts; one for each origin."""
+    given = fields_by_origin(state.scenario().measured)
     if not given:
         return
-    names = ", ".join(t(PART_LABELS[part]) for part in given)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="measurements"):
-        st.badge(t("Measured: {parts}", parts=names), icon=":material/straighten:", color="violet")
+        for origin, parts in given.items():
+            names = ", ".join(t(PART_LABELS[part]) for part in parts)
+            icon, color = LOOKS[origin]
+            st.badge(t(ORIGIN_LABELS[origin], parts=names), icon=icon, color=color)
         st.button(
             t("Back to the estimate"),
             key="measurements.remove",

@@ -12,7 +12,7 @@ from kvcore.plan import Plan
 from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.step import Content, Prediction, Slip, part
-from kvcore.present.explain import any_cache
+from kvcore.present.explain import any_cache, given_kv_grade
 from kvcore.present.text import Words, count, exact_gib_text, gib_text, sentences
 from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes
 from kvcore.units import ceil_div
@@ -132,7 +132,7 @@ def blocks_of(plan: Plan, cache: CachePlan) -> Quantity:
 def plan_grade(plan: Plan) -> Grade:
     """How well the memory for the KV cache is known."""
     if plan.scenario.measured.available_kv_gib is not None or plan.memory is None:
-        return Grade.MEASURED
+        return given_kv_grade(plan)
     return plan.memory.available_kv.grade
 
 
