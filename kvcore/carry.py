@@ -33,9 +33,10 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
     """`after` with the measured parts of `before` moved as the estimate moves between the two scenarios, in GiB.
 
     Weights, activations and graphs keep their ratio to the estimate, framework and system their difference. The KV
-    memory keeps its size: it is given to be planned in as it is. Whatever moved is no longer measured but carried over, and
-    with another shape (`_shape`) all that a rank takes of the model; else a part whose estimate does not move stays as it
-    is. Nothing is carried where the parts themselves were changed, and where one of the scenarios cannot be planned.
+    memory keeps its size: it is given to be planned in as it is. Whatever moved is no longer measured but carried
+    over, and with another shape (`_shape`) all that a rank takes of the model; else a part whose estimate does not
+    move stays as it is. Nothing is carried where the parts themselves were changed, and where one of the scenarios
+    cannot be planned.
 
     Example:
         >>> from kvcore.request import scenario_from_request

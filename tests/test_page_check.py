@@ -72,10 +72,39 @@ def test_measurements_go_into_the_link_and_out_again() -> None:
     shared = open_app({name: value for name, value in link.items() if name != "lang"})
     # the log prints 94,784 tokens from 8.68 GiB, which is rounded: one block of 16 more fits
     assert metrics(shared)["KV cache tokens"] == "94,800"
-    assert any("Measured: Weights" in element.value for element in shared.markdown)
-    assert any("Fitted to your log: Framework" in element.value for element in shared.markdown)
+    assert any("Measured: System, Framework, Weights" in element.value for element in shared.markdown)
     checked(shared.button(key="measurements.remove").click().run())
     assert not [name for name in params(shared) if name.startswith("measured.")]
+
+
+@pytest.mark.parametrize(
+    ("locale", "words"),
+    [
+        (
+            "en-US",
+            (
+                "Measured: Weights",
+                "Fitted to your log: Activations",
+                "Carried over from another setting: Fra",
+            ),
+        ),
+        ("zh-CN", ("实测：权重", "按日志拟合：激活", "由其他配置换算：")),
+    ],
+)
+def test_each_chip_says_where_its_parts_come_from(locale: str, words: tuple[str, ...]) -> None:
+    link = {
+        "model": "Qwen/Qwen3-32B",
+        "accelerator": "L40S-48GB",
+        "tensor_parallel_size": "4",
+        "measured.weights_gib": "15.4194",
+        "measured.peak_activation_gib": "1.9",
+        "measured.non_torch_gib": "0.4",
+        "measured.fitted": "peak_activation_gib",
+        "measured.carried": "non_torch_gib",
+    }
+    app = open_app(link, locale=locale)
+    for text in words:
+        assert any(text in element.value for element in app.markdown), text
 
 
 def test_taking_the_scenario_over_leaves_the_figures_predicted() -> None:
