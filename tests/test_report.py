@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
 
 from kvcore.plan import Plan
 from kvcore.present.report import report_html
+from kvcore.present.svg import memory_svg
 from kvcore.present.text import Language, count, words
 from tests import present_plans
 
@@ -115,3 +117,11 @@ def test_every_pattern_that_is_used_is_defined() -> None:
     }
     assert used
     assert used <= ids
+
+
+def test_a_part_that_is_partly_missing_is_named_where_it_is_not_hatched() -> None:
+    plan = present_plans.request(max_num_batched_tokens=131_072)
+    drawn = memory_svg(plan, words(Language.ENGLISH))
+    (name,) = re.findall(r'<text x="([0-9.]+)"[^>]*>Activations', drawn)
+    (hatched,) = re.findall(r'<rect x="([0-9.]+)"[^>]*fill="url\(#hatch-missing\)"', drawn)
+    assert float(name) < float(hatched)

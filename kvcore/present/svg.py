@@ -55,6 +55,8 @@ def memory_svg(plan: Plan, t: Words) -> str:
         body.append(_rectangle(x, width, fill))
         if segment.part.pattern:
             body.append(_rectangle(x, width, f"url(#hatch-{_hatch_id(segment.part.pattern)})"))
+        if missing is not None and segment.part.name != "unused":
+            width = min(width, max(0.0, (missing.start - segment.start) * scale))
         if width > NAMED_SHARE * WIDTH:
             color = "#444" if segment.part.name == "unused" else segment.part.text_color
             label = (t(segment.part.label), gib_text(segment.size * GIB))
@@ -150,7 +152,7 @@ def _defs() -> str:
     )
     missing = (
         '<pattern id="hatch-missing" width="8" height="8" patternUnits="userSpaceOnUse">'
-        '<rect width="8" height="8" fill="#FCEBE1"/>'
+        '<rect width="8" height="8" fill="#FCEBE1" fill-opacity="0.2"/>'
         f'<path d="M0 8L8 0" stroke="{CAPACITY}" stroke-width="2"/></pattern>'
     )
     return f"<defs>{hatches}{missing}</defs>"
