@@ -60,6 +60,15 @@ def test_a_refused_position_keeps_its_reason() -> None:
     assert refused.max_concurrency == refused.requests_per_gpu == 0
 
 
+def test_tensor_parallel_goes_as_far_as_the_sidebar() -> None:
+    # 235B in BF16 is 438 GiB: it fits on no eight H100, and on sixteen.
+    large = base(model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
+    found = {one.value: one for one in variants(large, Knob.TENSOR_PARALLEL)}
+    assert list(found) == [1, 2, 4, 8, 16]
+    assert found[16].starts
+    assert [one.value for one in variants(large, Knob.PIPELINE_PARALLEL)] == [1, 2, 4, 8]
+
+
 def test_splits_use_the_same_gpus() -> None:
     architecture = read_architecture(catalogue.find_model("deepseek-ai/DeepSeek-V3").config)
     start = base(model="deepseek-ai/DeepSeek-V3", tensor_parallel_size=8).parallel

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from kvcore.advice.curve import TENSOR_PARALLEL_SIZES
 from kvcore.carry import carried_over
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError
@@ -107,7 +108,7 @@ def variants(base: Scenario, knob: Knob, cards: Sequence[Accelerator] = ()) -> t
         >>> from kvcore.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
         >>> [variant.value for variant in variants(base, Knob.TENSOR_PARALLEL)]
-        [1, 2, 4, 8]
+        [1, 2, 4, 8, 16]
     """
     architecture = read_architecture(base.config)
     positions = _positions(base, knob, architecture, cards)
@@ -163,9 +164,10 @@ def _positions(
     parallel = base.parallel
     if knob in _PARALLEL_SIZES:
         now = getattr(parallel, knob)
+        sizes = TENSOR_PARALLEL_SIZES if knob is Knob.TENSOR_PARALLEL else SIZES
         return [
             (size, replace(base, parallel=replace(parallel, **{str(knob): size})))
-            for size in sorted({*SIZES, now})
+            for size in sorted({*sizes, now})
         ]
     if knob is Knob.SPLIT:
         return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
