@@ -61,6 +61,16 @@ def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
     assert any("OOM" in note["text"] for note in figure["layout"]["annotations"])
 
 
+def test_labels_of_what_is_missing_stand_clear_of_names_and_sizes() -> None:
+    # Weights of one of four H100 are 109.6 GiB: the hatching covers what lies behind the budget.
+    rows = named(Knob.TENSOR_PARALLEL, model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
+    figure = small_multiples(rows, T)
+    anchors = {note["y"]: note["xanchor"] for note in figure["layout"]["annotations"]}
+    assert anchors == {0: "right", 1: "left", 2: "left"}
+    weights = {trace["y"][0]: trace for trace in figure["data"] if trace["name"] == "Weights"}
+    assert [weights[row]["insidetextanchor"] for row in (2, 3)] == ["start", "middle"]
+
+
 def test_a_refused_position_is_a_row_with_words() -> None:
     rows = named(Knob.TENSOR_PARALLEL, model="Qwen/Qwen3-14B", tensor_parallel_size=16)
     figure = small_multiples(rows, T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +22,8 @@ ROW_PIXELS: Final = 44
 FRAME_PIXELS: Final = 62
 NAMED_FROM: Final = 0.11
 """A segment of a smaller share of the axis has no text of its own: the legend names its colour."""
+SHORT_BAR: Final = 0.6
+"""Behind a bar of a smaller share of the axis there is room for a label."""
 
 KNOB_NAMES: Final[Mapping[Knob, str]] = {
     Knob.TENSOR_PARALLEL: "TP",
@@ -101,12 +104,13 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Figure:
     shapes: list[Figure] = []
     notes: list[Figure] = []
     for row, plan in planned:
-        data += [_segment_trace(segment, row, end, t) for segment in segments(plan)]
         missing = shortage(plan)
+        hidden_from = math.inf if missing is None else missing.start
+        data += [_segment_trace(segment, row, end, hidden_from, t) for segment in segments(plan)]
         if missing is not None:
             data.append(_missing_trace(missing.start, missing.size, row))
             label = t("OOM {size}", size=gib_text(-missing.size * GIB, signed=True))
-            notes.append(_missing_note(min(missing.start + missing.size / 2, end * 0.9), row, label))
+            notes.append(_missing_note(missing.start + missing.size, row, label, end))
         total = gib(plan.memory.total.value) if plan.memory is not None else 0.0
         shapes.append(_capacity(total, row))
     for row, (_, variant) in enumerate(named):
@@ -167,8 +171,10 @@ def _wrapped(name: str) -> str:
     return "<br>".join(lines[:3])
 
 
-def _segment_trace(segment: Segment, row: int, end: float, t: Words) -> Figure:
+def _segment_trace(segment: Segment, row: int, end: float, hidden_from: float, t: Words) -> Figure:
     part, size = segment.part, gib_text(segment.size * GIB)
+    # The hatching of what is missing covers the rest.
+    seen = min(segment.size, hidden_from - segment.start)
     marker: Figure = {"color": part.color, "line": {"color": OUTLINE, "width": 1}}
     if part.pattern:
         marker["pattern"] = {
@@ -187,9 +193,9 @@ def _segment_trace(segment: Segment, row: int, end: float, t: Words) -> Figure:
         "y": [row],
         "width": 0.8,
         "marker": marker,
-        "text": [size if segment.size >= NAMED_FROM * end else ""],
+        "text": [size if seen >= NAMED_FROM * end else ""],
         "textposition": "inside",
-        "insidetextanchor": "middle",
+        "insidetextanchor": "middle" if seen == segment.size else "start",
         "textangle": 0,
         "textfont": {"color": part.text_color, "size": 12},
         "hovertemplate": f"{t(part.label)} {size}<extra></extra>",
@@ -220,7 +226,14 @@ def _missing_trace(start: float, size: float, row: int) -> Figure:
     }
 
 
-def _missing_note(x: float, row: int, text: str) -> Figure:
+def _missing_note(bar_end: float, row: int, text: str, end: float) -> Figure:
+    """Behind a short bar, at the end of a long one: never over the names beside the axis."""
+    is_short = bar_end < SHORT_BAR * end
+    place: Figure = {"xanchor": "left", "xshift": 4} if is_short else {"xanchor": "right", "xshift": -4}
+    return _note(bar_end, row, text) | place
+
+
+def _note(x: float, row: int, text: str) -> Figure:
     return {
         "x": x,
         "y": row,
@@ -237,7 +250,7 @@ def _missing_note(x: float, row: int, text: str) -> Figure:
 
 
 def _refused_note(row: int, text: str) -> Figure:
-    note = _missing_note(0, row, text)
+    note = _note(0, row, text)
     return note | {"xref": "paper", "xanchor": "left", "x": 0.01}
 
 
