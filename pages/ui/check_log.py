@@ -15,6 +15,7 @@ from kvcore.errors import LogError
 from kvcore.evidence.logs import read_log
 from kvcore.evidence.startup_log import StartupLog
 from kvcore.present.comparison import FIGURE_LABELS, reading_text
+from kvcore.present.listing import listed
 from kvcore.present.text import Words, msg
 from pages.ui import state
 
@@ -139,11 +140,11 @@ def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
     readings = log.readings
     parts = [t("{count} figures found", count=str(len(readings)))]
     if kinds := dict.fromkeys(t(FLAG_LINES[line.kind]) for line in log.flag_lines):
-        parts.append(t("flags from: {kinds}", kinds=", ".join(kinds)))
+        parts.append(t("flags from: {kinds}", kinds=listed(t, kinds)))
     else:
         parts.append(t("no flags found"))
     if log.missing:
-        names = ", ".join(t(FIGURE_LABELS[name]) for name in log.missing)
+        names = listed(t, (t(FIGURE_LABELS[name]) for name in log.missing))
         parts.append(t("not found: {figures}", figures=names))
     summary = " · ".join(parts)
     with st.expander(summary, icon=":material/search:"):

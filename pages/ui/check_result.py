@@ -16,6 +16,7 @@ from kvcore.plan import Plan, Verdict
 from kvcore.present import summary
 from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
 from kvcore.present.comparison_bar import comparison_bar
+from kvcore.present.listing import listed
 from kvcore.present.text import Words, msg
 from kvcore.scenario import Measured, Scenario
 from pages.ui import check_taken, figure, notes, state
@@ -98,7 +99,7 @@ def recognized(found: Recognized, planned: Plan, t: Words) -> None:
             )
         )
     if found.borrowed:
-        names = ", ".join(t(BORROWED_LABELS[name]) for name in found.borrowed)
+        names = listed(t, (t(BORROWED_LABELS[name]) for name in found.borrowed))
         st.caption(t("Not in the log, taken from the sidebar: {names}", names=names))
     if replace(state.scenario(), measured=Measured()) == found.scenario:
         st.caption(t("The sidebar shows this scenario."))

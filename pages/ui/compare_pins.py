@@ -6,6 +6,7 @@ import streamlit as st
 
 from kvcore.advice.vary import Variant, pinned
 from kvcore.present import pins
+from kvcore.present.listing import listed
 from kvcore.present.multiples import split_name
 from kvcore.present.pins import Pin
 from kvcore.present.text import Words, short_tokens
@@ -87,7 +88,7 @@ def _name(index: int, variant: Variant, pinned_count: int, t: Words) -> str:
     length = variant.plan.resolved.max_model_len if variant.plan is not None else scenario.max_model_len or 0
     parts = [f"{head}{model}", card, split_name(scenario.parallel), short_tokens(length)]
     parts += [text for text in (scenario.quantization, _kv(scenario)) if text]
-    return ", ".join(parts)
+    return listed(t, parts)
 
 
 def _kv(scenario: Scenario) -> str:

@@ -8,6 +8,7 @@ from html import escape
 import streamlit as st
 
 from kvcore.advice.vary import Variant, best_of
+from kvcore.present.listing import listed
 from kvcore.present.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
 from kvcore.present.palette import PARTS
 from kvcore.present.text import Words
@@ -55,7 +56,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         held, *others = figures_of(variant)
         figures = [text for column, text in enumerate(others, start=3) if column not in hidden]
         rows += (
-            f"<tr><td>{_two_lines(name, ', '.join(marks))}</td><td>{_two_lines(verdict_word(variant, t), reason)}</td>"
+            f"<tr><td>{_two_lines(name, listed(t, marks))}</td><td>{_two_lines(verdict_word(variant, t), reason)}</td>"
             + f'<td class="kv-figure">{_two_lines(held, seats_note(variant, t))}</td>'
             + "".join(f'<td class="kv-figure">{escape(text)}</td>' for text in figures)
             + "</tr>"

@@ -11,6 +11,7 @@ from kvcore.present import bar, charts, summary
 from kvcore.present.derivation import Equation, Step, StepName
 from kvcore.present.derivation.step import LOOKS, prose
 from kvcore.present.explain import GRADES, SCOPES
+from kvcore.present.listing import listed
 from kvcore.present.palette import PARTS
 from kvcore.present.text import MINUS, Words, gib_text
 from kvcore.quantity import Unit
@@ -24,7 +25,7 @@ def memory(step: Step, is_revealed: bool, t: Words) -> None:
         return
     explained = step.explained(revealed=is_revealed)
     text = t("Memory of one GPU") + ": " + (
-        ", ".join(t(part.label) for part in PARTS if part.name in explained) or t("nothing is explained yet")
+        listed(t, (t(part.label) for part in PARTS if part.name in explained)) or t("nothing is explained yet")
     )  # fmt: skip
     figure.chart(bar.memory_bar(step.plan, t, explained), "learn_bar", text)
     if step.name is StepName.PARTS and is_revealed:

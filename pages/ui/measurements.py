@@ -9,6 +9,7 @@ import streamlit as st
 
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.present.comparison import ORIGIN_LABELS, PART_LABELS
+from kvcore.present.listing import listed
 from kvcore.present.text import Words
 from kvcore.scenario import Measured, Origin
 from pages.ui import state
@@ -27,7 +28,7 @@ def chip(t: Words) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="measurements"):
         for origin, parts in given.items():
-            names = ", ".join(t(PART_LABELS[part]) for part in parts)
+            names = listed(t, (t(PART_LABELS[part]) for part in parts))
             icon, color = LOOKS[origin]
             st.badge(t(ORIGIN_LABELS[origin], parts=names), icon=icon, color=color)
         st.button(

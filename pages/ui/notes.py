@@ -16,6 +16,7 @@ from kvcore.advice.refusals import refusal_fixes
 from kvcore.errors import EngineRefusalError, KvPlannerError, Notice
 from kvcore.plan import Plan
 from kvcore.present import summary
+from kvcore.present.listing import listed
 from kvcore.present.refusal import accepted_label
 from kvcore.present.settings import settings_in_force
 from kvcore.present.summary import Outcome, Sentence
@@ -192,7 +193,7 @@ def repairs(t: Words) -> None:
         refusal(error, t)
     followed = st.session_state.pop("followed", ())
     if followed:
-        st.toast(t("Changed with the model: {fields}", fields=", ".join(followed)))
+        st.toast(t("Changed with the model: {fields}", fields=listed(t, followed)))
     engine = st.session_state.pop("followed_card", "")
     if engine:
         st.toast(t("Changed with the card: the engine, now {engine}", engine=engine))
@@ -243,6 +244,6 @@ def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> N
     absent = [str(curve.tensor_parallel_size) for curve in curves if not max(curve.concurrency, default=0)]
     if absent:
         lines.append(
-            t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=", ".join(absent))
+            t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=listed(t, absent))
         )
     st.caption(("" if t.language is Language.CHINESE else " ").join(lines))

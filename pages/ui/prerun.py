@@ -23,6 +23,7 @@ from kvcore.evidence.recognized import find_logged_model
 from kvcore.memory.mindspore import DEFAULT_MODEL_GB, DEFAULT_TOTAL_GB, MODEL_VARIABLE, TOTAL_VARIABLE
 from kvcore.model.families import read_architecture
 from kvcore.plan import plan
+from kvcore.present.listing import listed
 from kvcore.present.text import Words, count, msg
 from kvcore.scenario import Engine, Measured, Scenario
 from pages.ui import check_log, notes, state, undo
@@ -331,7 +332,7 @@ def _out_of_memory(prerun: PreRun, scenario: Scenario, t: Words) -> None:
     with st.expander(t("If it runs out of memory, in this order"), icon=":material/warning:"):
         remedies = out_of_memory_remedies(prerun, scenario.parallel.tensor_parallel_size)
         lines = [
-            t(REMEDIES[remedy.field], values=", ".join(remedy.values), limit=f"{prerun.budget_gb:.1f}")
+            t(REMEDIES[remedy.field], values=listed(t, remedy.values), limit=f"{prerun.budget_gb:.1f}")
             for remedy in remedies
             if remedy.values
         ]

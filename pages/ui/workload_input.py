@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from kvcore.errors import WorkloadError
+from kvcore.present.listing import listed
 from kvcore.present.text import Words, count, msg
 from kvcore.present.workload import REASONS
 from kvcore.workload.mix import Mix
@@ -237,7 +238,7 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
                 "Lines that could not be used: {lines} ({reasons}); the first of them: {numbers}",
                 lines=count(log.unusable),
                 reasons=" · ".join(f"{t(REASONS[reason])} {count(number)}" for reason, number in log.reasons),
-                numbers=", ".join(map(str, log.unusable_lines)),
+                numbers=listed(t, map(str, log.unusable_lines)),
             )
         )
     if log.estimated:

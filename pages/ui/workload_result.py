@@ -13,6 +13,7 @@ from kvcore.carry import carried_over
 from kvcore.plan import Plan
 from kvcore.present.choices import nearest_below
 from kvcore.present.length_histogram import length_histogram, marked_limits
+from kvcore.present.listing import listed
 from kvcore.present.text import Language, Words, count, short_tokens
 from kvcore.present.workload import (
     choice_rows,
@@ -175,7 +176,7 @@ def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
     ordered = tuple(choices.values())
     body = ""
     for row in choice_rows(ordered, wanted, now, limit, t):
-        marks = ", ".join(row.marks)
+        marks = listed(t, row.marks)
         cells = (row.left_out, row.worst_case, row.at_mean, row.risk)
         body += (
             f'<tr><td class="kv-figure">{escape(row.limit)} <span class="kv-soft">{escape(marks)}</span></td>'
