@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-from kvcore.evidence.calibration import Comparison
+from kvcore.evidence.calibration import Comparison, PartComparison
 from kvcore.plan import Plan
 from kvcore.present.palette import CAPACITY, OUTLINE, PARTS, Part
 from kvcore.present.text import Words, gib_text
@@ -22,12 +22,12 @@ def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Figure:
 
     A part that the log does not give stands in the lower bar as predicted, faint.
     """
-    known = {part.part: part for part in comparison.parts}
+    known = _by_name(comparison)
     rows = {"measured": t("Measured"), "predicted": t("Predicted")}
     data: list[Figure] = []
     ends = dict.fromkeys(rows, 0.0)
     for part in PARTS:
-        compared = known.get("available_kv" if part.name == "kv_cache" else part.name)
+        compared = known.get(part.name)
         if compared is None:
             continue
         sizes = {"predicted": compared.predicted_gib, "measured": compared.measured_gib}
@@ -92,6 +92,17 @@ def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Figure:
             ],
         },
     }
+
+
+def compared_parts(comparison: Comparison) -> tuple[Part, ...]:
+    """The parts of both bars, in the order of the bar."""
+    known = _by_name(comparison)
+    return tuple(part for part in PARTS if part.name in known)
+
+
+def _by_name(comparison: Comparison) -> dict[str, PartComparison]:
+    """The compared parts by their names in the palette, where memory for the KV cache is the cache itself."""
+    return {"kv_cache" if part.part == "available_kv" else part.part: part for part in comparison.parts}
 
 
 def _segment(part: Part, row: str, start: float, width: float, is_faint: bool, t: Words) -> Figure:

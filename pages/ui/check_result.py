@@ -15,11 +15,11 @@ from kvcore.evidence.startup_log import Failure, StartupLog
 from kvcore.plan import Plan, Verdict
 from kvcore.present import summary
 from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
-from kvcore.present.comparison_bar import comparison_bar
+from kvcore.present.comparison_bar import compared_parts, comparison_bar
 from kvcore.present.listing import listed
 from kvcore.present.text import Words, msg
 from kvcore.scenario import Measured, Scenario
-from pages.ui import check_taken, figure, notes, state
+from pages.ui import check_taken, figure, notes, pictures, state
 
 PHASES = {
     "configuration": msg("while the flags were checked, before any memory was taken"),
@@ -120,6 +120,7 @@ def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
     figure.chart(
         comparison_bar(compared, planned, t), "comparison_bar", f"{t('Predicted and measured')}: {sentence}"
     )
+    pictures.swatches(compared_parts(compared), t)
     if len(compared.measured_parts) < len(compared.parts):
         st.caption(t("Faint parts are not in the log and are drawn as predicted."))
     if compared.largest is None and compared.measured_parts:

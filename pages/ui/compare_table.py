@@ -12,7 +12,7 @@ from kvcore.present.listing import listed
 from kvcore.present.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
 from kvcore.present.palette import PARTS
 from kvcore.present.text import Words
-from pages.ui import figure
+from pages.ui import figure, pictures
 
 REPLICA_COLUMNS = (5, 6)
 """Replicas and what all of them hold: said only where there are several."""
@@ -29,11 +29,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         key,
         t("Memory of one GPU in each deployment; the table below says the same"),
     )
-    swatches = "".join(
-        f'<li><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))}</li>' for part in PARTS
-    )
-    missing = f'<li><span class="kv-swatch kv-missing"></span>{escape(t("Missing"))}</li>'
-    st.html(f'<ul class="kv-legend">{swatches}{missing}</ul>')
+    pictures.swatches(PARTS, t, has_missing=True)
     head = [
         t("Deployment"),
         t("Verdict"),

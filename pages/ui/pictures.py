@@ -5,7 +5,7 @@ Everything in them is a number of ours or a text of the catalogue, and is escape
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from html import escape
 
 import streamlit as st
@@ -13,7 +13,7 @@ import streamlit as st
 from kvcore.plan import Plan
 from kvcore.present.bar import shortage
 from kvcore.present.explain import RequestShare, request_share
-from kvcore.present.palette import PARTS
+from kvcore.present.palette import PARTS, Part
 from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
 from kvcore.units import GIB
 
@@ -54,6 +54,15 @@ def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> No
         text = f"{t('Missing')} <b>{escape(gib_text(missing.size * GIB))}</b>"
         items.append(f'<li><span class="kv-swatch kv-missing"></span>{text}</li>')
     st.html(f'<ul class="kv-legend">{"".join(items)}</ul>')
+
+
+def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> None:
+    """The colours of a chart without their sizes; Missing as the last where the chart can show it."""
+    named = [(part.name, t(part.label)) for part in parts] + [("missing", t("Missing"))] * has_missing
+    items = "".join(
+        f'<li><span class="kv-swatch kv-{name}"></span>{escape(label)}</li>' for name, label in named
+    )
+    st.html(f'<ul class="kv-legend">{items}</ul>')
 
 
 def request(plan: Plan, t: Words) -> None:
