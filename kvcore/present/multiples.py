@@ -22,6 +22,8 @@ ROW_PIXELS: Final = 44
 FRAME_PIXELS: Final = 62
 NAMED_FROM: Final = 0.11
 """A segment of a smaller share of the axis has no text of its own: the legend names its colour."""
+NAMED_FROM_CUT: Final = 0.2
+"""The same for one that the hatching cuts: its text does not shrink with what is seen of it."""
 SHORT_BAR: Final = 0.6
 """Behind a bar of a smaller share of the axis there is room for a label."""
 
@@ -175,6 +177,7 @@ def _segment_trace(segment: Segment, row: int, end: float, hidden_from: float, t
     part, size = segment.part, gib_text(segment.size * GIB)
     # The hatching of what is missing covers the rest.
     seen = min(segment.size, hidden_from - segment.start)
+    is_whole = seen == segment.size
     marker: Figure = {"color": part.color, "line": {"color": OUTLINE, "width": 1}}
     if part.pattern:
         marker["pattern"] = {
@@ -193,9 +196,9 @@ def _segment_trace(segment: Segment, row: int, end: float, hidden_from: float, t
         "y": [row],
         "width": 0.8,
         "marker": marker,
-        "text": [size if seen >= NAMED_FROM * end else ""],
+        "text": [size if seen >= (NAMED_FROM if is_whole else NAMED_FROM_CUT) * end else ""],
         "textposition": "inside",
-        "insidetextanchor": "middle" if seen == segment.size else "start",
+        "insidetextanchor": "middle" if is_whole else "start",
         "textangle": 0,
         "textfont": {"color": part.text_color, "size": 12},
         "hovertemplate": f"{t(part.label)} {size}<extra></extra>",
