@@ -52,7 +52,11 @@ def test_a_start_is_compared_part_by_part(locale: str, title: str) -> None:
     assert {trace["y"][0] for trace in bar["data"]} == (
         {"Predicted", "Measured"} if locale == "en-US" else {"预测", "实测"}
     )
-    assert [name in html(app) for name in ("kv-weights", "kv-kv_cache", "kv-unused")] == [True, True, False]
+    assert [f"kv-swatch kv-{name}" in html(app) for name in ("weights", "kv_cache", "unused")] == [
+        True,
+        True,
+        False,
+    ]
     assert "67.80</td>" in html(app)
     assert "19,920" in seen(app)
 
