@@ -39,7 +39,30 @@ def test_a_model_that_nobody_knows_leaves_the_model(monkeypatch: pytest.MonkeyPa
     assert "/models/nobody" in seen(app)
 
 
-def test_what_is_no_command_changes_nothing() -> None:
-    app = use("hello", model="Qwen/Qwen3-32B", max_model_len="8192")
-    assert params(app)["max_model_len"] == "8192"
-    assert "none of the engine's start-up lines" in seen(app).lower()
+def warned(app) -> str:
+    return " ".join(element.value for element in app.warning)
+
+
+def test_what_is_no_command_changes_nothing_and_says_so() -> None:
+    app = use("vllm serve Qwen/Qwen3-8B --swap-space 16", model="Qwen/Qwen3-32B", max_model_len="8192")
+    assert "--swap-space 16" in seen(app)
+    before = params(app)
+    app.text_area(key="command_text").set_value("hello")
+    checked(app.button(key="use_command").click().run())
+    assert params(app) == before
+    assert "No vLLM command found in this text; the scenario is unchanged." in warned(app)
+    assert "--swap-space 16" not in seen(app)
+    assert "start-up lines" not in seen(app).lower()
+
+
+def test_latest_is_the_newest_release_and_what_is_lent_is_named() -> None:
+    text = "docker run vllm/vllm-openai:{} --model Qwen/Qwen3-8B -tp 2"
+    app = use(text.format("v0.11.0"), model="Qwen/Qwen3-32B", accelerator="L40S-48GB")
+    assert params(app)["engine_version"] == "0.11.0"
+    app.text_area(key="command_text").set_value(text.format("latest"))
+    checked(app.button(key="use_command").click().run())
+    assert params(app).get("engine_version") is None
+    assert "Not in the command, taken from the sidebar: accelerator" in seen(app)
+    app = use("vllm serve Qwen/Qwen3-8B -tp 2", accelerator="L40S-48GB", engine_version="0.11.0")
+    assert params(app)["engine_version"] == "0.11.0"
+    assert "taken from the sidebar: accelerator, engine version" in seen(app)

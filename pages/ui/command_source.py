@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,20 +11,26 @@ import streamlit as st
 from kvcore.errors import HubError, KvPlannerError, Notice
 from kvcore.evidence.logs import read_log
 from kvcore.evidence.recognized import scenario_from_log
+from kvcore.present.comparison import BORROWED_LABELS
 from kvcore.present.text import Words
 from kvcore.scenario import Scenario
 from pages.ui import model_source, state, undo
 
 FIELD = "command_text"
 TOLD = "command_told"
+NEWEST = re.compile(r"\bvllm[\w-]*:latest\b")
+"""An image without a release of its own: the newest."""
 
 
 class Told(NamedTuple):
     """What is said about a command for as long as its scenario stands."""
 
     scenario: Scenario
-    unknown_model: str
-    notices: tuple[Notice, ...]
+    unknown_model: str = ""
+    notices: tuple[Notice, ...] = ()
+    borrowed: tuple[str, ...] = ()
+    """What the command does not name: keys of `BORROWED_LABELS`."""
+    is_command: bool = True
 
 
 def field(t: Words) -> None:
@@ -42,6 +49,11 @@ def told(t: Words) -> None:
     said: Told | None = st.session_state.get(TOLD)
     if said is None or said.scenario != state.scenario():
         return
+    if not said.is_command:
+        st.warning(
+            t("No vLLM command found in this text; the scenario is unchanged."), icon=":material/search_off:"
+        )
+        return
     lines = [f"{t.error(notice)}\n→ {t.next_step(notice)}" for notice in said.notices]
     if said.unknown_model:
         lines.insert(
@@ -51,6 +63,9 @@ def told(t: Words) -> None:
                 model=said.unknown_model,
             ),
         )
+    if said.borrowed:
+        names = ", ".join(t(BORROWED_LABELS[name]) for name in said.borrowed)
+        lines.append(t("Not in the command, taken from the sidebar: {names}", names=names))
     if lines:
         st.text("\n".join(lines))
 
@@ -59,15 +74,27 @@ def _use() -> None:
     text = st.session_state.get(FIELD, "")
     if not text.strip():
         return
+    st.session_state.pop(TOLD, None)
     try:
         log = read_log(text)
-        found = scenario_from_log(log, state.scenario())
+        at_hand = state.scenario()
+        asks_newest = log.version is None and NEWEST.search(text) is not None
+        if asks_newest:
+            at_hand = replace(at_hand, engine_version=None)
+        found = scenario_from_log(log, at_hand)
         scenario, unknown = _with_its_model(found.scenario, found.unknown_model)
     except KvPlannerError as error:
-        st.session_state["input_error"] = error
+        if error.code == "log-not-recognized":
+            st.session_state[TOLD] = Told(state.scenario(), is_command=False)
+        else:
+            st.session_state["input_error"] = error
         return
     undo.take(scenario)
-    st.session_state[TOLD] = Told(scenario, unknown, log.notices)
+    hidden = {"model"} if unknown or scenario.model != found.scenario.model else set()
+    if asks_newest:
+        hidden.add("engine_version")
+    borrowed = tuple(name for name in found.borrowed if name not in hidden)
+    st.session_state[TOLD] = Told(scenario, unknown, log.notices, borrowed)
 
 
 def _with_its_model(scenario: Scenario, name: str) -> tuple[Scenario, str]:
