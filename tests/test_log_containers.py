@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvcore.errors import LogError
 from kvcore.evidence.containers import docker_container
 from kvcore.evidence.log_text import clean_log
 from kvcore.evidence.logs import read_log
@@ -172,3 +173,23 @@ def test_aliases_do_not_multiply() -> None:
     )
     (manifest,) = find_manifests(tuple(text.split("\n")))
     assert sum(len(value) for _, value in manifest.fields) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("line", "model"),
+    [
+        ("vllm serve Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("$ vllm serve /models/Qwen3-8B -tp 2", "/models/Qwen3-8B"),
+        ("vllm serve gpt2 -tp 2", "gpt2"),
+    ],
+)
+def test_a_command_without_a_long_flag(line: str, model: str) -> None:
+    assert read_log(line).model == model
+
+
+@pytest.mark.parametrize(
+    "line", ["vllm serve failed", "use vllm serve org/model for this", "vllm serve a/b works"]
+)
+def test_prose_about_a_command_is_none(line: str) -> None:
+    with pytest.raises(LogError, match="start-up lines"):
+        read_log(line)

@@ -63,6 +63,6 @@ def test_latest_is_the_newest_release_and_what_is_lent_is_named() -> None:
     checked(app.button(key="use_command").click().run())
     assert params(app).get("engine_version") is None
     assert "Not in the command, taken from the sidebar: accelerator" in seen(app)
-    app = use("vllm serve Qwen/Qwen3-8B -tp 2", accelerator="L40S-48GB", engine_version="0.11.0")
+    app = use("vllm serve Qwen/Qwen3-8B", accelerator="L40S-48GB", engine_version="0.11.0")
     assert params(app)["engine_version"] == "0.11.0"
     assert "taken from the sidebar: accelerator, engine version" in seen(app)
