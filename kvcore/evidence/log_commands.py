@@ -22,7 +22,9 @@ SHOWN_VALUE_CHARACTERS: Final = 60
 
 _DASHES: Final = "-\u2013\u2014"
 _NEGATIVE: Final = re.compile(r"-\d{1,40}(?:\.\d{1,40})?")
-_BARE: Final = re.compile(r"(?:[$#] )?vllm serve (?:/?[^\s/]+/\S+(?:\s+-.*)?|\S+\s+-\w.*)")
+_BARE: Final = re.compile(
+    r"(?:[$#] )?vllm serve (?:/?[^\s/]{1,200}/\S{1,400}(?: {1,9}-.{0,999})?|\S{1,400} {1,9}-\w.{0,999})"
+)
 """A line that is nothing but a command, without a long flag: prose about one goes on in words."""
 _SECRETS: Final = ("key", "token", "password")
 
