@@ -23,7 +23,7 @@ SHOWN_VALUE_CHARACTERS: Final = 60
 _DASHES: Final = "-\u2013\u2014"
 _NEGATIVE: Final = re.compile(r"-\d{1,40}(?:\.\d{1,40})?")
 _BARE: Final = re.compile(
-    r"(?:[$#] )?vllm serve (?:/?[^\s/]{1,200}/\S{1,400}(?: {1,9}-.{0,999})?|\S{1,400} {1,9}-\w.{0,999})"
+    r"(?:[$#] )?vllm serve (?:/?[^\s/]{1,200}/\S{1,400}(?: {1,9}-|$)|\S{1,400} {1,9}-\w)"
 )
 """A line that is nothing but a command, without a long flag: prose about one goes on in words."""
 _SECRETS: Final = ("key", "token", "password")
@@ -121,7 +121,7 @@ def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
         line = message_of(given)
         names = RUNNERS if runs else PROGRAMS
         begin = next((at for at in (line.find(name) for name in names) if at >= 0), -1)
-        is_whole = " --" in line or line.rstrip().endswith("\\") or _BARE.fullmatch(line.strip()) is not None
+        is_whole = " --" in line or line.rstrip().endswith("\\") or _BARE.match(line.strip()) is not None
         if begin < 0 or not is_whole:
             continue
         lines = tuple(map(message_of, log.lines[index : index + MAX_COMMAND_LINES]))
