@@ -21,7 +21,9 @@ def address(page: Page) -> str:
 
 def on_plan(page: Page) -> None:
     page.wait_for_function("() => location.pathname === '/'")
-    page.locator(".st-key-memory_bar .js-plotly-plot").wait_for()  # what Explore drew may still stand until then
+    page.locator(
+        ".st-key-memory_bar .js-plotly-plot"
+    ).wait_for()  # what Explore drew may still stand until then
     settled(page)
 
 
