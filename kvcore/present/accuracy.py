@@ -173,7 +173,7 @@ def check_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[ErrorRow, ..
 
 
 def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words) -> tuple[ErrorRow, ...]:
-    """Errors of one check in every group of at least two starts; the others together."""
+    """Errors of one check in every group of at least two starts, the largest first; the others together."""
     rows: list[ErrorRow] = []
     rest: list[Point] = []
     for name, group in groups(starts, by).items():
@@ -183,8 +183,10 @@ def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words
             continue
         found = summarize(points)
         if found is not None:
-            rows.append(error_row(name, found))
+            label = t("{engine}, release not stated", engine=name[:-2]) if name.endswith(" ?") else name
+            rows.append(error_row(label, found))
     single = summarize(rest)
+    rows.sort(key=lambda row: -int(row.count))
     return (*rows, *((error_row(t("single starts"), single),) if single is not None else ()))
 
 

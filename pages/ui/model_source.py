@@ -18,6 +18,8 @@ from kvcore.present.text import Words
 from kvcore.request import UNNAMED_MODEL, parse_request, scenario_from_request
 from pages.ui import state
 
+LARGEST_UPLOAD_MIB = 50
+"""What a browser may send; what is too large for a config is said in words, not by the widget."""
 ERROR = "model_error"
 CONFIG_LABEL = UNNAMED_MODEL
 CONFIG_NAME = "config_name"
@@ -58,7 +60,11 @@ def other_model(t: Words) -> None:
     )
     st.button(t("Use this config"), on_click=_use_text, args=("config_text",))
     st.file_uploader(
-        t("Or upload it"), type=["json"], key="config_file", max_upload_size=1, on_change=_use_upload
+        t("Or upload it"),
+        type=["json"],
+        key="config_file",
+        max_upload_size=LARGEST_UPLOAD_MIB,
+        on_change=_use_upload,
     )
     show_error(t)
 
