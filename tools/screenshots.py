@@ -24,7 +24,9 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "locale": "en-US", "device_s
 LINKS = {
     "explore": "Explore|选型",
     "compare": "Compare|方案对比",
+    "workload": "Workload|业务负载",
     "check": "Check|核对",
+    "learn": "Learn|原理推导",
     "reference": "Reference|参考",
     "accuracy": "Accuracy|准确度",
 }
@@ -37,6 +39,7 @@ SHOTS = (
 )  # fmt: skip
 """Name, link, browser. The name begins with the page's path."""
 SAMPLE = ".st-key-sample-start button"
+REQUESTS = '[class*="st-key-workload-sample"] button'
 UNFOLDED = 2
 """Parameters of the Reference page that are shown with their effect."""
 
@@ -75,8 +78,8 @@ def _go(page: Page, name: str) -> None:
         parameters.nth(UNFOLDED).wait_for()
         for index in range(UNFOLDED):
             parameters.nth(index).locator("summary").click()
-    elif name == "check":
-        page.locator(SAMPLE).first.click()
+    elif name in ("check", "workload"):
+        page.locator(SAMPLE if name == "check" else REQUESTS).first.click()
         page.locator(".js-plotly-plot .main-svg").first.wait_for()
     else:
         page.locator(".js-plotly-plot .main-svg").first.wait_for()

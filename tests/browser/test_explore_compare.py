@@ -74,8 +74,9 @@ def test_pins_open_in_a_fresh_browser(server: str, open_page: OpenPage) -> None:
     go(page, "Compare")
     page.get_by_role("button", name="Pin this scenario").click()
     page.wait_for_function("() => new URLSearchParams(location.search).has('pin.1')")
+    page.locator("[data-testid=stMain] a[href*='pin.1']").first.wait_for()  # the links follow the address
     go(page, "Plan")
-    settled(page)
+    on_plan(page)
     assert "pin.1" in query(page)
     link = address(page).replace("accelerator=H100-80GB", "accelerator=H200-141GB", 1)
     other = open_page(link)
