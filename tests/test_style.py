@@ -6,5 +6,5 @@ STYLE = Path(__file__).resolve().parents[1] / "pages" / "ui" / "style.css"
 
 
 def test_nothing_in_it_looks_like_a_tag() -> None:
-    """Streamlit's sanitizer drops a whole stylesheet that holds a "<", and every page loses its looks without a word."""
+    """Streamlit's sanitizer drops a whole stylesheet that holds one, and every page loses its looks without a word."""
     assert "<" not in STYLE.read_text(encoding="utf-8")
