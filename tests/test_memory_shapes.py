@@ -61,7 +61,7 @@ def test_linear_layers(version: str, size: int, side: str) -> None:
 
 
 def test_fused_projections_may_end_within_a_block_since_0_14() -> None:
-    """Qwen3-32B-FP8 with 64 heads of 64: eight ranks keep one KV head of 64 rows."""
+    """Eight KV heads of 64, made up: eight ranks keep one of them, 64 rows, half a block."""
     config = {
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 16384,
         "num_hidden_layers": 4, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,

@@ -19,7 +19,7 @@ REFUSED = [
     ({"model": "Qwen/Qwen3-235B-A22B-FP8", "accelerator": "H200-141GB", "engine_version": "0.11.0",
       "tensor_parallel_size": 8, "max_model_len": 4096},
      {"tensor_parallel_size": 4, "enable_expert_parallel": True, "engine_version": "0.29.0"}),
-    # 32 heads: 4 is nearer to 6 than 8 is.
+    # 32 heads: both 4 and 8 divide them, and 8 / 6 is less than 6 / 4.
     (LLAMA | {"accelerator": "H100-80GB", "tensor_parallel_size": 6}, {"tensor_parallel_size": 8}),
     (LLAMA | {"accelerator": "T4-16GB", "quantization": "fp8", "engine_version": "0.13.0", "tensor_parallel_size": 4},
      {"engine_version": "0.14.0", "quantization": None}),
