@@ -22,10 +22,9 @@ view = st.segmented_control(
     t("Question"),
     list(VIEWS),
     format_func=lambda name: VIEWS[name],
-    key="explore_view",
-    default="cards",
     required=True,
     label_visibility="collapsed",
+    **state.bound("view", "explore_view"),
 )
 if view == "models":
     explore_models.show(t)

@@ -2,8 +2,7 @@
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError, WorkloadError
-from kvcore.workload.mix import Mix
+from kvcore.errors import KvPlannerError
 from pages.ui import notes, shell, state, workload_input, workload_panels, workload_result, workload_source
 
 shell.guard()
@@ -13,9 +12,7 @@ mix = workload_source.current()
 
 notes.repairs(t)
 st.header(t("Which context length do your requests need?"), anchor=False)
-if not isinstance(mix, Mix):
-    if isinstance(mix, WorkloadError):
-        notes.problem(t("Part of this link was not usable"), mix, t)
+if mix is None:
     workload_input.ask(t)
     st.stop()
 

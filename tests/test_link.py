@@ -57,14 +57,13 @@ def measurements(draw: st.DrawFn) -> Measured:
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
-    # Sizes that Qwen3-32B takes: 64 heads, 8 KV heads, 64 layers.
     return replace(
         START,
         accelerator=draw(st.sampled_from(catalogue.load_accelerators())),
         engine=draw(st.sampled_from(Engine)),
         engine_version=draw(st.sampled_from((None, "0.33.0", "0.19.0"))),
         parallel=Parallel(
-            tensor_parallel_size=draw(st.sampled_from((1, 2, 4, 8))),
+            tensor_parallel_size=draw(st.sampled_from((1, 2, 3, 4, 8, 1024))),
             pipeline_parallel_size=draw(st.sampled_from((1, 2))),
             data_parallel_size=draw(counts(8)),
             enable_expert_parallel=draw(st.booleans()),
@@ -123,14 +122,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 def test_every_field_comes_back(scenario: Scenario) -> None:
     params = dict(parse_qsl(link.query_string(link.encode(scenario)), keep_blank_values=True))
     scenario_again = link.decode(params).scenario
-    refused = {repair.field for repair in link.decode(params).repairs}
-    # A refusal that makes the engine take another size may change that size, and nothing else.
-    assert refused <= {"tensor_parallel_size"}
-    assert scenario_again == replace(
-        scenario, parallel=replace(scenario.parallel, tensor_parallel_size=scenario_again.parallel.tensor_parallel_size)
-    )  # fmt: skip
-    if not refused:
-        assert scenario_again == scenario
+    assert link.decode(params).repairs == ()
+    assert scenario_again == scenario
 
 
 def test_every_field_of_a_scenario_is_generated() -> None:
@@ -412,11 +405,20 @@ def test_a_bad_value_is_named_once_and_the_rest_is_used(
     assert decoded.scenario.dtype == "float16"
 
 
-def test_a_size_that_does_not_divide_the_heads_gives_way_to_the_next_smaller() -> None:
-    decoded = link.decode({"model": "Qwen/Qwen3-32B", "tensor_parallel_size": "6"})
-    assert decoded.scenario.parallel.tensor_parallel_size == 4
-    (repair,) = decoded.repairs
-    assert (repair.field, repair.given, repair.used) == ("tensor_parallel_size", "6", "4")
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"model": "Qwen/Qwen3-32B", "tensor_parallel_size": "6"}, "heads-not-divisible"),
+        ({"model": "Qwen/Qwen3-235B-A22B-FP8", "tensor_parallel_size": "8"}, "weight-block-cut"),
+    ],
+)
+def test_what_the_engine_refuses_is_readable_and_stays(params: dict[str, str], code: str) -> None:
+    decoded = link.decode({"accelerator": "H200-141GB", "engine_version": "0.11.0", **params})
+    assert decoded.repairs == ()
+    assert params.items() <= link.encode(decoded.scenario).items()
+    with pytest.raises(KvPlannerError) as refused:
+        plan(decoded.scenario)
+    assert refused.value.code == code
 
 
 def test_parameters_of_the_page_are_left_alone() -> None:
@@ -475,8 +477,8 @@ def test_a_short_name_gives_way_to_the_full_one() -> None:
 
 
 def test_a_refused_short_name_is_quoted() -> None:
-    (repair,) = link.decode({"model": "Qwen/Qwen3-32B", "tp": "6"}).repairs
-    assert (repair.field, repair.given, repair.used) == ("tensor_parallel_size", "6", "4")
+    (repair,) = link.decode({"model": "Qwen/Qwen3-32B", "tp": "many"}).repairs
+    assert (repair.field, repair.given, repair.used) == ("tensor_parallel_size", "many", "1")
 
 
 def test_a_draft_that_the_catalogue_lacks_travels_in_the_link() -> None:

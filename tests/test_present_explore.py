@@ -87,7 +87,7 @@ def test_no_two_rows_are_named_alike() -> None:
 def test_filters() -> None:
     amd = chosen_cards(CARDS, Filters(vendors=("amd",)))
     assert {card.vendor.value for card in amd} == {"amd"}
-    large = chosen_cards(CARDS, Filters(memory_bands=("> 96",)))
+    large = chosen_cards(CARDS, Filters(memory_bands=("above-96",)))
     assert BY_ID["H200-141GB"] in large
     assert BY_ID["H100-80GB"] not in large
     assert chosen_cards(CARDS, Filters()) == CARDS

@@ -24,9 +24,9 @@ from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.log_flags import read_length
 from kvcore.model.config import ModelConfig
 from kvcore.plan import Plan
-from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.present.link_names import full_name, full_names, is_ours
+from kvcore.present.repair import Repair
 from kvcore.quantity import Grade
 from kvcore.request import parse_request, scenario_from_request
 from kvcore.scenario import AUTO, Measured, Parallel, Scenario, SpeculativeConfig
@@ -94,16 +94,6 @@ _DEFAULTS: Final = {
     **{field.name: field.default for field in fields(Scenario)},
     **{field.name: field.default for field in fields(Parallel)},
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repair:
-    """A value of a link that could not be used, and what stands in its place ("" for the engine's default)."""
-
-    field: str
-    given: str
-    used: str
-    error: KvPlannerError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,10 +182,6 @@ def decode(params: Mapping[str, str]) -> Decoded:
             repairs.extend(_repair(error, given, name) for name in blamed)
             for name in blamed:
                 del given[name]
-    size = nearest_tensor_parallel_size(scenario)
-    if size.refused is not None:
-        repairs.append(_repair(size.refused, full_names(params)[0], "tensor_parallel_size"))
-        scenario = replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size.value))
     used = encode(scenario)
     return Decoded(
         scenario=scenario,

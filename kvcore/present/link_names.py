@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kvcore.present.page_parameters import LANGUAGE, PARAMETERS
+
 SHORT: Final[Mapping[str, str]] = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",
@@ -14,8 +16,8 @@ SHORT: Final[Mapping[str, str]] = {
     "q": "quantization",
 }
 """The engine's short flags. Source: vllm/engine/arg_utils.py:EngineArgs.add_cli_args (0.33.0)."""
-NOT_OURS: Final = frozenset(("lang", "embed", "embed_options", "step", "vary", "lengths"))
-"""Parameters that belong to the page, not to the scenario."""
+NOT_OURS: Final = frozenset((LANGUAGE, "embed", "embed_options", *PARAMETERS))
+"""Parameters that belong to the pages, not to the scenario."""
 _APART: Final = ("utm_", "pin.")
 """What newsletters add to an address, and the pinned scenarios."""
 

@@ -23,12 +23,18 @@ VENDOR_NAMES: Final[Mapping[Vendor, str]] = {
     Vendor.OTHER: msg("Others"),
 }
 MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
-    "≤ 24": (0, 25),
-    "25–48": (25, 50),
-    "49–96": (50, 100),
-    "> 96": (100, 1e6),
+    "up-to-24": (0, 25),
+    "25-48": (25, 50),
+    "49-96": (50, 100),
+    "above-96": (100, 1e6),
 }
-"""GB as the name of a card has it, and the GiB that torch reports."""
+"""By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
+BAND_NAMES: Final[Mapping[str, str]] = {
+    "up-to-24": "≤ 24",
+    "25-48": "25–48",
+    "49-96": "49–96",
+    "above-96": "> 96",
+}
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
 
 
@@ -37,7 +43,7 @@ class Order(StrEnum):
 
     VENDOR = "vendor"
     REQUESTS = "requests"
-    PER_GPU = "per GPU"
+    PER_GPU = "per-gpu"
 
 
 ORDER_NAMES: Final[Mapping[Order, str]] = {

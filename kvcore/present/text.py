@@ -25,6 +25,7 @@ MINUS: Final = "\N{MINUS SIGN}"
 DASH: Final = "\N{EM DASH}"
 _COUNTS: Final = frozenset(("max_model_len", "max_num_batched_tokens", "kv_tokens"))
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_TAG: Final = re.compile(r"[A-Za-z]{2}(?:[-_][A-Za-z0-9]{1,8}){0,3}(?:\.[A-Za-z0-9-]{1,12})?", re.ASCII)
 
 
 class Language(StrEnum):
@@ -42,6 +43,18 @@ class Language(StrEnum):
     def endonym(self) -> str:
         """The language's own name of itself."""
         return {"en": "English", "zh": "中文"}[self.value]
+
+    @classmethod
+    def of_tag(cls, tag: str) -> Language | None:
+        """The language of a tag as browsers, systems and people write it; None for one that the pages do not have.
+
+        Example:
+            >>> [Language.of_tag(tag) for tag in ("zh_CN.UTF-8", "zh-Hans", "en-US", "fr")]
+            [<Language.CHINESE: 'zh'>, <Language.CHINESE: 'zh'>, <Language.ENGLISH: 'en'>, None]
+        """
+        if _TAG.fullmatch(tag) is None:
+            return None
+        return next((one for one in cls if one.value == re.split("[-_]", tag.lower())[0]), None)
 
     @classmethod
     def of_browser(cls, tag: str | None) -> Language:

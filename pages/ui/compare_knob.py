@@ -8,11 +8,9 @@ from kvcore import catalogue
 from kvcore.advice.vary import Knob, variants
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.present.multiples import KNOB_NAMES, position_name
+from kvcore.present.page_parameters import MOST_CARDS
 from kvcore.present.text import Words
 from pages.ui import compare_table, state, undo
-
-PARAMETER = "vary"
-POPULAR = ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB")
 
 
 def show(t: Words) -> None:
@@ -50,18 +48,14 @@ def show(t: Words) -> None:
 
 
 def _knob(t: Words) -> Knob:
-    asked = state.page_parameter(PARAMETER)
-    now = Knob(asked) if asked in tuple(Knob) else Knob.TENSOR_PARALLEL
-    key = state.seed("vary_knob", now.value)
     st.segmented_control(
         t("Vary"),
         [knob.value for knob in Knob],
         format_func=lambda name: t(KNOB_NAMES[Knob(name)]),
-        key=key,
         required=True,
-        on_change=lambda: state.set_page_parameter(PARAMETER, st.session_state[key]),
+        **state.bound("vary", "vary_knob"),
     )
-    return now
+    return Knob(state.page_parameter("vary"))
 
 
 def _cards(t: Words) -> tuple[Accelerator, ...]:
@@ -69,10 +63,8 @@ def _cards(t: Words) -> tuple[Accelerator, ...]:
     chosen = st.multiselect(
         t("Accelerators beside the present one"),
         list(known),
-        default=[name for name in POPULAR if name in known],
         format_func=lambda name: known[name].name,
-        max_selections=12,
-        key="vary_cards",
-        persist_state="session",
+        max_selections=MOST_CARDS,
+        **state.bound("cards", "vary_cards"),
     )
     return tuple(known[name] for name in chosen)

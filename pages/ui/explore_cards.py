@@ -14,6 +14,7 @@ from kvcore.catalogue.models import ModelEntry
 from kvcore.present import choices
 from kvcore.present.heat import cell_word, heat_map
 from kvcore.present.matrix import (
+    BAND_NAMES,
     GPU_LIMITS,
     MEMORY_BANDS,
     ORDER_NAMES,
@@ -119,20 +120,18 @@ def wanted_requests(t: Words) -> int:
         t("Requests at once, wanted"),
         min_value=1,
         max_value=MOST_WANTED,
-        value=10,
         step=1,
-        key="explore_wanted",
-        persist_state="session",
         width=220,
+        **state.bound("wanted", "explore_wanted"),
     )
 
 
 def gpus_at_most(t: Words) -> int:
     """GPUs that one replica may take."""
     limit = st.segmented_control(
-        t("GPUs at most"), GPU_LIMITS, default=8, required=True, key="explore_gpus", persist_state="session"
+        t("GPUs at most"), GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus")
     )
-    return int(limit or GPU_LIMITS[-1])
+    return int(limit)
 
 
 def _filters(scenario: Scenario, t: Words) -> Filters:
@@ -143,26 +142,24 @@ def _filters(scenario: Scenario, t: Words) -> Filters:
             [vendor.value for vendor in VENDOR_NAMES],
             format_func=lambda name: t({vendor.value: text for vendor, text in VENDOR_NAMES.items()}[name]),
             selection_mode="multi",
-            key="explore_vendors",
-            persist_state="session",
+            **state.bound("vendors", "explore_vendors"),
         )
         bands = st.pills(
             t("Memory of a card (GB)"),
             list(MEMORY_BANDS),
+            format_func=BAND_NAMES.__getitem__,
             selection_mode="multi",
-            key="explore_memory",
-            persist_state="session",
+            **state.bound("memory", "explore_memory"),
         )
         order = st.selectbox(
             t("Sort by"),
             [order.value for order in Order],
             format_func=lambda name: t(ORDER_NAMES[Order(name)]),
-            key="explore_order",
-            persist_state="session",
             width=190,
+            **state.bound("sort", "explore_order"),
         )
         failing = st.toggle(
-            t("Also cards on which nothing starts"), key="explore_failing", persist_state="session"
+            t("Also cards on which nothing starts"), **state.bound("failing", "explore_failing")
         )
     return Filters(vendors=vendors, memory_bands=bands, with_failing=failing, order=Order(order))
 

@@ -12,6 +12,7 @@ from kvcore import catalogue
 from kvcore.advice.sweep import cell_scenario, sweep
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.present.matrix import GPU_LIMITS, ModelRow, model_row
+from kvcore.present.page_parameters import LONGEST_TEXT
 from kvcore.present.text import Words, count
 from kvcore.scenario import Scenario
 from pages.ui import state, undo
@@ -30,7 +31,7 @@ def show(t: Words) -> None:
         wanted, limit = wanted_requests(t), gpus_at_most(t)
         precision_switches(scenario, t)
     search = st.text_input(
-        t("Search by name"), key="explore_search", max_chars=80, persist_state="session", width=420
+        t("Search by name"), max_chars=LONGEST_TEXT, width=420, **state.bound("search", "explore_search")
     )
     stages = scenario.parallel.pipeline_parallel_size
     sizes = tuple(size for size in GPU_LIMITS if size * stages <= limit)

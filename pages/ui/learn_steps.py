@@ -14,10 +14,8 @@ PAGINATION = "learn.pagination"
 
 
 def chosen() -> StepName:
-    """The step that the link names: the nearest there is."""
-    text = state.page_parameter(PARAMETER)
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
-    return STEPS[min(max(number, 1), len(STEPS)) - 1]
+    """The step that the link names."""
+    return STEPS[state.page_parameter(PARAMETER) - 1]
 
 
 def way(name: StepName, t: Words) -> None:
@@ -87,7 +85,7 @@ def ends(t: Words, *, offers_undo: bool) -> None:
 
 def _go(number: int) -> None:
     """A step by its number and not by one more: the browser may report one press twice."""
-    state.set_page_parameter(PARAMETER, str(number))
+    state.set_page_parameter(PARAMETER, number)
 
 
 def _picked(number: int) -> None:

@@ -8,7 +8,6 @@ from kvcore.plan import Plan
 from kvcore.present.charts import LengthMark
 from kvcore.present.text import Words
 from kvcore.workload.limits import requests_at
-from kvcore.workload.mix import Mix
 from pages.ui import shell, state, workload_source
 
 PATH = "workload"
@@ -17,7 +16,7 @@ PATH = "workload"
 def chart_marks(plan: Plan) -> tuple[LengthMark, ...]:
     """P50, P95 and P99 of what the requests need, and how many of each length fit at once; none without a workload."""
     mix = workload_source.current()
-    if not isinstance(mix, Mix):
+    if mix is None:
         return ()
     lengths = mix.quantiles.needed.values
     held = requests_at(plan, lengths)

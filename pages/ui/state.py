@@ -12,19 +12,19 @@ from typing import Any
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError
+from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.plan import Plan, plan
-from kvcore.present import edit, link, pins
+from kvcore.present import edit, link, page_parameters, pins
+from kvcore.present.link_names import is_ours
+from kvcore.present.page_parameters import LANGUAGE, PARAMETERS
 from kvcore.present.pins import Pin
+from kvcore.present.repair import Repair
 from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
 
-LANGUAGE_PARAMETER = "lang"
 UNDO = "undo"
 """The scenario before a change that is not plain to see, and the one after it."""
-PAGE_PARAMETERS = ("vary", "lengths", "step")
-"""Parameters of the link that one page reads."""
 
 
 def adopt_link() -> None:
@@ -32,15 +32,32 @@ def adopt_link() -> None:
     state, params = st.session_state, st.query_params.to_dict()
     if state.get("link") == params:
         return
-    given = params.get(LANGUAGE_PARAMETER)
-    known = given in tuple(Language)
-    state["language"] = Language(given) if known else Language.of_browser(st.context.locale)
-    decoded = link.decode(params if link.is_scenario(params) else {**_start(), **params})
+    given = {name: st.query_params.get_all(name)[0] for name in params}
+    asked, refused_language = page_parameters.decode_language(given)
+    state["asked_language"] = asked
+    state["language"] = asked or Language.of_browser(st.context.locale)
+    decoded = link.decode(given if link.is_scenario(given) else {**_start(), **given})
+    told = page_parameters.decode_page(given)
     state["scenario"] = decoded.scenario
-    state["repairs"] = decoded.repairs
-    state["pins"] = pins.decode_pins(params)
-    state["page_parameters"] = {name: params[name] for name in PAGE_PARAMETERS if name in params}
+    state["page_parameters"] = dict(told.values)
+    state["repairs"] = (*decoded.repairs, *told.repairs, *refused_language, *_given_twice())
+    state["pins"] = pins.decode_pins(given)
     state["link"] = params
+
+
+def _given_twice() -> tuple[Repair, ...]:
+    """Parameters that stand in the link again with another value: the first one counts."""
+    found = {name: tuple(dict.fromkeys(st.query_params.get_all(name))) for name in st.query_params}
+    return tuple(
+        Repair(
+            field=shorten(name, 60),
+            given=shorten(values[1], 60),
+            used=shorten(values[0], 60),
+            error=ScenarioError("named-twice", field=name, value=values[1]),
+        )
+        for name, values in found.items()
+        if len(values) > 1 and (is_ours(name) or name in (LANGUAGE, *PARAMETERS, *pins.NAMES))
+    )
 
 
 @st.cache_resource
@@ -91,12 +108,12 @@ def make_plan() -> Plan | KvPlannerError:
 
 def params() -> dict[str, str]:
     """The link of this session as query parameters, the language with it once it was chosen."""
-    chosen = st.session_state["link"].get(LANGUAGE_PARAMETER)
+    asked: Language | None = st.session_state.get("asked_language")
     return {
         **link.encode(scenario()),
         **pins.encode_pins(pinned()),
-        **st.session_state.get("page_parameters", {}),
-        **({LANGUAGE_PARAMETER: chosen} if chosen else {}),
+        **page_parameters.encode_page(st.session_state.get("page_parameters", {})),
+        **({LANGUAGE: asked.value} if asked is not None else {}),
     }
 
 
@@ -119,17 +136,31 @@ def set_pins(changed: tuple[Pin, ...]) -> None:
     _write(params())
 
 
-def page_parameter(name: str) -> str:
-    """What the link says to one page, "" for nothing."""
-    text: str = st.session_state.get("page_parameters", {}).get(name, "")
-    return text
+def page_parameter(name: str) -> Any:
+    """What the link says to one page, by a name of `page_parameters.PARAMETERS`; else its default."""
+    return st.session_state.get("page_parameters", {}).get(name, PARAMETERS[name].default)
 
 
-def set_page_parameter(name: str, value: str) -> None:
-    """Tells one page something in the link, or with "" no longer. For callbacks."""
+def set_page_parameter(name: str, value: Any) -> None:
+    """Tells one page something in the link; None takes it back. For callbacks."""
     told = {**st.session_state.get("page_parameters", {}), name: value}
-    st.session_state["page_parameters"] = {key: text for key, text in told.items() if text}
+    st.session_state["page_parameters"] = {key: told[key] for key in told if told[key] is not None}
     _write(params())
+
+
+def bound(name: str, key: str) -> dict[str, Any]:
+    """Arguments of a widget that shows a page parameter and changes it: `st.toggle(label, **bound(name, key))`."""
+    value = page_parameter(name)
+    seed(key, list(value) if isinstance(value, tuple) else value)
+    return {"key": key, "on_change": _take_page_parameter, "args": (name, key)}
+
+
+def _take_page_parameter(name: str, key: str) -> None:
+    text = page_parameters.text_of(st.session_state[key])
+    try:
+        set_page_parameter(name, PARAMETERS[name].read(name, text) if text else None)
+    except KvPlannerError as error:
+        st.session_state["input_error"] = error
 
 
 def adopt(changed: Scenario) -> dict[str, str]:
@@ -168,9 +199,10 @@ def set_model(model: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
 
 def set_language(chosen: Language) -> None:
     """Changes the language and nothing else. For callbacks."""
-    st.session_state["language"] = chosen
-    kept = {name: value for name, value in st.session_state["link"].items() if name != LANGUAGE_PARAMETER}
-    _write((kept if link.is_scenario(kept) else {}) | {LANGUAGE_PARAMETER: chosen.value})
+    st.session_state["language"] = st.session_state["asked_language"] = chosen
+    own = {name: value for name, value in st.session_state["link"].items() if name != LANGUAGE}
+    says_something = link.is_scenario(own) or any(name in own for name in (*PARAMETERS, *pins.NAMES))
+    _write(params() if says_something else {LANGUAGE: chosen.value})
 
 
 def _write(parameters: dict[str, str]) -> None:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from kvcore.errors import WorkloadError
 from kvcore.workload.mix import Mix, mix_of_log, mix_of_quantiles
 from kvcore.workload.quantiles import LengthQuantiles
 from kvcore.workload.records import RequestLog
@@ -42,18 +41,13 @@ def shown_log() -> KeptLog | None:
     return kept if kept is not None and text and kept.mix.quantiles.encode() == text else None
 
 
-def current() -> Mix | WorkloadError | None:
+def current() -> Mix | None:
     """The mix of this session: of its log, else of the percentiles in the link; None without any."""
     shown = shown_log()
     if shown is not None:
         return shown.mix
     text = state.page_parameter(PARAMETER)
-    if not text:
-        return None
-    try:
-        return mix_of_quantiles(LengthQuantiles.decode(text))
-    except WorkloadError as error:
-        return error
+    return mix_of_quantiles(LengthQuantiles.decode(text)) if text else None
 
 
 def keep(source: str, log: RequestLog) -> None:
@@ -73,4 +67,4 @@ def clear() -> None:
     """Back to the question. For callbacks."""
     st.session_state.pop(KEPT, None)
     st.session_state.pop(TRIED, None)
-    state.set_page_parameter(PARAMETER, "")
+    state.set_page_parameter(PARAMETER, None)

@@ -1,0 +1,149 @@
+"""What a link says to single pages."""
+
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvcore.errors import MESSAGES
+from kvcore.present import link
+from kvcore.present.derivation import STEPS
+from kvcore.present.link_names import full_name, is_ours
+from kvcore.present.page_parameters import (
+    PARAMETERS,
+    card_ids,
+    decode_language,
+    decode_page,
+    encode_page,
+    text_of,
+)
+from kvcore.present.pins import NAMES
+from kvcore.present.text import Language
+
+LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("view", "models", "models"),
+        ("wanted", "1000000", 1_000_000),
+        ("gpus", "16", 16),
+        ("vendors", "intel,nvidia", ("nvidia", "intel")),
+        ("memory", "above-96,up-to-24", ("up-to-24", "above-96")),
+        ("sort", "per-gpu", "per-gpu"),
+        ("failing", "true", True),
+        ("search", "qwen 3", "qwen 3"),
+        ("vary", "block_size", "block_size"),
+        ("cards", "L4-24GB", ("L4-24GB",)),
+        ("lengths", LENGTHS, LENGTHS),
+        ("step", "8", 8),
+    ],
+)
+def test_every_parameter_comes_back(name: str, text: str, value: object) -> None:
+    found = decode_page({name: text})
+    assert (dict(found.values), found.repairs) == ({name: value}, ())
+    assert decode_page(encode_page(found.values)).values == found.values
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("view", "Cards"),
+        ("wanted", "0"),
+        ("wanted", "1000001"),
+        ("wanted", "10.5"),
+        ("wanted", "9" * 4400),
+        ("wanted", "٣"),
+        ("gpus", "3"),
+        ("vendors", "nvidia,,amd"),
+        ("vendors", "banana"),
+        ("memory", "≤ 24"),
+        ("sort", "price'; drop"),
+        ("failing", "1"),
+        ("search", "x" * 81),
+        ("search", "a\nb"),
+        ("vary", "everything"),
+        ("cards", "H99-OLD"),
+        ("lengths", "1:2:3"),
+        ("step", "9"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_what_stands_there_instead(name: str, text: str) -> None:
+    found = decode_page({name: text, "wanted" if name != "wanted" else "gpus": "2"})
+    (repair,) = found.repairs
+    assert (repair.field, repair.error.code in MESSAGES) == (name, True)
+    assert len(repair.given) <= 60
+    assert repair.used == text_of(PARAMETERS[name].default)
+    assert name not in found.values
+    assert len(found.values) == 1
+
+
+def test_at_most_twelve_cards_stand_next_to_each_other() -> None:
+    assert decode_page({"cards": ",".join(card_ids()[:12])}).repairs == ()
+    assert decode_page({"cards": ",".join(card_ids()[:13])}).repairs[0].field == "cards"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(PARAMETERS)) | st.text(max_size=6),
+        st.text(max_size=40) | st.text(string.digits + ",:-." + string.ascii_lowercase, max_size=40),
+        max_size=8,
+    )
+)
+def test_no_text_raises_and_what_was_read_comes_back(params: dict[str, str]) -> None:
+    found = decode_page(params)
+    assert {*found.values, *(repair.field for repair in found.repairs)} <= set(params) & set(PARAMETERS)
+    assert decode_page(encode_page(found.values)).values == found.values
+
+
+def test_what_absent_means_is_frozen() -> None:
+    """A link leaves these out; a change here changes what old links show."""
+    assert {name: parameter.default for name, parameter in PARAMETERS.items()} == {
+        "view": "cards", "wanted": 10, "gpus": 8, "vendors": (), "memory": (), "sort": "vendor", "failing": False,
+        "search": "", "vary": "tensor_parallel_size",
+        "cards": ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB"),
+        "lengths": "", "step": 1,
+    }  # fmt: skip
+
+
+def test_every_default_can_be_written_into_a_link() -> None:
+    for name, parameter in PARAMETERS.items():
+        text = text_of(parameter.default)
+        assert not text or parameter.read(name, text) == parameter.default, name
+        assert not text or decode_page({name: text}).values == {}
+
+
+def test_the_table_knows_every_step() -> None:
+    assert decode_page({"step": str(len(STEPS))}).repairs == ()
+    assert decode_page({"step": str(len(STEPS) + 1)}).repairs
+
+
+def test_no_name_is_one_of_the_scenario_or_of_a_pin() -> None:
+    for name in PARAMETERS:
+        assert not is_ours(name)
+        assert full_name(name) not in link._KNOWN
+        assert name not in NAMES
+        assert link.decode({name: "x"}).repairs == ()
+
+
+@pytest.mark.parametrize(
+    ("tags", "language"),
+    [
+        (("zh", "zh-CN", "zh_CN", "zh-Hans", "ZH-hans-CN", "zh_CN.UTF-8", "zh-TW"), Language.CHINESE),
+        (("en", "en-US", "en_GB", "EN", "en_US.UTF-8"), Language.ENGLISH),
+    ],
+)
+def test_a_language_by_any_of_its_tags(tags: tuple[str, ...], language: Language) -> None:
+    for tag in tags:
+        assert decode_language({"lang": tag}) == (language, ()), tag
+
+
+@pytest.mark.parametrize("tag", ["fr", "chinese", "zh<script>", "zh-", "z", "zh CN", "en" * 5000])
+def test_another_language_is_named(tag: str) -> None:
+    asked, (repair,) = decode_language({"lang": tag})
+    assert asked is None
+    assert (repair.field, repair.error.code) == ("lang", "invalid-value")
+    assert decode_language({}) == (None, ())
