@@ -6,24 +6,25 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from kvcore import catalogue
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.advice.sweep import SIZES, sweep
 from kvcore.contract import error_of, needs_fixes, result_of
-from kvcore.errors import KvPlannerError
+from kvcore.errors import KvPlannerError, defect
 from kvcore.evidence.log_report import log_report, log_table
 from kvcore.evidence.logs import read_log
 from kvcore.hub import fetch_model
 from kvcore.plan import plan
 from kvcore.present.choices import engine_versions
 from kvcore.present.sweep_rows import json_lines, table_lines
-from kvcore.request import Json, parse_request, scenario_from_request
+from kvcore.request import FetchModel, Json, id_of, parse_request, scenario_from_request
 from kvcore.scenario import Engine
+from kvcore.untrusted import utf8_text
 from kvcore.workload.records import read_request_logs
 from kvcore.workload.report import workload_report, workload_table
 
@@ -41,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UNREADABLE_INPUT
     except KvPlannerError as error:
         print(f"kvcore: {error}; {error.next_step}", file=sys.stderr)
+        return UNREADABLE_INPUT
+    except Exception as error:
+        found = defect(error)
+        print(f"kvcore: {found}; {found.next_step}", file=sys.stderr)
         return UNREADABLE_INPUT
     return status
 
@@ -115,25 +120,37 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _open(path: str) -> TextIO:
-    return sys.stdin if path == "-" else Path(path).open(encoding="utf-8", errors="replace")
+def _open(path: str) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb")
 
 
-def answer(text: str) -> dict[str, Any]:
-    """The contract's result for one request as text; a bad request is a result too."""
+def answer(given: str | bytes) -> dict[str, Any]:
+    """The contract's result for one request as text; a bad request is a result too, and so is a defect of ours.
+
+    Example:
+        >>> answer(b"\\xff")["error"]["code"]
+        'not-utf8'
+    """
     request_id: object = None
     try:
-        request = parse_request(text)
-        request_id = request.get("id")
-        planned = plan(scenario_from_request(request, fetch_model))
+        request = parse_request(utf8_text(given) if isinstance(given, bytes) else given)
+        request_id = id_of(request)
+        return planned_answer(request, request_id, fetch_model)
     except KvPlannerError as error:
         return error_of(error, request_id)
+    except Exception as error:  # the last net: one request must not end a batch
+        return error_of(defect(error), request_id)
+
+
+def planned_answer(request: Json, request_id: object, fetch: FetchModel | None = None) -> dict[str, Any]:
+    """The contract's result for one request that was read. Raises KvPlannerError for what cannot be planned."""
+    planned = plan(scenario_from_request(request, fetch))
     return result_of(planned, request_id, fixes(planned) if needs_fixes(planned) else ())
 
 
 def _plan(arguments: argparse.Namespace) -> int:
     with _open(arguments.file) as source:
-        requests: Iterator[str] = (
+        requests: Iterator[bytes] = (
             (line for line in source if line.strip()) if arguments.jsonl else iter([source.read()])
         )
         for text in requests:
@@ -143,7 +160,8 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _curve(arguments: argparse.Namespace) -> int:
     with _open(arguments.file) as source:
-        request: Json = parse_request(source.read())
+        request: Json = parse_request(utf8_text(source.read()))
+    request_id = id_of(request)
     base = plan(scenario_from_request(request, fetch_model))
     curves = tensor_parallel_curves(base, arguments.lengths)
     if arguments.json:
@@ -159,7 +177,7 @@ def _curve(arguments: argparse.Namespace) -> int:
             }
             for curve in curves
         ]
-        print(json.dumps({"id": request.get("id"), "status": "ok", "curves": rows}))
+        print(json.dumps({"id": request_id, "status": "ok", "curves": rows}))
         return 0
     print("tokens".rjust(12) + "".join(f"TP {curve.tensor_parallel_size}".rjust(12) for curve in curves))
     for index, length in enumerate(arguments.lengths):
@@ -169,7 +187,7 @@ def _curve(arguments: argparse.Namespace) -> int:
 
 def _log(arguments: argparse.Namespace) -> int:
     data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
-    config = None if arguments.config is None else parse_request(arguments.config.read_text("utf-8"))
+    config = None if arguments.config is None else parse_request(utf8_text(arguments.config.read_bytes()))
     report = log_report(read_log(data), config)
     print(json.dumps(report, ensure_ascii=False) if arguments.json else log_table(report))
     return 0

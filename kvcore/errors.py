@@ -7,7 +7,8 @@
     ├── CatalogueError              an entry of the bundled catalogue is wrong, or is not there
     ├── HubError                    the Hugging Face Hub did not give what was asked for
     ├── LogError                    a start-up log that cannot be read
-    └── WorkloadError               a request log that cannot be read
+    ├── WorkloadError               a request log that cannot be read
+    └── DefectError                 this program is wrong, not the input
 
 A `Notice` is the same thing that does not stop a plan: a warning with a code. The page translates both by code:
 `MESSAGES[code]` is the msgid, `params` are filled in afterwards, so that untrusted text is never part of a msgid.
@@ -16,8 +17,11 @@ A `Notice` is the same thing that does not stop a plan: a warning with a code. T
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from kvcore.messages import MESSAGES, Message
@@ -25,6 +29,7 @@ from kvcore.messages import MESSAGES, Message
 __all__ = [
     "MESSAGES",
     "CatalogueError",
+    "DefectError",
     "EngineRefusalError",
     "HubError",
     "KvPlannerError",
@@ -34,6 +39,7 @@ __all__ = [
     "Notice",
     "ScenarioError",
     "WorkloadError",
+    "defect",
     "render",
     "shorten",
 ]
@@ -115,6 +121,34 @@ class WorkloadError(KvPlannerError):
     """A request log that cannot be read."""
 
 
+class DefectError(KvPlannerError):
+    """This program is wrong, not the input: the last net caught what nobody expected."""
+
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+def defect(error: Exception) -> DefectError:
+    """The coded error that stands for an unexpected one. The log gets its type and place, never what a visitor sent.
+
+    Example:
+        >>> defect(ZeroDivisionError("secret")).code
+        'internal-error'
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{_short_path(frame.filename)}:{frame.lineno}" for frame in frames[-_LOGGED_FRAMES:]]
+    _LOGGER.error("internal-error: %s at %s", type(error).__name__, " < ".join(reversed(places)))
+    return DefectError("internal-error", value=type(error).__name__)
+
+
+def _short_path(name: str) -> str:
+    """A source file from the root of this program, or the end of its path."""
+    path = Path(name)
+    return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else "/".join(path.parts[-3:])
+
+
+_LOGGED_FRAMES: Final = 6
+_ROOT: Final = Path(__file__).resolve().parents[1]
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 

@@ -26,6 +26,16 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the input is larger than {limit}", "send the config.json itself, not the whole checkpoint"
     ),
     "input-too-deep": Message("the JSON is nested deeper than {limit} levels", "send the plain config.json"),
+    "number-too-long": Message(
+        "{field} is a number of more than {limit} digits: {value}…", "check it against the original"
+    ),
+    "not-utf8": Message(
+        "the file is not UTF-8 text: byte {offset} cannot be read", "save it as UTF-8, and send it again"
+    ),
+    "internal-error": Message(
+        "this program failed on the input: {value}. That is a defect of the program, not of the input",
+        "change the last setting back, or report it with the time: the server's log has the place",
+    ),
     "unknown-field": Message("the request has no field {field}", "remove it, or check its spelling"),
     "unknown-link-version": Message(
         "this link is of version {value}, and only version 1 is known",

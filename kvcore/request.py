@@ -6,7 +6,6 @@ range, and whatever is wrong raises a coded error that names the field.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import Any, Final
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
-from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
+from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
 from kvcore.hub import HubModel
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import (
@@ -30,7 +29,7 @@ from kvcore.scenario import (
     SpeculativeConfig,
     engine_of,
 )
-from kvcore.untrusted import parse_json_object
+from kvcore.untrusted import is_json, parse_json_object
 
 DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
 KV_CACHE_DTYPES: Final = (
@@ -74,6 +73,18 @@ def parse_request(text: str) -> Json:
     return parse_json_object(text)
 
 
+def id_of(request: Json) -> object:
+    """The request's own `id`, as the result repeats it.
+
+    Raises ScenarioError for one that JSON cannot repeat: NaN, an infinity, half of a surrogate pair.
+    """
+    found = request.get("id")
+    if not is_json(found):
+        reason = "it must be a text of whole characters or a number"
+        raise ScenarioError("invalid-value", field="id", value=shorten(found), reason=reason)
+    return found
+
+
 class _Fields:
     """Typed access to a request; whatever was never asked for is an unknown field."""
 
@@ -103,7 +114,7 @@ class _Fields:
         value = self.raw.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refuse(name, "it must be a number")
         if not low <= value <= high:
             raise self.refuse(name, f"it must lie between {low:g} and {high:g}")

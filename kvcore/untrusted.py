@@ -9,6 +9,27 @@ from kvcore.errors import ScenarioError
 
 MAX_JSON_BYTES: Final = 8 << 20
 MAX_JSON_DEPTH: Final = 64
+MAX_INTEGER_DIGITS: Final = 40
+"""Of a whole number: far above every count of bytes, and within what a float takes."""
+
+
+class _TooLong:
+    """Stands where a whole number has too many digits, until the place is named."""
+
+
+def _place_of_too_long(parsed: object) -> tuple[str, ...]:
+    """The keys and indices that lead to the first number with too many digits."""
+    if isinstance(parsed, _TooLong):
+        return ()
+    inside = (
+        parsed.items() if isinstance(parsed, dict) else enumerate(parsed) if isinstance(parsed, list) else ()
+    )
+    for key, value in inside:
+        if isinstance(value, _TooLong):
+            return (str(key),)
+        if isinstance(value, dict | list) and (rest := _place_of_too_long(value)):
+            return (str(key), *rest)
+    return ()
 
 
 def parse_json_object(text: str, *, max_bytes: int = MAX_JSON_BYTES, field: str = "") -> dict[str, Any]:
@@ -16,8 +37,8 @@ def parse_json_object(text: str, *, max_bytes: int = MAX_JSON_BYTES, field: str 
 
     NaN and Infinity are read as Python writes them: config.json files of state-space models have them.
 
-    Raises ScenarioError `input-too-large`, `input-too-deep` or `invalid-json`, whatever the text, in time linear
-    in its size.
+    Raises ScenarioError `input-too-large`, `input-too-deep`, `number-too-long` or `invalid-json`, whatever the text,
+    in time linear in its size.
 
     Example:
         >>> parse_json_object('{"model": "Qwen/Qwen3-32B"}')
@@ -27,13 +48,52 @@ def parse_json_object(text: str, *, max_bytes: int = MAX_JSON_BYTES, field: str 
         raise ScenarioError("input-too-large", field=field, limit=f"{max_bytes >> 20} MiB")
     if json_depth(text) > MAX_JSON_DEPTH:
         raise ScenarioError("input-too-deep", field=field, limit=MAX_JSON_DEPTH)
+
+    too_long: list[str] = []
+
+    def integer(digits: str) -> int | _TooLong:
+        if len(digits) <= MAX_INTEGER_DIGITS:
+            return int(digits)
+        too_long.append(digits)
+        return _TooLong()
+
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(text, parse_int=integer)
     except ValueError as error:
         raise ScenarioError("invalid-json", field=field, reason=str(error)) from None
+    if too_long:
+        place = ".".join((*((field,) if field else ()), *_place_of_too_long(parsed)))
+        raise ScenarioError("number-too-long", field=place, value=too_long[0][:20], limit=MAX_INTEGER_DIGITS)
     if not isinstance(parsed, dict):
         raise ScenarioError("invalid-json", field=field, reason="one JSON object is expected")
     return parsed
+
+
+def utf8_text(data: bytes, *, field: str = "") -> str:
+    """The text of a file. Raises ScenarioError `not-utf8`.
+
+    Example:
+        >>> utf8_text("模型".encode())
+        '模型'
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ScenarioError("not-utf8", field=field, offset=f"{error.start:,}") from None
+
+
+def is_json(value: object) -> bool:
+    """Whether any JSON parser reads `value` back as it is: no NaN, no infinity, no half of a surrogate pair.
+
+    Example:
+        >>> is_json("a"), is_json(float("nan")), is_json("\\ud800")
+        (True, False, False)
+    """
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        return False
+    return True
 
 
 def json_depth(text: str) -> int:

@@ -49,3 +49,8 @@ def test_few_kv_heads_are_replicated_when_the_ranks_are_a_multiple():
         units_per_rank(3, 8, replicable=True)
     with pytest.raises(EngineRefusalError):
         units_per_rank(4, 8)
+
+
+def test_a_model_without_units_has_none_on_any_rank() -> None:
+    assert units_per_rank(0, 4, replicable=True) == 0
+    assert units_per_rank(0, 4) == 0

@@ -264,7 +264,7 @@ def state_tensor_bytes(
     sizes = []
     for shape in state.shapes:
         sharded = shape.sharded + shape.sharded_per_group * max(0, extra_groups)
-        per_token = shape.sharded_per_speculative_token * sharded // shape.sharded
+        per_token = shape.sharded_per_speculative_token * sharded // max(1, shape.sharded)
         elements = divided(sharded + per_token * num_speculative_tokens, ranks) * shape.replicated
         element = (shape.is_ssm and ssm_dtype) or shape.dtype or dtype
         sizes.append(elements * kv_format(element).key_bits // 8)

@@ -66,13 +66,15 @@ def heads_per_rank(num_heads: int, ranks: int) -> int:
 def units_per_rank(units: int, ranks: int, *, replicable: bool = False) -> int:
     """Units of one rank; with fewer replicable units (KV heads) than ranks, each rank keeps one whole unit.
 
+    A model without such units (an attention-free one has no heads) has none on any rank.
+
     Source: vllm/model_executor/layers/linear.py:QKVParallelLinear (0.32).
 
     Example:
         >>> units_per_rank(8, 4, replicable=True), units_per_rank(2, 8, replicable=True)
         (2, 1)
     """
-    if replicable and ranks > units:
+    if replicable and 0 < units < ranks:
         divided(ranks, units)
         return 1
     return divided(units, ranks)

@@ -28,6 +28,7 @@ from kvcore.evidence.startup_log import (
     Reading,
     StartupLog,
 )
+from kvcore.memory.mindspore import TOTAL_VARIABLE, written_gb
 from kvcore.scenario import Engine, Measured
 
 ESTIMATE_CHARGED_FROM: Final = (0, 20)
@@ -215,8 +216,8 @@ def request_from(log: StartupLog, measured: Measured | None = None) -> LogScenar
     total = _value(log.worst_rank.total_gib)
     if total is None and log.failure is not None:
         total = log.failure.number("total_gib")
-    if total is None and log.engine is Engine.VLLM_MINDSPORE and "ASCEND_TOTAL_MEMORY_GB" in env:
-        total = float(env["ASCEND_TOTAL_MEMORY_GB"])
+    if total is None and log.engine is Engine.VLLM_MINDSPORE:
+        total = written_gb(env.get(TOTAL_VARIABLE, ""))
     return LogScenario(
         model=log.model,
         engine=log.engine,

@@ -19,6 +19,7 @@ from kvcore.memory.mindspore import (
     MODEL_VARIABLE,
     SYSTEM_GIB,
     TOTAL_VARIABLE,
+    written_gb,
 )
 from kvcore.units import GIB
 
@@ -232,11 +233,8 @@ def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
 
 
 def _number(text: str | None, default: float) -> float:
-    try:
-        value = float(text) if text is not None else default
-    except ValueError:
-        return default
-    return value if 0 < value < 1e4 else default
+    value = None if text is None else written_gb(text)
+    return value if value is not None and value < 1e4 else default
 
 
 def documented_bytes_per_token(layers: int, heads: int, head_size: int) -> int:

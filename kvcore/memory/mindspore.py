@@ -101,19 +101,28 @@ def mindspore_memory(setting: Setting, weights: Quantity) -> RankMemory:
     )
 
 
+def written_gb(text: str) -> float | None:
+    """The gigabytes that a variable says, None for a text that is no positive number below 1,000,000.
+
+    Example:
+        >>> written_gb("64"), written_gb("x4"), written_gb("nan")
+        (64.0, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < 1e6 else None
+
+
 def given_gib(name: str, environment: Mapping[str, str], variable: str, default: float) -> Quantity:
     """An environment variable in GB of 2**30 bytes, as a quantity of bytes."""
     text = environment.get(variable)
-    value = default
-    if text is not None:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < 1e6:
-            raise ScenarioError(
-                "invalid-value", field=f"env.{variable}", value=text, reason="it must be a positive number"
-            )
+    value = default if text is None else written_gb(text)
+    if value is None:
+        raise ScenarioError(
+            "invalid-value", field=f"env.{variable}", value=text, reason="it must be a positive number"
+        )
     return Quantity(
         name=name,
         value=int(value * GIB),

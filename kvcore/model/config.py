@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -186,6 +186,26 @@ class Section:
             if not isinstance(value, str):
                 raise self.invalid(name, value, "expected texts")
         return tuple(values)
+
+    def words(self, name: str, known: Collection[str], count: int | None = None) -> tuple[str, ...] | None:
+        """The list `name` of words that are all `known`, one for each of `count` layers; None where it is absent.
+
+        What stands after `count` is left unread, as the engine does. A word nobody knows is an error, never a guess.
+
+        Example:
+            >>> Section({"layer_types": ["full", "full"]}).words("layer_types", ("full", "sliding"), 1)
+            ('full',)
+        """
+        found = self.strings(name)
+        if found is None:
+            return None
+        if count is not None and len(found) < count:
+            raise self.contradicting(name, f"{len(found)} entries for {count} layers")
+        found = found[:count]
+        for word in found:
+            if word not in known:
+                raise self.invalid(name, word, f"expected {', '.join(sorted(known))}")
+        return found
 
     def section(self, name: str, model_type: str | None = None) -> Section:
         """The nested object `name`; `model_type` chooses class defaults where the object names none."""

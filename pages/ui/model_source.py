@@ -16,6 +16,7 @@ from kvcore.present import link
 from kvcore.present.launch import MODEL_PLACE
 from kvcore.present.text import Words
 from kvcore.request import UNNAMED_MODEL, parse_request, scenario_from_request
+from kvcore.untrusted import utf8_text
 from pages.ui import state
 
 LARGEST_UPLOAD_MIB = 50
@@ -112,7 +113,10 @@ def _use_text(key: str) -> None:
 def _use_upload() -> None:
     upload = st.session_state.get("config_file")
     if upload is not None:
-        _use_json(upload.getvalue().decode("utf-8", errors="replace"))
+        try:
+            _use_json(utf8_text(upload.getvalue(), field="config"))
+        except KvPlannerError as error:
+            st.session_state[ERROR] = error
 
 
 def _use_json(text: str) -> None:

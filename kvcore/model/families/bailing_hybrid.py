@@ -40,7 +40,7 @@ from kvcore.model.families.mixture import (
     read_experts,
     shared_size,
 )
-from kvcore.model.families.states import convolution
+from kvcore.model.families.states import convolution, read_conv_kernel
 from kvcore.model.rope import read_ropes
 
 TRAITS: Final[Mixture] = replace(MIXTURES["bailing_moe"], router_dtype_key="", router_dtype="float32")
@@ -181,7 +181,7 @@ def read_v3(config: ModelConfig) -> Architecture:
         False: gated_mlp(hidden, intermediate, bias=section.boolean("use_bias", False)),
     }
     heads = linear_heads(section, latent)
-    kernel = section.integer("short_conv_kernel_size", maximum=1024)
+    kernel = read_conv_kernel(section, "short_conv_kernel_size")
     mixers = {
         True: Layer(modules=delta_net(heads, kernel), caches=(delta_state(heads, kernel),)),
         False: Layer(

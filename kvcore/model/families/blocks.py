@@ -109,6 +109,9 @@ Source: transformers/models/olmo3/configuration_olmo3.py:Olmo3Config, vaultgemma
 """
 
 
+MLP_KINDS: Final = ("dense", "sparse")
+"""What `mlp_layer_types` says of a layer: an MLP, or experts."""
+FULL: Final = "full_attention"
 WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 """Layer types that keep a window of `sliding_window` tokens; chunks are Rnj-1's.
 
@@ -118,11 +121,9 @@ Source: vllm/model_executor/models/rnj1.py:Rnj1Attention (0.32).
 
 def which_layers_slide(section: Section, count: int) -> tuple[bool, ...]:
     """Whether each layer of a model with a sliding window has it."""
-    kinds = section.strings("layer_types")
+    kinds = section.words("layer_types", {FULL, *WINDOWED}, count)
     if kinds is not None:
-        if len(kinds) < count:
-            raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
-        return tuple(kind in WINDOWED for kind in kinds[:count])
+        return tuple(kind in WINDOWED for kind in kinds)
     key = next((name for name in PERIOD_KEYS if section.get(name) is not None), "sliding_window_pattern")
     pattern = section.get(key)
     if isinstance(pattern, str) and pattern:

@@ -34,7 +34,7 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.states import DeltaNet, convolution, wide_column
+from kvcore.model.families.states import DeltaNet, convolution, read_conv_kernel, wide_column
 
 LINEAR: Final = "linear_attention"
 FULL: Final = "full_attention"
@@ -115,7 +115,7 @@ def read_delta_net(config: ModelConfig, section: Section) -> DeltaNet:
         num_v_heads=section.integer("linear_num_value_heads"),
         head_k_dim=section.integer("linear_key_head_dim"),
         head_v_dim=section.integer("linear_value_head_dim"),
-        conv_kernel=section.integer("linear_conv_kernel_dim"),
+        conv_kernel=read_conv_kernel(section, "linear_conv_kernel_dim"),
         state_dtype=section.string("mamba_ssm_dtype", ""),
         is_interleaved=is_interleaved,
         replicates_ba=not is_interleaved and method in INTEGER_METHODS,
@@ -125,13 +125,11 @@ def read_delta_net(config: ModelConfig, section: Section) -> DeltaNet:
 def layer_kinds(section: Section) -> tuple[str, ...]:
     """linear_attention or full_attention, layer by layer."""
     count = section.layers()
-    kinds = section.strings("layer_types")
+    kinds = section.words("layer_types", (LINEAR, FULL), count)
     if kinds is None:
         every = section.integer("full_attention_interval", 4)
         return tuple(FULL if (index + 1) % every == 0 else LINEAR for index in range(count))
-    if len(kinds) < count or set(kinds) - {LINEAR, FULL}:
-        raise section.contradicting("layer_types", f"layer types for {count} layers: {sorted(set(kinds))}")
-    return kinds[:count]
+    return kinds
 
 
 def read_moe(section: Section) -> MixtureOfExperts | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.errors import ModelError
+from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter, RotaryTable
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.draft import Draft, first_embedding
@@ -81,6 +81,10 @@ def usual_head(method: str, target: Architecture) -> Draft:
 
     For a target with latent attention the head keeps latent vectors of the same size.
     """
+    if not target.num_attention_heads:
+        raise EngineRefusalError(
+            "speculative-method-unsupported", field="speculative_config.method", value=method
+        )
     heads = Heads(
         hidden_size=target.hidden_size,
         num_heads=target.num_attention_heads,

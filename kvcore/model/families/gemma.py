@@ -53,13 +53,11 @@ GEMMA4_PATTERN: Final = 6
 def layer_kinds(section: Section, pattern: int) -> tuple[str, ...]:
     """sliding_attention or full_attention, layer by layer: `layer_types`, or every `sliding_window_pattern`th full."""
     count = section.layers()
-    kinds = section.strings("layer_types")
+    kinds = section.words("layer_types", (SLIDING, FULL), count)
     if kinds is None:
         every = section.optional_integer("sliding_window_pattern", minimum=1) or pattern
         return tuple(FULL if (index + 1) % every == 0 else SLIDING for index in range(count))
-    if len(kinds) < count:
-        raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
-    return kinds[:count]
+    return kinds
 
 
 def read_gemma2(config: ModelConfig) -> Architecture:

@@ -16,7 +16,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import decoder, gated_mlp, head, is_tied, norm, norms, replicated
+from kvcore.model.families.blocks import MLP_KINDS, decoder, gated_mlp, head, is_tied, norm, norms, replicated
 from kvcore.model.families.latent import (
     Latent,
     absorbed,
@@ -74,11 +74,9 @@ def which_layers_have_indexers(section: Section, count: int) -> tuple[bool, ...]
 
     Source: vllm/transformers_utils/configs/hy_v4.py:HYV4Config (0.32).
     """
-    kinds = section.strings("layer_types")
+    kinds = section.words("layer_types", ("full_attention", *SPARSE_KINDS), count)
     if kinds is None:
         return (False,) * count
-    if len(kinds) < count:
-        raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
     own = tuple(index == 0 or (index - 1) % 4 == 0 for index in range(count))
     if section.has("indexer_types"):
         own = which_layers_index(section, count)
@@ -87,12 +85,10 @@ def which_layers_have_indexers(section: Section, count: int) -> tuple[bool, ...]
 
 def sparse_mlps(section: Section, count: int) -> tuple[bool, ...]:
     """Whether each layer has experts; without a list all but the first have."""
-    kinds = section.strings("mlp_layer_types")
+    kinds = section.words("mlp_layer_types", MLP_KINDS, count)
     if kinds is None:
         return tuple(index > 0 for index in range(count))
-    if len(kinds) < count:
-        raise section.contradicting("mlp_layer_types", f"{len(kinds)} entries for {count} layers")
-    return tuple(kind != "dense" for kind in kinds[:count])
+    return tuple(kind == "sparse" for kind in kinds)
 
 
 def read_layer(section: Section, latent: Latent, body: tuple[Module, ...], *, is_indexed: bool) -> Layer:

@@ -21,6 +21,7 @@ from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import column, decoder, gated_mlp, norm, norms, replicated, row
 from kvcore.model.families.latent import absorbed, as_heads, heads_column, latent_attention, read_latent
+from kvcore.model.families.states import read_conv_kernel
 
 MOST_EXPERTS: Final = 65_536
 
@@ -117,7 +118,7 @@ def expert_modules(section: Section, hidden: int, moe: MixtureOfExperts) -> tupl
 def kda_modules(linear: Section, hidden: int) -> tuple[Module, ...]:
     """Projections, three float32 convolutions, decay and output gates of low rank."""
     heads, width = linear.integer("num_heads"), linear.integer("head_dim")
-    kernel, size = linear.integer("short_conv_kernel_size"), heads * width
+    kernel, size = read_conv_kernel(linear, "short_conv_kernel_size"), heads * width
     return (
         *(heads_column(f"self_attn.{part}_proj", hidden, heads, width) for part in "qkv"),
         *(
@@ -155,7 +156,7 @@ def kda_state(linear: Section) -> RecurrentState:
         heads=heads,
         shapes=(
             StateShape(
-                sharded=channels * (linear.integer("short_conv_kernel_size") - 1),
+                sharded=channels * (read_conv_kernel(linear, "short_conv_kernel_size") - 1),
                 replicated=1,
                 sharded_per_speculative_token=channels,
             ),

@@ -16,6 +16,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import (
+    MLP_KINDS,
     Heads,
     attention,
     cache_of,
@@ -83,12 +84,10 @@ def heads_by_layer(section: Section, heads: Heads) -> tuple[Heads, ...]:
 def sparse_layers(section: Section) -> tuple[bool, ...]:
     """Whether each layer has experts; without a list all but the first have."""
     count = section.layers()
-    kinds = section.strings("mlp_layer_types")
+    kinds = section.words("mlp_layer_types", MLP_KINDS, count)
     if kinds is None:
         return tuple(index > 0 for index in range(count))
-    if len(kinds) < count:
-        raise section.contradicting("mlp_layer_types", f"{len(kinds)} entries for {count} layers")
-    return tuple(kind == "sparse" for kind in kinds[:count])
+    return tuple(kind == "sparse" for kind in kinds)
 
 
 def gated_attention(section: Section, heads: Heads, *, is_sliding: bool) -> tuple[Module, ...]:

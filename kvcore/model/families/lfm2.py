@@ -29,7 +29,7 @@ from kvcore.model.families.blocks import (
     read_heads,
     replicated,
 )
-from kvcore.model.families.states import short_convolution, short_convolution_state
+from kvcore.model.families.states import read_conv_kernel, short_convolution, short_convolution_state
 from kvcore.model.families.towers import siglip_layer
 from kvcore.units import round_up
 
@@ -120,11 +120,9 @@ def siglip2(tower: Section, layers: int, prefix: str = "vision_tower.vision_mode
 
 def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:
     """Which layers attend: by `layer_types`, or by the indices in `full_attn_idxs`."""
-    kinds = section.strings("layer_types")
+    kinds = section.words("layer_types", ("full_attention", "conv"), count)
     if kinds is not None:
-        if len(kinds) < count:
-            raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
-        return tuple(kind == "full_attention" for kind in kinds[:count])
+        return tuple(kind == "full_attention" for kind in kinds)
     chosen = frozenset(section.integers("full_attn_idxs") or ())
     return tuple(index in chosen for index in range(count))
 
@@ -177,7 +175,7 @@ def read_layer(section: Section, heads: Heads, moe: MixtureOfExperts | None, *, 
         modules += attention(heads)
         modules += norms(heads.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")
         return Layer(modules=tuple(modules), caches=(cache_of(heads),))
-    kernel = section.integer("conv_L_cache")
+    kernel = read_conv_kernel(section, "conv_L_cache")
     channels = section.integer("conv_dim", hidden) if moe is None else hidden
     modules += short_convolution("conv", channels, kernel, bias=section.boolean("conv_bias", False))
     return Layer(modules=tuple(modules), caches=(short_convolution_state(channels, kernel),))

@@ -145,7 +145,7 @@ def text_01_kinds(section: Section, count: int) -> tuple[bool, ...]:
     """Which layers have full attention."""
     written = section.integers("attn_type_list") or section.integers("decoder_attention_types")
     if written is None:
-        kinds = section.strings("layer_types") or ()
+        kinds = section.words("layer_types", ("full_attention", "linear_attention")) or ()
         written = tuple(int(kind == "full_attention") for kind in kinds)
     if len(written) < count:
         raise section.contradicting("attn_type_list", f"{len(written)} attention types for {count} layers")

@@ -20,6 +20,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.blocks import (
+    MLP_KINDS,
     DraftTraits,
     attention,
     cache_of,
@@ -229,11 +230,9 @@ def which_layers_are_sparse(traits: Mixture, section: Section) -> tuple[bool, ..
     """Whether each layer has experts."""
     count = section.layers()
     if traits.sparse == SPARSE_BY_TYPES:
-        kinds = section.strings("mlp_layer_types")
-        if kinds is not None and len(kinds) < count:
-            raise section.contradicting("mlp_layer_types", f"{len(kinds)} entries for {count} layers")
+        kinds = section.words("mlp_layer_types", MLP_KINDS, count)
         if kinds is not None:
-            return tuple(kind == "sparse" for kind in kinds[:count])
+            return tuple(kind == "sparse" for kind in kinds)
     if traits.sparse in (SPARSE_AFTER_FIRST, SPARSE_AFTER_DENSE, SPARSE_BY_TYPES):
         key = SPARSE_AFTER_DENSE if traits.sparse == SPARSE_AFTER_DENSE else SPARSE_AFTER_FIRST
         first = section.integer(key, 0, minimum=0)
@@ -248,12 +247,10 @@ def which_layers_are_sparse(traits: Mixture, section: Section) -> tuple[bool, ..
         end = section.integer("moe_layer_end_index", count - 1, minimum=-1)
         end = count - 1 if end == -1 else end
         return tuple((index + 1) % step == 0 and start <= index <= end for index in range(count))
-    kinds = section.strings("mlp_layer_types") if traits.sparse == SPARSE_BY_LIST else None
+    kinds = section.words("mlp_layer_types", MLP_KINDS, count) if traits.sparse == SPARSE_BY_LIST else None
     if kinds is None:
         return (True,) * count
-    if len(kinds) < count:
-        raise section.contradicting("mlp_layer_types", f"{len(kinds)} layer types for {count} layers")
-    return tuple(kind == "sparse" for kind in kinds[:count])
+    return tuple(kind == "sparse" for kind in kinds)
 
 
 MIXTURES: Final[Mapping[str, Mixture]] = {

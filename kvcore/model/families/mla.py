@@ -120,11 +120,9 @@ def which_layers_index(section: Section, count: int) -> tuple[bool, ...]:
     """
     if section.optional_integer("index_topk") is None:
         return (False,) * count
-    types = section.strings("indexer_types")
+    types = section.words("indexer_types", ("full", "shared"), count)
     if types is not None:
-        if len(types) < count:
-            raise section.contradicting("indexer_types", f"{len(types)} indexer types for {count} layers")
-        return tuple(kind == "full" for kind in types[:count])
+        return tuple(kind == "full" for kind in types)
     pattern = section.get("index_topk_pattern")
     if pattern is not None:
         return tuple(not (index < len(pattern) and pattern[index] == "S") for index in range(count))

@@ -14,7 +14,7 @@ from kvcore.model.architecture import (
     Module,
     Parameter,
 )
-from kvcore.model.config import ModelConfig, Section
+from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families.blocks import (
     Heads,
     attention,
@@ -31,7 +31,7 @@ from kvcore.model.families.blocks import (
     replicated,
 )
 from kvcore.model.families.state_space import MOST_EXPERTS, experts_of
-from kvcore.model.families.states import Mamba2
+from kvcore.model.families.states import Mamba2, read_conv_kernel
 
 PATTERN: Final[Mapping[str, str]] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """What the letters of `hybrid_override_pattern` stand for."""
@@ -53,7 +53,7 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
         head_dim=section.integer("mamba_head_dim"),
         n_groups=section.integer("n_groups"),
         state_size=section.integer("ssm_state_size"),
-        conv_kernel=section.integer("conv_kernel"),
+        conv_kernel=read_conv_kernel(section, "conv_kernel"),
         conv_bias=section.boolean("use_conv_bias", True),
         bias=section.boolean("use_bias", False),
         state_dtype=section.string("mamba_ssm_cache_dtype", "float32"),
@@ -91,8 +91,10 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
     if not drafts:
         return built
-    letters = section.string("mtp_hybrid_override_pattern", "*E")
-    pattern = section.strings("mtp_layers_block_type") or tuple(PATTERN.get(letter, "") for letter in letters)
+    letters_key = "mtp_hybrid_override_pattern"
+    pattern = section.words("mtp_layers_block_type", PATTERN.values()) or _kinds_of(
+        section, letters_key, section.string(letters_key, "*E")
+    )
     steps = tuple(bodies[kind] for kind in pattern if kind in bodies)
     return replace(
         built,
@@ -128,16 +130,20 @@ def nemotron_heads(section: Section) -> Heads:
 
 def nemotron_kinds(section: Section) -> tuple[str, ...]:
     """What each layer is, by `layers_block_type` or the letters of `hybrid_override_pattern`."""
-    kinds = section.strings("layers_block_type")
+    kinds = section.words("layers_block_type", PATTERN.values())
     if kinds is None:
         pattern = section.string("hybrid_override_pattern")
-        unknown = set(pattern) - set(PATTERN)
-        if unknown or not pattern or len(pattern) > 4096:
-            raise section.invalid("hybrid_override_pattern", pattern, "expected the letters M, *, - and E")
-        kinds = tuple(PATTERN[letter] for letter in pattern)
-    if not kinds or set(kinds) - set(PATTERN.values()):
-        raise section.invalid("layers_block_type", sorted(set(kinds)), "expected mamba, attention, mlp, moe")
+        kinds = _kinds_of(section, "hybrid_override_pattern", pattern)
+    if not kinds:
+        raise section.invalid("layers_block_type", kinds, "expected at least one layer")
     return kinds
+
+
+def _kinds_of(section: Section, name: str, letters: str) -> tuple[str, ...]:
+    """What the letters of a pattern stand for."""
+    if not letters or set(letters) - set(PATTERN) or len(letters) > MAX_LAYERS:
+        raise section.invalid(name, letters, "expected the letters M, *, - and E")
+    return tuple(PATTERN[letter] for letter in letters)
 
 
 def mlp_widths(section: Section, kinds: tuple[str, ...]) -> tuple[int, ...]:

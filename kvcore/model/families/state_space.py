@@ -33,7 +33,7 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.states import Mamba1, Mamba2
+from kvcore.model.families.states import Mamba1, Mamba2, read_conv_kernel
 from kvcore.units import ceil_div
 
 MOST_EXPERTS: Final = 65_536
@@ -52,7 +52,7 @@ def read_mamba(config: ModelConfig) -> Architecture:
         hidden_size=hidden,
         intermediate_size=expanded or section.integer("expand") * hidden,
         state_size=section.integer("state_size"),
-        conv_kernel=section.integer("conv_kernel"),
+        conv_kernel=read_conv_kernel(section, "conv_kernel"),
         time_step_rank=time_step_rank(section, "time_step_rank", hidden),
         conv_bias=section.boolean("use_conv_bias", True),
         bias=section.boolean("use_bias", False),
@@ -74,7 +74,7 @@ def read_mamba2(config: ModelConfig) -> Architecture:
         head_dim=section.integer("head_dim"),
         n_groups=section.integer("n_groups"),
         state_size=section.integer("state_size"),
-        conv_kernel=section.integer("conv_kernel"),
+        conv_kernel=read_conv_kernel(section, "conv_kernel"),
         conv_bias=section.boolean("use_conv_bias", True),
         bias=section.boolean("use_bias", False),
         chunk_size=section.integer("chunk_size", 2048, minimum=1),
@@ -121,7 +121,7 @@ def read_jamba(config: ModelConfig) -> Architecture:
         hidden_size=hidden,
         intermediate_size=section.integer("mamba_expand") * hidden,
         state_size=section.integer("mamba_d_state"),
-        conv_kernel=section.integer("mamba_d_conv"),
+        conv_kernel=read_conv_kernel(section, "mamba_d_conv"),
         time_step_rank=time_step_rank(section, "mamba_dt_rank", hidden),
         conv_bias=section.boolean("mamba_conv_bias", True),
         bias=section.boolean("mamba_proj_bias", False),
@@ -197,7 +197,7 @@ def read_mamba2_sizes(section: Section, hidden: int, heads_key: str = "mamba_n_h
         head_dim=inner // num_heads,
         n_groups=section.integer("mamba_n_groups", 1),
         state_size=section.integer("mamba_d_state"),
-        conv_kernel=section.integer("mamba_d_conv"),
+        conv_kernel=read_conv_kernel(section, "mamba_d_conv"),
         conv_bias=section.boolean("mamba_conv_bias", True),
         bias=section.boolean("mamba_proj_bias", False),
         chunk_size=section.integer("mamba_chunk_size", 2048, minimum=1),

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
 from kvcore.model.cache_state import RecurrentState, StateShape
+from kvcore.model.config import Section
 from kvcore.model.families.blocks import column, norms, row
+
+MOST_CONV_TAPS: Final = 1024
+
+
+def read_conv_kernel(section: Section, name: str) -> int:
+    """Taps of a mixer's convolution over tokens: at least two, because one tap would leave no rows to keep.
+
+    Source: vllm/model_executor/layers/mamba/ops/causal_conv1d.py:_causal_conv1d_fwd_kernel, which has two to five.
+    """
+    return section.integer(name, minimum=2, maximum=MOST_CONV_TAPS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

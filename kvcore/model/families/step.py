@@ -25,6 +25,7 @@ from kvcore.model.families.blocks import (
 
 MOST_EXPERTS: Final = 65_536
 SLIDING: Final = "sliding_attention"
+FULL: Final = "full_attention"
 
 
 def read_step1(config: ModelConfig) -> Architecture:
@@ -68,7 +69,7 @@ def read(config: ModelConfig) -> Architecture:
         section, "num_attention_groups" if section.has("num_attention_groups") else "num_key_value_heads"
     )
     count = section.layers()
-    kinds = section.strings("layer_types") or ()
+    kinds = section.words("layer_types", (SLIDING, FULL)) or ()
     if kinds and len(kinds) < count:
         raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
     sliding = tuple(kind == SLIDING for kind in kinds[:count]) or tuple(i % 2 == 0 for i in range(count))

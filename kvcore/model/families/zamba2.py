@@ -21,9 +21,10 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.states import Mamba2
+from kvcore.model.families.states import Mamba2, read_conv_kernel
 
 HYBRID: Final = "hybrid"
+PLAIN: Final = "mamba"
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -33,7 +34,7 @@ def read(config: ModelConfig) -> Architecture:
     """
     section = config.language
     hidden = section.integer("hidden_size")
-    kinds = section.strings("layers_block_type")
+    kinds = section.words("layers_block_type", (HYBRID, PLAIN))
     if kinds is None:
         raise section.missing("layers_block_type")
     mixer = read_mixer(section, hidden)
@@ -79,7 +80,9 @@ def read_mixer(section: Section, hidden: int) -> Mamba2:
         head_dim=inner // num_heads,
         n_groups=section.integer("mamba_ngroups", 1),
         state_size=named(section, "state_size", "mamba_d_state"),
-        conv_kernel=named(section, "conv_dimension", "mamba_d_conv"),
+        conv_kernel=read_conv_kernel(
+            section, "conv_dimension" if section.has("conv_dimension") else "mamba_d_conv"
+        ),
         conv_bias=section.boolean("use_conv_bias", True),
         bias=section.boolean("add_bias_linear", False),
         chunk_size=section.integer("chunk_size", 2048, minimum=1),

@@ -1,0 +1,157 @@
+"""One function for each reader of a stranger's bytes. It returns where the reader answers, or refuses by code."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from kvcore.advice.curve import tensor_parallel_curves
+from kvcore.advice.fixes import fixes
+from kvcore.advice.refusals import refusal_fixes
+from kvcore.cli import planned_answer
+from kvcore.contract import error_of
+from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
+from kvcore.evidence.log_report import log_report
+from kvcore.evidence.logs import read_log
+from kvcore.evidence.recognized import scenario_from_log
+from kvcore.plan import Plan, plan
+from kvcore.present import bar, charts, explain, launch, link, overrides, settings, summary
+from kvcore.present.text import Language, words
+from kvcore.request import id_of, parse_request, scenario_from_request
+from kvcore.scenario import Scenario
+from kvcore.untrusted import utf8_text
+from kvcore.workload.records import read_request_logs
+from kvcore.workload.report import workload_report
+
+MAX_BYTES: Final = 1 << 16
+"""Of one input: longer ones find what is slow, not what is wrong, and that has tests of its own."""
+
+_STATUSES: Final = ("ok", "error")
+_T: Final = words(Language.ENGLISH)
+
+
+def contract(data: bytes) -> None:
+    """A request of the JSON contract."""
+    try:
+        request = parse_request(utf8_text(data))
+        _check_result(planned_answer(request, id_of(request)))
+    except KvPlannerError as error:
+        _check_result(error_of(error))
+
+
+def config(data: bytes) -> None:
+    """A config.json, as an upload, and then everything that the Plan page shows of it."""
+    try:
+        given = parse_request(data.decode("utf-8", "replace"))
+        scenario = scenario_from_request({"accelerator": "H100-80GB", "max_model_len": 8192, "config": given})
+    except KvPlannerError as error:
+        _check_error(error)
+        return
+    views(scenario)
+
+
+def request(data: bytes) -> None:
+    """A request of the contract, and then everything that the Plan page shows of it."""
+    try:
+        scenario = scenario_from_request(parse_request(data.decode("utf-8", "replace")))
+    except KvPlannerError as error:
+        _check_error(error)
+        return
+    views(scenario)
+
+
+def link_parameters(data: bytes) -> None:
+    """The query string of a link: it always becomes a scenario, which gives the same link again."""
+    decoded = link.decode(dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True)))
+    for repair in decoded.repairs:
+        _check_error(repair.error)
+    views(decoded.scenario)
+
+
+def start_up_log(data: bytes) -> None:
+    """A start-up log, its report, and the scenario that it becomes."""
+    try:
+        log = read_log(data)
+        json.dumps(log_report(log))
+        taken = scenario_from_log(log, link.decode({}).scenario)
+    except KvPlannerError as error:
+        _check_error(error)
+        return
+    views(taken.scenario)
+
+
+def request_log(data: bytes) -> None:
+    """A request log, and its report."""
+    try:
+        json.dumps(workload_report(read_request_logs([io.BytesIO(data)])))
+    except KvPlannerError as error:
+        _check_error(error)
+
+
+def command(data: bytes) -> None:
+    """A pasted command, container file or YAML."""
+    start_up_log(b"vllm serve " + data)
+    start_up_log(data)
+
+
+def views(scenario: Scenario) -> None:
+    """What the Plan page computes for a scenario, planned or refused."""
+    encoded = link.encode(scenario)
+    link.query_string(encoded)
+    settings.settings_in_force(scenario, _T)
+    try:
+        planned = plan(scenario)
+    except KvPlannerError as error:
+        _check_error(error)
+        if isinstance(error, EngineRefusalError):
+            refusal_fixes(scenario, error)
+        return
+    views_of_plan(planned)
+
+
+def views_of_plan(planned: Plan) -> None:
+    """Sentences, figures, charts and commands of one plan."""
+    figures = explain.figures(planned)
+    curves = tensor_parallel_curves(planned, charts.curve_lengths(planned))
+    summary.verdict_sentence(planned, _T)
+    summary.scenario_head(planned, _T)
+    summary.cards(planned, curves[0] if curves else None, figures, _T)
+    json.dumps(bar.memory_bar(planned, _T))
+    json.dumps(charts.concurrency_chart(planned, curves, _T))
+    explain.number_rows(planned, figures, _T)
+    overrides.override_steps(planned)
+    launch.launch_command(planned)
+    fixes(planned)
+    for notice in planned.notices:
+        assert notice.message, notice.code
+
+
+def _check_result(result: Mapping[str, Any]) -> None:
+    assert result["status"] in _STATUSES
+    json.dumps(result, allow_nan=False).encode()
+    if result["status"] == "error":
+        assert result["error"]["code"] in MESSAGES
+        assert result["error"]["message"]
+
+
+def _check_error(error: KvPlannerError) -> None:
+    assert error.code in MESSAGES
+    assert str(error)
+    str(error).encode()
+    assert error.next_step
+
+
+Target = Callable[[bytes], None]
+
+TARGETS: Final[Mapping[str, Target]] = {
+    "contract": contract,
+    "config": config,
+    "request": request,
+    "link": link_parameters,
+    "start_up_log": start_up_log,
+    "request_log": request_log,
+    "command": command,
+}
