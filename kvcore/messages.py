@@ -33,8 +33,8 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the file is not UTF-8 text: byte {offset} cannot be read", "save it as UTF-8, and send it again"
     ),
     "internal-error": Message(
-        "this program failed on the input: {value}. That is a defect of the program, not of the input",
-        "change the last setting back, or report it with the time: the server's log has the place",
+        "the program failed on this input ({value}): its fault, not yours",
+        "undo the last change, or report it with the time; the server log says where it failed",
     ),
     "unknown-field": Message("the request has no field {field}", "remove it, or check its spelling"),
     "unknown-link-version": Message(

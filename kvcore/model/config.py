@@ -204,7 +204,7 @@ class Section:
         found = found[:count]
         for word in found:
             if word not in known:
-                raise self.invalid(name, word, f"expected {', '.join(sorted(known))}")
+                raise self.invalid(name, word, f"expected one of {', '.join(sorted(known))}")
         return found
 
     def section(self, name: str, model_type: str | None = None) -> Section:
