@@ -6,11 +6,9 @@ from typing import Any, Final
 
 from kvcore.advice.fixes import Fix
 from kvcore.errors import KvPlannerError, Notice
-from kvcore.evidence.calibration import PART_FIELDS
 from kvcore.memory.parts import RankMemory
 from kvcore.plan import Plan, Verdict
 from kvcore.present.launch import launch_command
-from kvcore.scenario import Measured
 from kvcore.units import gib
 
 PARTS: Final = (
@@ -23,7 +21,8 @@ PARTS: Final = (
     "kv_cache",
     "unused",
 )
-"""Of one rank; all but the first sum to it."""
+"""Of one rank; all but the first sum to it, with `unaccounted` where the KV memory is given."""
+UNACCOUNTED: Final = "unaccounted"
 
 
 def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
@@ -34,10 +33,9 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
     parts["weights"] = gib(plan.loaded_weights.value)
     interval = None
     if memory is not None:
-        parts = {name: gib(getattr(memory, name).value) for name in PARTS}
-        if memory.available_kv.interval is not None:
-            interval = {"kv_cache": [gib(bound) for bound in memory.available_kv.interval]}
-            interval |= _given_intervals(given, memory)
+        own = (UNACCOUNTED,) if given.available_kv_gib is not None else ()
+        parts = {name: gib(getattr(memory, name).value) for name in (*PARTS, *own)}
+        interval = _intervals(memory)
     kv: dict[str, Any] = {
         "available_bytes": None if plan.available_kv_bytes is None else plan.available_kv_bytes
     }
@@ -89,15 +87,13 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
     }
 
 
-def _given_intervals(measured: Measured, memory: RankMemory) -> dict[str, list[float]]:
-    """The 80 % intervals, in GiB, of parts that are given but were not measured."""
-    found = {}
-    for part, field in PART_FIELDS:
-        if field in measured.fitted or field in measured.carried:
-            quantity = getattr(memory, part)
-            if part != "available_kv" and quantity.interval is not None:
-                found[part] = [gib(bound) for bound in quantity.interval]
-    return found
+def _intervals(memory: RankMemory) -> dict[str, list[float]]:
+    """The 80 % intervals, in GiB, of all parts that have one, and of the KV cache also where a flag fixes it."""
+    pool = memory.kv_cache
+    quantities = ((name, getattr(memory, name)) for name in (*PARTS, UNACCOUNTED))
+    bounds = {name: quantity.interval for name, quantity in quantities if quantity.interval is not None}
+    bounds["kv_cache"] = pool.interval or (pool.value, pool.value)
+    return {name: [gib(low), gib(high)] for name, (low, high) in bounds.items()}
 
 
 def needs_fixes(plan: Plan) -> bool:

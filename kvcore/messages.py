@@ -446,6 +446,17 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the start takes {over} GiB more than the card has: {part} come on top of the budget",
         "lower gpu_memory_utilization",
     ),
+    "kv-memory-below-parts": Message(
+        "the given KV memory of {given} GiB is {difference} GiB less than the other parts leave ({left} GiB): no part "
+        "accounts for the rest",
+        "give the other parts of that start too (its whole log, on the Check page), or look for other processes on the "
+        "card",
+    ),
+    "kv-memory-above-parts": Message(
+        "the given KV memory of {given} GiB is {difference} GiB more than the other parts leave ({left} GiB): they are "
+        "estimated too high for it, or it is of another start",
+        "give the other parts of that start too: its whole log, on the Check page",
+    ),
     "restart-leaves-more": Message(
         "a first start compiles its kernels while it measures: a restart that finds them compiled has about {gain} GiB "
         "more for the KV cache",

@@ -29,8 +29,7 @@ from kvcore.model.draft import Draft
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.quantity import Quantity
-from kvcore.scenario import Engine, Scenario
-from kvcore.units import GIB
+from kvcore.scenario import Engine, Origin, Scenario
 
 ASSUMED_ACCELERATOR: Final = "H100-80GB"
 _WITHOUT_STARTS: Final = (Vendor.INTEL, Vendor.OTHER)
@@ -69,6 +68,8 @@ class Plan:
     cache: CachePlan | None
     available_kv_bytes: int | None
     """What the KV cache is planned in, on the worst rank; negative when short."""
+    stage_kv: tuple[Quantity, ...]
+    """The same of a rank of each pipeline stage, with its interval; empty where it is None."""
     weights: WeightBytes
     """Of the worst rank."""
     loaded_weights: Quantity
@@ -111,10 +112,7 @@ def plan(scenario: Scenario) -> Plan:
         for stage in stages
     )
     given = scenario.measured.available_kv_gib
-    if given is not None:
-        available = tuple(int(given * GIB) for _ in stages)
-    else:
-        available = tuple(int(memory.available_kv.value) for memory in memories)
+    available = tuple(int(memory.available_kv.value) for memory in memories)
     worst = min(stages, key=lambda stage: available[stage])
     cards_known = scenario.accelerator is not None
     cache = None
@@ -124,17 +122,21 @@ def plan(scenario: Scenario) -> Plan:
             check_state_blocks(cache, resolved)
         if cache.max_model_len != resolved.max_model_len:
             resolved = replace(resolved, max_model_len=cache.max_model_len)
-    memory = memories[worst].with_cache(cache, available[worst])
+    memory = memories[worst].with_cache(
+        cache, available[worst], is_fixed=resolved.num_gpu_blocks_override is not None
+    )
+    stage_kv = tuple(one.available_kv for one in memories) if cards_known or given is not None else ()
     return Plan(
         scenario=scenario,
         accelerator=accelerator,
         architecture=architecture,
         quantization=quantization,
         resolved=resolved,
-        verdict=_verdict(memory, cache, specs, resolved, scenario),
+        verdict=_verdict(memory, cache, specs, resolved, scenario, stage_kv),
         memory=memory if cards_known else None,
         cache=cache,
-        available_kv_bytes=available[worst] if cards_known or given is not None else None,
+        available_kv_bytes=available[worst] if stage_kv else None,
+        stage_kv=stage_kv,
         weights=weights[worst],
         loaded_weights=memory.weights,
         stage=worst,
@@ -232,20 +234,35 @@ def _verdict(
     specs: tuple[tuple[LayerSpec, ...], ...],
     resolved: Resolved,
     scenario: Scenario,
+    stage_kv: tuple[Quantity, ...],
 ) -> Verdict:
-    only_cache = scenario.measured.available_kv_gib is not None
+    measured = scenario.measured
+    only_cache = measured.available_kv_gib is not None
     if not only_cache and memory.weights.value > memory.budget.value:
         return Verdict.WEIGHTS_DO_NOT_FIT
     if cache is None or cache.num_blocks <= 0:
         return Verdict.NO_KV_MEMORY
     if not cache.fits:
         return Verdict.CONTEXT_TOO_LONG
-    interval = memory.available_kv.interval
-    if only_cache or interval is None:
+    is_exact = only_cache and (
+        measured.origin("available_kv_gib") is Origin.MEASURED or scenario.accelerator is None
+    )
+    if is_exact or any(one.interval is None for one in stage_kv):
         return Verdict.FITS
-    low = int(interval[0])
-    if low <= cache.needed_bytes + cache.bytes_per_block:
-        reaches = low <= 0 or not plan_cache(specs, (low,) * len(specs), resolved, scenario.parallel).fits
+    lows = stage_kv_bytes(stage_kv, LOW)
+    if len(lows) > 1 or lows[0] <= cache.needed_bytes + cache.bytes_per_block:
+        reaches = min(lows) <= 0 or not plan_cache(specs, lows, resolved, scenario.parallel).fits
         if reaches:
             return Verdict.TIGHT
     return Verdict.FITS
+
+
+LOW: Final = 0
+HIGH: Final = 1
+
+
+def stage_kv_bytes(stage_kv: tuple[Quantity, ...], end: int | None = None) -> tuple[int, ...]:
+    """The KV memory of a rank of each stage in whole bytes, or with `end` that of `LOW` or `HIGH` of its interval."""
+    return tuple(
+        int(one.value if end is None or one.interval is None else one.interval[end]) for one in stage_kv
+    )

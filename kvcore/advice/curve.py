@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.carry import carried_over
 from kvcore.errors import KvPlannerError
-from kvcore.plan import Plan, plan
+from kvcore.plan import HIGH, LOW, Plan, plan, stage_kv_bytes
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16)
 
@@ -29,24 +29,21 @@ class ConcurrencyCurve:
 
 def concurrency_curve(base: Plan, lengths: Sequence[int]) -> ConcurrencyCurve:
     """The curve of `base` itself, as if each length were its max_model_len."""
-    memory = base.memory
-    interval = memory.available_kv.interval if memory is not None else None
-    available = base.available_kv_bytes or 0
-    low, high = interval if interval is not None else (available, available)
 
-    def at(available_bytes: float) -> tuple[float, ...]:
-        if available_bytes <= 0:
+    def at(end: int | None = None) -> tuple[float, ...]:
+        available = stage_kv_bytes(base.stage_kv, end)
+        if min(available, default=0) <= 0:
             return (0.0,) * len(lengths)
         return max_concurrency_at(
-            base.specs, int(available_bytes), base.resolved, base.scenario.parallel, tuple(lengths)
+            base.specs, available, base.resolved, base.scenario.parallel, tuple(lengths)
         )
 
     return ConcurrencyCurve(
         tensor_parallel_size=base.scenario.parallel.tensor_parallel_size,
         lengths=tuple(lengths),
-        concurrency=at(available),
-        low=at(low),
-        high=at(high),
+        concurrency=at(),
+        low=at(LOW),
+        high=at(HIGH),
     )
 
 

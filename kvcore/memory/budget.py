@@ -72,19 +72,23 @@ def rank_memory(
         cuda_graphs=graphs,
         counted_graphs=counted,
         budget=budget,
-        available_kv=available,
+        remainder=available,
+        measured=measured,
         notices=(*notices_of(setting, total, system, budget), *restart_notices(setting, activations)),
     )
 
 
 def total_of(accelerator: Accelerator) -> Quantity:
     """The memory of a card as torch reports it, in whole bytes."""
+    value = int(accelerator.memory_gib * GIB)
+    spread = ASSUMED_TOTAL_SPREAD * GIB
     return Quantity(
         name="total",
-        value=int(accelerator.memory_gib * GIB),
+        value=value,
         unit=Unit.BYTES,
         grade=accelerator.memory_grade,
         source=accelerator.source,
+        interval=(value - spread, value + spread) if accelerator.memory_grade is Grade.ASSUMED else None,
     )
 
 

@@ -96,7 +96,8 @@ def mindspore_memory(setting: Setting, weights: Quantity) -> RankMemory:
         cuda_graphs=graphs,
         counted_graphs=counted_graph_bytes(setting, graphs),
         budget=budget,
-        available_kv=available,
+        remainder=available,
+        measured=measured,
         notices=(),
     )
 

@@ -13,7 +13,18 @@ from kvcore.units import GIB, gib
 PRINTED_HALF_GIB: Final = 0.005
 """Logs print two decimals."""
 
-PART_NAMES: Final = ("system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused")
+PART_NAMES: Final = (
+    "system",
+    "framework",
+    "weights",
+    "activations",
+    "cuda_graphs",
+    "unaccounted",
+    "kv_cache",
+    "unused",
+)
+"""Fields of `RankMemory` that sum to its total."""
+KV_FIELD: Final = "available_kv_gib"
 
 
 class BlockPool(Protocol):
@@ -38,22 +49,30 @@ class RankMemory:
     activations: Quantity
     cuda_graphs: Quantity
     """What captured graphs really take, inside the budget or out of it."""
+    unaccounted: Quantity
+    """What the parts above leave of the budget beyond a KV memory that is given; negative where they are estimated too
+    high for it. 0 where the KV memory is what they leave."""
     kv_cache: Quantity
     unused: Quantity
     """Negative: an out-of-memory to come."""
     budget: Quantity
     """utilization × total: what the engine may spend."""
     available_kv: Quantity
-    """What is left for the KV cache, before it is cut into blocks; negative when short."""
+    """What the KV cache is planned in, before it is cut into blocks: given, or what the parts leave; negative when
+    short."""
+    remainder: Quantity
+    """What the parts leave for the KV cache, whether or not its memory is given."""
     counted_graphs: Quantity
     """What the engine takes off the budget for graphs; 0 where they come on top of it."""
     notices: tuple[Notice, ...] = ()
 
-    def with_cache(self, cache: BlockPool | None, available_bytes: float) -> RankMemory:
+    def with_cache(
+        self, cache: BlockPool | None, available_bytes: float, *, is_fixed: bool = False
+    ) -> RankMemory:
         """The same with the KV cache cut into the blocks of `cache`; without one it takes nothing.
 
-        `available_bytes` is what the cache was planned in. A total that is exceeded gets the notice
-        `memory-overrun`.
+        `available_bytes` is what the cache was planned in; with `is_fixed` the number of blocks does not depend on it.
+        A total that is exceeded gets the notice `memory-overrun`.
         """
         value = 0 if cache is None else cache.num_blocks * cache.bytes_per_block
         pool = Quantity(
@@ -67,10 +86,9 @@ class RankMemory:
                 Quantity(name="num_blocks", value=cache.num_blocks, unit=Unit.BLOCKS),
                 Quantity(name="bytes_per_block", value=cache.bytes_per_block, unit=Unit.BYTES),
             ),
+            interval=None if is_fixed else _cut_interval(self.available_kv, value),
         )
-        unused = unused_of(
-            self.total, (self.system, self.framework, self.weights, self.activations, self.cuda_graphs, pool)
-        )
+        unused = unused_of(self.total, self._parts(pool))
         notices = self.notices
         if unused.value < 0 <= available_bytes:
             outside = self.cuda_graphs.value > self.counted_graphs.value
@@ -86,6 +104,19 @@ class RankMemory:
             )
         return replace(self, kv_cache=pool, unused=unused, notices=notices)
 
+    def _parts(self, pool: Quantity) -> tuple[Quantity, ...]:
+        """All that takes memory of the card, with `pool` as the KV cache."""
+        own = (self.system, self.framework, self.weights, self.activations, self.cuda_graphs)
+        return (*own, *((self.unaccounted,) if self.unaccounted.value else ()), pool)
+
+
+def _cut_interval(available: Quantity, pool_bytes: float) -> tuple[float, float] | None:
+    """The interval of what is available, widened by what cutting it into blocks leaves over."""
+    if available.interval is None:
+        return None
+    low, high = available.interval
+    return min(low, pool_bytes), max(high, pool_bytes)
+
 
 def rank_parts(
     *,
@@ -97,31 +128,99 @@ def rank_parts(
     cuda_graphs: Quantity,
     counted_graphs: Quantity,
     budget: Quantity,
-    available_kv: Quantity,
+    remainder: Quantity,
+    measured: Measured,
     notices: tuple[Notice, ...],
 ) -> RankMemory:
-    """The parts with all that is available as KV cache, and the rest as unused."""
+    """The parts with all that is available as KV cache, and the rest as unused.
+
+    `remainder` is what the parts leave for the KV cache; a KV memory in `measured` takes its place.
+    """
+    available_kv = given_kv(measured, remainder)
+    inside = framework.value + weights.value + activations.value + counted_graphs.value
+    unaccounted = unaccounted_of(remainder, available_kv, inside)
     pool = replace(
         available_kv,
         name="kv_cache",
         value=max(0, available_kv.value),
         inputs=(available_kv,),
         formula="{available_kv}",
+        interval=None,
     )
-    return RankMemory(
+    memory = RankMemory(
         total=total,
         system=system,
         framework=framework,
         weights=weights,
         activations=activations,
         cuda_graphs=cuda_graphs,
+        unaccounted=unaccounted,
         kv_cache=pool,
-        unused=unused_of(total, (system, framework, weights, activations, cuda_graphs, pool)),
+        unused=total,
         budget=budget,
         available_kv=available_kv,
+        remainder=remainder,
         counted_graphs=counted_graphs,
-        notices=notices,
+        notices=(*notices, *_unaccounted_notices(unaccounted, remainder, available_kv)),
     )
+    return replace(memory, unused=unused_of(total, memory._parts(pool)))
+
+
+def given_kv(measured: Measured, remainder: Quantity) -> Quantity:
+    """The KV memory that the person gives, or else what the parts leave.
+
+    One that was carried over is anywhere from what it was to what the parts leave here: nobody measured it.
+
+    Example:
+        >>> left = Quantity(name="available_kv", value=36 * GIB, unit=Unit.BYTES, interval=(35 * GIB, 37 * GIB))
+        >>> [bound / GIB for bound in given_kv(Measured(available_kv_gib=20.0), left).interval]
+        [19.995, 20.005]
+        >>> carried = Measured(available_kv_gib=20.0, carried=("available_kv_gib",))
+        >>> [bound / GIB for bound in given_kv(carried, left).interval]
+        [19.64, 37.0]
+    """
+    given = measured_or(measured, KV_FIELD, remainder)
+    if given is remainder or given.interval is None or measured.origin(KV_FIELD) is not Origin.CARRIED:
+        return given
+    low, high = given.interval
+    left_low, left_high = remainder.interval or (remainder.value, remainder.value)
+    return replace(given, interval=(max(0.0, min(low, left_low)), max(high, left_high)))
+
+
+def unaccounted_of(remainder: Quantity, available_kv: Quantity, inside_bytes: float) -> Quantity:
+    """What the parts leave of the budget less the KV memory that is given; 0 where none is.
+
+    A remainder without inputs is none: a flag sets it, whatever the parts. Parts of `inside_bytes` cannot be estimated
+    too high by more than all of them.
+    """
+    is_known = available_kv is not remainder and remainder.inputs
+    value = max(remainder.value - available_kv.value, -inside_bytes) if is_known else 0
+    spread = half_width(remainder)
+    is_difference = value != 0 and value == remainder.value - available_kv.value
+    return Quantity(
+        name="unaccounted",
+        value=value,
+        unit=Unit.BYTES,
+        formula="{remainder} − {available_kv}" if is_difference else "",
+        inputs=(replace(remainder, name="remainder"), available_kv) if is_difference else (),
+        grade=remainder.grade,
+        interval=(value - spread, value + spread) if value and spread else None,
+    )
+
+
+def _unaccounted_notices(
+    unaccounted: Quantity, remainder: Quantity, available_kv: Quantity
+) -> tuple[Notice, ...]:
+    """Where a given KV memory is further from what the parts leave than both are unsure of."""
+    if abs(unaccounted.value) <= half_width(remainder) + half_width(available_kv):
+        return ()
+    params = {
+        "given": f"{gib(available_kv.value):.2f}",
+        "difference": f"{gib(abs(unaccounted.value)):.2f}",
+        "left": f"{gib(remainder.value):.2f}",
+    }
+    code = "kv-memory-below-parts" if unaccounted.value > 0 else "kv-memory-above-parts"
+    return (Notice(code=code, field="measured.available_kv_gib", params=params),)
 
 
 def unused_of(total: Quantity, parts: tuple[Quantity, ...]) -> Quantity:
@@ -190,7 +289,7 @@ def measured_or(measured: Measured, field: str, predicted: Quantity) -> Quantity
         unit=Unit.BYTES,
         grade=given_grade(origin, predicted.grade),
         source=_SOURCES[origin],
-        interval=(value - spread, value + spread),
+        interval=(max(0.0, value - spread), value + spread),
     )
 
 

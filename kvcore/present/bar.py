@@ -15,7 +15,9 @@ from kvcore.present.palette import (
     BUDGET,
     CAPACITY,
     OUTLINE,
+    OVERESTIMATED,
     PARTS,
+    UNACCOUNTED,
     UNEXPLAINED,
     WARNING_GROUND,
     WARNING_TEXT,
@@ -40,11 +42,14 @@ class Segment:
     part: Part
     start: float
     size: float
+    """As drawn."""
+    figure: float
+    """As named: more than drawn where a given KV memory takes the place of what is estimated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shortage:
-    """Memory that is needed and is not there, in GiB."""
+    """A stretch of the bar that is hatched, in GiB: memory that is needed and is not there."""
 
     start: float
     size: float
@@ -54,19 +59,33 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
     """The parts of the worst rank from left to right; a negative part has no width.
 
     What of the CUDA graphs the engine does not take out of its budget stands to the right of the KV cache, past the
-    line: so the KV cache ends at the budget in every version.
+    line: so the KV cache ends at the budget in every version. A given KV memory that is smaller than what the parts
+    leave has a part of its own before it; one that is larger takes its place from the last of them (`overlap`).
     """
     memory = plan.memory
     if memory is None:
         return ()
-    sizes = [(part, max(0.0, gib(getattr(memory, part.name).value))) for part in PARTS]
+    sizes = {part.name: max(0.0, gib(getattr(memory, part.name).value)) for part in (*PARTS, UNACCOUNTED)}
     counted = counted_graphs_gib(plan)
-    graphs, size = next(pair for pair in sizes if pair[0].name == "cuda_graphs")
-    sizes[sizes.index((graphs, size))] = (graphs, counted)
-    sizes.insert(len(sizes) - 1, (graphs, size - counted))
+    looks = {part.name: part for part in PARTS}
+    inside = [(looks[name], sizes[name]) for name in ("framework", "weights", "activations")]
+    inside.append((looks["cuda_graphs"], counted))
+    after = [
+        (looks["kv_cache"], sizes["kv_cache"]),
+        (looks["cuda_graphs"], sizes["cuda_graphs"] - counted),
+        (looks["unused"], sizes["unused"]),
+    ]
+    cut = -gib(min(0.0, memory.unaccounted.value))
+    drawn = [(looks["system"], sizes["system"], sizes["system"])]
+    for part, size in reversed(inside):
+        taken = min(cut, size)
+        cut -= taken
+        drawn.insert(1, (part, size - taken, size))
+    drawn.append((UNACCOUNTED, sizes["unaccounted"], sizes["unaccounted"]))
+    drawn += [(part, size, size) for part, size in after]
     placed, position = [], 0.0
-    for part, size in sizes:
-        placed.append(Segment(part=part, start=position, size=size))
+    for part, size, figure in drawn:
+        placed.append(Segment(part=part, start=position, size=size, figure=figure))
         position += size
     return tuple(segment for segment in placed if segment.size > 0)
 
@@ -76,10 +95,25 @@ def counted_graphs_gib(plan: Plan) -> float:
     memory = plan.memory
     if memory is None:
         return 0.0
-    others = (
-        memory.framework.value + memory.weights.value + memory.activations.value + memory.available_kv.value
-    )
+    others = memory.framework.value + memory.weights.value + memory.activations.value + memory.remainder.value
     return gib(min(max(0.0, memory.budget.value - others), memory.cuda_graphs.value))
+
+
+def overlap(plan: Plan) -> Shortage | None:
+    """Where the estimated parts reach into a given KV memory, in GiB: so much they are too high for it."""
+    memory = plan.memory
+    if memory is None or memory.unaccounted.value >= 0:
+        return None
+    kv = next((segment for segment in segments(plan) if segment.part.name == "kv_cache"), None)
+    return None if kv is None else Shortage(start=kv.start, size=-gib(memory.unaccounted.value))
+
+
+def difference_name(plan: Plan) -> str:
+    """What the bar and the tables call the difference of a given KV memory from the other parts; "" without one."""
+    memory = plan.memory
+    if memory is None or not memory.unaccounted.value:
+        return ""
+    return UNACCOUNTED.label if memory.unaccounted.value > 0 else OVERESTIMATED
 
 
 def budget_end_gib(plan: Plan) -> float:
@@ -128,11 +162,12 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         *(segment.start + segment.size for segment in segments(plan)),
         missing.start + missing.size if missing else 0,
     )
+    covered = missing if missing is not None else overlap(plan)
     data = [
         trace
         for segment in segments(plan)
         for trace in (
-            _segment_traces(segment, missing, t)
+            _segment_traces(segment, covered, t)
             if explained is None or segment.part.name in explained
             else [_unexplained_trace(segment)]
         )
@@ -144,6 +179,13 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         label = budget_label(plan, t)
         notes.insert(0, _line_note(budget, label, 1.06, budget / end))
     extra = 0
+    reaching = overlap(plan) if explained is None else None
+    if reaching is not None:
+        data.append(overlap_trace(reaching, 0, 1, t))
+        if missing is None:
+            extra = EXTRA_ROW if reaching.size < NARROW * end else 0
+            label = t("parts {size} too high", size=gib_text(reaching.size * GIB))
+            notes.append(_shortage_note(reaching, label, end))
     if missing is not None:
         extra = EXTRA_ROW if missing.size < NARROW * end else 0
         data.append(_shortage_trace(missing))
@@ -181,7 +223,7 @@ def _segment_traces(segment: Segment, missing: Shortage | None, t: Words) -> lis
     start, end = segment.start, segment.start + segment.size
     if missing is None or end <= missing.start:
         return [_segment_trace(segment, start, segment.size, t, named=True)]
-    if segment.part.name == "unused":
+    if segment.part.name in ("unused", "kv_cache") and missing.start + missing.size < end:
         cut = min(end, max(start, missing.start + missing.size))
         pieces = [(start, cut, False), (cut, end, True)]
     else:
@@ -195,7 +237,7 @@ def _segment_traces(segment: Segment, missing: Shortage | None, t: Words) -> lis
 
 
 def _segment_trace(segment: Segment, start: float, width: float, t: Words, *, named: bool) -> Figure:
-    label, size = t(segment.part.label), gib_text(segment.size * GIB)
+    label, size = t(segment.part.label), gib_text(segment.figure * GIB)
     marker: Figure = {"color": segment.part.color, "line": {"color": OUTLINE, "width": 1}}
     if segment.part.pattern:
         marker["pattern"] = {
@@ -254,6 +296,27 @@ def _shortage_trace(missing: Shortage) -> Figure:
                         "solidity": 0.35},
         },
         "hoverinfo": "skip",
+    }  # fmt: skip
+
+
+def overlap_trace(reaching: Shortage, row: int, width: float, t: Words) -> Figure:
+    """The hatching over a given KV memory that the estimated parts reach into."""
+    size = gib_text(reaching.size * GIB)
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": t(OVERESTIMATED),
+        "x": [reaching.size],
+        "base": [reaching.start],
+        "y": [row],
+        "width": width,
+        "marker": {
+            "color": "rgba(204,121,167,0.35)",
+            "line": {"color": OUTLINE, "width": 2},
+            "pattern": {"shape": "-", "fgcolor": UNACCOUNTED.color, "bgcolor": "rgba(255,255,255,0.15)", "size": 7,
+                        "solidity": 0.35},
+        },
+        "hovertemplate": f"{t(OVERESTIMATED)} {size}<extra></extra>",
     }  # fmt: skip
 
 

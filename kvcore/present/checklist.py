@@ -109,6 +109,7 @@ def _memory(plan: Plan, t: Words) -> Item:
         memory.weights,
         memory.activations,
         memory.cuda_graphs,
+        memory.unaccounted,
         memory.kv_cache,
     )
     taken = sum(part.value for part in parts)

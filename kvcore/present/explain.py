@@ -12,6 +12,7 @@ from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.errors import KvPlannerError
 from kvcore.memory.parts import given_grade
 from kvcore.plan import Plan
+from kvcore.present.palette import OVERESTIMATED, UNACCOUNTED
 from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
 from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes
 from kvcore.units import GB
@@ -95,7 +96,7 @@ def figures(plan: Plan) -> Figures:
     cache, resolved = plan.cache, plan.resolved
     available = (
         plan.memory.available_kv
-        if plan.memory is not None and plan.scenario.measured.available_kv_gib is None
+        if plan.memory is not None
         else _plain("available_kv", plan.available_kv_bytes or 0, Unit.BYTES, grade=given_kv_grade(plan))
     )
     block_size = _plain("block_size", resolved.block_size)
@@ -293,6 +294,9 @@ def quantities(plan: Plan, numbers: Figures, t: Words) -> Iterator[tuple[str, Qu
                 yield t("Output head that the pooling runner drops"), part
         yield t("Activations"), memory.activations
         yield t("CUDA graphs"), memory.cuda_graphs
+        if memory.unaccounted.value:
+            yield t("Left by the parts"), memory.remainder
+            yield t(UNACCOUNTED.label if memory.unaccounted.value > 0 else OVERESTIMATED), memory.unaccounted
         yield t("Available for the KV cache"), memory.available_kv
         yield t("KV cache"), memory.kv_cache
         yield t("Unused"), memory.unused

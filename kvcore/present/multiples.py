@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from kvcore.advice.vary import Knob, Variant
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan, Verdict
-from kvcore.present.bar import Segment, segments, shortage
+from kvcore.present.bar import Segment, overlap, overlap_trace, segments, shortage
 from kvcore.present.palette import CAPACITY, OUTLINE, WARNING_GROUND, WARNING_TEXT
 from kvcore.present.summary import waiting_seats
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, msg
@@ -109,6 +109,9 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Figure:
         missing = shortage(plan)
         hidden_from = math.inf if missing is None else missing.start
         data += [_segment_trace(segment, row, end, hidden_from, t) for segment in segments(plan)]
+        reaching = overlap(plan)
+        if reaching is not None:
+            data.append(overlap_trace(reaching, row, 0.8, t))
         if missing is not None:
             data.append(_missing_trace(missing.start, missing.size, row))
             label = t("OOM {size}", size=gib_text(-missing.size * GIB, signed=True))
@@ -174,7 +177,7 @@ def _wrapped(name: str) -> str:
 
 
 def _segment_trace(segment: Segment, row: int, end: float, hidden_from: float, t: Words) -> Figure:
-    part, size = segment.part, gib_text(segment.size * GIB)
+    part, size = segment.part, gib_text(segment.figure * GIB)
     # The hatching of what is missing covers the rest.
     seen = min(segment.size, hidden_from - segment.start)
     is_whole = seen == segment.size

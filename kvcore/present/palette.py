@@ -46,3 +46,13 @@ PARTS: Final = (
     ),
 )
 """In the order in which the bar stacks them."""
+UNACCOUNTED: Final = Part(
+    name="unaccounted",
+    label=msg("Unaccounted for"),
+    color="#CC79A7",
+    pattern="-",
+    text_color=DARK_TEXT,
+)
+"""Before the KV cache, where its memory is given and the other parts leave more than that."""
+OVERESTIMATED: Final = msg("Parts estimated too high")
+"""What it is called where they leave less."""

@@ -8,13 +8,14 @@ from typing import Final
 
 from kvcore.advice.curve import concurrency_curve
 from kvcore.plan import Plan
-from kvcore.present.bar import segments
+from kvcore.present.bar import overlap, segments
 from kvcore.present.charts import curve_lengths
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.explain import figures, number_rows
 from kvcore.present.launch import launch_command
 from kvcore.present.link import carries_configs
 from kvcore.present.overrides import override_steps
+from kvcore.present.palette import OVERESTIMATED, UNACCOUNTED
 from kvcore.present.summary import cards, scenario_line, verdict_sentence
 from kvcore.present.svg import curve_svg, memory_svg, swatch_svg
 from kvcore.present.text import Language, Words, count, gib_text
@@ -94,10 +95,15 @@ def _titled(title: str, body: str) -> str:
 def _legend(plan: Plan, t: Words) -> str:
     items = "".join(
         f"<li>{swatch_svg(segment.part.color, segment.part.pattern)}{escape(t(segment.part.label))} "
-        f"<b>{escape(gib_text(segment.size * GIB))}</b></li>"
+        f"<b>{escape(gib_text(segment.figure * GIB))}</b></li>"
         for segment in segments(plan)
         if segment.size > 0
     )
+    reaching = overlap(plan)
+    if reaching is not None:
+        size = gib_text(-reaching.size * GIB)
+        swatch = swatch_svg(UNACCOUNTED.color, UNACCOUNTED.pattern)
+        items += f"<li>{swatch}{escape(t(OVERESTIMATED))} <b>{escape(size)}</b></li>"
     return f'<ul class="legend">{items}</ul>' if items else ""
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.plan import Plan
-from kvcore.present.bar import budget_end_gib, budget_label, segments, shortage
-from kvcore.present.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POINT
+from kvcore.present.bar import budget_end_gib, budget_label, overlap, segments, shortage
+from kvcore.present.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POINT, UNACCOUNTED
 from kvcore.present.text import Words, concurrency_text, count, gib_text, short_tokens
 from kvcore.units import GIB, gib
 
@@ -31,6 +31,7 @@ HATCHES: Final = {
     "/": '<path d="M0 8L8 0" stroke="#555" stroke-width="1"/>',
     "x": '<path d="M0 8L8 0M0 0L8 8" stroke="#555" stroke-width="1"/>',
     ".": '<circle cx="4" cy="4" r="1.2" fill="#555"/>',
+    "-": '<path d="M0 4L8 4" stroke="#555" stroke-width="1"/>',
 }
 
 
@@ -59,11 +60,18 @@ def memory_svg(plan: Plan, t: Words) -> str:
             width = min(width, max(0.0, (missing.start - segment.start) * scale))
         if width > NAMED_SHARE * WIDTH:
             color = "#444" if segment.part.name == "unused" else segment.part.text_color
-            label = (t(segment.part.label), gib_text(segment.size * GIB))
+            label = (t(segment.part.label), gib_text(segment.figure * GIB))
             body += [
                 _text(x + width / 2, BAR_TOP + 20 + 15 * row, line, "middle", color)
                 for row, line in enumerate(label)
             ]
+    reaching = overlap(plan)
+    if reaching is not None:
+        body.append(
+            _rectangle(
+                1 + reaching.start * scale, reaching.size * scale, "url(#hatch-dash)", UNACCOUNTED.color
+            )
+        )
     if missing is not None:
         x, width = 1 + missing.start * scale, missing.size * scale
         body.append(_rectangle(x, width, "url(#hatch-missing)", CAPACITY))
@@ -142,7 +150,7 @@ def swatch_svg(color: str, pattern: str) -> str:
 
 
 def _hatch_id(pattern: str) -> str:
-    return {"/": "slash", "x": "cross", ".": "dot"}[pattern]
+    return {"/": "slash", "x": "cross", ".": "dot", "-": "dash"}[pattern]
 
 
 def _defs() -> str:

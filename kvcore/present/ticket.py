@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvcore.plan import Plan
 from kvcore.present import link as links
+from kvcore.present.bar import difference_name
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.launch import launch_command
 from kvcore.present.summary import (
@@ -38,9 +39,11 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
     lines = [f"**{verdict_sentence(plan, t).text}**", "", line, ""]
     if plan.memory is not None:
         lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
+        labels = dict(PART_LABELS)
+        if difference_name(plan):
+            labels["unaccounted"] = difference_name(plan)
         lines += [
-            f"| {t(PART_LABELS[name])} | {gib_text(getattr(plan.memory, name).value)} |"
-            for name in PART_LABELS
+            f"| {t(label)} | {gib_text(getattr(plan.memory, name).value)} |" for name, label in labels.items()
         ]
         lines.append("")
     if plan.cache is not None:

@@ -15,7 +15,7 @@ from random import Random
 from typing import Final
 
 from kvcore.cache.capacity import max_concurrency_at
-from kvcore.plan import Plan
+from kvcore.plan import Plan, stage_kv_bytes
 from kvcore.workload.histogram import LengthHistogram
 
 SEED: Final = 20_240_117
@@ -74,7 +74,7 @@ def pool_shares(planned: Plan, histogram: LengthHistogram) -> tuple[float, ...]:
     """What share of the pool a request of each length takes; 0 where nothing is kept of a request."""
     lengths = tuple(max(1, length) for length in histogram.lengths)
     concurrency = max_concurrency_at(
-        planned.specs, planned.available_kv_bytes or 0, planned.resolved, planned.scenario.parallel, lengths
+        planned.specs, stage_kv_bytes(planned.stage_kv), planned.resolved, planned.scenario.parallel, lengths
     )
     return tuple(1 / value if value else math.inf for value in concurrency)
 

@@ -11,7 +11,7 @@ from packaging.version import Version
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.carry import carried_over
 from kvcore.errors import KvPlannerError
-from kvcore.plan import Plan, Verdict, plan
+from kvcore.plan import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
 from kvcore.units import round_up
 from kvcore.workload.batch import Batches, Share, batches_of
@@ -112,8 +112,8 @@ def is_above_model(planned: Plan) -> bool:
 
 def requests_at(planned: Plan, lengths: tuple[int, ...]) -> tuple[float, ...]:
     """How many requests of each length the pool of `planned` holds at once; 0 without a pool."""
-    available = planned.available_kv_bytes or 0
-    if available <= 0 or planned.cache is None:
+    available = stage_kv_bytes(planned.stage_kv)
+    if min(available, default=0) <= 0 or planned.cache is None:
         return (0.0,) * len(lengths)
     return max_concurrency_at(planned.specs, available, planned.resolved, planned.scenario.parallel, lengths)
 

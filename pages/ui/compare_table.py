@@ -8,9 +8,10 @@ from html import escape
 import streamlit as st
 
 from kvcore.advice.vary import Variant, best_of
+from kvcore.present.bar import difference_name
 from kvcore.present.listing import listed
 from kvcore.present.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
-from kvcore.present.palette import PARTS
+from kvcore.present.palette import PARTS, UNACCOUNTED
 from kvcore.present.text import Words
 from pages.ui import figure, pictures
 
@@ -29,7 +30,9 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         key,
         t("Memory of one GPU in each deployment; the table below says the same"),
     )
-    pictures.swatches(PARTS, t, has_missing=True)
+    has_difference = any(variant.plan is not None and difference_name(variant.plan) for _, variant in named)
+    shown = (*PARTS[:-2], UNACCOUNTED, *PARTS[-2:]) if has_difference else PARTS
+    pictures.swatches(shown, t, has_missing=True)
     head = [
         t("Deployment"),
         t("Verdict"),

@@ -6,14 +6,15 @@ Everything in them is a number of ours or a text of the catalogue, and is escape
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from html import escape
 
 import streamlit as st
 
 from kvcore.plan import Plan
-from kvcore.present.bar import shortage
+from kvcore.present.bar import difference_name, shortage
 from kvcore.present.explain import RequestShare, request_share
-from kvcore.present.palette import PARTS, Part
+from kvcore.present.palette import PARTS, UNACCOUNTED, Part
 from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
 from kvcore.units import GIB
 
@@ -34,7 +35,7 @@ def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> No
         return
     items = []
     missing = shortage(plan)
-    for part in PARTS:
+    for part in _legend_parts(plan):
         quantity = getattr(memory, part.name)
         if part.name == "unused" and quantity.value < 0:
             continue
@@ -54,6 +55,14 @@ def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> No
         text = f"{t('Missing')} <b>{escape(gib_text(missing.size * GIB))}</b>"
         items.append(f'<li><span class="kv-swatch kv-missing"></span>{text}</li>')
     st.html(f'<ul class="kv-legend">{"".join(items)}</ul>')
+
+
+def _legend_parts(plan: Plan) -> tuple[Part, ...]:
+    """The parts, and before the KV cache the difference of a given one from what they leave."""
+    name = difference_name(plan)
+    if not name:
+        return PARTS
+    return (*PARTS[:-2], replace(UNACCOUNTED, label=name), *PARTS[-2:])
 
 
 def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> None:

@@ -76,6 +76,8 @@ def overheads_content(base: Plan, t: Words) -> Content:
     shown = [memory.activations, memory.framework]
     if memory.cuda_graphs.value:
         shown.append(memory.counted_graphs if memory.counted_graphs.value else memory.cuda_graphs)
+    if memory.unaccounted.value:
+        shown += [replace(memory.remainder, name="remainder"), memory.unaccounted]
     effect = effect_of_half_length(base)
     return replace(
         content,
@@ -162,11 +164,11 @@ def _remarks(base: Plan, t: Words) -> tuple[str, ...]:
                 size=gib_text(graphs),
             )
         )
-    if memory.available_kv.value <= 0:
+    if memory.remainder.value <= 0:
         found.append(
             t(
                 "The other parts want {size} more than the budget: nothing is left for the {kv_cache}.",
-                size=gib_text(-memory.available_kv.value),
+                size=gib_text(-memory.remainder.value),
                 kv_cache=part("kv_cache"),
             )
         )

@@ -31,6 +31,8 @@ def parts_content(plan: Plan, t: Words) -> Content:
     if memory is None:
         return Content(question=question, idea=idea, prediction=prediction, missing=no_card(t))
     held = [getattr(memory, one.name) for one in PARTS]
+    if memory.unaccounted.value:
+        held.insert(-2, memory.unaccounted)
     whole = Quantity(
         name="total",
         value=memory.total.value,

@@ -131,9 +131,7 @@ def blocks_of(plan: Plan, cache: CachePlan) -> Quantity:
 
 def plan_grade(plan: Plan) -> Grade:
     """How well the memory for the KV cache is known."""
-    if plan.scenario.measured.available_kv_gib is not None or plan.memory is None:
-        return given_kv_grade(plan)
-    return plan.memory.available_kv.grade
+    return given_kv_grade(plan) if plan.memory is None else plan.memory.available_kv.grade
 
 
 def tokens_of(plan: Plan, cache: CachePlan, blocks: Quantity) -> Quantity:

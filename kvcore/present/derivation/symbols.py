@@ -42,6 +42,8 @@ SYMBOLS: Final = {
     "largest_batch": Symbol(latex="G_{a}", meaning=msg("activations of the largest captured batch")),
     "attention_splits": Symbol(latex="G_{s}", meaning=msg("partial outputs of split attention")),
     "workspaces": Symbol(latex="G_{w}", meaning=msg("workspaces of the capture")),
+    "unaccounted": Symbol(latex=r"\Delta", meaning=msg("what a given KV memory leaves in no part")),
+    "remainder": Symbol(latex="K_{0}", meaning=msg("what the parts leave for the KV cache")),
     "available_kv": Symbol(latex="K", meaning=msg("memory left for the KV cache")),
     "kv_cache": Symbol(latex="K_{b}", meaning=msg("KV cache in whole blocks")),
     "unused": Symbol(latex="U", meaning=msg("unused")),
