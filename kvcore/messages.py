@@ -59,6 +59,9 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "unreadable-pin": Message(
         "{field} of this link is no scenario: {value}", "pin the scenario again, at most {limit}"
     ),
+    "server-busy": Message(
+        "this server is working on {limit} other tables at the moment", "try again in a few seconds"
+    ),
     "unknown-accelerator": Message("{value} is not in the catalogue of accelerators", "choose {near}"),
     "unknown-model": Message(
         "{value} is not in the catalogue of models", "choose {near}, or give its config.json"

@@ -54,7 +54,7 @@ def test_every_cell_has_a_word(found: Cell, word: str) -> None:
 
 
 def test_the_map_draws_every_cell_once_and_hatches_what_fails() -> None:
-    rows = matrix_rows(swept(), CARDS, SIZES, Filters(with_failing=True))
+    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(with_failing=True))
     figure = heat_map(rows, T)
     drawn = [tuple(pair) for trace in figure["data"] for pair in trace["customdata"]]
     assert sorted(drawn) == sorted((card.id, size) for card in CARDS for size in SIZES)
@@ -98,23 +98,25 @@ def test_filters() -> None:
 
 def test_rows_without_a_start_show_only_when_asked_for() -> None:
     found = swept()
-    shown = matrix_rows(found, CARDS, SIZES, Filters())
+    shown = matrix_rows(found.cells, CARDS, SIZES, Filters())
     assert all(any(one.starts for one in cells) for _, cells in shown)
     # 61 GiB of weights over eight cards of 8 GB are 7.6 GiB each, more than 92 % of 8 GB leaves.
     assert "Jetson-Orin-Nano-8GB" not in {card.id for card, _ in shown}
-    assert len(matrix_rows(found, CARDS, SIZES, Filters(with_failing=True))) == len(CARDS)
+    assert len(matrix_rows(found.cells, CARDS, SIZES, Filters(with_failing=True))) == len(CARDS)
 
 
 def test_order() -> None:
     by_memory = [
-        card for card, _ in matrix_rows(swept(), CARDS, SIZES, Filters()) if card.vendor.value == "nvidia"
+        card
+        for card, _ in matrix_rows(swept().cells, CARDS, SIZES, Filters())
+        if card.vendor.value == "nvidia"
     ]
     assert [card.memory_gib for card in by_memory] == sorted(
         (card.memory_gib for card in by_memory), reverse=True
     )
     requests = [
         max(one.max_concurrency for one in cells if one.starts)
-        for _, cells in matrix_rows(swept(), CARDS, SIZES, Filters(order=Order.REQUESTS))
+        for _, cells in matrix_rows(swept().cells, CARDS, SIZES, Filters(order=Order.REQUESTS))
     ]
     assert requests == sorted(requests, reverse=True)
 
@@ -134,7 +136,7 @@ def test_the_smallest_by_number_and_by_memory() -> None:
 
 
 def test_the_sentence_names_both_or_says_that_there_is_none() -> None:
-    rows = matrix_rows(swept(), CARDS, SIZES, Filters())
+    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters())
     answer = smallest_answer(rows, BY_ID, 10, 8192, T)
     assert answer.text.startswith("Smallest for 10 requests of 8,192 tokens: 1 × ")
     assert all(one.max_concurrency >= 10 for one in answer.cells)
@@ -146,13 +148,13 @@ def test_the_sentence_names_both_or_says_that_there_is_none() -> None:
 def test_a_model_takes_the_fewest_gpus_that_serve() -> None:
     base = scenario_from_request({"model": "Qwen/Qwen3-32B", "max_model_len": 8192})
     (found,) = sweep(base, [catalogue.find_model("Qwen/Qwen3-32B")], [BY_ID["H100-80GB"]], SIZES)
-    few, many = model_row(found, 1), model_row(found, 100)
+    few, many = model_row(found, SIZES, 1), model_row(found, SIZES, 100)
     assert few is not None
     assert many is not None
     assert few.cell.gpus == 1
     assert many.cell.gpus == next(one.gpus for one in found.cells if one.max_concurrency >= 100)
-    most = model_row(found, 10**9)
+    most = model_row(found, SIZES, 10**9)
     assert most is not None
     assert most.cell.gpus == 8
     (none,) = sweep(base, [catalogue.find_model("deepseek-ai/DeepSeek-V3")], [BY_ID["T4-16GB"]], SIZES)
-    assert model_row(none, 1) is None
+    assert model_row(none, SIZES, 1) is None

@@ -1,11 +1,12 @@
 """The bundled facts: models and accelerators, each with its source and the date it was checked."""
 
-from kvcore.catalogue.accelerators import find_accelerator, load_accelerators
+from kvcore.catalogue.accelerators import bundled_accelerator, find_accelerator, load_accelerators
 from kvcore.catalogue.card_from_facts import accelerator_from_facts
 from kvcore.catalogue.models import bundled_model, find_model, load_models, model_ids
 
 __all__ = [
     "accelerator_from_facts",
+    "bundled_accelerator",
     "bundled_model",
     "find_accelerator",
     "find_model",

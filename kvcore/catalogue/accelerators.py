@@ -209,6 +209,16 @@ def find_accelerator(text: str) -> Accelerator:
     return found
 
 
+def bundled_accelerator(card_id: str) -> Accelerator | None:
+    """The accelerator with exactly this id; None for any other."""
+    return _by_id().get(card_id)
+
+
+@cache
+def _by_id() -> Mapping[str, Accelerator]:
+    return {card.id: card for card in load_accelerators()}
+
+
 @cache
 def spellings() -> Mapping[str, Accelerator]:
     """All ids, names and aliases, as `spelling` writes them."""

@@ -76,12 +76,11 @@ def chosen_cards(cards: Iterable[Accelerator], filters: Filters) -> tuple[Accele
 
 
 def matrix_rows(
-    swept: SweptModel, cards: Sequence[Accelerator], sizes: Sequence[int], filters: Filters
+    cells: Iterable[Cell], cards: Sequence[Accelerator], sizes: Sequence[int], filters: Filters
 ) -> tuple[Row, ...]:
-    """The cells by card, in the order asked for; cards on which nothing starts only when asked for."""
-    rows = [
-        (card, swept.cells[index * len(sizes) : (index + 1) * len(sizes)]) for index, card in enumerate(cards)
-    ]
+    """The cells of `cards` at `sizes`, in the order asked for; cards on which nothing starts only when asked for."""
+    found = {(cell.accelerator, cell.tensor_parallel_size): cell for cell in cells}
+    rows = [(card, tuple(found[card.id, size] for size in sizes)) for card in cards]
     if not filters.with_failing:
         rows = [row for row in rows if any(cell.starts for cell in row[1])]
     if filters.order is Order.VENDOR:
@@ -150,9 +149,12 @@ class ModelRow:
     cell: Cell
 
 
-def model_row(swept: SweptModel, wanted: float) -> ModelRow | None:
-    """The fewest GPUs on which `wanted` requests are held, else on which the model starts; None where it does not."""
-    starting = [cell for cell in swept.cells if cell.starts]
+def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> ModelRow | None:
+    """Of tensor parallel `sizes` the smallest that stores `wanted` requests at once, else the largest that starts.
+
+    None where none starts.
+    """
+    starting = [cell for cell in swept.cells if cell.starts and cell.tensor_parallel_size in sizes]
     if not starting:
         return None
     serving = [cell for cell in starting if cell.max_concurrency >= wanted] or starting[-1:]

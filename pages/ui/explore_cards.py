@@ -7,10 +7,12 @@ from dataclasses import replace
 import streamlit as st
 
 from kvcore import catalogue
-from kvcore.advice.sweep import cell_scenario, sweep
+from kvcore.advice.shared_sweep import sweep_of_cards
+from kvcore.advice.sweep import SweptModel, cell_scenario, sweep
 from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
+from kvcore.errors import KvPlannerError
 from kvcore.present import choices
 from kvcore.present.heat import cell_word, heat_map
 from kvcore.present.matrix import (
@@ -29,7 +31,7 @@ from kvcore.present.matrix import (
 )
 from kvcore.present.text import DASH, Words, concurrency_text, count
 from kvcore.scenario import Scenario
-from pages.ui import figure, notes, state, undo
+from pages.ui import explored, figure, notes, state, undo
 
 MATRIX = "explore_matrix"
 MOST_WANTED = 1_000_000
@@ -52,8 +54,12 @@ def show(t: Words) -> None:
             icon=":material/filter_alt_off:",
         )
         return
-    (swept,) = sweep(scenario, [entry_of(scenario)], shown, sizes)
-    rows = matrix_rows(swept, shown, sizes, filters)
+    try:
+        swept = _swept(scenario, t)
+    except KvPlannerError as error:
+        notes.problem(t("This cannot be planned"), error, t)
+        return
+    rows = matrix_rows(swept.cells, shown, sizes, filters)
     by_id = {card.id: card for card in cards}
     answer = smallest_answer(rows, by_id, wanted, swept.max_model_len, t)
     with above:
@@ -68,7 +74,7 @@ def show(t: Words) -> None:
                     args=(scenario, cell),
                 )
     if not rows:
-        rows = matrix_rows(swept, shown, sizes, replace(filters, with_failing=True))
+        rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True))
     st.caption(
         t(
             "Requests of {tokens} tokens that the KV cache holds at once, per replica. Choose a cell to plan it.",
@@ -105,6 +111,20 @@ def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:
     if own is None or own in known:
         return known
     return (own, *(card for card in known if card.id != own.id))
+
+
+def _swept(scenario: Scenario, t: Words) -> SweptModel:
+    """The scenario's model on every card of `cards_of` at every size: a card of one's own is swept apart."""
+    stages = scenario.parallel.pipeline_parallel_size
+    sizes = [size for size in GPU_LIMITS if size * stages <= GPU_LIMITS[-1]]
+    entry, known = entry_of(scenario), catalogue.load_accelerators()
+    (swept,) = explored.found(sweep_of_cards(scenario, entry, known, sizes, explored.own_key()), t)
+    own = scenario.accelerator
+    if own is None or own in known:
+        return swept
+    (alone,) = sweep(scenario, [entry], [own], sizes)
+    others = tuple(cell for cell in swept.cells if cell.accelerator != own.id)
+    return replace(swept, cells=(*alone.cells, *others))
 
 
 def entry_of(scenario: Scenario) -> ModelEntry:

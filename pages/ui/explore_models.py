@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
 
 from kvcore import catalogue
+from kvcore.advice.shared_sweep import sweep_of_models
 from kvcore.advice.sweep import cell_scenario, sweep
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.errors import KvPlannerError
 from kvcore.present.matrix import GPU_LIMITS, ModelRow, model_row
 from kvcore.present.page_parameters import LONGEST_TEXT
 from kvcore.present.text import Words, count
 from kvcore.scenario import Scenario
-from pages.ui import state, undo
+from pages.ui import explored, notes, state, undo
 from pages.ui.explore_cards import gpus_at_most, precision_switches, wanted_requests
 
 TABLE = "explore_models"
-MEMORY = "_explored_models"
-PROGRESS_AFTER_SECONDS = 0.6
 
 
 def show(t: Words) -> None:
@@ -38,7 +37,11 @@ def show(t: Words) -> None:
     if not sizes:
         st.info(t("The pipeline alone takes more GPUs than that."), icon=":material/filter_alt_off:")
         return
-    rows = _rows(scenario, card, sizes, wanted, t)
+    try:
+        rows = _rows(scenario, card, sizes, wanted, t)
+    except KvPlannerError as error:
+        notes.problem(t("This cannot be planned"), error, t)
+        return
     found = [row for row in rows if search.strip().lower() in row.model.lower()]
     st.success(
         _sentence(card, limit, found, wanted, is_searched=bool(search.strip()), t=t),
@@ -84,29 +87,16 @@ def _sentence(
 def _rows(
     scenario: Scenario, card: Accelerator, sizes: Sequence[int], wanted: int, t: Words
 ) -> tuple[ModelRow, ...]:
-    """The rows, kept for as long as neither scenario nor filters change; with a bar when they take a while."""
-    key = (scenario, card, tuple(sizes), wanted)
-    kept = st.session_state.get(MEMORY)
-    if kept is not None and kept[0] == key:
-        rows: tuple[ModelRow, ...] = kept[1]
-        return rows
-    names = catalogue.model_ids()
-    started, bar, found = time.monotonic(), None, []
-    models = (catalogue.find_model(name) for name in names)
-    for index, swept in enumerate(sweep(scenario, models, [card], sizes)):
-        row = model_row(swept, wanted)
-        if row is not None:
-            found.append(row)
-        if bar is None and time.monotonic() - started > PROGRESS_AFTER_SECONDS:
-            bar = st.progress(0.0)
-        if bar is not None and index % 8 == 0:
-            bar.progress(
-                index / len(names), t("{done} of {all} models", done=count(index), all=count(len(names)))
-            )
-    if bar is not None:
-        bar.empty()
-    st.session_state[MEMORY] = (key, tuple(found))
-    return tuple(found)
+    """The rows of all models that start; the scenario's own model as it is planned, the others under its flags."""
+    stages = scenario.parallel.pipeline_parallel_size
+    all_sizes = [size for size in GPU_LIMITS if size * stages <= GPU_LIMITS[-1]]
+    swept = explored.found(sweep_of_models(scenario, card, all_sizes, explored.own_key()), t)
+    own = catalogue.bundled_model(scenario.model)
+    if own is not None and own.config == scenario.config:
+        (as_planned,) = sweep(scenario, [own], [card], all_sizes)
+        swept = tuple(as_planned if model.model == own.id else model for model in swept)
+    rows = (model_row(model, sizes, wanted) for model in swept)
+    return tuple(row for row in rows if row is not None)
 
 
 def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, wanted: int, t: Words) -> None:
