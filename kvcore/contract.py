@@ -9,7 +9,7 @@ from kvcore.errors import KvPlannerError, Notice
 from kvcore.memory.parts import RankMemory
 from kvcore.plan import Plan, Verdict
 from kvcore.present.launch import launch_command
-from kvcore.units import gib
+from kvcore.units import rounded_gib
 
 PARTS: Final = (
     "total",
@@ -30,11 +30,11 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
     resolved, memory, cache = plan.resolved, plan.memory, plan.cache
     given = plan.scenario.measured
     parts: dict[str, float | None] = dict.fromkeys(PARTS)
-    parts["weights"] = gib(plan.loaded_weights.value)
+    parts["weights"] = rounded_gib(plan.loaded_weights.value)
     interval = None
     if memory is not None:
         own = (UNACCOUNTED,) if given.available_kv_gib is not None else ()
-        parts = {name: gib(getattr(memory, name).value) for name in (*PARTS, *own)}
+        parts = {name: rounded_gib(getattr(memory, name).value) for name in (*PARTS, *own)}
         interval = _intervals(memory)
     kv: dict[str, Any] = {
         "available_bytes": None if plan.available_kv_bytes is None else plan.available_kv_bytes
@@ -93,7 +93,7 @@ def _intervals(memory: RankMemory) -> dict[str, list[float]]:
     quantities = ((name, getattr(memory, name)) for name in (*PARTS, UNACCOUNTED))
     bounds = {name: quantity.interval for name, quantity in quantities if quantity.interval is not None}
     bounds["kv_cache"] = pool.interval or (pool.value, pool.value)
-    return {name: [gib(low), gib(high)] for name, (low, high) in bounds.items()}
+    return {name: [rounded_gib(low), rounded_gib(high)] for name, (low, high) in bounds.items()}
 
 
 def needs_fixes(plan: Plan) -> bool:

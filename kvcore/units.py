@@ -18,6 +18,21 @@ def gib(size_bytes: float) -> float:
     return size_bytes / GIB
 
 
+def rounded(figure: float) -> float:
+    """A figure as JSON writes it: six decimals, a KiB of a GiB; more would be the noise of a division.
+
+    Example:
+        >>> rounded(30.58527660369873)
+        30.585277
+    """
+    return round(figure, 6)
+
+
+def rounded_gib(size_bytes: float) -> float:
+    """`size_bytes` in GiB, as JSON writes it."""
+    return rounded(gib(size_bytes))
+
+
 def ceil_div(numerator: int, denominator: int) -> int:
     """The smallest integer not below `numerator / denominator`.
 

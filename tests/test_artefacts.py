@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import configparser
+import csv
 import json
+import os
+import re
 import shlex
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +20,14 @@ from kvcore import catalogue
 from kvcore.errors import ScenarioError
 from kvcore.evidence.logs import read_log
 from kvcore.plan import Plan, plan
-from kvcore.present.artefacts import (
-    CONTAINERS,
-    Artefact,
-    artefact,
-    has_image,
-    kubernetes_name,
-    start_seconds,
-)
+from kvcore.present.artefacts import CONTAINERS, Artefact, artefact
+from kvcore.present.containers import has_image
 from kvcore.present.expected_log import expected_log_lines
-from kvcore.present.launch import launch_command
+from kvcore.present.kubernetes import kubernetes_name
+from kvcore.present.launch import launch_command, start_seconds
 from kvcore.request import scenario_from_request
 
+SYSTEMD = Path("/usr/lib/systemd/systemd")
 SIZES = {
     "model": "Qwen/Qwen3-32B",
     "tensor_parallel_size": 4,
@@ -124,7 +126,7 @@ def test_compose_reserves_the_gpus() -> None:
 
 
 def test_kubernetes_selects_what_it_labels_and_probes_long_enough() -> None:
-    deployment, service = yaml.safe_load_all(artefact(Artefact.KUBERNETES, planned()))
+    _, deployment, service = yaml.safe_load_all(artefact(Artefact.KUBERNETES, planned()))
     template = deployment["spec"]["template"]
     labels = template["metadata"]["labels"]
     assert deployment["spec"]["selector"]["matchLabels"] == labels == service["spec"]["selector"]
@@ -154,32 +156,217 @@ def test_systemd_unit_is_an_ini_file_that_starts_the_same_command() -> None:
 def test_a_length_above_the_model_carries_its_environment() -> None:
     long = planned(max_model_len=65536)
     assert launch_command(long).startswith("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve")
-    (container,) = next(yaml.safe_load_all(artefact(Artefact.KUBERNETES, long)))["spec"]["template"]["spec"][
-        "containers"
-    ]
+    container = pod_of(artefact(Artefact.KUBERNETES, long))["containers"][0]
     assert container["env"] == [{"name": "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "value": "1"}]
 
 
+NASTY = (
+    "x; rm -rf $HOME `id` %h \"'\\ #",
+    "a$$b ${HOME:?x} $(VLLM_X) $(( 1 )) 100%n %%",
+    "ends with a backslash\\",
+    "- 'yes': [no, {a: &b 1}] | > !!int 1 # ~",
+    "\\n\\t\\x41 \\u0041 \\$ \\%",
+    'models/\u901a\u4e49 \u2013 \U0001f600 "',
+    "null",
+)
+"""Names and values that some reader would expand, unescape, or take for syntax."""
+
+
 @pytest.mark.parametrize("kind", list(Artefact))
-def test_a_hostile_model_name_stays_one_word(kind: Artefact) -> None:
+@pytest.mark.parametrize("name", NASTY)
+def test_a_hostile_name_and_value_arrive_as_they_are(kind: Artefact, name: str) -> None:
     config = planned().scenario.config.raw
-    name = "x; rm -rf $HOME `id` %h \"'\\ #\u2028"
-    with pytest.raises(ValueError, match="printable"):
-        planned(model=name, config=config)
-    name = "x; rm -rf $HOME `id` %h \"'\\ #"
-    text = artefact(kind, planned(model=name, config=config))
+    start = planned(model=name, config=config, env={"VLLM_X": name})
+    text, served = artefact(kind, start), f"./{name}" if name.startswith("-") else name
     if kind in (Artefact.COMMAND, Artefact.DOCKER):
-        assert name in shlex.split(text.replace("\\\n", " "))
+        # What a shell would run: bash itself reads the quotes and the continued lines.
+        words = words_of_shell(text)
+        assert served in words
+        assert f"VLLM_X={name}" in words
     elif kind is Artefact.YAML:
-        assert yaml.safe_load(text)["model"] == name
+        assert yaml.safe_load(text)["model"] == served
+        assert shlex.split(text.splitlines()[0]) == ["#", "export", f"VLLM_X={name}"]
     elif kind is Artefact.COMPOSE:
-        assert yaml.safe_load(text)["services"]["vllm"]["command"][1] == name
+        service = interpolated(yaml.safe_load(text))["services"]["vllm"]
+        assert service["command"][1] == served
+        assert service["environment"]["VLLM_X"] == name
     elif kind is Artefact.KUBERNETES:
-        container = next(yaml.safe_load_all(text))["spec"]["template"]["spec"]["containers"][0]
-        assert container["args"][1] == name
+        container = pod_of(text)["containers"][0]
+        values = {entry["name"]: expanded(entry["value"], {}) for entry in container["env"]}
+        assert values == {"VLLM_X": name}
+        assert expanded(container["args"][1], values) == served
         assert kubernetes_name(name).replace("-", "").isalnum()
     else:
-        assert '"x; rm -rf $$HOME `id` %%h \\"\'\\\\ #"' in text
+        service = unit_of(text)["Service"]
+        assert f"VLLM_X={name}" in map(unquoted, service["Environment"])
+        (command,) = service["ExecStart"]
+        assert shlex.split(command.replace("%%", "%").replace("$$", "$"))[3] == served
+        (description,) = unit_of(text)["Unit"]["Description"]
+        assert description.replace("%%", "%") == f"vLLM server for {served} on port 8000"
+
+
+def test_a_name_with_a_line_break_is_refused() -> None:
+    for end in ("\n", "\r", "\u2028", "\x00"):
+        with pytest.raises(ValueError, match="printable"):
+            planned(model=f"a{end}b", config=planned().scenario.config.raw)
+
+
+@pytest.mark.skipif(not SYSTEMD.exists(), reason="no systemd on this machine")
+@pytest.mark.parametrize("name", NASTY)
+def test_systemd_itself_reads_the_unit(name: str) -> None:
+    config = planned().scenario.config.raw
+    unit = artefact(Artefact.SYSTEMD, planned(model=name, config=config, env={"VLLM_X": name}))
+    dump = read_by_systemd(unit)
+    served = f"./{name}" if name.startswith("-") else name
+    assert f"\tDescription: vLLM server for {served} on port 8000\n" in dump
+    assert f"\tEnvironment: VLLM_X={name}\n" in dump
+    assert "\tUser: vllm\n" in dump
+    (command,) = re.findall(r"Command Line: (.*)", dump)
+    words = words_of_shell(f"x {command}")
+    # systemd writes it as a shell would read it, and reads $$ when the command is run.
+    assert [word.replace("$$", "$") for word in words[1:5]] == ["/usr/bin/env", "vllm", "serve", served]
+
+
+def words_of_shell(text: str) -> list[str]:
+    """The words of every command of a script, as bash reads them, run by none."""
+    script = re.sub(r"^(export|docker|vllm|x) ", r"words \1 ", text, flags=re.MULTILINE)
+    told = subprocess.run(
+        ["bash", "-c", "words() { printf '%s\\0' \"$@\"; }\n" + script],
+        capture_output=True, check=True, env={"HOME": "/nowhere", "LC_ALL": "C.UTF-8"},
+    )  # fmt: skip
+    assert told.stderr == b""
+    return told.stdout.decode().split("\0")
+
+
+def interpolated(part: Any) -> Any:
+    """As Compose reads a document: $$ is a dollar sign, and nothing is left to replace.
+
+    Source: compose-go template/template.go, whose pattern takes $$, $name and ${...}, and calls the rest invalid.
+    """
+    if isinstance(part, dict):
+        return {key: interpolated(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [interpolated(value) for value in part]
+    if isinstance(part, str):
+        assert "$" not in part.replace("$$", "")
+        return part.replace("$$", "$")
+    return part
+
+
+def expanded(text: str, known: dict[str, str]) -> str:
+    """As the kubelet reads an argument: $(NAME) is replaced where it is known, $$ is a dollar sign.
+
+    Source: kubernetes third_party/forked/golang/expansion/expand.go.
+    """
+    return re.sub(
+        r"\$\$|\$\(([^)]*)\)",
+        lambda found: "$" if found[0] == "$$" else known.get(found[1], found[0]),
+        text,
+    )
+
+
+def pod_of(text: str) -> dict[str, Any]:
+    """The pod of the deployment among the documents."""
+    (deployment,) = (one for one in yaml.safe_load_all(text) if one["kind"] == "Deployment")
+    pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return pod
+
+
+def unit_of(text: str) -> dict[str, dict[str, list[str]]]:
+    """A unit as systemd.syntax(7) has it: keys may stand several times, a backslash at the end continues a line."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith(("#", ";")):
+            key, value = line.split("=", 1)
+            section.setdefault(key, []).append(value)
+    return sections
+
+
+def unquoted(word: str) -> str:
+    """One word of Environment=, which has quotes, C escapes and specifiers, and no variables."""
+    (plain,) = shlex.split(word)
+    return plain.replace("%%", "%")
+
+
+def read_by_systemd(unit: str) -> str:
+    """What systemd says of a unit when it is asked what it would start; it answers only who is not root."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "vllm.service").write_text(unit, encoding="utf-8")
+        told = subprocess.run(
+            [SYSTEMD, "--test", "--user", "--unit=vllm.service", "--log-target=console"],
+            env={"SYSTEMD_UNIT_PATH": f"{folder}:", "XDG_RUNTIME_DIR": "/tmp", "LC_ALL": "C.UTF-8"},
+            capture_output=True, check=True, user="nobody" if os.geteuid() == 0 else None,
+        )  # fmt: skip
+    dump = (told.stdout + told.stderr).decode()
+    return dump.partition("Unit vllm.service:")[2].partition("-> Unit ")[0]
+
+
+GATED = "meta-llama/Llama-3.3-70B-Instruct"
+
+
+def gated(**request: Any) -> Plan:
+    return planned(model=GATED, accelerator="H100-80GB", **request)
+
+
+def test_the_token_of_a_gated_model_is_a_reference_never_a_value() -> None:
+    compose = yaml.safe_load(artefact(Artefact.COMPOSE, gated()))
+    assert compose["secrets"] == {"hf_token": {"environment": "HF_TOKEN"}}
+    service = compose["services"]["vllm"]
+    assert service["secrets"] == ["hf_token"]
+    assert service["environment"] == {"HF_TOKEN_PATH": "/run/secrets/hf_token"}
+
+    container = pod_of(artefact(Artefact.KUBERNETES, gated()))["containers"][0]
+    assert container["env"] == [
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "huggingface", "key": "token"}}}
+    ]
+    words = shlex.split(artefact(Artefact.DOCKER, gated()).replace("\\\n", " "))
+    assert words[words.index("-e") + 1] == "HF_TOKEN"
+    service = unit_of(artefact(Artefact.SYSTEMD, gated()))["Service"]
+    assert service["EnvironmentFile"] == ["/etc/vllm/huggingface.env"]
+
+
+@pytest.mark.parametrize("kind", [*CONTAINERS, Artefact.SYSTEMD])
+def test_an_open_model_or_a_token_that_is_given_asks_for_none(kind: Artefact) -> None:
+    assert "token" not in artefact(kind, planned()).lower().replace("batched-token", "")
+    given = artefact(kind, gated(env={"HF_TOKEN": "hf_given"}))
+    assert "hf_given" in given
+    assert not {"secrets", "secretKeyRef", "EnvironmentFile"} & set(re.findall(r"\w+", given))
+
+
+def test_a_gated_draft_needs_the_token_too() -> None:
+    draft = {
+        "method": "draft_model",
+        "model": "meta-llama/Llama-3.2-1B-Instruct",
+        "num_speculative_tokens": 2,
+    }
+    started = planned(model="FlagAlpha/Llama3-Chinese-8B-Instruct", speculative_config=draft)
+    assert "secretKeyRef" in artefact(Artefact.KUBERNETES, started)
+
+
+def test_the_caches_outlive_the_pod_on_a_claim_that_holds_the_checkpoint() -> None:
+    claim, deployment, _ = yaml.safe_load_all(artefact(Artefact.KUBERNETES, planned()))
+    assert claim["kind"] == "PersistentVolumeClaim"
+    room = claim["spec"]["resources"]["requests"]["storage"]
+    checkpoint_bytes = 65_524_246_528  # model.safetensors.index.json of Qwen/Qwen3-32B
+    assert 10 * 2**30 < int(room.removesuffix("Gi")) * 2**30 - checkpoint_bytes < 40 * 2**30
+    volumes = {one["name"]: one for one in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["cache"] == {
+        "name": "cache",
+        "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]},
+    }
+
+
+def test_the_unit_runs_as_a_user_who_owns_its_caches() -> None:
+    service = unit_of(artefact(Artefact.SYSTEMD, planned()))["Service"]
+    assert service["User"] == ["vllm"]
+    assert service["CacheDirectory"] == ["vllm"]
+    assert "HF_HOME=/var/cache/vllm/huggingface" in service["Environment"]
+    own = unit_of(artefact(Artefact.SYSTEMD, planned(env={"HF_HOME": "/data/hub"})))["Service"]
+    assert "HF_HOME=/data/hub" in own["Environment"]
+    assert len([line for line in own["Environment"] if line.startswith("HF_HOME=")]) == 1
 
 
 def test_speculative_config_is_json_in_one_word() -> None:
@@ -263,15 +450,26 @@ def test_a_model_without_name_leaves_a_place_to_fill_in(kind: Artefact) -> None:
     assert "serve /path/to/your/model" in launch_command(unnamed)
 
 
-def test_a_path_is_mounted_where_the_container_looks_for_it() -> None:
-    local = planned(model="/models/my 32b", **PRIVATE)
-    words = shlex.split(artefact(Artefact.DOCKER, local).replace("\\\n", " "))
-    assert "/models/my 32b:/models/my 32b:ro" in words
-    service = yaml.safe_load(artefact(Artefact.COMPOSE, local))["services"]["vllm"]
-    assert "/models/my 32b:/models/my 32b:ro" in service["volumes"]
-    for strange in ("/models/a:b", "/models/$HOME", "owner/name"):
-        text = artefact(Artefact.DOCKER, planned(model=strange, **PRIVATE))
-        assert ":ro" not in text
+@pytest.mark.parametrize(
+    "path", ["/models/my 32b", "/models/a:b", "/models/$HOME", '/models/a,"b"', "/models/'x'"]
+)
+def test_a_path_is_mounted_where_the_container_looks_for_it(path: str) -> None:
+    local = planned(model=path, **PRIVATE)
+    words = words_of_shell(artefact(Artefact.DOCKER, local))
+    (mount,) = csv.reader([words[words.index("--mount") + 1]])
+    assert mount == ["type=bind", f"src={path}", f"dst={path}", "readonly"]
+    service = interpolated(yaml.safe_load(artefact(Artefact.COMPOSE, local)))["services"]["vllm"]
+    assert {"type": "bind", "source": path, "target": path, "read_only": True} in service["volumes"]
+    pod = pod_of(artefact(Artefact.KUBERNETES, local))
+    assert {"name": "model", "mountPath": path, "readOnly": True} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "model", "hostPath": {"path": path, "type": "Directory"}} in pod["volumes"]
+
+
+def test_a_model_of_the_hub_is_mounted_from_nowhere() -> None:
+    for kind in CONTAINERS:
+        assert not {"readonly", "read_only", "readOnly"} & set(
+            re.findall(r"\w+", artefact(kind, planned(model="owner/name", **PRIVATE)))
+        )
 
 
 def test_a_name_that_looks_like_a_flag_is_none() -> None:

@@ -193,3 +193,14 @@ def test_a_command_without_a_long_flag(line: str, model: str) -> None:
 def test_prose_about_a_command_is_none(line: str) -> None:
     with pytest.raises(LogError, match="start-up lines"):
         read_log(line)
+
+
+@pytest.mark.parametrize("kind", [Artefact.COMPOSE, Artefact.KUBERNETES])
+def test_a_doubled_dollar_sign_is_one(kind: Artefact) -> None:
+    config = dict(
+        plan(scenario_from_request({"model": MODEL, "accelerator": "L40S-48GB"})).scenario.config.raw
+    )
+    start = plan(
+        scenario_from_request({"model": "/models/a$b$$c", "config": config, "accelerator": "L40S-48GB"})
+    )
+    assert read(artefact(kind, start)).model == "/models/a$b$$c"

@@ -15,6 +15,7 @@ from kvcore.evidence.recognized import find_logged_model, scenario_from_log, wit
 from kvcore.evidence.startup_log import StartupLog
 from kvcore.plan import Plan, plan
 from kvcore.request import scenario_from_request
+from kvcore.units import rounded
 
 
 def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -56,10 +57,12 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "parts": [
             {
                 "part": part.part,
-                "predicted_gib": part.predicted_gib,
-                "measured_gib": part.measured_gib,
-                "difference_gib": part.difference_gib,
-                "interval_gib": None if part.interval_gib is None else list(part.interval_gib),
+                "predicted_gib": rounded(part.predicted_gib),
+                "measured_gib": _rounded(part.measured_gib),
+                "difference_gib": _rounded(part.difference_gib),
+                "interval_gib": None
+                if part.interval_gib is None
+                else [rounded(bound) for bound in part.interval_gib],
                 "inside": part.is_inside,
                 "causes": [
                     {"code": cause.code, "message": cause.message, "next_step": cause.next_step}
@@ -71,14 +74,18 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "figures": [
             {
                 "figure": figure.figure,
-                "predicted": figure.predicted,
-                "measured": figure.measured,
-                "from_measured_kv": figure.from_measured_kv,
+                "predicted": _rounded(figure.predicted),
+                "measured": _rounded(figure.measured),
+                "from_measured_kv": _rounded(figure.from_measured_kv),
             }
             for figure in comparison.figures
         ],
         "notices": [{"code": notice.code, "message": notice.message} for notice in comparison.notices],
     }
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else rounded(figure)
 
 
 def log_table(report: Mapping[str, Any]) -> str:

@@ -103,7 +103,8 @@ def _container(fields: Fields) -> Container | None:
     for name in _ENVIRONMENTS:
         if name in fields:
             env |= variables(_assignments(fields[name]))
-    return container(image, words, env)
+    # Compose and the kubelet both read $$ as a dollar sign.
+    return container(image, [word.replace("$$", "$") for word in words], env)
 
 
 def _words(node: yaml.Node) -> list[str]:

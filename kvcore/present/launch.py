@@ -6,6 +6,7 @@ import json
 import shlex
 from typing import Any, Final
 
+from kvcore.catalogue.gated import is_gated
 from kvcore.engine.backends import backend_to_ask_for
 from kvcore.engine.pooling import runner_flag
 from kvcore.engine.versions import switches_of
@@ -14,6 +15,14 @@ from kvcore.request import UNNAMED_MODEL
 from kvcore.scenario import AUTO, Engine, Parallel, Runner, Scenario
 
 MODEL_PLACE: Final = "/path/to/your/model"
+PORT: Final = 8000
+"""Where the engine listens unless told otherwise."""
+TOKEN: Final = "HF_TOKEN"
+"""The variable that holds a token of the Hub."""
+_START_SECONDS_PER_GIB: Final = 4
+"""Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
+_START_SECONDS_FLOOR: Final = 600
+"""Compilation and graph capture, whatever the size."""
 
 
 def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
@@ -161,6 +170,41 @@ def served_model(plan: Plan) -> str:
         return MODEL_PLACE
     # A name that begins with a dash would be read as a flag.
     return f"./{name}" if name.startswith("-") else name
+
+
+def launch_argv(plan: Plan, *, every_flag: bool = False) -> list[str]:
+    """Model and flags as words, for an image whose entry point is the engine's server."""
+    argv = ["--model", served_model(plan)]
+    for name, value in launch_arguments(plan, every_flag=every_flag).items():
+        argv += launch_words(name, value)
+    return argv
+
+
+def local_model(plan: Plan) -> str | None:
+    """The checkpoint's folder where the model is one on this machine."""
+    name = served_model(plan)
+    return name if name.startswith("/") else None
+
+
+def needs_token(plan: Plan) -> bool:
+    """Whether the Hub gives the model, or its draft, only to an account that has accepted its terms."""
+    draft = plan.scenario.speculative_config
+    names = (plan.scenario.model, draft.model if draft is not None else None)
+    return any(name is not None and is_gated(name) for name in names)
+
+
+def ranks_of(plan: Plan) -> int:
+    """Cards of all replicas that one start takes."""
+    return plan.scenario.parallel.ranks_per_replica * plan.scenario.parallel.data_parallel_size
+
+
+def start_seconds(plan: Plan) -> int:
+    """Seconds that a start may take before a probe should give up, in whole minutes."""
+    loaded_gib = plan.weights.total / (1 << 30)
+    seconds = (
+        _START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib * plan.scenario.parallel.ranks_per_replica
+    )
+    return int(-(-seconds // 60) * 60)
 
 
 def launch_command(plan: Plan) -> str:

@@ -10,8 +10,7 @@ from typing import Any, Final
 from kvcore.advice.decode_bound import decode_bound
 from kvcore.engine.benchmark import benchmark_program
 from kvcore.plan import Plan
-from kvcore.present.artefacts import PORT
-from kvcore.present.launch import served_model
+from kvcore.present.launch import PORT, served_model
 from kvcore.present.monitoring import Load
 
 OVERLOAD_PERCENT: Final = 150

@@ -9,6 +9,7 @@ from typing import Final
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell
 from kvcore.plan import Verdict
+from kvcore.units import rounded
 
 _WORDS: Final = {
     Verdict.WEIGHTS_DO_NOT_FIT: "too big",
@@ -39,8 +40,8 @@ def _figures(cell: Cell) -> dict[str, str | int | float | None]:
         "max_concurrency": cell.max_concurrency,
         "tokens": cell.tokens,
         "longest_request_tokens": cell.longest_request_tokens,
-        "kv_cache_gib": cell.kv_cache_gib,
-        "weights_gib": cell.weights_gib,
+        "kv_cache_gib": rounded(cell.kv_cache_gib),
+        "weights_gib": rounded(cell.weights_gib),
         "gpus": cell.gpus,
         "requests_per_gpu": cell.requests_per_gpu,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvcore.units import rounded
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.mix import mix_of_log
 from kvcore.workload.records import RequestLog
@@ -29,7 +30,7 @@ def workload_report(log: RequestLog) -> dict[str, Any]:
         "taken_tokens": length_statistics(log.taken),
         "needed_tokens": length_statistics(log.needed),
         "recommended_max_model_len": mix.recommended_max_model_len,
-        "share_left_out": log.needed.share_above(mix.recommended_max_model_len),
+        "share_left_out": rounded(log.needed.share_above(mix.recommended_max_model_len)),
         "prompts_estimated_from_text": log.estimated,
         "lines_not_usable": {
             "count": log.unusable,
@@ -50,7 +51,7 @@ def length_statistics(histogram: LengthHistogram) -> dict[str, float] | None:
         return None
     return {
         "count": histogram.requests,
-        "mean": histogram.mean_tokens,
+        "mean": rounded(histogram.mean_tokens),
         **{f"p{percent}": histogram.percentile_tokens(percent) for percent in PERCENTS},
         "max": histogram.longest_tokens,
     }

@@ -10,7 +10,8 @@ import streamlit as st
 from kvcore.contract import result_of
 from kvcore.plan import Plan
 from kvcore.present import link
-from kvcore.present.artefacts import CONTAINERS, Artefact, artefact, has_image, no_image
+from kvcore.present.artefacts import CONTAINERS, Artefact, artefact
+from kvcore.present.containers import has_image, no_image
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.report import report_html
 from kvcore.present.text import Words, msg
@@ -99,9 +100,11 @@ def panel(plan: Plan, t: Words) -> None:
                 on_click="ignore",
                 key="share_download",
             )
+        # The report is written when it is asked for, outside a page's run: the address is known only here.
+        address = absolute_link(plan)
         st.download_button(
             t("Printable report (one page, HTML)"),
-            data=lambda: report_html(plan, absolute_link(plan), t),
+            data=lambda: report_html(plan, address, t),
             file_name="kv-plan.html",
             mime="text/html",
             icon=":material/print:",
