@@ -1,12 +1,15 @@
 # make run    a fresh machine to the app in the browser      make test   everything, a real browser included
 # make check  style, types, layers                            make bench  timings as ratios against a baseline
 # make fuzz   the log reader on more than 10^5 inputs          make accuracy   our error on published starts, anew
+# make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle (MINUTES=2 SESSIONS=20)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
+MINUTES ?= 30
+SESSIONS ?= 50
 
-.PHONY: run test check fuzz bench accuracy clean
+.PHONY: run test check fuzz soak bench accuracy clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
@@ -23,6 +26,9 @@ check: $(VENV)/.test
 
 fuzz: $(VENV)/.test
 	LOG_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_log_fuzz.py
+
+soak: $(VENV)/.test
+	$(BIN)/python -m tools.soak --minutes $(MINUTES) --sessions $(SESSIONS)
 
 accuracy: $(VENV)/.test
 	$(BIN)/python tools/accuracy.py

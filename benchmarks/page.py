@@ -6,22 +6,16 @@ same run, measured turn by turn with the Plan page.
 
 from __future__ import annotations
 
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
 from tools.browser import find_browser
+from tools.server import running_server
 
-ROOT = Path(__file__).resolve().parents[1]
 EMPTY_PAGE = 'import streamlit as st\nvalue = st.slider("value", 0, 100, 50, key="value")\nst.write(f"value {value}")\n'
 PRESSES = 30
 COUNT_CHANGES = """() => {
@@ -32,29 +26,6 @@ COUNT_CHANGES = """() => {
 }"""
 PLAN_SLIDER = '[class*="st-key-gpu_memory_utilization-slider"] input[type="range"]'
 SETTLED = """() => document.querySelector('[data-testid="stApp"]').dataset.testScriptState === 'notRunning'"""
-
-
-@contextmanager
-def server(script: Path) -> Iterator[str]:
-    """A fresh Streamlit server for `script`; its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless=true",
-               f"--server.port={port}", "--server.address=127.0.0.1"]  # fmt: skip
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f"{address}/_stcore/health", timeout=1)
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(timeout=10)
 
 
 def press(page: Page, key: str) -> float:
@@ -88,10 +59,11 @@ def main() -> None:
         link = (
             "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
         )
-        with server(ROOT / "app.py") as plan_address, server(empty) as empty_address:
+        log = Path(folder) / "server.log"
+        with running_server(log) as planner, running_server(log, script=empty) as bare:
             plan_page, empty_page = browser.new_page(), browser.new_page()
-            prepare(plan_page, plan_address + link, PLAN_SLIDER)
-            prepare(empty_page, empty_address, '[role="slider"], input[type="range"]')
+            prepare(plan_page, planner.address + link, PLAN_SLIDER)
+            prepare(empty_page, bare.address, '[role="slider"], input[type="range"]')
             times: dict[str, list[float]] = {"plan": [], "empty": []}
             for turn in range(PRESSES):
                 key = "ArrowRight" if turn % 4 < 2 else "ArrowLeft"

@@ -1,0 +1,296 @@
+"""One visitor of a Streamlit server, without a browser: the messages that a browser would send and receive.
+
+A visitor opens a link, keeps the page that the server draws, sets widgets, uploads files, follows links between the
+pages. Every action ends when the server says that the run of the script is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+import httpx2
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.Block_pb2 import Block
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.proto.Common_pb2 import FileUploaderState, FileURLs, UploadedFileInfo
+from streamlit.proto.Element_pb2 import Element
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.proto.WidgetStates_pb2 import WidgetState
+from websockets.asyncio.client import ClientConnection, connect
+
+from tools.soak.widgets import state_of, widget_of
+
+XSRF_COOKIE = "_streamlit_xsrf"
+TEXTS = {
+    "heading": "body",
+    "markdown": "body",
+    "html": "body",
+    "text": "body",
+    "alert": "body",
+    "code": "code_text",
+}
+"""Elements that are read -> their field."""
+ACTION_SECONDS = 120
+"""Longer than any action takes on a busy machine: only a server that hangs reaches it."""
+
+
+class VisitError(Exception):
+    """The server did not do what it does for a browser."""
+
+
+class Node(NamedTuple):
+    """One element or container of the page as drawn."""
+
+    content: Element | Block
+    script: str
+    """Hash of the script that drew it: the app's frame or one page."""
+    run: str
+
+
+class Visitor:
+    """A browser tab, as far as the server can tell. Use it as an asynchronous context manager."""
+
+    def __init__(self, address: str, *, locale: str = "en-US") -> None:
+        self.address, self.locale = address.rstrip("/"), locale
+        self.query = ""
+        """The address bar's query string; the app rewrites it."""
+        self.page = ""
+        """Path of the page."""
+        self.nodes: dict[tuple[int, ...], Node] = {}
+        self.errors: list[str] = []
+        """What went wrong in the server's own words: exceptions drawn on the page."""
+        self.received = 0
+        """Bytes from the server."""
+        self.on_message: Callable[[bytes], None] | None = None
+        self._socket: ClientConnection | None = None
+        self._web: httpx2.AsyncClient | None = None
+        self._values: dict[str, WidgetState] = {}
+        self._pages: dict[str, str] = {}
+        self._session = self._main_script = self._run = self._page_script = ""
+        self._requests = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Closes the tab."""
+        socket, web, self._socket, self._web = self._socket, self._web, None, None
+        if socket is not None:
+            await socket.close()
+        if web is not None:
+            await web.aclose()
+
+    async def visit(self, query: str = "", page: str = "") -> None:
+        """Opens a link in a new session, as a tab does that loads the address."""
+        await self.leave()
+        self._web = httpx2.AsyncClient(base_url=self.address, timeout=ACTION_SECONDS, trust_env=False)
+        (await self._web.get("/_stcore/health")).raise_for_status()
+        cookie = self._web.cookies.get(XSRF_COOKIE, "")
+        self._socket = await connect(
+            f"ws://{urlsplit(self.address).netloc}/_stcore/stream",
+            origin=self.address,  # type: ignore[arg-type]
+            subprotocols=["streamlit", cookie] if cookie else ["streamlit"],  # type: ignore[list-item]
+            additional_headers={"Cookie": f"{XSRF_COOKIE}={cookie}"},
+            max_size=None,
+            open_timeout=ACTION_SECONDS,
+            ping_interval=None,
+            proxy=None,
+        )
+        self.nodes, self._values, self._page_script = {}, {}, ""
+        self.query, self.page = query.removeprefix("?"), page
+        await self._rerun(ClientState(query_string=self.query, page_name=page))
+
+    # What is on the page.
+
+    def elements(self, kind: str) -> Iterator[Any]:
+        """The elements of one kind, in the order of the page: metric, html, markdown, slider..."""
+        for _, node in sorted(self.nodes.items()):
+            if isinstance(node.content, Element) and node.content.WhichOneof("type") == kind:
+                yield getattr(node.content, kind)
+
+    def metrics(self) -> dict[str, str]:
+        """The cards: label -> value with its note."""
+        return {card.label: f"{card.body} {card.delta}".strip() for card in self.elements("metric")}
+
+    def texts(self) -> list[str]:
+        """Everything written on the page that a person reads outside of widgets and charts."""
+        return [getattr(element, body) for kind, body in TEXTS.items() for element in self.elements(kind)]
+
+    def find(self, name: str) -> Any | None:
+        """The widget with that key, or else that label; None where the page has none."""
+        widgets = [
+            found for _, node in sorted(self.nodes.items()) if (found := widget_of(node.content)) is not None
+        ]
+        by_key = (one for one in widgets if one.id.split("-", 2)[-1] == name)
+        return next(by_key, None) or next((one for one in widgets if one.label == name), None)
+
+    # What a person does.
+
+    async def set(self, name: str, value: Any) -> None:
+        """Sets the widget with that key or label."""
+        widget = self._needed(name)
+        self._values[widget.id] = state_of(widget, value)
+        await self._rerun(self._state())
+
+    async def press(self, name: str) -> None:
+        """Presses the button with that key or label."""
+        state = self._state()
+        state.widget_states.widgets.append(WidgetState(id=self._needed(name).id, trigger_value=True))
+        await self._rerun(state)
+
+    async def upload(self, name: str, *files: tuple[str, bytes]) -> None:
+        """Drops files on the uploader with that key or label."""
+        widget = self._needed(name)
+        infos = []
+        for (file_name, content), urls in zip(files, await self._upload_urls(files), strict=True):
+            await self._put(urls.upload_url, file_name, content)
+            infos.append(
+                UploadedFileInfo(name=file_name, size=len(content), file_id=urls.file_id, file_urls=urls)
+            )
+        if not widget.multiple_files:
+            infos = infos[-1:]
+        value = FileUploaderState(uploaded_file_info=infos)
+        self._values[widget.id] = WidgetState(id=widget.id, file_uploader_state_value=value)
+        await self._rerun(self._state())
+
+    async def go(self, page: str) -> None:
+        """Follows the link of the navigation to the page with that path."""
+        target = next(
+            (one for one in self.elements("page_link") if self._pages.get(one.page_script_hash) == page), None
+        )
+        if target is None:
+            raise VisitError(f"no link to {page or 'the first page'} on {self.page or 'the first page'}")
+        self.query, self.page = target.query_string, page
+        shared = [node for node in self.nodes.values() if node.script == self._main_script]
+        kept = {widget.id for node in shared if (widget := widget_of(node.content)) is not None}
+        state = self._state(kept)
+        state.page_script_hash = target.page_script_hash
+        await self._rerun(state)
+
+    async def again(self) -> None:
+        """Runs the script once more, as the menu's "Rerun" does."""
+        await self._rerun(self._state())
+
+    # The wire.
+
+    def _needed(self, name: str) -> Any:
+        widget = self.find(name)
+        if widget is None:
+            raise VisitError(f"no widget {name} on the page {self.page or 'plan'}")
+        return widget
+
+    def _state(self, kept: set[str] | None = None) -> ClientState:
+        state = ClientState(query_string=self.query, page_script_hash=self._page_script)
+        states = (value for name, value in self._values.items() if kept is None or name in kept)
+        state.widget_states.widgets.extend(states)
+        return state
+
+    async def _rerun(self, state: ClientState) -> None:
+        state.context_info.locale, state.context_info.timezone = self.locale, "UTC"
+        state.context_info.url = f"{self.address}/{self.page}"
+        await self._send(BackMsg(rerun_script=state))
+        async with asyncio.timeout(ACTION_SECONDS):
+            while True:
+                message = await self._receive()
+                if message.WhichOneof("type") == "script_finished" and message.script_finished in (
+                    ForwardMsg.FINISHED_SUCCESSFULLY,
+                    ForwardMsg.FINISHED_WITH_COMPILE_ERROR,
+                ):
+                    break
+        self.nodes = {path: node for path, node in self.nodes.items() if node.run == self._run}
+        shown = {widget.id for node in self.nodes.values() if (widget := widget_of(node.content)) is not None}
+        self._values = {name: value for name, value in self._values.items() if name in shown}
+
+    async def _send(self, message: BackMsg) -> None:
+        if self._socket is None:
+            raise VisitError("the visitor has opened no page")
+        await self._socket.send(message.SerializeToString())
+
+    async def _receive(self) -> ForwardMsg:
+        if self._socket is None:
+            raise VisitError("the visitor has opened no page")
+        raw = await self._socket.recv()
+        if isinstance(raw, str):
+            raise VisitError("the server sent text")
+        self.received += len(raw)
+        if self.on_message is not None:
+            self.on_message(raw)
+        message = ForwardMsg.FromString(raw)
+        self._apply(message)
+        return message
+
+    def _apply(self, message: ForwardMsg) -> None:
+        kind = message.WhichOneof("type")
+        if kind == "new_session":
+            self._run = message.metadata.run.script_run_id
+            self._session = message.new_session.initialize.session_id
+            self._main_script = message.new_session.main_script_hash
+            self._page_script = message.new_session.page_script_hash
+        elif kind == "navigation":
+            self._pages = {page.page_script_hash: page.url_pathname for page in message.navigation.app_pages}
+            self._pages |= {
+                page.page_script_hash: "" for page in message.navigation.app_pages if page.is_default
+            }
+            self._page_script = message.navigation.page_script_hash
+        elif kind == "page_info_changed":
+            self.query = message.page_info_changed.query_string
+        elif kind == "session_event" and message.session_event.HasField("script_compilation_exception"):
+            self.errors.append(message.session_event.script_compilation_exception.message)
+        elif kind == "page_not_found":
+            self.errors.append(f"page not found: {message.page_not_found.page_name}")
+        elif kind == "delta":
+            self._draw(message)
+
+    def _draw(self, message: ForwardMsg) -> None:
+        path, script = tuple(message.metadata.delta_path), message.metadata.active_script_hash
+        delta = message.delta.WhichOneof("type")
+        if delta == "add_block":
+            self.nodes[path] = Node(message.delta.add_block, script, self._run)
+        elif delta == "new_element":
+            element = message.delta.new_element
+            below = [known for known in self.nodes if len(known) > len(path) and known[: len(path)] == path]
+            for known in below:
+                del self.nodes[known]
+            self.nodes[path] = Node(element, script, self._run)
+            if element.WhichOneof("type") == "exception" and not element.exception.is_warning:
+                self.errors.append(f"{element.exception.type}: {element.exception.message}")
+        else:
+            return
+        widget = widget_of(self.nodes[path].content)
+        if widget is not None and (widget.id not in self._values or getattr(widget, "set_value", False)):
+            state = state_of(widget)
+            if state is not None:
+                self._values[widget.id] = state
+
+    async def _upload_urls(self, files: tuple[tuple[str, bytes], ...]) -> list[FileURLs]:
+        self._requests += 1
+        request = BackMsg()
+        request.file_urls_request.request_id = str(self._requests)
+        request.file_urls_request.file_names.extend(name for name, _ in files)
+        request.file_urls_request.session_id = self._session
+        await self._send(request)
+        async with asyncio.timeout(ACTION_SECONDS):
+            while True:
+                message = await self._receive()
+                if message.WhichOneof("type") == "file_urls_response":
+                    return list(message.file_urls_response.file_urls)
+
+    async def _put(self, url: str, name: str, content: bytes) -> None:
+        if self._web is None:
+            raise VisitError("the visitor has opened no page")
+        headers = {"X-Xsrftoken": self._web.cookies.get(XSRF_COOKIE, "")}
+        answer = await self._web.put(url, files={"file": (name, content)}, headers=headers)
+        if answer.status_code >= 400:
+            raise VisitError(f"upload of {len(content)} bytes: {answer.status_code} {answer.text[:200]}")
