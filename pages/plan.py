@@ -15,6 +15,7 @@ shell.guard()
 t = state.translator()
 plan = state.planned()
 
+notes.what_this_is(t)
 notes.repairs(t)
 if isinstance(plan, KvPlannerError):
     notes.refusal(plan, t)
@@ -57,7 +58,7 @@ for card in summary.cards(plan, curve, figures, t):
 
 left, right = st.columns([5, 3], gap="medium")
 with left:
-    st.subheader(t("Concurrency by context length"), anchor=False)
+    st.subheader(t("Requests at once by context length"), anchor=False)
     figure.chart(
         charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks(plan)),
         "concurrency",

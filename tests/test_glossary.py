@@ -12,7 +12,7 @@ def test_each_term_is_there_once_and_in_order() -> None:
 def test_what_the_page_says_is_explained() -> None:
     explained = " ".join(term.name for term in GLOSSARY)
     said = (
-        "KV cache|Weights|Activations|CUDA graphs|Budget|Block|Concurrent requests|Context length|TP|PP|DP|EP|MLA|GQA|"
+        "KV cache|Weights|Activations|CUDA graphs|Budget|Block|Requests at once|Context length|TP|PP|DP|EP|MLA|GQA|"
         "TTFT|TPOT|TPS|Preemption|OOM"
     )
     for word in said.split("|"):

@@ -109,7 +109,7 @@ class TestDoesNotFit:
 
     def test_weights_too_big(self) -> None:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "max_model_len": "8192"})
-        assert app.error[0].value.startswith("Does not fit: −")
+        assert app.error[0].value.startswith("Does not fit: the weights alone")
         assert metrics(app)["KV cache tokens"] == DASH
         assert any(trace["name"] == "missing" for trace in figures(app)[0]["data"])
 
@@ -320,11 +320,17 @@ class TestModels:
 
     def test_what_the_engine_refuses_is_said_in_its_words_and_the_controls_stay(self) -> None:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"})
-        assert "This cannot be planned" in seen(app)
+        assert app.error[0].value == "**The engine refuses this start**"
         assert app.selectbox(key="accelerator").value == "V100-PCIe-16GB"
         app.selectbox(key="dtype").set_value("half")
         checked(app.run())
-        assert "This cannot be planned" not in seen(app)
+        assert "The engine refuses this start" not in seen(app)
+
+    def test_what_this_is_stands_at_the_top_until_something_is_changed(self) -> None:
+        app = open_app()
+        assert app.caption[0].value.startswith("Will this model fit on these GPUs")
+        app.selectbox(key="model").set_value("Qwen/Qwen3-14B")
+        assert not any(one.value.startswith("Will this model fit") for one in checked(app.run()).caption)
 
 
 class TestHub:
@@ -593,4 +599,5 @@ def test_a_config_with_a_name_that_could_be_markup_has_one_name_on_the_page() ->
     }  # fmt: skip
     app = open_app({"model": "<b>mine</b>", "config": json.dumps(config)})
     assert app.selectbox(key="model").options[0] == "config.json"
-    assert checked(app).caption[0].value.startswith("`config.json` · ")
+    lines = [one.value for one in checked(app).caption if one.value.startswith("`")]
+    assert lines[0].startswith("`config.json` · ")

@@ -23,16 +23,16 @@ def cards(plan: Plan) -> dict[str, summary.Card]:
 @pytest.mark.parametrize(
     ("make", "outcome", "words_of_it"),
     [
-        (present_plans.fits, Outcome.FITS, ("Fits", "8,192 tokens", "+", "per GPU")),
+        (present_plans.fits, Outcome.FITS, ("Fits: ", " at once (", "×), ", "per GPU to spare")),
         (
             present_plans.too_long,
             Outcome.CAUTION,
-            ("Starts only with a shorter context", "40,960", "−", "per GPU"),
+            ("Starts only with a shorter context", "40,960", "per GPU missing"),
         ),
-        (present_plans.too_big, Outcome.FAILS, ("Does not fit", "−", "per GPU")),
+        (present_plans.too_big, Outcome.FAILS, ("Does not fit", "GiB per GPU missing")),
     ],
 )
-def test_the_sentence_has_a_verdict_and_a_signed_number(make, outcome, words_of_it) -> None:
+def test_the_sentence_has_a_verdict_and_a_number(make, outcome, words_of_it) -> None:
     sentence = summary.verdict_sentence(make(), EN)
     assert sentence.outcome is outcome
     for word in words_of_it:
@@ -53,7 +53,8 @@ def test_a_tight_plan_says_so() -> None:
     assert tight is not None
     sentence = summary.verdict_sentence(tight, EN)
     assert sentence.outcome is Outcome.CAUTION
-    assert sentence.text.startswith("Tight: 1 × ")
+    assert sentence.text.startswith("Tight: 1 full-length request at once (1")
+    assert sentence.text.endswith("within the estimate's error")
 
 
 def test_the_worked_example_in_four_cards() -> None:
@@ -111,7 +112,7 @@ def test_a_model_that_keeps_nothing_of_a_request_has_no_concurrency() -> None:
     plan = present_plans.request(model="Alibaba-NLP/gte-Qwen2-7B-instruct")
     sentence = summary.verdict_sentence(plan, EN)
     assert sentence.outcome is Outcome.FITS
-    assert sentence.text.startswith("Fits: nothing is kept of a request, and +")
+    assert sentence.text.startswith("Fits: the model keeps nothing of a request, ")
     first = summary.cards(plan, None, explain.figures(plan), EN)[0]
     assert (first.value, first.note) == (DASH, "nothing is kept of a request")
 
@@ -121,12 +122,28 @@ def test_max_num_seqs_bounds_the_requests_that_run_at_once() -> None:
     assert plan.cache is not None
     assert plan.cache.max_concurrency > 100
     text = summary.verdict_sentence(plan, EN).text
-    assert text.startswith("Fits: 16 concurrent requests of 512 tokens per replica (max_num_seqs)")
-    assert f"would hold {plan.cache.max_concurrency:.2f}," in text
+    assert text.startswith("Fits: 16 full-length requests at once (max_num_seqs; the KV cache has room for ")
+    assert f"room for {plan.cache.max_concurrency:.2f})" in text
     card = cards(plan)["Requests at once"]
     assert card.value == "16"
     assert card.note.startswith("per replica, by max_num_seqs; the KV cache holds ")
     assert summary.requests_at_once(plan) == 16
+
+
+def test_a_newcomer_reads_whole_requests_and_the_engines_figure_beside_them() -> None:
+    plan = present_plans.fits()
+    assert plan.cache is not None
+    concurrency = plan.cache.max_concurrency
+    assert not concurrency.is_integer()
+    text = summary.verdict_sentence(plan, EN).text
+    spare = (plan.available_kv_bytes - plan.cache.needed_bytes) / 2**30
+    requests = f"{int(concurrency)} full-length requests at once ({concurrency:.2f}×)"
+    assert text == f"Fits: {requests}, {spare:.1f} GiB per GPU to spare"
+
+
+def test_with_replicas_the_figure_is_of_each() -> None:
+    text = summary.verdict_sentence(present_plans.request(data_parallel_size=2), EN).text
+    assert "on each of 2 replicas, " in text
 
 
 def test_a_cache_that_holds_fewer_than_max_num_seqs_is_the_bound() -> None:

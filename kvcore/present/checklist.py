@@ -91,7 +91,7 @@ def _starts(plan: Plan, t: Words) -> Item:
     detail = {
         Tick.ANSWERED: t("Weights, activations, graphs and one request of the full length fit."),
         Tick.OPEN: t(
-            "Tight: less is to spare than the estimate is sure of. Start it once and compare the log."
+            "Tight: what is to spare lies within the estimate's error. Start it once and compare the log."
         ),
         Tick.FAILS: t("The engine would stop at start. The Plan page names changes that mend it."),
     }[tick]

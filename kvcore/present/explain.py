@@ -307,7 +307,7 @@ def quantities(plan: Plan, numbers: Figures, t: Words) -> Iterator[tuple[str, Qu
         yield t("KV cache tokens"), numbers.tokens
         yield t("Fixed part of a request"), numbers.request_fixed
         yield t("One request of the full length"), numbers.needed
-        yield t("Concurrent requests"), numbers.concurrency
+        yield t("Requests at once"), numbers.concurrency
         yield t("Longest single request"), numbers.longest
 
 

@@ -44,12 +44,6 @@ GLOSSARY: Final = (
         meaning=msg("Long prompts computed in pieces, beside the answers of other requests."),
     ),
     Term(
-        name=msg("Concurrent requests"),
-        meaning=msg(
-            "How many requests of the full context length the pool holds at once. Shorter ones: more."
-        ),
-    ),
-    Term(
         name=msg("Context length"),
         meaning=msg("Prompt and answer of one request together: --max-model-len."),
     ),
@@ -140,6 +134,13 @@ GLOSSARY: Final = (
     Term(
         name=msg("Replica"),
         meaning=msg("One engine with all its GPUs."),
+    ),
+    Term(
+        name=msg("Requests at once"),
+        meaning=msg(
+            "How many requests of the full context length the KV cache has room for, at most max_num_seqs; of shorter "
+            "ones more. The engine prints the first figure as Maximum concurrency."
+        ),
     ),
     Term(
         name=msg("Tensor parallel (TP)"),

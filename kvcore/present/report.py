@@ -66,7 +66,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
             for card in cards(plan, curve, numbers, t)
         ),
         "</div>",
-        _titled(t("Concurrency by context length"), curve_svg(plan, curve, t)),
+        _titled(t("Requests at once by context length"), curve_svg(plan, curve, t)),
         _overrides(plan, t),
         _titled(t("Start command:"), _code((launch_command(plan),))),
         _titled(t("Lines to expect in the log:"), _code(expected_log_lines(plan))),

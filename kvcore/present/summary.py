@@ -14,7 +14,7 @@ from kvcore.evidence.calibration import fields_by_origin
 from kvcore.plan import Plan, Verdict
 from kvcore.present.explain import Figures, bytes_per_token_in_all
 from kvcore.present.settings import settings_in_force
-from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests_text
+from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests
 from kvcore.quantity import Quantity
 from kvcore.request import UNNAMED_MODEL
 from kvcore.scenario import Measured, Origin, Scenario
@@ -82,60 +82,8 @@ def requests_at_once(plan: Plan) -> float:
 
 
 def verdict_sentence(plan: Plan, t: Words) -> Sentence:
-    """Whether it fits, how many requests, and by how much, with a signed number; first what it starts only with."""
-    spare = gib_text(spare_bytes(plan), signed=True)
-    tokens = count(plan.resolved.max_model_len)
-    requests = whole_requests_text(plan.cache.max_concurrency) if plan.cache is not None else DASH
-    seats = waiting_seats(plan)
-    match plan.verdict:
-        case Verdict.FITS if not any(plan.specs):
-            text = t("Fits: nothing is kept of a request, and {spare} per GPU is left over", spare=spare)
-        case Verdict.FITS if seats is not None:
-            text = t(
-                "Fits: {seats} concurrent requests of {tokens} tokens per replica (max_num_seqs); the KV cache would "
-                "hold {requests}, {spare} per GPU beyond the first",
-                seats=count(seats),
-                requests=requests,
-                tokens=tokens,
-                spare=spare,
-            )
-        case Verdict.FITS if requests == "1":
-            text = t(
-                "Fits: one request of {tokens} tokens at once, with {spare} per GPU beyond it",
-                tokens=tokens,
-                spare=spare,
-            )
-        case Verdict.FITS:
-            text = t(
-                "Fits: {requests} concurrent requests of {tokens} tokens per replica, {spare} per GPU beyond the first",
-                requests=requests,
-                tokens=tokens,
-                spare=spare,
-            )
-        case Verdict.TIGHT:
-            text = t(
-                "Tight: {requests} × {tokens} tokens by the estimate, but only {spare} per GPU above what one request "
-                "needs, less than the estimate is sure of",
-                requests=requests,
-                tokens=tokens,
-                spare=spare,
-            )
-        case Verdict.CONTEXT_TOO_LONG:
-            longest = plan.cache.longest_request_tokens if plan.cache is not None else 0
-            text = t(
-                "Starts only with a shorter context: room for {longest} of the {tokens} tokens of one request, "
-                "{spare} per GPU",
-                longest=count(longest),
-                tokens=tokens,
-                spare=spare,
-            )
-        case Verdict.NO_KV_MEMORY:
-            text = t(
-                "Does not fit: the weights load, but {spare} per GPU is left for the KV cache", spare=spare
-            )
-        case Verdict.WEIGHTS_DO_NOT_FIT:
-            text = t("Does not fit: {spare} per GPU; the weights alone exceed the budget", spare=spare)
-    outcome = _OUTCOMES[plan.verdict]
+    """Whether it fits, how many requests at once, and by how much; first what it starts only with."""
+    outcome, text = _OUTCOMES[plan.verdict], _verdict_text(plan, t)
     if plan.verdict in (Verdict.FITS, Verdict.TIGHT) and is_above_model(plan):
         outcome = Outcome.CAUTION
         text = t(
@@ -145,6 +93,66 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
             verdict=text,
         )
     return Sentence(outcome=outcome, text=text)
+
+
+def _verdict_text(plan: Plan, t: Words) -> str:
+    cache, spare = plan.cache, spare_bytes(plan)
+    left, missing = gib_text(max(0.0, spare)), gib_text(max(0.0, -spare))
+    match plan.verdict:
+        case Verdict.FITS if not any(plan.specs):
+            return t("Fits: the model keeps nothing of a request, {spare} per GPU to spare", spare=left)
+        case Verdict.FITS:
+            return t(
+                "Fits: {requests}, {spare} per GPU to spare", requests=requests_words(plan, t), spare=left
+            )
+        case Verdict.TIGHT:
+            return t(
+                "Tight: {requests}, but only {spare} per GPU to spare, within the estimate's error",
+                requests=requests_words(plan, t),
+                spare=left,
+            )
+        case Verdict.CONTEXT_TOO_LONG:
+            return t(
+                "Starts only with a shorter context: room for {longest} tokens, one request needs {tokens}; {missing} "
+                "per GPU missing",
+                longest=count(cache.longest_request_tokens if cache is not None else 0),
+                tokens=count(plan.resolved.max_model_len),
+                missing=missing,
+            )
+        case Verdict.NO_KV_MEMORY:
+            return t(
+                "Does not fit: the weights load, but no memory is left for the KV cache; {missing} per GPU missing",
+                missing=missing,
+            )
+        case Verdict.WEIGHTS_DO_NOT_FIT:
+            return t(
+                "Does not fit: the weights alone are larger than the budget; {missing} per GPU missing",
+                missing=missing,
+            )
+
+
+def requests_words(plan: Plan, t: Words) -> str:
+    """How many requests of full length run at once, and in brackets the figure that the engine prints."""
+    held = plan.cache.max_concurrency if plan.cache is not None else 0.0
+    printed, seats, whole = concurrency_text(held), waiting_seats(plan), whole_requests(held)
+    if seats is not None:
+        text = t(
+            "{requests} full-length requests at once (max_num_seqs; the KV cache has room for {printed})",
+            requests=count(seats),
+            printed=printed,
+        )
+    elif whole == 1:
+        text = t("1 full-length request at once ({printed}×)", printed=printed)
+    else:
+        text = t(
+            "{requests} full-length requests at once ({printed}×)", requests=count(whole), printed=printed
+        )
+    replicas = plan.scenario.parallel.data_parallel_size
+    return (
+        t("{requests} on each of {replicas} replicas", requests=text, replicas=count(replicas))
+        if replicas > 1
+        else text
+    )
 
 
 def model_name(scenario: Scenario) -> str:
@@ -300,7 +308,9 @@ def fix_result(fix: Fix, t: Words) -> str:
     """What comes of it."""
     if fix.plan.cache is None:
         return ""
-    requests = whole_requests_text(requests_at_once(fix.plan))
+    if not any(fix.plan.specs):
+        return t("fits")
+    requests = count(whole_requests(requests_at_once(fix.plan)))
     if fix.verdict is Verdict.TIGHT:
         return t("tight, {requests} at once", requests=requests)
     return t("{requests} at once", requests=requests)

@@ -136,7 +136,7 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
         end = x > WIDTH * 0.6
         body.append(_text(x - 10 if end else x + 10, y - 8, note, "end" if end else "start", "#333"))
     body.append(_text(WIDTH / 2, CURVE_PICTURE - 4, t("context length (tokens)"), "middle", "#333"))
-    return _picture(CURVE_PICTURE, t("Concurrency by context length"), body)
+    return _picture(CURVE_PICTURE, t("Requests at once by context length"), body)
 
 
 def swatch_svg(color: str, pattern: str) -> str:

@@ -230,15 +230,14 @@ def concurrency_text(value: float) -> str:
     return f"{shown:,.2f}".rstrip("0").rstrip(".")
 
 
-def whole_requests_text(value: float) -> str:
-    """The same for a sentence that promises requests: never a whole number that is not reached.
+def whole_requests(value: float) -> int:
+    """Requests that really run at once: never one that is not reached, and at least the one that starts.
 
     Example:
-        >>> whole_requests_text(3.749), whole_requests_text(6.998), whole_requests_text(7.0)
-        ('3.75', '6.99', '7')
+        >>> whole_requests(3.749), whole_requests(6.998), whole_requests(7.0), whole_requests(0.998)
+        (3, 6, 7, 1)
     """
-    is_promised = math.isfinite(value) and round(value, 2) > value and round(value, 2).is_integer()
-    return concurrency_text(math.floor(value * 100) / 100 if is_promised else value)
+    return max(1, math.floor(value + 1e-9))
 
 
 def short_tokens(tokens: int) -> str:

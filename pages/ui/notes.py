@@ -23,7 +23,7 @@ from kvcore.present.summary import Outcome, Sentence
 from kvcore.present.text import Language, Words, count
 from kvcore.scenario import Engine, Scenario
 from kvcore.workload.limits import ALLOW_LONG, is_above_model
-from pages.ui import model_source, undo
+from pages.ui import model_source, state, undo
 
 ENGINE_NOT_ON_CARD = "engine-not-on-card"
 ABOVE_MODEL = "max-model-len-above-model"
@@ -172,6 +172,17 @@ def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> None:
             )
 
 
+def what_this_is(t: Words) -> None:
+    """One line for who comes here first, until the scenario is changed."""
+    if state.is_as_found():
+        st.caption(
+            t(
+                "Will this model fit on these GPUs with vLLM, and for how many requests at once? Choose model and card "
+                "in the sidebar; every number says how it was computed."
+            )
+        )
+
+
 def repairs(t: Words) -> None:
     """The values of a link that were not usable, once; the page goes on with what stands in their place."""
     found = st.session_state.get("repairs", ())
@@ -205,7 +216,10 @@ def repairs(t: Words) -> None:
 
 def refusal(error: KvPlannerError, t: Words) -> None:
     """Why there is no plan, and the next step; a button takes it where the error itself says the value."""
-    problem(t("This cannot be planned"), error, t)
+    is_engine = isinstance(error, EngineRefusalError)
+    problem(
+        t("The engine refuses this start") if is_engine else t("This cannot be planned"), error, t, alert=True
+    )
     if error.code == "state-blocks-too-few":
         blocks = error.params["blocks"]
         st.button(
@@ -216,10 +230,16 @@ def refusal(error: KvPlannerError, t: Words) -> None:
         )
 
 
-def problem(title: str, error: KvPlannerError, t: Words) -> None:
-    """An error in words, with its next step and its code; `title` is a text of the catalogue."""
+def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False) -> None:
+    """An error in words, with its next step and its code; `title` is a text of the catalogue.
+
+    With `alert` it stands where the verdict would, and looks like one.
+    """
     with st.container(border=True, key=f"problem.{error.code}", gap="xsmall"):
-        st.markdown(f":material/block: **{title}**")
+        if alert:
+            st.error(f"**{title}**", icon=":material/block:")
+        else:
+            st.markdown(f":material/block: **{title}**")
         st.text(f"{t.error(error)}\n{t('Next: {step}', step=t.next_step(error))}")
         st.caption(f"`{error.code}` `{error.field}`" if ID.fullmatch(error.field) else f"`{error.code}`")
 

@@ -39,10 +39,16 @@ def adopt_link() -> None:
     decoded = link.decode(given if link.is_scenario(given) else {**_start(), **given})
     told = page_parameters.decode_page(given)
     state["scenario"] = decoded.scenario
+    state.setdefault("found", decoded.scenario)
     state["page_parameters"] = dict(told.values)
     state["repairs"] = (*decoded.repairs, *told.repairs, *refused_language, *_given_twice())
     state["pins"] = pins.decode_pins(given)
     state["link"] = params
+
+
+def is_as_found() -> bool:
+    """Whether the scenario is still the one that the visit began with."""
+    return bool(st.session_state["found"] == st.session_state["scenario"])
 
 
 def _given_twice() -> tuple[Repair, ...]:
