@@ -46,18 +46,16 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "ask the sender for the whole link, or the file",
     ),
     "config-not-in-link": Message(
-        "{value} is too long a config for a link: these are not its figures",
+        "the config of {value} is too long for a link: the figures shown are not for it",
         "give that config.json again under Another model",
     ),
     "unknown-parameter": Message(
-        "no setting is called {field}, so it is left out", "remove it, or check its spelling"
+        "no setting is called {field}: it is ignored", "remove it, or check its spelling"
     ),
     "named-twice": Message("{field} is given twice, the second time as {value}", "leave one of them out"),
-    "invalid-value": Message(
-        "{field} cannot be {value}: {reason}", "enter a value of the kind that is named"
-    ),
+    "invalid-value": Message("{field} cannot be {value}: {reason}", "enter a value of the kind described"),
     "unreadable-pin": Message(
-        "{field} of this link is no scenario: {value}", "pin the scenario again, at most {limit}"
+        "{field} in this link is not a valid scenario: {value}", "pin the scenario again, at most {limit}"
     ),
     "server-busy": Message(
         "this server is working on {limit} other tables at the moment", "try again in a few seconds"
@@ -100,7 +98,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "hub-malformed": Message(
         "{file} of {value} cannot be read: {reason}",
-        "tell the model's owner, or paste a corrected config.json",
+        "contact the model's owner, or paste a corrected config.json",
     ),
     # -- plan
     "part-not-counted": Message(
@@ -108,7 +106,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "give the checkpoint's size, or the weights as the engine printed them",
     ),
     "part-from-checkpoint": Message(
-        "{parts} of this model is not counted one by one: {size} GiB of the checkpoint's size are taken for it",
+        (
+            "{parts} of this model is not counted one by one: {size} GiB of the checkpoint's size are "
+            "counted for it"
+        ),
         "compare with what the engine prints as Model loading took",
     ),
     "checkpoint-size-differs": Message(
@@ -116,11 +117,11 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "check that the config belongs to this checkpoint: draft layers, a second copy or another precision explain it",
     ),
     "flag-not-in-release": Message(
-        "{flag} {value} is not known to {version}: it came with {since}",
+        "{version} does not support {flag} {value}: available since {since}",
         "choose a newer engine version, or leave the flag out",
     ),
     "flag-gone-from-release": Message(
-        "{flag} {value} is not known to {version}: it went with {since}",
+        "{version} does not support {flag} {value}: removed in {since}",
         "choose an older engine version, or leave the flag out",
     ),
     "mamba-block-without-prefix-caching": Message(
@@ -133,7 +134,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "align-with-speculation": Message(
         "Mamba cache mode align is not compatible with speculative decoding in this release",
-        "choose a newer engine version, turn prefix caching off, or do without speculative decoding",
+        "choose a newer engine version, or turn prefix caching or speculative decoding off",
     ),
     "align-block-above-batch": Message(
         "in Mamba cache mode align the block size ({block}) must not be above max_num_batched_tokens ({value})",
@@ -145,7 +146,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "mamba-cache-mode-not-kept": Message(
         "the engine takes Mamba cache mode {used}, not {asked}",
-        "modes all and align hold with prefix caching, none without it; all only for models that support it",
+        (
+            "modes all and align need prefix caching, none applies without it; all is only for models "
+            "that support it"
+        ),
     ),
     "every-state-cached": Message(
         "the engine keeps a recurrent state for every block (Mamba cache mode all), as many blocks as attention takes",
@@ -167,10 +171,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "capture-maximum-not-kept": Message(
         "the largest captured batch is {used} tokens, not {asked}",
-        "nothing to do where that is enough: larger batches run without graphs",
+        "no change needed if that is enough: larger batches run without graphs",
     ),
     "capture-flag-former": Message(
-        "{version} has no --max-cudagraph-capture-size: its {flag} {value} says the same",
+        "{version} has no --max-cudagraph-capture-size: its {flag} {value} does the same",
         "write {flag} in the command, or choose 0.11.1 or newer",
     ),
     "capture-flags-without-effect": Message(
@@ -179,20 +183,20 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "capture-flags-need-v1": Message(
         "the V0 engine does not read {flags}",
-        "leave {flags} out, or let the V1 engine run",
+        "leave {flags} out, or use the V1 engine",
     ),
     "cudagraph-mode-not-kept": Message(
         "the engine captures CUDA graphs in mode {used}, not {asked}",
-        "nothing to do: the attention backend, the model or its runner does not take {asked}",
+        "no change needed: the attention backend, the model or its runner does not support {asked}",
     ),
     "overheads-of-another-vendor": Message(
-        "no start on a card of this vendor is published: what the framework, activations and graphs take is that of "
-        "starts on NVIDIA cards",
+        "no start-up log is published for this vendor's cards: framework, activations and graphs are "
+        "estimated from starts on NVIDIA cards",
         "start once, paste the log on the Check page, and plan with its measurements",
     ),
     "no-container-image": Message(
-        "there is no container of {engine} for cards of this vendor that we know of",
-        "take the command, and the vendor's own image and device settings around it",
+        "no container image of {engine} is known for this vendor's cards",
+        "use the command inside the vendor's own image, with the vendor's device settings",
     ),
     "quantization-not-in-config": Message(
         "the name says {format}, but the config names no quantization: planned unquantized",
@@ -208,11 +212,14 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "name a column prompt_tokens, and others completion_tokens and max_tokens where you have them",
     ),
     "request-log-no-length": Message(
-        "{lines} lines speak of requests, and none says how long a prompt is",
+        "{lines} lines are about requests, but none gives the length of a prompt",
         "send lines with usage counts; newer vLLM prints lengths only with VLLM_LOGGING_LEVEL=DEBUG",
     ),
     "request-log-absurd": Message(
-        "none of the {lines} lines has a length that can be: prompts from 1, answers from 0, up to {limit} tokens",
+        (
+            "none of the {lines} lines has a possible length: prompts from 1, answers from 0, up to "
+            "{limit} tokens"
+        ),
         "check the unit: tokens, not characters, bytes or milliseconds",
     ),
     "request-log-empty": Message(
@@ -220,7 +227,8 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "use JSON lines with usage token counts, a prompt, or messages",
     ),
     "percentiles-order": Message(
-        "{field}: P50 {p50}, P95 {p95} and P99 {p99} do not rise", "give them in rising order, from 1 on"
+        "{field}: P50 {p50}, P95 {p95} and P99 {p99} must not decrease",
+        "enter them in ascending order, starting from 1",
     ),
     "percentiles-unreadable": Message(
         "the lengths in this link cannot be read: {value}",
@@ -240,12 +248,12 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the config contradicts itself: {reason}", "check the config.json against the original"
     ),
     "unknown-architecture": Message(
-        "no reader knows the architecture {architecture}: {reason}",
+        "the architecture {architecture} is not supported yet: {reason}",
         "choose a model of a known family, or give the weights and the KV memory yourself",
     ),
     "architecture-assumed": Message(
-        "no reader knows the architecture {architecture}: its config is that of a plain decoder, and it is planned as "
-        "one",
+        "the architecture {architecture} is not supported yet: its config is that of a plain "
+        "decoder, and it is planned as one",
         "compare the weights with the checkpoint's size, or with what the engine prints as Model loading took",
     ),
     "unknown-quantization": Message(
@@ -276,7 +284,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "choose a tensor parallel size that divides the sizes of the model",
     ),
     "unknown-kv-cache-dtype": Message(
-        "{value} is not a kv_cache_dtype that is known here", "choose auto, fp8, or another one of the list"
+        "{value} is not a known kv_cache_dtype", "choose auto, fp8, or another one of the list"
     ),
     "context-parallel-window": Message(
         "DCP not support sliding window.", "set decode_context_parallel_size to 1 for this model"
@@ -371,7 +379,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "choose engine version {until}, or another model",
     ),
     "runner-not-supported": Message(
-        "embedding models do not support --runner {value}: {architecture} only judges text",
+        "embedding models do not support --runner {value}: {architecture} only scores or classifies text",
         "choose the pooling runner, or leave the choice to the engine",
     ),
     "runs-as-pooling": Message(
@@ -380,7 +388,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "pass {flag} to generate text instead",
     ),
     "keeps-no-cache": Message(
-        "attention in both directions: every prompt is run in one piece, and no KV cache is kept",
+        "bidirectional attention: every prompt runs in one piece, and no KV cache is kept",
         "look at the weights and activations; max_num_batched_tokens limits the prompts of a batch",
     ),
     "accelerator-assumed": Message(
@@ -428,7 +436,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "choose a checkpoint in another format, or a newer card",
     ),
     "quantization-needs-package": Message(
-        "{version} reads {method} weights only with the package {package} installed beside it",
+        "{version} reads {method} weights only with the package {package} installed",
         "add the package to the engine's environment or image, or choose another format",
     ),
     "weight-block-cut": Message(
@@ -485,7 +493,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "choose a draft of the catalogue, or give its config.json",
     ),
     "draft-not-counted": Message(
-        "what speculative method {method} loads beside the model is not counted",
+        "what the speculative method {method} loads in addition to the model is not counted",
         "check the weights against a start-up log, or give them yourself",
     ),
     "draft-head-assumed": Message(
@@ -500,21 +508,22 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "send the output of vLLM, vllm-ascend or vllm-mindspore from its first line on",
     ),
     "log-several-starts": Message(
-        "the log holds {starts} starts; the last one was read", "send one start to look at another"
+        "the log contains {starts} starts; the last one was read",
+        "to see another one, send that start alone",
     ),
     "log-contradiction": Message(
         "the log gives {field} as {first} and as {second}", "check whether two engines wrote into one log"
     ),
     "log-absurd-figure": Message(
-        "line {line} gives {field} as {value} {unit}, which cannot be, and was left out",
+        "line {line} gives {field} as {value} {unit}, which is impossible; it was ignored",
         "check whether another process freed memory meanwhile",
     ),
     "log-line-cut": Message(
         "{lines} lines are too long and were read in part", "send the log with its line breaks"
     ),
     "log-flags-unusable": Message(
-        "line {line} has values that their flags cannot take, so they are left out: {flags}",
-        "correct them and paste the command again; the engine's defaults stand in their place",
+        "line {line} gives flags values that they cannot take; these are ignored: {flags}",
+        "correct them and paste the command again; until then the engine's defaults are used",
     ),
     "log-flags-unused": Message(
         "line {line} has flags that are not used here: {flags}",
@@ -527,8 +536,8 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "lower --max-model-len to what fits, or store the KV cache as fp8, or use more GPUs",
     ),
     "start-context-exceeds-cache": Message(
-        "one request may have {max_model_len} tokens, and the KV cache holds only {kv_tokens}",
-        "lower --max-model-len to what the cache holds, or raise --gpu-memory-utilization",
+        "one request may have {max_model_len} tokens, and the KV cache can store only {kv_tokens}",
+        "lower --max-model-len to what the cache can store, or raise --gpu-memory-utilization",
     ),
     "start-no-kv-memory": Message(
         "weights, activations and buffers use up the whole budget: nothing is left for the KV cache",
@@ -539,11 +548,17 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "raise --gpu-memory-utilization, or use more GPUs or smaller weights",
     ),
     "start-memory-taken": Message(
-        "only {free_gib} of {total_gib} GiB were free at the start, and the engine was told to use {requested_gib} GiB",
-        "stop what else uses the card, or lower --gpu-memory-utilization",
+        (
+            "only {free_gib} of {total_gib} GiB were free at the start, and the engine asks for "
+            "{requested_gib} GiB"
+        ),
+        "stop the other processes on the card, or lower --gpu-memory-utilization",
     ),
     "start-external-weights": Message(
-        "another process holds {external_gib} GiB of weights on the card, more than the budget of {requested_gib} GiB",
+        (
+            "another process keeps {external_gib} GiB of weights on the card, more than the budget of "
+            "{requested_gib} GiB"
+        ),
         "raise --gpu-memory-utilization above what the weights take",
     ),
     "start-profiling-disturbed": Message(
@@ -555,7 +570,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "lower --max-num-seqs to the number of blocks, or raise --gpu-memory-utilization",
     ),
     "start-oom-sampler": Message(
-        "the warm-up of the sampler with {max_num_seqs} sequences found no memory: it lies outside the budget",
+        "the sampler's warm-up with {max_num_seqs} sequences ran out of memory: it lies outside the budget",
         "lower --max-num-seqs, or leave more outside the budget with a lower --gpu-memory-utilization",
     ),
     "start-weights-do-not-fit": Message(
@@ -567,8 +582,8 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "lower it, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 and accept worse answers",
     ),
     "start-batch-below-length": Message(
-        "a step takes {max_num_batched_tokens} tokens, less than one request of {max_model_len}, and prompts may not "
-        "be cut",
+        "a step takes {max_num_batched_tokens} tokens, less than one request of {max_model_len}, and "
+        "prompts cannot be split",
         "raise --max-num-batched-tokens to the context length, or enable chunked prefill",
     ),
     "start-batch-below-sequences": Message(
@@ -580,11 +595,14 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "use a newer engine version, or leave --kv-cache-dtype and --block-size out",
     ),
     "start-hybrid-manager-needed": Message(
-        "the layers of this model keep different kinds of cache, which only the hybrid KV cache manager can hold",
+        (
+            "the layers of this model keep different kinds of cache, which only the hybrid KV cache "
+            "manager can manage"
+        ),
         "leave --disable-hybrid-kv-cache-manager out",
     ),
     "start-block-above-batch": Message(
-        "a block holds {block_size} tokens, more than the {max_num_batched_tokens} of one step",
+        "a block has {block_size} tokens, more than the {max_num_batched_tokens} of one step",
         "raise --max-num-batched-tokens to the block size",
     ),
     "start-workspace-locked": Message(
@@ -608,11 +626,11 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "lower --max-num-batched-tokens, --max-num-seqs or the images per prompt",
     ),
     "start-oom-graphs": Message(
-        "the KV cache was allocated, and graphs and buffers outside the budget then found no memory",
+        "the KV cache was allocated, then graphs and buffers outside the budget ran out of memory",
         "lower --gpu-memory-utilization by what was missing, or start with --enforce-eager",
     ),
     "start-oom-warm-up": Message(
-        "graphs were captured, and the warm-up behind them found no memory",
+        "graphs were captured, then the warm-up ran out of memory",
         "lower --max-num-seqs, or --gpu-memory-utilization",
     ),
     "start-oom-running": Message(
@@ -625,7 +643,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "start-no-kernel-image": Message(
         "this build of the engine, or of one of its kernels, has no code for this kind of GPU",
-        "take an image or a wheel that is built for the card, which newer releases are; memory is not the cause",
+        "use an image or wheel built for this card (newer releases usually are); memory is not the cause",
     ),
     "start-model-gated": Message(
         "the model is gated: its owner gives access on request, and this start had none",
@@ -636,21 +654,21 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "check the spelling, mount the folder into the container, or set HF_TOKEN for a private repository",
     ),
     "start-architecture-unknown": Message(
-        "this engine version does not know the architecture of the model",
+        "this engine version does not support the architecture of the model",
         "use a newer engine version",
     ),
     "start-collectives": Message(
-        "the GPUs could not talk to each other: their communication library failed, and memory is not the cause",
+        "the GPUs could not communicate: their communication library failed, and memory is not the cause",
         "start with NCCL_DEBUG=INFO, in a container with --ipc=host or a larger --shm-size, and try "
         "NCCL_P2P_DISABLE=1",
     ),
     "start-other-error": Message(
-        "the engine stopped at an error that this page does not know; this is the last one before it gave up",
-        "look for its words in the issues of the engine; the plan can say nothing about it",
+        "the engine stopped with an error that is not in our list; this is the last error before it exited",
+        "search the engine's issues for its text; the plan cannot explain it",
     ),
     "start-failed": Message(
-        "the engine stopped, and its own error is not among the lines",
-        "send the lines before this one as well",
+        "the engine stopped, but its own error is not in these lines",
+        "include the lines before this one",
     ),
     # -- pre-run of vllm-mindspore
     "prerun-model-share": Message(
@@ -738,16 +756,14 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "cause-follows-activations": Message("it follows from the activations", "see the activations"),
     "cause-follows-framework": Message("it follows from the framework's part", "see the framework's part"),
     "cause-unknown": Message(
-        "nothing in the log tells why", "send the log from its first line on, at debug level if you can"
+        "the log does not show why", "send the log from its first line on, at debug level if you can"
     ),
     "cause-other-version": Message(
-        "the log is of version {logged}, and the plan of {planned}", "take the log's scenario over"
+        "the log is of version {logged}, and the plan of {planned}", "use the log's scenario"
     ),
-    "cause-other-flags": Message(
-        "the plan has other values than the log: {fields}", "take the log's scenario over"
-    ),
+    "cause-other-flags": Message("the plan and the log differ in: {fields}", "use the log's scenario"),
     "cause-unnamed-card": Message(
-        "the log does not tell which card it ran on: the plan is for {name}",
+        "the log does not say which card it ran on: the plan is for {name}",
         "choose the card in the sidebar, or send a log at debug level",
     ),
     "cause-driver": Message(

@@ -28,8 +28,8 @@ told = verdicts(record.starts)
 if memory is not None and memory.inside is not None:
     st.markdown(
         t(
-            "On {starts} published starts the predicted KV memory is off by {median} in the median and by {p90} at the "
-            "ninth decile; {inside} of the measured figures lie inside their 80 % interval.",
+            "On {starts} published starts the predicted KV memory is off by {median} (median) and "
+            "{p90} (P90); {inside} of the measured figures lie inside their 80 % interval.",
             starts=str(memory.count),
             median=words.percent(memory.median),
             p90=words.percent(memory.p90),
@@ -39,9 +39,10 @@ if memory is not None and memory.inside is not None:
 if unseen is not None and unseen.inside is not None:
     st.markdown(
         t(
-            "But most constants were fitted on these very starts. With a start's own publication left out of the fit, "
-            "the error is {median} in the median and {p90} at the ninth decile, and {inside} lie inside: on the "
-            "{count} starts where other publications can stand in. On the other {alone} nobody can say yet.",
+            "But most constants were fitted on these very starts. With same-source data excluded "
+            "from the fit, the error is {median} (median) and {p90} (P90), and {inside} lie inside, "
+            "on the {count} starts where other publications cover every constant. For the other "
+            "{alone} nobody can say yet.",
             median=words.percent(unseen.median),
             p90=words.percent(unseen.p90),
             inside=words.percent(unseen.inside),
@@ -51,8 +52,9 @@ if unseen is not None and unseen.inside is not None:
     )
 st.caption(
     t(
-        "{healthy} starts that succeeded: {refused} predicted to fail. {failed} failed ones: {named} named rightly. "
-        "Recomputed on {date} by “make accuracy” from what the authors stated, with nothing measured given.",
+        "{refused} of {healthy} successful starts were predicted to fail. The cause was predicted "
+        "for {named} of {failed} failed starts. Recomputed on {date} by “make accuracy” from what "
+        "the authors stated, without any measured figure.",
         healthy=str(told.healthy),
         refused=str(told.refused),
         failed=str(told.failed),
@@ -61,14 +63,14 @@ st.caption(
     )
 )
 
-st.subheader(t("Own publication in the fit → left out"), anchor=False)
+st.subheader(t("All data → same-source data excluded"), anchor=False)
 accuracy_tables.left_out(words.left_out_rows(record.starts, t), t)
 st.caption(
     t(
-        "A constant that was fitted on a log fits that log. So each start is predicted a second time, with constants "
-        "fitted on the other publications alone: expect at least that error on hardware that nobody has published. "
-        "“One source only”: no other publication informs one of its constants, so that nobody can say. Weights and "
-        "bytes per token are not fitted."
+        "A constant that was fitted on a log fits that log. So each start is predicted a second "
+        "time, with constants fitted on the other publications alone: expect at least that error on "
+        "hardware that nobody has published. “Single source”: one of its constants rests on no other "
+        "publication, so its error elsewhere is unknown. Weights and bytes per token are not fitted."
     )
 )
 
@@ -86,14 +88,14 @@ apart = st.toggle(
     key="accuracy.apart",
 )
 without = st.toggle(
-    t("Each start without its own publication"),
+    t("Each start with same-source data excluded"),
     disabled=check not in FITTED,
     key="accuracy.without",
 )
 published = elsewhere(record.starts) if apart else record.starts
 starts = words.shown_starts(published, check, left_out=without)
 if without and (alone := of_one_source(published, check)) and check in FITTED:
-    st.caption(t("{count} starts of one source only are left away.", count=str(alone)))
+    st.caption(t("{count} single-source starts are excluded.", count=str(alone)))
 figure.chart(
     words.scatter(starts, check, t),
     "accuracy_scatter",
@@ -104,8 +106,9 @@ st.subheader(t("Other tools on the same starts"), anchor=False)
 accuracy_tables.errors(words.peer_rows(starts, record.peers, check, t), t("Tool"), t)
 st.caption(
     t(
-        "Each tool on the starts that it answered. The others were given the true size of the checkpoint. Tools with "
-        "constants do well where the constants were measured: leave the largest campaign out to see the others."
+        "Each tool on the starts that it answered. The others were given the true size of the "
+        "checkpoint. Tools with constants do well where the constants were measured: exclude the "
+        "largest campaign to see the others."
     )
 )
 accuracy_tables.addresses(record)

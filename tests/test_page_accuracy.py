@@ -46,7 +46,7 @@ def test_every_start_has_a_source_or_a_citation() -> None:
 
 @pytest.mark.parametrize(
     ("locale", "words", "source"),
-    [("en-US", "left out of the fit", "One source only"), ("zh-CN", "拟合时去掉", "仅一个出处")],
+    [("en-US", "left out of the fit", "Single source"), ("zh-CN", "拟合时去掉", "仅一个出处")],
 )
 def test_the_fit_is_said_beside_what_it_does_not_know(locale: str, words: str, source: str) -> None:
     app = open_accuracy(locale)

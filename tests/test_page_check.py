@@ -153,7 +153,7 @@ def test_a_fix_shows_its_command_and_can_be_undone() -> None:
     checked(app.button(key="sample.failed").click().run())
     checked(app.button(key="check.change").click().run())
     assert any("--max-model-len 37424" in code.value for code in app.code)
-    assert [toast.value for toast in app.toast] == ["Taken over: every page now plans this start."]
+    assert [toast.value for toast in app.toast] == ["Done: every page now plans this start."]
     checked(app.run())
     assert not app.toast
     checked(app.button(key="undo_button").click().run())

@@ -226,7 +226,7 @@ class TestLink:
     def test_what_was_not_usable_is_named_and_the_rest_is_planned(self) -> None:
         app = open_app(WORKED | {"tensor_parallel_size": "6", "max_num_seqs": "lots"})
         text = seen(app)
-        assert "Part of this link was not usable" in text
+        assert "Part of this link could not be used" in text
         assert "max_num_seqs: lots → the default" in text
         assert "tensor_parallel_size: 6" not in text
         assert app.segmented_control(key="tensor_parallel_size").value == 6

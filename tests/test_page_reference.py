@@ -91,7 +91,7 @@ class TestGoingLive:
 
     def test_the_target_sizes_the_load_test(self) -> None:
         app = open_reference("going-live")
-        next(one for one in app.number_input if one.label == "Requests at once, target").set_value(100)
+        next(one for one in app.number_input if one.label == "Target requests at once").set_value(100)
         checked(app.run())
         assert any("--max-concurrency 150" in code.value for code in app.code)
         assert "The target fits at once** · fails" in seen(app)
@@ -118,7 +118,7 @@ class TestCatalogue:
         checked(app.run())
         assert len(app.dataframe) == 1
         assert "Qwen/Qwen3-32B" in app.dataframe[0].value["Model"].tolist()
-        assert seen(app).count("Nothing here has these words.") == 2
+        assert seen(app).count("No results.") == 2
 
 
 class TestGlossary:

@@ -114,7 +114,7 @@ def test_the_lengths_stay_on_other_pages_and_mark_the_curve() -> None:
 def test_the_tried_limit_moves_the_histogram_and_the_table() -> None:
     app = press(open_workload(**WORKED), TABLE)
     out = [trace["name"] for trace in figures(app)[0]["data"]]
-    assert out == ["needed", "left out", "taken"]
+    assert out == ["needed", "ignored", "taken"]
     app = checked(app.number_input(key="workload.limit").set_value(1000).run())
     assert "tried 1,000" in json.dumps(figures(app)[0]["layout"]["annotations"])
     assert "1,000 <span" in html(app)
@@ -226,4 +226,4 @@ def test_turns_and_prefix_follow_their_fields() -> None:
     app = checked(app.number_input(key="workload.given.reply").set_value(1000).run())
     assert "Not even the first turn" in seen(app)
     app = checked(app.number_input(key="workload.given.prefix").set_value(0).run())
-    assert metrics(app)["Kept once"] == "0"
+    assert metrics(app)["Stored once"] == "0"

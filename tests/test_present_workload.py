@@ -147,7 +147,7 @@ class TestHistogram:
 
     def test_what_a_limit_leaves_out_is_hatched(self) -> None:
         chart = length_histogram(SERVICE, 1600, marked_limits(1600, 1792, 8192, EN), EN)
-        out = next(trace for trace in chart["data"] if trace["name"] == "left out")
+        out = next(trace for trace in chart["data"] if trace["name"] == "ignored")
         assert min(x for x in out["x"] if x is not None) == 1600
         assert out["fillpattern"]["shape"] == "/"
 

@@ -49,7 +49,7 @@ def checklist(plan: Plan, load: Load, limits: Thresholds, t: Words) -> tuple[Ite
         ),
         Item(
             tick=Tick.OPEN,
-            title=t("Start-up log held against the plan"),
+            title=t("Start-up log compared with the plan"),
             detail=t("Paste the first start's log on the Check page: every part is compared."),
         ),
         Item(
@@ -93,7 +93,7 @@ def _starts(plan: Plan, t: Words) -> Item:
         Tick.OPEN: t(
             "Tight: what is to spare lies within the estimate's error. Start it once and compare the log."
         ),
-        Tick.FAILS: t("The engine would stop at start. The Plan page names changes that mend it."),
+        Tick.FAILS: t("The engine would stop at start. The Plan page lists changes that fix it."),
     }[tick]
     return Item(tick=tick, title=t("The engine starts"), detail=detail)
 
@@ -118,8 +118,9 @@ def _memory(plan: Plan, t: Words) -> Item:
         tick=Tick.ANSWERED if share <= COMFORTABLE_SHARE else Tick.OPEN if share <= 1 else Tick.FAILS,
         title=title,
         detail=t(
-            "{taken} of {total} per GPU at the peak ({share} %). The pool takes its memory at start and keeps it, so "
-            "an alarm on GPU memory above 90 % would never be silent: watch the KV cache instead.",
+            "{taken} of {total} per GPU at the peak ({share} %). The pool takes its memory at start "
+            "and keeps it, so an alert on GPU memory above 90 % would always fire: watch the KV "
+            "cache instead.",
             taken=gib_text(taken),
             total=gib_text(memory.total.value),
             share=f"{share * 100:.0f}",

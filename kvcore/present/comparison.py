@@ -49,8 +49,8 @@ FIGURE_LABELS: Final[Mapping[str, str]] = {
     "num_gpu_blocks": msg("Blocks"),
     "block_size": msg("Block size"),
     "mamba_padding_percent": msg("Padding of state pages"),
-    "auto_fit_from": msg("Length before it was fitted"),
-    "auto_fit_len": msg("Length after it was fitted"),
+    "auto_fit_from": msg("Requested length"),
+    "auto_fit_len": msg("Length after automatic fitting"),
     "utilization": msg("GPU memory utilization"),
     "batched_tokens": msg("Tokens of one step"),
     "context_parallel": msg("Context parallel size"),
@@ -146,7 +146,7 @@ def advice(comparison: Comparison, t: Words) -> str:
         )
     largest = comparison.largest
     if largest is None:
-        return t("Every measured part is as predicted: the plan holds for this machine.")
+        return t("Every measured part is as predicted: the plan is right for this machine.")
     return t(
         "{part} is {difference} GiB off the prediction. Next: {step}. Or plan with these measurements.",
         part=t(PART_LABELS[largest.part]),

@@ -1,4 +1,4 @@
-"""What the source documents get wrong, with the figures of this planner beside theirs."""
+"""What the source documents get wrong, with the figures of this planner next to theirs."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ RULE_OF_THUMB: Final[Mapping[str, Any]] = {
     "measured.cuda_graph_gib": 0,
 }
 """Document 001 with its assumptions as the person's own figures, as a link. By yorickbao, CC BY 4.0."""
+DOCUMENTS: Final[Mapping[str, str]] = {
+    "000": msg("Parameter tuning for vllm-mindspore on Ascend"),
+    "001": msg("Qwen3-32B on 8 × RTX 4090, by yorickbao"),
+    "002": msg("vLLM's parameters, one by one"),
+    "004": msg("Llama-2-70B on 4 × A100, an out-of-memory post-mortem"),
+}
+"""The source documents by number: what each one is."""
 BATCH: Final = 8
 PROMPT_TOKENS: Final = 1500
 LATENT_POOL_GIB: Final = 8
@@ -77,8 +84,8 @@ CORRECTIONS: Final = (
         document="004",
         claim=msg("vLLM reserves max_length for every request in advance"),
         truth=msg(
-            "It reserves one pool at start, whatever max_model_len, and hands out blocks of {block} tokens as "
-            "requests grow. A prompt of 1,500 tokens takes {blocks} blocks."
+            "It reserves one pool at start, whatever max_model_len, and allocates blocks of {block} "
+            "tokens as requests grow. A prompt of 1,500 tokens takes {blocks} blocks."
         ),
     ),
     Correction(
@@ -86,8 +93,8 @@ CORRECTIONS: Final = (
         document="004",
         claim=msg("block_size 64: the last block is used to 60 %, 40 % are wasted"),
         truth=msg(
-            "1,000 tokens take 16 blocks of 64; the last holds 40, 62.5 %. Empty are 24 of 1,024 slots: 2.3 % "
-            "of the request."
+            "1,000 tokens take 16 blocks of 64; the last one stores 40, 62.5 %. 24 of 1,024 slots "
+            "are empty: 2.3 % of the request."
         ),
     ),
     Correction(
@@ -137,7 +144,7 @@ CORRECTIONS: Final = (
     Correction(
         name="gpu_alarm",
         document="004",
-        claim=msg("Alarm when GPU memory is above 90 %"),
+        claim=msg("Alert when GPU memory is above 90 %"),
         truth=msg("The engine takes its share at start and keeps it, so this is always on. Watch {metric}."),
     ),
     Correction(
@@ -151,16 +158,16 @@ CORRECTIONS: Final = (
         document="004",
         claim=msg("Metric kv_cache_hit; below 90 % the cache is too small"),
         truth=msg(
-            "There is none of that name. {hits} over {queries} is the share of prompt tokens found in the "
-            "prefix cache: it says how much prompts have in common, not whether the cache is large enough. "
-            "That say {usage} and {preemptions}."
+            "There is none of that name. {hits} over {queries} is the share of prompt tokens found "
+            "in the prefix cache: it says how much prompts have in common, not whether the cache is "
+            "large enough. Use {usage} and {preemptions} instead."
         ),
     ),
     Correction(
         name="log_line",
         document="004",
         claim=msg("The log prints “KV cache size: … bytes, allocated: …”"),
-        truth=msg("No version that was read prints that. Look for: {lines}"),
+        truth=msg("No version we read prints that. Look for: {lines}"),
     ),
     Correction(
         name="p99",
@@ -174,7 +181,7 @@ CORRECTIONS: Final = (
         name="former",
         document="002",
         claim=msg("Block manager V2, speculative-mode, SqueezeLLM"),
-        truth=msg("Gone or renamed; the list above says since when."),
+        truth=msg("Removed or renamed; the list above says in which release."),
     ),
     Correction(
         name="batched_tokens",

@@ -20,8 +20,7 @@ GLOSSARY: Final = (
     Term(
         name=msg("Activations"),
         meaning=msg(
-            "What a step computes with and lets go of. The engine measures the peak at start and keeps that "
-            "much free."
+            "Temporary buffers of one step. The engine measures the peak at start and keeps that much free."
         ),
     ),
     Term(
@@ -31,8 +30,8 @@ GLOSSARY: Final = (
     Term(
         name=msg("Block"),
         meaning=msg(
-            "The unit in which the KV cache is handed out: 16 tokens unless the attention backend wants "
-            "another size."
+            "The unit in which the KV cache is allocated: 16 tokens unless the attention backend "
+            "wants another size."
         ),
     ),
     Term(
@@ -41,7 +40,9 @@ GLOSSARY: Final = (
     ),
     Term(
         name=msg("Chunked prefill"),
-        meaning=msg("Long prompts computed in pieces, beside the answers of other requests."),
+        meaning=msg(
+            "Long prompts are computed in chunks, in the same steps as the decoding of other requests."
+        ),
     ),
     Term(
         name=msg("Context length"),
@@ -64,7 +65,7 @@ GLOSSARY: Final = (
     ),
     Term(
         name=msg("Expert parallel (EP)"),
-        meaning=msg("Whole experts dealt out over the GPUs instead of a slice of every one."),
+        meaning=msg("Whole experts distributed over the GPUs instead of a slice of every one."),
     ),
     Term(
         name=msg("Grouped-query attention (GQA)"),
@@ -96,8 +97,8 @@ GLOSSARY: Final = (
     Term(
         name=msg("Out of memory (OOM)"),
         meaning=msg(
-            "Memory asked for that is not there. At start: too large a model or context. Later: activations "
-            "larger than measured."
+            "More memory is requested than is available. At start: too large a model or context. "
+            "Later: activations larger than measured."
         ),
     ),
     Term(
@@ -129,7 +130,7 @@ GLOSSARY: Final = (
     ),
     Term(
         name=msg("Rank"),
-        meaning=msg("One GPU or NPU of a replica. A plan shows the worst one."),
+        meaning=msg("One GPU or NPU of a replica. A plan shows the one with the least memory to spare."),
     ),
     Term(
         name=msg("Replica"),

@@ -106,7 +106,7 @@ def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) ->
     left, right = _span(edges, tokens, wide)
     data = [
         _area(needed, left, tried, NEEDED_COLOR, "needed", t),
-        _area(needed, tried, right, CAPACITY, "left out", t),
+        _area(needed, tried, right, CAPACITY, "ignored", t),
         _line(taken, t),
     ]
     shapes = [

@@ -19,8 +19,9 @@ PARAMETERS: Final = (
         knob=Knob.LENGTHS,
         meaning=msg("The most tokens of one request, prompt and answer together."),
         memory=msg(
-            "Reserves nothing by itself. The pool has the same size; what changes is how many requests of the "
-            "full length it holds, and whether one fits at all: the engine stops at start when it does not."
+            "Reserves nothing by itself. The pool has the same size; what changes is how many "
+            "requests of the full length fit in it, and whether one fits at all: the engine stops at "
+            "start when it does not."
         ),
         mistake=msg(
             "Set far above what requests need, “to be safe”. Then one long request may push others out, and "
@@ -44,8 +45,8 @@ PARAMETERS: Final = (
             "Read as the share for the KV cache, or set to 0.98 on a card that other processes use too."
         ),
         advice=msg(
-            "0.90 to 0.95 on a card of its own. Lower it by what other processes hold. When memory is short, "
-            "shorten the context first."
+            "0.90 to 0.95 on a card of its own. Lower it by what other processes use. When memory is "
+            "short, shorten the context first."
         ),
     ),
     Parameter(
@@ -71,8 +72,8 @@ PARAMETERS: Final = (
         knob=Knob.PIPELINES,
         meaning=msg("Machines, or groups of GPUs, that each hold a part of the layers."),
         memory=msg(
-            "Every stage holds its layers' weights and their share of the cache; the worst stage decides how "
-            "many blocks there are."
+            "Every stage stores its layers' weights and their share of the cache; the stage with the "
+            "least memory to spare decides how many blocks there are."
         ),
         mistake=msg("Used inside one machine where tensor parallelism would be faster."),
         advice=msg(
@@ -94,8 +95,8 @@ PARAMETERS: Final = (
         ),
         mistake=msg("Named for a checkpoint of another format, or expected to shrink the KV cache."),
         advice=msg(
-            "fp8 at load on cards that have it; AWQ or GPTQ checkpoints run through their Marlin kernels "
-            "without a flag. SqueezeLLM, which the guide names, is gone from the engine."
+            "fp8 at load on cards that have it; AWQ or GPTQ checkpoints run through their Marlin "
+            "kernels without a flag. SqueezeLLM, which the guide names, was removed from the engine."
         ),
     ),
     Parameter(
@@ -132,7 +133,8 @@ PARAMETERS: Final = (
         ),
         mistake=msg("Taken for a memory limit. It is a limit of the scheduler."),
         advice=msg(
-            "What the pool holds of your real lengths, or a little more. The default suits large cards."
+            "As many requests of your real lengths as fit in the pool, or a few more. The default "
+            "suits large cards."
         ),
     ),
     Parameter(
@@ -146,8 +148,8 @@ PARAMETERS: Final = (
         ),
         mistake=msg(
             "256 to 512 for short response times, as the guide says: the engine refuses less than "
-            "max_num_seqs. Or max_num_seqs × max_model_len, as the Ascend guide says: chunked prefill needs no "
-            "such thing."
+            "max_num_seqs. Or max_num_seqs × max_model_len, as the Ascend guide says: chunked "
+            "prefill does not need that."
         ),
         advice=msg("2,048 to 8,192 for even times between tokens, 8,192 to 16,384 for throughput."),
     ),
@@ -161,7 +163,7 @@ PARAMETERS: Final = (
             "Only the last block of a request is partly empty: half a block on average, whatever the length."
         ),
         mistake=msg(
-            "Blamed for fragmentation. A last block of 64 that holds 40 wastes 24 of 1,024 slots, 2.3 %."
+            "Blamed for fragmentation. A last block of 64 with 40 tokens wastes 24 of 1,024 slots, 2.3 %."
         ),
         advice=msg("Leave it to the engine: attention backends and hybrid models choose their own."),
     ),
@@ -239,8 +241,8 @@ PARAMETERS: Final = (
         documents="002 · 004",
         meaning=msg("A field of the request: the most tokens of its answer."),
         memory=msg(
-            "None in advance: blocks are handed out as the answer grows, so a request that stops early never "
-            "took the rest."
+            "None in advance: blocks are allocated as the answer grows, so a request that stops "
+            "early never uses the rest."
         ),
         mistake=msg(
             "Blamed for memory that only max_model_len decides, or set so high that prompt + max_tokens "
@@ -264,7 +266,7 @@ PARAMETERS: Final = (
     Parameter(
         flag="--speculative-mode",
         documents="002",
-        meaning=msg("The guide's name for --speculative-model [ngram]; no version that was read has it."),
+        meaning=msg("The guide's name for --speculative-model [ngram]; no version we read has it."),
         memory=msg("See --speculative-config."),
         mistake=msg("Copied from an old guide: the engine stops with an unknown argument."),
         advice=msg(
@@ -298,7 +300,7 @@ PARAMETERS: Final = (
     Parameter(
         flag="python -m vllm.entrypoints.openai.api_server",
         documents="004",
-        meaning=msg("The older way to start the server; --port is the port it listens at."),
+        meaning=msg("The older way to start the server; --port is the port it listens on."),
         memory=msg("None."),
         mistake=msg("--model and a model as the first word mixed."),
         advice=msg("vllm serve MODEL with the same flags. The Plan page writes the whole command."),

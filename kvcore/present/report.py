@@ -70,7 +70,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         _overrides(plan, t),
         _titled(t("Start command:"), _code((launch_command(plan),))),
         _titled(t("Lines to expect in the log:"), _code(expected_log_lines(plan))),
-        _titled(t("To know"), _notices(plan, t)),
+        _titled(t("Note"), _notices(plan, t)),
         _titled(t("All numbers"), _numbers(plan, t)),
         _titled(t("The same plan as a link:"), _code((link,))),
         "" if carries_configs(plan.scenario) else f"<p>{escape(t(NOT_CARRIED))}</p>",
@@ -118,7 +118,7 @@ def _notices(plan: Plan, t: Words) -> str:
 
 
 def _numbers(plan: Plan, t: Words) -> str:
-    head = (t("Number"), t("Value"), t("Formula, with today's numbers"), t("Known how, 80 % interval"))
+    head = (t("Number"), t("Value"), t("Formula, with today's numbers"), t("Basis, 80 % interval"))
     rows = (
         (row.label, row.value, f"{row.formula} = {row.substituted}" if row.formula else "",
          ", ".join(filter(None, (row.grade, row.interval))))

@@ -27,7 +27,7 @@ _VERDICTS = {
 REASONS = {
     Unusable.NOT_A_RECORD: msg("not a record"),
     Unusable.NO_LENGTH: msg("no prompt length"),
-    Unusable.ABSURD_LENGTH: msg("a length that cannot be"),
+    Unusable.ABSURD_LENGTH: msg("an impossible length"),
 }
 
 
@@ -100,24 +100,25 @@ def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> 
         )
         return Sentence(outcome=Outcome.FAILS, text=text)
     if now.limit_tokens == recommended.limit_tokens:
-        text = t("99 % of the requests need {need} tokens: your {now} is right, and holds {held_now} of that length at "
-                 "once", **words)  # fmt: skip
+        text = t("99 % of the requests need {need} tokens: your {now} is right, and fits {held_now} "
+                 "of that length at once", **words)  # fmt: skip
         return Sentence(outcome=Outcome.FITS, text=text)
     if not now.starts:
-        text = t("99 % of the requests need {need} tokens: with max_model_len {limit} this deployment starts and holds "
-                 "{held} of that length at once; with your {now} it does not start", **words)  # fmt: skip
+        text = t("99 % of the requests need {need} tokens: with max_model_len {limit} this "
+                 "deployment starts and fits {held} of that length at once; with your {now} it does "
+                 "not start", **words)  # fmt: skip
         return Sentence(outcome=Outcome.CAUTION, text=text)
     if now.share_left_out > ENOUGH_SHARE:
-        text = t("99 % of the requests need {need} tokens: your {now} leaves {left_out} of them out; max_model_len "
-                 "{limit} holds {held} of its length at once", **words)  # fmt: skip
+        text = t("99 % of the requests need {need} tokens: {left_out} of them exceed your {now}; "
+                 "max_model_len {limit} fits {held} of its length at once", **words)  # fmt: skip
         return Sentence(outcome=Outcome.CAUTION, text=text)
     if now.limit_tokens < recommended.limit_tokens:
-        text = t("99 % of the requests need {need} tokens: your {now} is enough, and holds {held_now} of that length "
-                 "at once", **words)  # fmt: skip
+        text = t("99 % of the requests need {need} tokens: your {now} is enough, and fits {held_now} "
+                 "of that length at once", **words)  # fmt: skip
         return Sentence(outcome=Outcome.FITS, text=text)
     text = t(
-        "99 % of the requests need {need} tokens: at max_model_len {limit} this deployment holds {held} of that length "
-        "at once; your {now} holds {held_now}",
+        "99 % of the requests need {need} tokens: at max_model_len {limit} this deployment fits "
+        "{held} of that length at once; your {now} fits {held_now}",
         **words,
     )
     return Sentence(outcome=Outcome.FITS, text=text)
@@ -131,15 +132,16 @@ def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
     typical = concurrency_text(here.mean_requests)
     if recommended.limit_tokens == now.limit_tokens:
         return t(
-            "Of requests as they are, {count} fit at once: most are shorter than the limit.", count=typical
+            "With your real lengths, about {count} fit at once: most are shorter than the limit.",
+            count=typical,
         )
     if there is not None and math.isclose(here.mean_requests, there.mean_requests, rel_tol=0.02):
         return t(
-            "Of requests as they are, {count} fit at once under either limit: a request takes blocks for its own "
-            "tokens, not for max_model_len.",
+            "With your real lengths, about {count} fit at once under either limit: a request takes "
+            "blocks for its own tokens, not for max_model_len.",
             count=typical,
         )
-    return t("Of requests as they are, {count} fit at once under that limit.", count=typical)
+    return t("With your real lengths, about {count} fit at once under that limit.", count=typical)
 
 
 def left_out_note(choice: LimitChoice, t: Words) -> str:
@@ -150,14 +152,16 @@ def left_out_note(choice: LimitChoice, t: Words) -> str:
     version = f"{choice.plan.resolved.engine.value} {choice.plan.resolved.engine_version}"
     if refuses is None:
         return t(
-            "Left out: refused with an error up to vLLM 0.28, its answer stopped at the limit from 0.32 on."
+            "Over the limit: refused with an error up to vLLM 0.28, its answer stopped at the limit "
+            "from 0.32 on."
         )
     if refuses:
         return t(
-            "Left out: {version} refuses a request whose prompt + max_tokens exceeds the limit.",
+            "Over the limit: {version} refuses a request whose prompt + max_tokens exceeds the limit.",
             version=version,
         )
-    return t("Left out: {version} stops the answer at the limit; only a prompt that is too long is refused.",
+    return t(("Over the limit: {version} stops the answer at the limit; only a prompt that is too "
+             "long is refused."),
              version=version)  # fmt: skip
 
 

@@ -81,6 +81,6 @@ def _max_tokens(mix: Mix, t: Words) -> str:
             shorter=count(shorter),
         )
     return t(
-        "It takes no memory in advance: blocks are handed out as the answer grows. Here it asks for little more than "
-        "answers take."
+        "It takes no memory in advance: blocks are allocated as the answer grows. Here it asks for "
+        "little more than answers take."
     )

@@ -113,7 +113,10 @@ def prefix_sentence(found: PrefixSharing, t: Words) -> str:
             "Nothing is shared: the prefix is shorter than one block, or this model keeps no block that could be."
         )
     return t(
-        "{blocks} blocks are kept once instead of in every request: {before} requests at once become {after}.",
+        (
+            "{blocks} blocks are stored once instead of in every request: {before} requests at once "
+            "become {after}."
+        ),
         blocks=count(found.shared_blocks),
         before=concurrency_text(found.requests_without),
         after=concurrency_text(found.requests_with),

@@ -19,7 +19,7 @@ def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
         first,
         t("Starts"),
         t("Median error"),
-        t("90 % are within"),
+        t("P90 error"),
         t("Bias"),
         t("Within 5 %"),
         t("Inside the interval"),
@@ -35,11 +35,11 @@ def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
     head = (
         t("Quantity"),
         t("Median error"),
-        t("90 % are within"),
-        t("left out, in GiB"),
+        t("P90 error"),
+        t("excluded, in GiB"),
         t("Inside the interval"),
         t("Starts"),
-        t("One source only"),
+        t("Single source"),
     )
     _table(
         head,
@@ -71,7 +71,7 @@ def addresses(record: Accuracy) -> None:
 def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
     """Every start of a check: measured, predicted, error, its part in the fit, and where it was published."""
     shown = [start for start in starts if check in start.points]
-    fit = {"left_out": t("Without its publication"), "fit": t("In the fit")} if check in FITTED else {}
+    fit = {"left_out": t("Same-source data excluded"), "fit": t("In the fit")} if check in FITTED else {}
     columns = {
         "start": t("Start"),
         "measured": t("Measured"),

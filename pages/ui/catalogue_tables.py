@@ -89,7 +89,7 @@ def _table(title: str, rows: Sequence[Any], columns: Mapping[str, str], query: s
     ]
     st.subheader(f"{title} · {len(found)}", anchor=False)
     if not found:
-        st.caption(t("Nothing here has these words."))
+        st.caption(t("No results."))
         return
     table = pd.DataFrame(found, columns=list(columns)).rename(columns=dict(columns))
     height = ROWS_SHOWN if len(found) > 10 else "auto"

@@ -61,7 +61,7 @@ def ask(t: Words) -> None:
             on_change=_take_upload,
         )
     with right:
-        st.caption(t("No log at hand?"))
+        st.caption(t("No log yet?"))
         with st.container(horizontal=True, gap="small"):
             st.button(
                 t("A start on two H100"), on_click=_take_sample, args=("start.log",), key="sample.start"

@@ -27,7 +27,7 @@ PHASES = {
     "profiling": msg("in the profile run"),
     "kv-cache": msg("when the KV cache was sized"),
     "graph-capture": msg("after the KV cache was allocated, while graphs were captured"),
-    "warm-up": msg("in the warm-up behind the graphs"),
+    "warm-up": msg("in the warm-up after graph capture"),
     "run-time": msg("after the start, while requests ran"),
     "unknown": msg("at a point that the log does not show"),
 }
@@ -72,9 +72,9 @@ def _other_fixes(failed: Failure, planned: Plan, t: Words) -> None:
     if not found:
         return
     if planned.scenario.measured != Measured():
-        head = t("With what this log measured, single changes that mend it:")
+        head = t("With this log's measurements, any one of these fixes it:")
     else:
-        head = t("The plan does not fit either. Single changes that mend it:")
+        head = t("The plan does not fit either. Any one of these fixes it:")
     with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
         st.caption(head, width="content")
         for fix in found:
@@ -105,7 +105,7 @@ def recognized(found: Recognized, planned: Plan, t: Words) -> None:
         st.caption(t("The sidebar shows this scenario."))
     else:
         st.button(
-            t("Take this scenario over"),
+            t("Use this scenario"),
             key="check.take",
             icon=":material/input:",
             on_click=check_taken.take,
@@ -173,7 +173,7 @@ def use_measurements(log: StartupLog, found: Recognized, planned: Plan, t: Words
         on_click=check_taken.take,
         args=(target,),
         help=t(
-            "Parts that the log prints replace the predicted ones on every page, and travel in the link as numbers. "
-            "What it does not print is fitted, so that the KV memory of the log comes out."
+            "Parts that the log prints replace the predicted ones on every page, and travel in the "
+            "link as numbers. What it does not print is fitted to reproduce the log's KV memory."
         ),
     )

@@ -38,10 +38,10 @@ def told(t: Words) -> None:
     if st.session_state.get(TAKEN) != state.scenario():
         return
     if st.session_state.pop(TOAST, False):
-        st.toast(t("Taken over: every page now plans this start."))
+        st.toast(t("Done: every page now plans this start."))
     planned = state.planned()
     with st.container(border=True, key="check.taken"):
-        st.markdown(f":material/check: **{t('Taken over: every page now plans this start.')}**")
+        st.markdown(f":material/check: **{t('Done: every page now plans this start.')}**")
         if isinstance(planned, Plan):
             st.code(artefacts.artefact(artefacts.Artefact.COMMAND, planned), language="bash")
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):

@@ -59,7 +59,7 @@ def told(t: Words) -> None:
         lines.insert(
             0,
             t(
-                "The command names the model {model}, which is not known here: the model stays.",
+                "The command names the model {model}, which is not known here: the model is unchanged.",
                 model=said.unknown_model,
             ),
         )

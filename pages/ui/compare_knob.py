@@ -20,15 +20,17 @@ def show(t: Words) -> None:
     if knob is Knob.SPLIT:
         st.caption(
             t(
-                "The same GPUs cut in different ways: tensor parallel (TP) ranks share every layer, data parallel (DP) "
-                "replicas each have a cache of their own, decode context parallel (DCP) ranks of an MLA model share "
-                "each request's tokens. EP shares the experts out over all ranks."
+                "The same GPUs split in different ways: tensor parallel (TP) ranks share every "
+                "layer, data parallel (DP) replicas each have a cache of their own, decode context "
+                "parallel (DCP) ranks of an MLA model share each request's tokens. EP distributes "
+                "the experts over all ranks."
             )
         )
     if knob is Knob.DATA_PARALLEL:
         st.caption(
             t(
-                "Replicas do not share a cache: each holds the same, and all of them together hold more requests."
+                "Replicas do not share a cache: each has the same capacity, and together they serve "
+                "more requests."
             )
         )
     found = variants(state.scenario(), knob, cards)
@@ -61,7 +63,7 @@ def _knob(t: Words) -> Knob:
 def _cards(t: Words) -> tuple[Accelerator, ...]:
     known = {card.id: card for card in catalogue.load_accelerators()}
     chosen = st.multiselect(
-        t("Accelerators beside the present one"),
+        t("Accelerators to compare with the current one"),
         list(known),
         format_func=lambda name: known[name].name,
         max_selections=MOST_CARDS,

@@ -33,8 +33,8 @@ def show(t: Words) -> None:
     if not held:
         st.caption(
             t(
-                "Set the sidebar, pin it, change the sidebar, and both stand beside each other here. The link keeps "
-                "the pins."
+                "Set up a scenario in the sidebar and pin it, then change the sidebar: both appear "
+                "here side by side. The link keeps the pins."
             )
         )
         return
@@ -42,7 +42,7 @@ def show(t: Words) -> None:
     shown = pinned(scenarios if is_pinned else (*scenarios, now), now)
     named = [(_name(index, variant, len(scenarios), t), variant) for index, variant in enumerate(shown)]
     short = [t("Pin {number}", number=str(index + 1)) for index in range(len(scenarios))]
-    compare_table.show(named, "pins", t, (*short, *((t("as it stands"),) if not is_pinned else ())))
+    compare_table.show(named, "pins", t, (*short, *((t("current"),) if not is_pinned else ())))
     with st.container(horizontal=True, key="pin_buttons", gap="small"):
         for index, scenario in enumerate(scenarios):
             number = str(index + 1)
@@ -67,15 +67,15 @@ def _messages(kept: tuple[Pin, ...], now: Scenario, t: Words, *, is_full: bool, 
         for repair in pin.repairs:
             with st.container(border=True, key=f"pin_repair.{number}.{repair.field}", gap="xsmall"):
                 st.markdown(
-                    f":material/link_off: **{t('Part of pin {number} was not usable', number=str(number))}**"
+                    f":material/link_off: **{t('Part of pin {number} could not be used', number=str(number))}**"
                 )
-                used = repair.used or (t("the default") if pin.scenario is not None else t("left out"))
+                used = repair.used or (t("the default") if pin.scenario is not None else t("ignored"))
                 st.text(
                     t("{field}: {given} → {used}", field=repair.field, given=repair.given, used=used)
                     + f"\n{t.error(repair.error)}\n{t.next_step(repair.error)}"
                 )
     if is_full and not is_pinned:
-        st.caption(t("Four are the most: remove one first."))
+        st.caption(t("At most four pins: remove one first."))
     elif not pins.fits_in_link(now):
         st.caption(t("This scenario has a config.json that is too long for a link, so it cannot be pinned."))
 

@@ -36,7 +36,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     head = [
         t("Deployment"),
         t("Verdict"),
-        t("Requests the KV cache holds, per replica"),
+        t("Requests that fit in the KV cache, per replica"),
         t("KV cache tokens"),
         t("GPUs per replica"),
         t("Replicas"),
@@ -48,7 +48,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     most, densest = best_of([variant for _, variant in named])
     rows = ""
     for name, variant in named:
-        marks = [t("as it stands")] if variant.is_now else []
+        marks = [t("current")] if variant.is_now else []
         marks += [t("most requests")] if variant is most else []
         marks += [t("most per GPU")] if variant is densest else []
         reason = refusal_text(variant.error, t)

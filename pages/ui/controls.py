@@ -86,7 +86,8 @@ def _tensor_parallel(t: Words) -> None:
         sorted({*sizes, now}),
         now,
         t(
-            "`--tensor-parallel-size`: GPUs that share every layer. Only sizes that the engine takes for this model."
+            "`--tensor-parallel-size`: GPUs that share every layer. Only sizes that the engine "
+            "accepts for this model."
         ),
     )
 
@@ -132,7 +133,8 @@ def _more(plan: Plan | None, t: Words) -> None:
         tuple(Runner),
         scenario.runner,
         t(
-            "`--runner`: generate answers with text, pooling with embeddings or classes. auto asks the repository."
+            "`--runner`: generate answers with text, pooling with embeddings or classes. auto "
+            "decides by the files of the repository."
         ),
     )
     _choice("dtype", t("Model dtype"), DTYPES, scenario.dtype, "`--dtype`")
@@ -148,10 +150,10 @@ def _more(plan: Plan | None, t: Words) -> None:
     _whole("pipeline_parallel_size", t("Pipeline parallel size"), parallel.pipeline_parallel_size, 1, 256)
     _whole("data_parallel_size", t("Data parallel size"), parallel.data_parallel_size, 1, 65536)
     _switch("enable_expert_parallel", t("Expert parallelism"), parallel.enable_expert_parallel)
-    _optional("max_num_seqs", t("Sequences at once, at most"), scenario.max_num_seqs, 1 << 20, resolved, t)
+    _optional("max_num_seqs", t("Max sequences at once"), scenario.max_num_seqs, 1 << 20, resolved, t)
     _optional(
         "max_num_batched_tokens",
-        t("Batched tokens, at most"),
+        t("Max batched tokens"),
         scenario.max_num_batched_tokens,
         1 << 30,
         resolved,
@@ -220,8 +222,8 @@ def _recurrent_states(plan: Plan | None, t: Words) -> None:
         {mode: None if mode == AUTO else mode for mode in (modes if now in modes else (*modes, now))},
         now,
         t(
-            "`--mamba-cache-mode`: all keeps a state for every block, align the last ones of a request. It holds with "
-            "prefix caching; now: {mode}.",
+            "`--mamba-cache-mode`: all keeps a state for every block, align the last ones of a "
+            "request. Needs prefix caching; now: {mode}.",
             mode=in_force or "-",
         ),
     )

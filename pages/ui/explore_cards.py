@@ -50,7 +50,7 @@ def show(t: Words) -> None:
     shown = chosen_cards(cards, filters)
     if not sizes or not shown:
         st.info(
-            t("No accelerator is left by these filters: take one of them off."),
+            t("No accelerator matches these filters: remove one of them."),
             icon=":material/filter_alt_off:",
         )
         return
@@ -84,7 +84,7 @@ def show(t: Words) -> None:
     if scenario.max_num_seqs is not None and scenario.max_num_seqs < wanted:
         st.caption(
             t(
-                "max_num_seqs lets only {seats} of the wanted requests run at once, whatever the card.",
+                "max_num_seqs allows only {seats} of the target requests at once, whatever the card.",
                 seats=count(scenario.max_num_seqs),
             )
         )
@@ -96,8 +96,9 @@ def show(t: Words) -> None:
     )
     st.caption(
         t(
-            "Too big: the weights or the KV cache find no memory. Too short: one request of this length does not fit. "
-            "Refused: the engine stops before it looks at memory. Tight: less to spare than the estimate is sure of."
+            "Too big: no memory for the weights or the KV cache. Too short: one request of this "
+            "length does not fit. Refused: the engine stops before it looks at memory. Tight: within "
+            "the estimate's error."
         )
     )
     with st.expander(t("The same as a table"), icon=":material/table:"):
@@ -137,7 +138,7 @@ def entry_of(scenario: Scenario) -> ModelEntry:
 def wanted_requests(t: Words) -> int:
     """How many requests the deployment is to hold at once."""
     return st.number_input(
-        t("Requests at once, wanted"),
+        t("Target requests at once"),
         min_value=1,
         max_value=MOST_WANTED,
         step=1,
@@ -149,7 +150,7 @@ def wanted_requests(t: Words) -> int:
 def gpus_at_most(t: Words) -> int:
     """GPUs that one replica may take."""
     limit = st.segmented_control(
-        t("GPUs at most"), GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus")
+        t("Max GPUs"), GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus")
     )
     return int(limit)
 

@@ -51,7 +51,7 @@ def _load(plan: Plan, t: Words) -> Load:
     longest = 1 << 30
     with st.container(horizontal=True):
         requests = st.number_input(
-            t("Requests at once, target"), 1, 1 << 20, start.requests, key=f"load_requests_{start.requests}"
+            t("Target requests at once"), 1, 1 << 20, start.requests, key=f"load_requests_{start.requests}"
         )
         prompt = st.number_input(
             t("Prompt tokens"), 1, longest, start.prompt_tokens, key=f"load_prompt_{start.prompt_tokens}"
@@ -79,7 +79,7 @@ def _load_test(plan: Plan, load: Load, t: Words) -> None:
 
 
 def _throughput(plan: Plan, load: Load, t: Words) -> None:
-    st.subheader(t("How fast at most"), anchor=False)
+    st.subheader(t("Upper bound on speed"), anchor=False)
     one = decode_bound(plan, 1, load.prompt_tokens)
     all_of_them = decode_bound(plan, load.requests, load.prompt_tokens)
     if one is None or all_of_them is None:
@@ -129,8 +129,9 @@ def _monitoring(plan: Plan, load: Load, t: Words) -> None:
     if "prefix_cache_hits" in metrics:
         st.caption(
             t(
-                "Document 004 names some that do not exist: for request_latency_seconds take {latency}, for "
-                "kv_cache_hit take {hits} / {queries}.",
+                "The Llama-2-70B post-mortem names metrics that do not exist: instead of "
+                "request_latency_seconds use {latency}, instead of kv_cache_hit use {hits} / "
+                "{queries}.",
                 latency=f"`{metrics['request_latency'].name}`",
                 hits=f"`{metrics['prefix_cache_hits'].name}`",
                 queries=f"`{metrics['prefix_cache_queries'].name}`",

@@ -42,15 +42,16 @@ def _largest(plan: Plan | None, t: Words) -> None:
         placeholder=t("{value} by default", value=count(sizes[-1])) if sizes and listed is None else "",
         disabled=scenario.enforce_eager,
         help=t(
-            "`--max-cudagraph-capture-size`: batches up to this size run as graphs, which spares small ones the time "
-            "between kernels. Every captured size takes memory in every layer: a smaller maximum leaves more for the "
-            "KV cache, and larger batches run without graphs."
+            "`--max-cudagraph-capture-size`: batches up to this size run as graphs, which saves "
+            "small batches the gaps between kernels. Every captured size takes memory in every "
+            "layer: a smaller maximum leaves more for the KV cache, and larger batches run without "
+            "graphs."
         ),
         on_change=lambda: set_field(LARGEST, st.session_state[key]),
     )
     if listed is not None and not scenario.enforce_eager:
         shown = ", ".join(map(str, listed[:LISTED_SIZES])) + (", …" if len(listed) > LISTED_SIZES else "")
-        st.caption(t("Captured are the sizes of a list: {sizes}. A maximum replaces it.", sizes=shown))
+        st.caption(t("A list of sizes is captured: {sizes}. A maximum replaces the list.", sizes=shown))
 
 
 def _mode(plan: Plan | None, t: Words) -> None:

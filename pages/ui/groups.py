@@ -35,8 +35,9 @@ def picture(plan: Plan, t: Words) -> None:
     st.html(f'<div class="kv-request">{rows}</div>')
     st.caption(
         t(
-            "Groups take blocks from one pool. The {tokens} tokens that the engine prints are no capacity for such a "
-            "model: a request costs its fixed part, plus {slope} for each further token.",
+            "Groups take blocks from one pool. The {tokens} tokens that the engine prints are not "
+            "the capacity of such a model: a request costs its fixed part, plus {slope} for each "
+            "further token.",
             tokens=count(cache.tokens),
             slope=kib_text(cache.bytes_per_token),
         )

@@ -67,10 +67,10 @@ def corrections(step: Step, t: Words) -> None:
         return
     facts = known_slips.facts(step.plan)
     items = "".join(
-        f"<details><summary>{escape(t('Document {number}', number=one.document))}: {escape(t(one.claim))}</summary>"
+        f"<details><summary>{escape(t(known_slips.DOCUMENTS[one.document]))}: {escape(t(one.claim))}</summary>"
         f"<p>{escape(known_slips.truth(one, facts, t))}</p></details>"
         for one in known_slips.CORRECTIONS
         if one.name in step.corrections
     )
-    st.subheader(t("What published guides say of this"), anchor=False)
+    st.subheader(t("What published guides say about this"), anchor=False)
     st.html(f'<div class="kv-lesson kv-exercises">{items}</div>')

@@ -32,8 +32,8 @@ def context_length(plan: Plan | None, t: Words) -> None:
         value=str(now),
         key=seed(LENGTH, str(now)),
         help=t(
-            "`--max-model-len`: prompt and answer of one request together, at most. Most requests are shorter. 32k is "
-            "32,000, 32K is 32,768."
+            "`--max-model-len`: the limit on prompt plus answer of one request. Most requests are "
+            "shorter. 32k is 32,000, 32K is 32,768."
         ),
         on_change=_take_length,
     )
@@ -41,13 +41,16 @@ def context_length(plan: Plan | None, t: Words) -> None:
     if given:
         _say(
             t(
-                "{given} is no length: {now} is planned as before. Write 32768, 32k (32,000) or 32K (32,768).",
+                (
+                    "{given} is not a valid length; still using {now}. Write 32768, 32k (32,000) or 32K "
+                    "(32,768)."
+                ),
                 given=given,
                 now=count(now),
             )
         )
     st.select_slider(
-        t("{label}, by hand", label=label),
+        t("{label} (slider)", label=label),
         choices.context_lengths(limit, now),
         value=now,
         format_func=_slider_label,
@@ -71,7 +74,8 @@ def utilization(plan: Plan | None, t: Words) -> None:
         format="%.4g",
         key=seed(SHARE, now),
         help=t(
-            "`--gpu-memory-utilization`: the share of the card that the engine may take in all, weights included."
+            "`--gpu-memory-utilization`: the share of the card that the engine may take in total, "
+            "weights included."
         ),
         on_change=_take_share,
     )
@@ -79,7 +83,7 @@ def utilization(plan: Plan | None, t: Words) -> None:
     if given:
         _say(
             t(
-                "{given} is no share from {low} to {high}: {now} is planned as before.",
+                "{given} is not between {low} and {high}; still using {now}.",
                 given=given,
                 low=f"{LOWEST_SHARE:g}",
                 high=f"{HIGHEST_SHARE:g}",
@@ -88,7 +92,7 @@ def utilization(plan: Plan | None, t: Words) -> None:
         )
     shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
     st.slider(
-        t("{label}, by hand", label=label),
+        t("{label} (slider)", label=label),
         min_value=LOWEST_SLIDER_SHARE,
         max_value=HIGHEST_SLIDER_SHARE,
         value=shown,

@@ -53,7 +53,7 @@ def other_model(t: Words) -> None:
         st.caption(t("This server works without the Hub (HF_HUB_OFFLINE)."))
     st.text_area(t("Or paste a config.json"), key="config_text", height=140, placeholder='{"model_type": …}')
     st.text_input(
-        t("Its name or path, for the commands"),
+        t("Name or path to use in commands"),
         key=CONFIG_NAME,
         max_chars=200,
         placeholder=MODEL_PLACE,
@@ -73,7 +73,7 @@ def other_model(t: Words) -> None:
 def unsaved(t: Words) -> None:
     """Below the choice of model: what the address bar does not keep."""
     if not link.carries_configs(state.scenario()):
-        st.caption(t("Not in the link: a reload loses this config.json, it is too long."))
+        st.caption(t("This config.json is too long for the link: reloading the page loses it."))
 
 
 def show_error(t: Words) -> None:

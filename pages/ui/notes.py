@@ -65,7 +65,7 @@ def setting_chips(scenario: Scenario, t: Words) -> None:
                 setting.text,
                 key=f"setting.{setting.field}",
                 icon=":material/close:",
-                help=t("Take this setting back"),
+                help=t("Remove this setting"),
                 on_click=undo.change,
                 args=(setting.removal,),
             )
@@ -88,9 +88,7 @@ def other_platform(plan: Plan, t: Words) -> None:
         if notice.code == ENGINE_NOT_ON_CARD:
             other = notice.params["other"]
             with st.container(border=True, key="other_platform", gap="xsmall"):
-                st.markdown(
-                    f":material/change_history: **{t('The engine and the card do not go together')}**"
-                )
+                st.markdown(f":material/change_history: **{t('This engine does not run on this card')}**")
                 st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
                 st.button(
                     t("Use {name}", name=other),
@@ -133,9 +131,9 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
     """Single changes that mend it, each one button and one step back; pairs of changes where no single one does."""
     pairs = () if found else fix_pairs(plan)
     if not found and not pairs:
-        st.caption(t("Neither one change nor two mend it: choose a smaller model, or more and larger GPUs."))
+        st.caption(t("No one or two changes fix it: choose a smaller model, or more and larger GPUs."))
         return
-    head = t("One change that mends it:") if found else t("No single change mends it, two together do:")
+    head = t("Fix it with one change:") if found else t("No single change fixes it; two together do:")
     with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
         st.caption(head, width="content")
         for fix in found:
@@ -161,7 +159,7 @@ def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> None:
     if not found:
         return
     with st.container(horizontal=True, key="accepted", gap="small", vertical_alignment="center"):
-        st.caption(t("One change with which the engine takes it:"), width="content")
+        st.caption(t("Any one of these changes makes the engine accept it:"), width="content")
         for one in found:
             fix = Fix(field=one.field, value=str(one.value), plan=one.plan)
             st.button(
@@ -188,7 +186,7 @@ def repairs(t: Words) -> None:
     found = st.session_state.get("repairs", ())
     if found:
         with st.container(border=True, key="repairs", gap="xsmall"):
-            st.markdown(f":material/link_off: **{t('Part of this link was not usable')}**")
+            st.markdown(f":material/link_off: **{t('Part of this link could not be used')}**")
             for repair in found:
                 used = repair.used or t("the default")
                 line = t("{field}: {given} → {used}", field=repair.field, given=repair.given, used=used)
@@ -248,7 +246,7 @@ def notices(found: Sequence[Notice], t: Words) -> None:
     """Warnings beside the plan, each with what can be done."""
     if found:
         with st.container(border=True, key="notices", gap="xsmall"):
-            st.markdown(f":material/info: **{t('To know')}**")
+            st.markdown(f":material/info: **{t('Note')}**")
             for notice in found:
                 st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
 

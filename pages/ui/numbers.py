@@ -21,7 +21,7 @@ def table(rows: Sequence[NumberRow], t: Words) -> None:
         t("Number"),
         t("Value"),
         t("Formula, with today's numbers"),
-        t("Known how, 80 % interval"),
+        t("Basis, 80 % interval"),
         t("Source"),
     )
     body = "".join(
@@ -52,7 +52,7 @@ def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
             for step in steps
         )
         _html_table(head, body)
-        st.caption(t("Each line is laid on the one above it, so the last figure is the plan above."))
+        st.caption(t("Each line adds to the one before; the last figure is the plan above."))
 
 
 def downloads(plan: Plan, figures: Figures, t: Words) -> None:

@@ -46,7 +46,7 @@ def parameters(plan: Plan | None, t: Words) -> None:
         defaults = defaults_by_version(plan) if plan is not None else {}
         st.html("".join(_parameter(parameter, plan, defaults, t) for parameter in found))
     else:
-        st.info(t("No parameter has these words."))
+        st.info(t("No results."))
     if plan is not None:
         _corrections(plan, t)
 
@@ -60,7 +60,7 @@ def glossary(t: Words) -> None:
         if query.lower() in f"{term.name} {t(term.name)} {t(term.meaning)}".lower()
     ]
     if not rows:
-        st.info(t("No term has these words."))
+        st.info(t("No results."))
         return
     items = "".join(
         f"<dt>{escape(name)}{f' <span class=kv-soft>{escape(english)}</span>' if english != name else ''}</dt>"
@@ -79,7 +79,10 @@ def _parameter(
         (t("Common mistake"), t(parameter.mistake)),
         (t("Advice"), t(parameter.advice)),
         (t("Default"), _runs_text(runs, t)),
-        (t("Documents"), parameter.documents),
+        (
+            t("Documents"),
+            "; ".join(t(corrections.DOCUMENTS[one]) for one in parameter.documents.split(" · ")),
+        ),
     ]
     former = former_flag(parameter.flag)
     if former is not None:
@@ -98,7 +101,7 @@ def _parameter(
 def _badge(parameter: Parameter, plan: Plan | None, t: Words) -> str:
     former = former_flag(parameter.flag)
     if former is not None:
-        text = t("gone in {gone}", gone=str(former.gone)) if former.seen is not None else t("no such flag")
+        text = t("removed in {gone}", gone=str(former.gone)) if former.seen is not None else t("no such flag")
         return f'<b class="kv-badge kv-gone">{escape(text)}</b>'
     if plan is None or parameter.field is None or not takes_part(plan, parameter):
         return ""
@@ -111,10 +114,10 @@ def _former_text(flag: str, t: Words) -> str:
     if former is None:
         return ""
     if former.seen is None:
-        text = t("No version that was read has this flag.")
+        text = t("No version we read has this flag.")
     else:
-        text = t("Last seen in {seen}, gone in {gone}.", seen=str(former.seen), gone=str(former.gone))
-    return f"{text} {t('In its place: {flag}', flag=former.replaced_by)}" if former.replaced_by else text
+        text = t("Last in {seen}, removed in {gone}.", seen=str(former.seen), gone=str(former.gone))
+    return f"{text} {t('Replaced by: {flag}', flag=former.replaced_by)}" if former.replaced_by else text
 
 
 def _runs_text(runs: Sequence[DefaultRun], t: Words) -> str:
@@ -156,12 +159,12 @@ def _corrections(plan: Plan, t: Words) -> None:
     )
     known = corrections.facts(plan)
     rows = "".join(
-        f"<tr><td>{escape(one.document)}</td><td>{escape(t(one.claim))}</td>"
+        f"<tr><td>{escape(t(corrections.DOCUMENTS[one.document]))}</td><td>{escape(t(one.claim))}</td>"
         f"<td>{escape(corrections.truth(one, known, t))}</td></tr>"
         for one in corrections.CORRECTIONS
     )
     head = "".join(
-        f'<th scope="col">{escape(text)}</th>' for text in (t("Document"), t("Says"), t("True is"))
+        f'<th scope="col">{escape(text)}</th>' for text in (t("Document"), t("Says"), t("Correct"))
     )
     st.html(
         f'<div class="kv-table kv-corrections"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

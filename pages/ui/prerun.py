@@ -55,8 +55,8 @@ def section(t: Words) -> None:
     """All four steps, and what to do when memory runs out."""
     st.caption(
         t(
-            "vllm-mindspore does not measure itself at start: it is told what the model may use. One run with a "
-            "request of the full length shows how much that is."
+            "vllm-mindspore does not measure itself at start: you tell it how much the model may "
+            "use. One run with a request of the full length shows how much that is."
         )
     )
     scenario = mindspore_scenario(state.scenario())
@@ -320,7 +320,7 @@ def _final(result: PreRunResult, scenario: Scenario, t: Words) -> None:
         st.caption(t("The sidebar shows this scenario."))
     else:
         st.button(
-            t("Take this scenario over"),
+            t("Use this scenario"),
             key="prerun.take",
             icon=":material/input:",
             on_click=undo.take,

@@ -32,12 +32,13 @@ class PageSpec(NamedTuple):
 
 
 PAGES = (
-    PageSpec("plan.py", "", msg("Plan"), ":material/memory:", msg("What one deployment takes and what it holds")),
+    PageSpec("plan.py", "", msg("Plan"), ":material/memory:", msg("What one deployment takes and how many "
+                                                                  "requests it serves")),
     PageSpec(
         "explore.py", "explore", msg("Explore"), ":material/grid_view:", msg("Where a model runs, and what a card runs")
     ),
     PageSpec(
-        "compare.py", "compare", msg("Compare"), ":material/compare:", msg("One knob in all positions, pinned plans")
+        "compare.py", "compare", msg("Compare"), ":material/compare:", msg("One setting at every value, pinned plans")
     ),
     PageSpec(
         "workload.py", "workload", msg("Workload"), ":material/bar_chart:",

@@ -124,7 +124,7 @@ def _forget_uploads() -> None:
 
 
 def _samples(t: Words) -> None:
-    st.caption(t("No log at hand? Open a sample:"))
+    st.caption(t("No log yet? Open a sample:"))
     for name, (label, what) in SAMPLE_FILES.items():
         st.button(t(label), key=f"workload.sample.{name}", on_click=_open_sample, args=(name, t(label)))
         st.caption(t(what))
@@ -210,7 +210,8 @@ def source(mix: Mix, t: Words) -> None:
     if shown is None:
         st.caption(
             t(
-                "Between the percentiles a log-normal course is assumed; the result is as exact as that assumption."
+                "Between the percentiles a log-normal shape is assumed; the result is as exact as "
+                "that assumption."
             )
         )
     else:
@@ -252,13 +253,14 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
     if log.without_answer:
         lines.append(
             t(
-                "Requests without an answer in the log: {requests}; their max_tokens was taken for it, or none.",
+                (
+                    "Requests without an answer in the log: {requests}; their max_tokens was used "
+                    "instead, or 0."
+                ),
                 requests=count(log.without_answer),
             )
         )
     if log.other_lines:
-        lines.append(
-            t("Other lines of the engine's log, passed over: {lines}.", lines=count(log.other_lines))
-        )
+        lines.append(t("Other lines of the engine's log, skipped: {lines}.", lines=count(log.other_lines)))
     if lines:
         st.text("\n".join(lines))

@@ -59,8 +59,8 @@ def batch(plan: Plan, mix: Mix, choice: LimitChoice, t: Words) -> None:
         )
     elif wanted:
         st.text(
-            t("The cache holds all {seats} requests that max_num_seqs lets in: preemption is rare, and more would only "
-              "need a higher max_num_seqs.", seats=count(seats))
+            t("All {seats} requests that max_num_seqs allows fit in the cache: preemption is rare, "
+              "and more would only need a higher max_num_seqs.", seats=count(seats))
         )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
     for label, value, note in (
         (t("Blocks of one request"), count(found.request_blocks),
          t("mean length, {tokens} tokens", tokens=count(request))),
-        (t("Kept once"), count(found.shared_blocks), t("blocks, {tokens} tokens", tokens=count(found.shared_tokens))),
+        (t("Stored once"), count(found.shared_blocks), t("blocks, {tokens} tokens", tokens=count(found.shared_tokens))),
         (t("At once, with sharing"), count(int(found.requests_with)),
          t("{requests} without", requests=count(int(found.requests_without)))),
     ):  # fmt: skip
@@ -135,8 +135,8 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
         )
     st.caption(
         t(
-            "Only whole blocks from the first token on are shared: put what varies, such as the date or the user's "
-            "name, behind the common part."
+            "Only whole blocks from the first token on are shared: put what varies, such as the date "
+            "or the user's name, after the common part."
         )
     )
 

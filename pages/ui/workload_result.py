@@ -60,7 +60,7 @@ def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
         elif not recommended.starts:
             st.page_link(
                 shell.page_at(""),
-                label=t("The Plan page shows what mends it"),
+                label=t("The Plan page shows how to fix it"),
                 icon=":material/build:",
                 query_params=state.params(),
             )
@@ -95,7 +95,7 @@ def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -
     _legend(t)
     with st.container(horizontal=True, gap="medium", key="workload.try", vertical_alignment="bottom"):
         st.number_input(
-            t("Limit to try (tokens)"),
+            t("Custom limit (tokens)"),
             min_value=1,
             max_value=MAX_TOKENS,
             step=ROUND_TO,
@@ -106,7 +106,7 @@ def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -
         )
         steps = limit_steps(max(mix.needed.longest_tokens, wanted, now, limit))
         st.select_slider(
-            t("Limit to try, by hand"),
+            t("Custom limit (slider)"),
             steps,
             format_func=short_tokens,
             key=state.seed(SLIDER, nearest_below(limit, steps)),
@@ -152,8 +152,8 @@ def _try(key: str) -> None:
 def _legend(t: Words) -> None:
     entries = (
         ("kv-needed", t("context that a request needs: prompt + max_tokens, else prompt + answer")),
-        ("kv-missing", t("left out by the limit that is tried")),
-        ("kv-taken", t("tokens that it takes in the end: prompt + answer")),
+        ("kv-missing", t("over the custom limit")),
+        ("kv-taken", t("tokens at its end: prompt + answer")),
     )
     items = "".join(
         f'<li><span class="kv-swatch {name}"></span>{escape(text)}</li>' for name, text in entries
@@ -167,7 +167,7 @@ def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
     st.subheader(t("What each limit means"), anchor=False)
     head = (
         "max_model_len",
-        t("Requests left out"),
+        t("Requests over the limit"),
         t("At once, all of that length"),
         t("At once, mean length"),
         t("Preemption risk at {seats} at once", seats=count(plan.resolved.max_num_seqs)),

@@ -60,7 +60,7 @@ def test_a_cell_goes_to_plan_and_the_numbers_agree(server: str, open_page: OpenP
 def test_the_smallest_deployment_for_twenty_requests(server: str, open_page: OpenPage) -> None:
     page = open_page(f"{server}/?{STORY}")
     go(page, "Explore")
-    field = page.get_by_label("Requests at once, wanted")
+    field = page.get_by_label("Target requests at once")
     field.fill("20")
     field.press("Enter")
     expect(page.get_by_text("Smallest for 20 requests of 32,768 tokens")).to_be_visible()

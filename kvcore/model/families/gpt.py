@@ -337,9 +337,7 @@ def read_opt(config: ModelConfig) -> Architecture:
     bias = section.boolean("enable_bias", True)
     width = section.integer("word_embed_proj_dim", hidden)
     if width != hidden:
-        raise section.contradicting(
-            "word_embed_proj_dim", f"an embedding of {width} beside a model of {hidden}"
-        )
+        raise section.contradicting("word_embed_proj_dim", f"an embedding of {width} in a model of {hidden}")
     affine = section.boolean("layer_norm_elementwise_affine", True)
     layer_norms = norms(hidden, "self_attn_layer_norm", "final_layer_norm", bias=True) if affine else ()
     final = section.boolean("do_layer_norm_before", True) and not section.boolean(

@@ -171,7 +171,7 @@ def _smaller_card(base: Plan, t: Words) -> Exercise | None:
         t("Its budget is {budget}, and {rest} are left for the KV cache: it starts or not by the length of a request.",
           budget=budget, rest=rest)
         if left > 0
-        else t("No. Its budget is {budget}, and the other parts want {missing} more than that.", budget=budget,
+        else t("No. Its budget is {budget}, and the other parts need {missing} more than that.", budget=budget,
                missing=gib_text(-left))
     )  # fmt: skip
     return Exercise(

@@ -17,10 +17,10 @@ from kvcore.quantity import Quantity, format_bytes
 CONTROLS: Final = {
     "gpu_memory_utilization": msg("GPU memory utilization"),
     "tensor_parallel_size": msg("Tensor parallel size"),
-    "max_num_batched_tokens": msg("Batched tokens, at most"),
+    "max_num_batched_tokens": msg("Max batched tokens"),
     "kv_cache_dtype": msg("KV cache dtype"),
     "max_model_len": msg("Context length (tokens)"),
-    "max_num_seqs": msg("Sequences at once, at most"),
+    "max_num_seqs": msg("Max sequences at once"),
     "quantization": msg("Weight precision"),
 }
 """The controls by the labels that the sidebar has."""

@@ -148,8 +148,8 @@ def _remarks(plan: Plan, t: Words) -> tuple[str, ...]:
         if first_limit(plan) == BLOCKS:
             found.append(
                 t(
-                    "Here the blocks run out first: {held} requests of full length fit, {seats} would be let in. "
-                    "The rest waits, or is preempted while it grows.",
+                    "Here the blocks run out first: {held} requests of full length fit, {seats} are "
+                    "allowed to run. The rest wait, or are preempted while they grow.",
                     held=held,
                     seats=count(seats),
                 )
@@ -157,8 +157,8 @@ def _remarks(plan: Plan, t: Words) -> tuple[str, ...]:
         else:
             found.append(
                 t(
-                    "Here `--max-num-seqs` comes first: {held} requests of full length would fit, {seats} are let "
-                    "in.",
+                    "Here `--max-num-seqs` comes first: {held} requests of full length would fit, "
+                    "{seats} are allowed to run.",
                     held=held,
                     seats=count(seats),
                 )
@@ -166,8 +166,8 @@ def _remarks(plan: Plan, t: Words) -> tuple[str, ...]:
     if memory is not None and memory.unused.value < 0 <= (plan.available_kv_bytes or -1):
         found.append(
             t(
-                "And {size} more than the card has is wanted in all: expect a crash while graphs are captured or "
-                "later.",
+                "In total {size} more than the card has is needed: expect a crash while graphs are "
+                "captured or later.",
                 size=gib_text(-memory.unused.value),
             )
         )

@@ -158,8 +158,8 @@ def _remarks(base: Plan, t: Words) -> tuple[str, ...]:
     if graphs > counted:
         found.append(
             t(
-                "{cuda_graphs} really take {size}. What the engine does not reckon of them comes on top of its "
-                "budget, after the KV cache is cut.",
+                "{cuda_graphs} really take {size}. What the engine's estimate misses comes on top of "
+                "its budget, after the KV cache is sized.",
                 cuda_graphs=part("cuda_graphs"),
                 size=gib_text(graphs),
             )
@@ -167,7 +167,7 @@ def _remarks(base: Plan, t: Words) -> tuple[str, ...]:
     if memory.remainder.value <= 0:
         found.append(
             t(
-                "The other parts want {size} more than the budget: nothing is left for the {kv_cache}.",
+                "The other parts need {size} more than the budget: nothing is left for the {kv_cache}.",
                 size=gib_text(-memory.remainder.value),
                 kv_cache=part("kv_cache"),
             )

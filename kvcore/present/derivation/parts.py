@@ -19,10 +19,11 @@ def parts_content(plan: Plan, t: Words) -> Content:
     """What lives in the memory of one GPU, and which part is the largest."""
     question = t("What lives in GPU memory?")
     idea = t(
-        "Before the first request arrives, the engine has divided the GPU. {weights} come from the checkpoint. "
-        "{activations} are what one step computes with and lets go of. {framework} is what kernels, communication "
-        "and buffers take, {cuda_graphs} are recorded steps. All that is left becomes the {kv_cache}, one pool for "
-        "all requests. {system} is what it does not count, and {unused} what it may not take.",
+        "Before the first request arrives, the engine has divided the GPU. {weights} come from the "
+        "checkpoint. {activations} are the temporary buffers of one step. {framework} is what "
+        "kernels, communication and buffers take, {cuda_graphs} are recorded steps. All that is left "
+        "becomes the {kv_cache}, one pool for all requests. {system} is what it does not count, and "
+        "{unused} what it may not take.",
         **{one.name: part(one.name) for one in PARTS},
     )
     memory = plan.memory
@@ -47,8 +48,8 @@ def parts_content(plan: Plan, t: Words) -> Content:
     if memory.unused.value < 0:
         remarks = (
             t(
-                "{unused} is negative: the parts want {size} more than the card has. That is an out-of-memory to "
-                "come.",
+                "{unused} is negative: the parts need {size} more than the card has. Expect an "
+                "out-of-memory error.",
                 unused=part("unused"),
                 size=gib_text(-memory.unused.value),
             ),
@@ -80,7 +81,10 @@ def budget_content(plan: Plan, t: Words) -> Content:
             "with no request at all."
         ),
         t(
-            "It is not a share of what is free: {system} and other processes have to fit beside the budget.",
+            (
+                "It is not a share of what is free: {system} and other processes have to fit outside the "
+                "budget."
+            ),
             system=part("system"),
         ),
         *_start_check(plan, t),

@@ -121,14 +121,15 @@ def _points(plan: Plan, shares: WeightShares, t: Words) -> tuple[str, ...]:
     if shares.ranks > 1:
         found.append(
             t(
-                "Not divided, but copied on every GPU: norms, biases behind a divided input, routers of experts, "
-                "and with MLA the projections down to the latent vector. Here that is {size}.",
+                "Not divided, but copied on every GPU: norms, biases after a divided input, routers "
+                "of experts, and with MLA the projections down to the latent vector. Here that is "
+                "{size}.",
                 size=gib_text(shares.replicated),
             )
         )
     if shares.otherwise > MIB and parallel.enable_expert_parallel:
         found.append(
-            t("Experts are dealt out whole, over {ranks} GPUs.", ranks=str(shares.ranks * parallel.data_parallel_size))
+            t("Whole experts are distributed over {ranks} GPUs.", ranks=str(shares.ranks * parallel.data_parallel_size))
         )  # fmt: skip
     elif shares.otherwise > MIB and 0 < architecture.num_kv_heads < shares.ranks:
         found.append(
@@ -171,7 +172,7 @@ def _points(plan: Plan, shares: WeightShares, t: Words) -> tuple[str, ...]:
 
 def _remarks(plan: Plan, shares: WeightShares, t: Words) -> tuple[str, ...]:
     if plan.scenario.measured.weights_gib is not None:
-        return (t("You gave the size of the weights yourself; it stands in place of the computed one."),)
+        return (t("You gave the size of the weights yourself; it replaces the computed one."),)
     if shares.ranks == 1:
         return ()
     return (
