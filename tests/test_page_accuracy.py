@@ -13,7 +13,7 @@ def open_accuracy(locale: str) -> AppTest:
     return checked(open_app(locale=locale).switch_page("pages/accuracy.py").run())
 
 
-@pytest.mark.parametrize(("locale", "words"), [("en-US", "published starts"), ("zh-CN", "公开的启动")])
+@pytest.mark.parametrize(("locale", "words"), [("en-US", "published starts"), ("zh-CN", "公开启动日志")])
 def test_the_record_is_told_and_drawn(locale: str, words: str) -> None:
     app = open_accuracy(locale)
     assert words in seen(app)
@@ -46,7 +46,7 @@ def test_every_start_has_a_source_or_a_citation() -> None:
 
 @pytest.mark.parametrize(
     ("locale", "words", "source"),
-    [("en-US", "left out of the fit", "Single source"), ("zh-CN", "拟合时去掉", "仅一个出处")],
+    [("en-US", "excluded from the fit", "Single source"), ("zh-CN", "剔除同源数据后", "仅一个出处")],
 )
 def test_the_fit_is_said_beside_what_it_does_not_know(locale: str, words: str, source: str) -> None:
     app = open_accuracy(locale)
@@ -70,7 +70,7 @@ def test_each_start_without_its_own_publication() -> None:
     assert rows["left_out"].isna().sum() == of_one_source(load_accuracy().starts, Check.KV_MEMORY)
     checked(app.toggle(key="accuracy.without").set_value(True).run())
     assert figures(app) != before
-    assert "of one source only are left away" in seen(app)
+    assert "single-source starts are excluded" in seen(app)
     checked(app.selectbox(key="accuracy.check").set_value("weights").run())
     assert app.toggle(key="accuracy.without").disabled
     assert "fit" not in app.dataframe[0].value

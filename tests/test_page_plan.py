@@ -169,9 +169,9 @@ class TestEntries:
         checked(app.run())
         assert params(app)["max_model_len"] == "8192"
         assert app.text_input(key="max_model_len").value == "8192"
-        assert [text.value for text in app.text if "8,192 is planned as before" in text.value]
+        assert [text.value for text in app.text if "still using 8,192" in text.value]
         checked(app.run())
-        assert not [text.value for text in app.text if "is planned as before" in text.value]
+        assert not [text.value for text in app.text if "still using" in text.value]
 
     @pytest.mark.parametrize("given", [5.0, -1.0, 0.0])
     def test_what_is_no_share_keeps_the_old_one_and_says_so(self, given: float) -> None:
@@ -489,7 +489,7 @@ class TestGraphs:
 
     def test_a_list_is_shown_and_replaced(self) -> None:
         app = open_app(self.PARAMS | {"cudagraph_capture_sizes": "1,2,4"})
-        assert "Captured are the sizes of a list: 1, 2, 4." in seen(app)
+        assert "A list of sizes is captured: 1, 2, 4." in seen(app)
         checked(app.number_input(key="max_cudagraph_capture_size").set_value(16).run())
         written = params(app)
         assert written["max_cudagraph_capture_size"] == "16"
@@ -541,10 +541,10 @@ def test_a_config_that_no_link_holds_is_offered_beside_it() -> None:
     next(button for button in app.button if button.label == "Use this config").click()
     checked(app.run())
     assert "too long for a link" in seen(app)
-    assert "Not in the link" in seen(app)
+    assert "reloading the page loses it" in seen(app)
     assert [button.label for button in app.get("download_button")][:1] == ["Download config.json"]
     reloaded = open_app(params(app))
-    assert "is too long a config for a link: these are not its figures" in seen(reloaded)
+    assert "is too long for a link: the figures shown are not for it" in seen(reloaded)
 
 
 @pytest.mark.parametrize("form", ["link", "ticket"])
