@@ -179,7 +179,7 @@ class TestEntries:
         app.number_input(key="gpu_memory_utilization").set_value(given)
         checked(app.run())
         assert app.number_input(key="gpu_memory_utilization").value == 0.85
-        assert [text.value for text in app.text if "0.85 is planned as before" in text.value]
+        assert [text.value for text in app.text if "still using 0.85" in text.value]
 
 
 class TestLink:
@@ -236,7 +236,7 @@ class TestLink:
         app = open_app(WORKED | {"max_num_seqs": "lots"})
         app.segmented_control(key="tensor_parallel_size").set_value(4)
         checked(app.run())
-        assert "not usable" not in seen(app)
+        assert "could not be used" not in seen(app)
 
     def test_untrusted_text_is_never_markdown(self) -> None:
         app = open_app(WORKED | {"model": "[free GPUs](https://evil.example)", "dtype": "<img src=x>"})
