@@ -206,6 +206,6 @@ def test_flags_that_were_not_taken_are_listed() -> None:
     app = paste(
         open_check(), "$ vllm serve Qwen/Qwen3-8B --tensor-parallel-size -4 --foo bar --swap-space 16"
     )
-    assert "line 1 has values that their flags cannot take" in seen(app).lower()
+    assert "line 1 gives flags values that they cannot take" in seen(app).lower()
     assert "--tensor-parallel-size -4" in seen(app)
     assert "--foo bar, --swap-space 16" in seen(app)

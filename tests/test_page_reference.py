@@ -45,7 +45,7 @@ class TestParameters:
         text = html(open_reference())
         assert text.count("<details") == len(PARAMETERS)
         assert "8,192 (now)" in text
-        assert "gone in 0.19.0" in text
+        assert "removed in 0.19.0" in text
         assert "0.9 (0.6.6 – 0.19.1); 0.92 (0.20.0 – 0.33.0)" in text
 
     def test_search(self) -> None:

@@ -56,10 +56,10 @@ def test_empty_page_asks_and_says_what_happens_to_a_log(locale: str, words: str)
 @pytest.mark.parametrize(
     ("locale", "sentence"),
     [
-        ("en-US", "99 % of the requests need 1,690 tokens: at max_model_len 1,792 this deployment holds 91.43 of that "
-                  "length at once; your 8,192 holds 20"),
+        ("en-US", "99 % of the requests need 1,690 tokens: at max_model_len 1,792 this deployment fits 91.43 of that "
+                  "length at once; your 8,192 fits 20"),
         ("zh-CN", "99% 的请求不超过 1,690 token：max_model_len 设为 1,792 时，本部署可同时容纳 91.43 个该长度的请求；"
-                  "您现在的 8,192 只能容纳 20 个"),
+                  "你现在的 8,192 只能容纳 20 个"),
     ],
 )  # fmt: skip
 def test_the_sentence_of_the_sample(locale: str, sentence: str) -> None:
@@ -125,7 +125,7 @@ def test_the_tried_limit_moves_the_histogram_and_the_table() -> None:
 
 def test_a_present_limit_that_is_too_short_says_whom_it_leaves_out() -> None:
     app = press(open_workload(**(WORKED | {"max_model_len": "4096"})), TABLE)
-    assert "leaves 21 % of them out" in app.warning[0].value
+    assert "21 % of them exceed your 4,096" in app.warning[0].value
 
 
 def test_typed_percentiles() -> None:

@@ -59,11 +59,11 @@ class TestSentence:
     @pytest.mark.parametrize(
         ("now", "outcome", "text"),
         [
-            (8192, Outcome.FITS, "at max_model_len 1,792 this deployment holds 91.43 of that length at once; "
-                                 "your 8,192 holds 20"),
-            (1792, Outcome.FITS, "your 1,792 is right, and holds 91.43 of that length at once"),
+            (8192, Outcome.FITS, "at max_model_len 1,792 this deployment fits 91.43 of that length at once; "
+                                 "your 8,192 fits 20"),
+            (1792, Outcome.FITS, "your 1,792 is right, and fits 91.43 of that length at once"),
             (1709, Outcome.FITS, "your 1,709 is enough"),
-            (1612, Outcome.CAUTION, "your 1,612 leaves 25 % of them out"),
+            (1612, Outcome.CAUTION, "25 % of them exceed your 1,612"),
             (50_000, Outcome.CAUTION, "with your 50,000 it does not start"),
         ],
     )  # fmt: skip
@@ -185,7 +185,7 @@ class TestPanels:
         found = prefix_sharing(present_plans.rule_of_thumb(), 500, 1000)
         assert found is not None
         assert prefix_sentence(found, EN) == (
-            "31 blocks are kept once instead of in every request: 162.54 requests at once become 319.03."
+            "31 blocks are stored once instead of in every request: 162.54 requests at once become 319.03."
         )
 
     @pytest.mark.parametrize("t", [EN, ZH])
