@@ -518,6 +518,10 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "line {line} gives {field} as {value} {unit}, which is impossible; it was ignored",
         "check whether another process freed memory meanwhile",
     ),
+    "log-read-in-part": Message(
+        "the log has far more lines that look like the engine's than any start prints, so it was read in part",
+        "send one start alone, from its first line on",
+    ),
     "log-line-cut": Message(
         "{lines} lines are too long and were read in part", "send the log with its line breaks"
     ),

@@ -20,6 +20,7 @@ from kvcore.evidence import (
     log_flags,
     log_formats,
     log_identity,
+    log_lines,
     log_text,
 )
 from kvcore.evidence.log_errors import known_errors
@@ -182,7 +183,16 @@ def test_container_files(lines: list[tuple[int, str]]) -> None:
 NESTED = re.compile(r"\([^()]*[*+}][^()]*\)[*+]|\([^()]*[*+][^()]*\)\{")
 PATTERNS = {
     f"{module.__name__}.{name}": pattern
-    for module in (containers, last_error, log_commands, log_text, log_flags, log_formats, log_identity)
+    for module in (
+        containers,
+        last_error,
+        log_commands,
+        log_lines,
+        log_text,
+        log_flags,
+        log_formats,
+        log_identity,
+    )
     for name, pattern in vars(module).items()
     if isinstance(pattern, re.Pattern)
 } | {line.text: line.pattern for line in FORMATS}

@@ -9,10 +9,19 @@ from itertools import islice, takewhile
 from typing import Final
 
 from kvcore.errors import shorten
-from kvcore.evidence.containers import PROGRAMS, RUNNERS, docker_container, split_words, variables
+from kvcore.evidence.containers import (
+    PROGRAMS,
+    RUNNERS,
+    VARIABLES,
+    docker_container,
+    split_words,
+    variables,
+)
 from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS
 from kvcore.evidence.log_graphs import LISTS
-from kvcore.evidence.log_text import LogText, message_of
+from kvcore.evidence.log_lines import MAX_JSON_LINE_CHARACTERS, message_of
+from kvcore.evidence.log_steps import Steps
+from kvcore.evidence.log_text import LogText
 from kvcore.evidence.manifests import Manifest, find_manifests
 
 MAX_COMMANDS: Final = 32
@@ -27,6 +36,11 @@ _BARE: Final = re.compile(
 )
 """A line that is nothing but a command, without a long flag: prose about one goes on in words."""
 _SECRETS: Final = ("key", "token", "password")
+_SETTINGS: Final = ("export ", "Environment=")
+_MARKS: Final = (" run", "serve", "entrypoints", *_SETTINGS)
+"""A line without any of them says nothing here."""
+_ENGINE_NAMES: Final = ("vllm", "--model")
+"""A command without any of them starts no engine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,12 +89,12 @@ def find_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
         yield from islice(_shell_commands(log, start, end), MAX_COMMANDS)
 
 
-def _exported(line: str) -> dict[str, str]:
+def _exported(line: str, steps: Steps) -> dict[str, str]:
     """What a line of a shell, of a comment or of a unit sets for the commands below it."""
-    setting = line.lstrip("#$ ")
-    for opening in ("export ", "Environment="):
-        if setting.startswith(opening):
-            return variables(split_words(setting[len(opening) : MAX_VALUE_CHARACTERS]))
+    setting = line[:MAX_VALUE_CHARACTERS].lstrip("#$ ")
+    for opening in _SETTINGS:
+        if setting.startswith(opening) and any(name in setting for name in VARIABLES):
+            return variables(split_words(setting[len(opening) :])) if steps.take(len(setting)) else {}
     return {}
 
 
@@ -90,7 +104,7 @@ def _of_manifest(log: LogText, manifest: Manifest) -> Command:
     if held is None:
         above: dict[str, str] = {}
         for line in log.lines[: manifest.lines[0]]:
-            above |= _exported(line)
+            above |= _exported(line, log.steps)
         flags = tuple(_config_flag(*pair) for pair in manifest.fields)
         return Command(kind="manifest", offsets=offsets, flags=flags, env=above)
     return Command(
@@ -114,7 +128,9 @@ def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
     exported: dict[str, str] = {}
     for index in range(log.line_index(start), log.line_index(max(start, end - 1)) + 1):
         given = log.lines[index]
-        exported |= _exported(given)
+        if not any(mark in given for mark in _MARKS):
+            continue
+        exported |= _exported(given, log.steps)
         runs = " run" in given and any(name in given for name in RUNNERS)
         if index < behind or not (runs or "serve" in given or "entrypoints" in given):
             continue
@@ -124,33 +140,38 @@ def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
         is_whole = " --" in line or line.rstrip().endswith("\\") or _BARE.match(line.strip()) is not None
         if begin < 0 or not is_whole:
             continue
-        lines = tuple(map(message_of, log.lines[index : index + MAX_COMMAND_LINES]))
-        words, count = _words(lines, begin)
-        before = {**exported, **variables(line[:begin].split())}
+        text, count = _whole_command(log, index, line[begin:])
+        behind = index + count if runs else behind
+        if not any(name in text for name in _ENGINE_NAMES):
+            continue
+        if not log.steps.take(len(text)):
+            return
+        words = split_words(text)
+        above = line[max(0, begin - MAX_VALUE_CHARACTERS) : begin]
+        before = {**exported, **variables(above.split())}
         offsets = (log.starts[index],)
         if not runs:
             yield Command(kind="command", offsets=offsets, flags=tuple(command_flags(words)), env=before)
             continue
         held = docker_container(words[words.index("run") + 1 :]) if "run" in words else None
         if held is not None:
-            behind = index + count
             flags = tuple(command_flags(held.words))
             yield Command(
                 kind="command", offsets=offsets, flags=flags, env={**before, **held.env}, version=held.version
             )
 
 
-def _words(lines: tuple[str, ...], begin: int) -> tuple[list[str], int]:
-    """Shell words of a command and of the lines that it goes on in, and how many lines these are."""
+def _whole_command(log: LogText, index: int, first: str) -> tuple[str, int]:
+    """A command with the lines that it goes on in, each cut where no command is that long; and how many these are."""
     parts: list[str] = []
-    for number, line in enumerate(lines):
-        part = (
-            line[begin : begin + MAX_VALUE_CHARACTERS] if number == 0 else line[:MAX_VALUE_CHARACTERS]
-        ).rstrip()
+    line = first
+    while True:
+        part = line[:MAX_VALUE_CHARACTERS].rstrip()
         parts.append(part.rstrip("\\"))
-        if not part.endswith("\\"):
-            break
-    return split_words(" ".join(parts)), len(parts)
+        index += 1
+        if not part.endswith("\\") or len(parts) == MAX_COMMAND_LINES or index == len(log.lines):
+            return " ".join(parts), len(parts)
+        line = message_of(log.lines[index][:MAX_JSON_LINE_CHARACTERS])
 
 
 def command_flags(words: Sequence[str]) -> Iterator[CommandFlag]:
@@ -166,7 +187,7 @@ def command_flags(words: Sequence[str]) -> Iterator[CommandFlag]:
         name = typed.lstrip(_DASHES).replace("-", "_").replace(".", "_")
         following = words[at + 1] if at + 1 < len(words) else ""
         if not value and name in LISTS:
-            value = ",".join(takewhile(str.isdigit, words[at + 1 :]))
+            value = ",".join(takewhile(str.isdigit, islice(words, at + 1, None)))
         if not value and following and (following[0] not in _DASHES or _NEGATIVE.fullmatch(following)):
             value = following
         if not value:

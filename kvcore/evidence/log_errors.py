@@ -6,7 +6,7 @@ The words for each error are in `kvcore.errors.MESSAGES` under its code, so that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -26,6 +26,9 @@ SOMETHING_FAILED: Final = 2
 """Rank of the errors that say nothing else, as in log_errors.toml."""
 BEHIND_PROCESS: Final = 80
 """Characters of a line within which its process stands."""
+
+Milestones = Sequence[tuple[Phase, int]]
+"""The last phase first: where the text that says that it was reached ends first."""
 
 _READY: Final = ("Applicationstartupcomplete", "Uvicornrunningon")
 _CAPTURED: Final = ("Graphcapturingfinished",)
@@ -86,6 +89,7 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
     then the last error that is not known; only then the message that something failed.
     """
     found: list[tuple[int, int, Failure]] = []
+    reached = milestones(log, start, end)
     for error in known_errors():
         hit = _first(log, error, start, end)
         if hit is None:
@@ -93,7 +97,7 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
         offset, numbers = hit
         phase, code = error.phase, error.code
         if phase is Phase.UNKNOWN:
-            phase = phase_at(log, start, offset)
+            phase = phase_at(reached, offset)
             if code == "start-oom":
                 code = _OOM_CODES[phase]
         failure = Failure(
@@ -108,18 +112,18 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
         change = _change(failure, facts)
         found.append((error.rank, offset, _with_change(failure, change)))
     if all(rank == SOMETHING_FAILED for rank, _, _ in found):
-        found += _unknown_error(log, start, end)
+        found += _unknown_error(log, start, end, reached)
     return tuple(failure for _, _, failure in sorted(found, key=lambda item: item[:2]))
 
 
-def _unknown_error(log: LogText, start: int, end: int) -> list[tuple[int, int, Failure]]:
+def _unknown_error(log: LogText, start: int, end: int, reached: Milestones) -> list[tuple[int, int, Failure]]:
     index = last_error(log, start, end)
     if index is None:
         return []
     offset = log.starts[index]
     failure = Failure(
         code="start-other-error",
-        phase=phase_at(log, start, offset),
+        phase=phase_at(reached, offset),
         line_number=index + 1,
         line=log.line(offset),
         rank=log.process(min(offset + BEHIND_PROCESS, log.line_end(offset))).name,
@@ -153,19 +157,31 @@ def _first(
     return best
 
 
-def phase_at(log: LogText, start: int, offset: int) -> Phase:
-    """How far the start had got before `offset`, by the last milestone that was printed."""
-    milestones = (
-        (_READY, Phase.RUN_TIME),
-        (_CAPTURED, Phase.WARM_UP),
-        (_BUDGET_KNOWN, Phase.GRAPH_CAPTURE),
-        (_LOADED, Phase.PROFILING),
-        (_LOADING, Phase.LOADING),
+def milestones(log: LogText, start: int, end: int) -> Milestones:
+    """Where each phase was first reached between two offsets; without those that were not."""
+    texts = (
+        (Phase.RUN_TIME, _READY),
+        (Phase.WARM_UP, _CAPTURED),
+        (Phase.GRAPH_CAPTURE, _BUDGET_KNOWN),
+        (Phase.PROFILING, _LOADED),
+        (Phase.LOADING, _LOADING),
     )
-    for texts, phase in milestones:
-        if any(log.text.find(text, start, offset) >= 0 for text in texts):
-            return phase
-    return Phase.UNKNOWN
+    reached: list[tuple[Phase, int]] = []
+    for phase, said in texts:
+        ends = [at + len(text) for text in said if (at := log.find(text, start, end)) >= 0]
+        if ends:
+            reached.append((phase, min(ends)))
+    return reached
+
+
+def phase_at(reached: Milestones, offset: int) -> Phase:
+    """How far the start had got before `offset`.
+
+    Example:
+        >>> phase_at([(Phase.PROFILING, 900), (Phase.LOADING, 100)], 500).value
+        'loading'
+    """
+    return next((phase for phase, end in reached if end <= offset), Phase.UNKNOWN)
 
 
 def _change(failure: Failure, facts: StartFacts) -> Change | None:

@@ -23,6 +23,8 @@ from kvcore.scenario import Runner, SpeculativeConfig
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
 MAX_ARGUMENT_LINES: Final = 32
 """Argument lines of one start that are read; each API server prints one."""
+CHARACTERS_PER_STEP: Final = 8
+FIELD_STEPS: Final = 2
 MAX_UNUSED_FLAGS: Final = 24
 MAX_COMMAND_NOTICES: Final = 4
 
@@ -262,25 +264,24 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         env |= command.env
         version = command.version or version
     for kind, anchor, closing in _LINES:
-        for offset in _occurrences(log.text, anchor, start, end):
+        for offset in _occurrences(log, anchor, start, end):
             keep(kind, offset)
-            inside = log.text[offset + len(anchor) : offset + len(anchor) + MAX_ARGUMENT_CHARACTERS]
-            _take(cut_fields(inside, closing), asked, models, asked_graphs)
-    for offset in _occurrences(log.text, _CONFIG, start, end):
+            _take(_fields(log, offset + len(anchor), end, closing), asked, models, asked_graphs)
+    for offset in _occurrences(log, _CONFIG, start, end):
         keep("config", offset)
         begin = offset + len(_CONFIG) - len("model=")
-        fields = list(cut_fields(log.text[begin : begin + MAX_ARGUMENT_CHARACTERS], ""))
+        fields = list(_fields(log, begin, end, ""))
         method = next((_word(value) for name, value in fields if name == "quantization"), None)
         resolved_quantization = method or resolved_quantization
         _take((pair for pair in fields if pair[0] != "quantization"), resolved, resolved_models, graphs)
     for anchor in ("ASCEND_TOTAL_MEMORY_GB", "vLLM_MODEL_MEMORY_USE_GB"):
-        for offset in _occurrences(log.text, anchor, start, end):
-            match = _ENVIRONMENT.match(log.text, offset, log.line_end(offset))
+        for offset in _occurrences(log, anchor, start, end):
+            match = _ENVIRONMENT.match(log.text, offset, min(end, log.line_end(offset)))
             if match is not None:
                 env[match[1]] = match[2]
                 keep("environment", offset)
     for anchor, compiled in _COMPILATION:
-        for offset in islice(_occurrences(log.text, anchor, start, end), 1):
+        for offset in islice(_occurrences(log, anchor, start, end), 1):
             resolved.setdefault("kernels_compiled", compiled)
             if lines:
                 keep("compilation", offset)
@@ -320,10 +321,20 @@ def _is_read(flag: CommandFlag) -> bool:
     return reader is not None and len(flag.value) <= MAX_VALUE_CHARACTERS and reader(flag.value) is not None
 
 
-def _occurrences(text: str, anchor: str, start: int, end: int) -> Iterator[int]:
+def _fields(log: LogText, begin: int, end: int, closing: str) -> Iterator[tuple[str, str]]:
+    """The fields of an argument line from `begin` on, for as long as the log's steps last."""
+    inside = log.text[begin : min(end, begin + MAX_ARGUMENT_CHARACTERS)]
+    if log.steps.take(len(inside) // CHARACTERS_PER_STEP):
+        for field in cut_fields(inside, closing):
+            if not log.steps.take(FIELD_STEPS):
+                return
+            yield field
+
+
+def _occurrences(log: LogText, anchor: str, start: int, end: int) -> Iterator[int]:
     at = start
     for _ in range(MAX_ARGUMENT_LINES):
-        at = text.find(anchor, at, end)
+        at = log.find(anchor, at, end)
         if at < 0:
             return
         yield at

@@ -23,6 +23,9 @@ MAX_HITS: Final = 4096
 """Occurrences of one format that are read; a start prints a few for each rank."""
 MAX_TRIES: Final = 1 << 17
 """Places of one start at which a format is tried."""
+TRY_STEPS: Final = 4
+HIT_STEPS: Final = 32
+"""Steps of a try, and of a hit with its line and its process."""
 SHORTEST_BEGINNING: Final = 5
 
 _NUMBER: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?)"
@@ -119,14 +122,15 @@ def find_lines(log: LogText, line: LineFormat, start: int, end: int) -> Iterator
     at = start
     hits = 0
     for _ in range(MAX_TRIES):
-        at = log.text.find(line.beginning, at, end)
-        if at < 0 or hits == MAX_HITS:
+        at = log.find(line.beginning, at, end)
+        if at < 0 or hits == MAX_HITS or not log.steps.take(TRY_STEPS):
             return
         match = line.pattern.match(log.text, at, end)
         if match is not None and line.ends_line:
             match = line.pattern.match(log.text, at, min(end, _number_end(log, match.start(match.re.groups))))
         if match is not None:
             hits += 1
+            log.steps.take(HIT_STEPS)
             yield Hit(
                 offset=at,
                 numbers=tuple(

@@ -65,10 +65,10 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
     marks: list[tuple[int, bool]] = []
     for anchors, is_server in ((_SERVER_MARKS, True), (_ENGINE_MARKS, False)):
         for anchor in anchors:
-            at = log.text.find(anchor)
+            at = log.find(anchor)
             while at >= 0 and len(marks) < MAX_MARKS:
                 marks.append((at, is_server))
-                at = log.text.find(anchor, at + len(anchor))
+                at = log.find(anchor, at + len(anchor))
     starts = [0]
     seen: set[str] = set()
     server_seen = False
@@ -84,23 +84,23 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
                 starts.append(log.line_start(at))
                 seen.clear()
             seen.add(name)
-    return tuple(starts)
+    return tuple(dict.fromkeys(starts))
 
 
 def engine_of(log: LogText) -> Engine:
     """The engine whose marks the log has; vLLM when it has none of the others'."""
-    if any(mark in log.text for mark in _MINDSPORE):
+    if any(log.has(mark) for mark in _MINDSPORE):
         return Engine.VLLM_MINDSPORE
-    if any(mark in log.text for mark in _ASCEND_ENGINE):
+    if any(log.has(mark) for mark in _ASCEND_ENGINE):
         return Engine.VLLM_ASCEND
     return Engine.VLLM
 
 
 def is_v0(log: LogText, start: int, end: int) -> bool | None:
     """Whether the V0 engine wrote it; None when no line tells."""
-    if any(log.text.find(mark, start, end) >= 0 for mark in _V1_ONLY):
+    if any(log.has(mark, start, end) for mark in _V1_ONLY):
         return False
-    if any(log.text.find(mark, start, end) >= 0 for mark in _V0_ONLY):
+    if any(log.has(mark, start, end) for mark in _V0_ONLY):
         return True
     return None
 
@@ -108,12 +108,12 @@ def is_v0(log: LogText, start: int, end: int) -> bool | None:
 def version_of(log: LogText, start: int, end: int) -> str | None:
     """The engine version of a start, as printed: `0.19.0`, `0.11.2.dev278+g55c6a5c`."""
     for mark in _ENGINE_MARKS:
-        at = log.text.find(mark, start, end)
+        at = log.find(mark, start, end)
         match = _ENGINE_VERSION.match(log.text, at + len(mark), end) if at >= 0 else None
         if match is not None:
             return match[1]
     for mark, words in (*((mark, "version") for mark in _SERVER_MARKS), ("\u2588version", "version")):
-        at = log.text.find(mark, start, end)
+        at = log.find(mark, start, end)
         if at < 0:
             continue
         line = log.lines[log.line_index(at)]
@@ -127,7 +127,7 @@ def version_of(log: LogText, start: int, end: int) -> str | None:
 def model_of(log: LogText, start: int, end: int) -> str | None:
     """The model from "Starting to load model", where the arguments do not name it."""
     mark = "Startingtoloadmodel"
-    at = log.text.find(mark, start, end)
+    at = log.find(mark, start, end)
     if at < 0:
         return None
     name = log.text[at + len(mark) : min(log.line_end(at), at + len(mark) + 400)].partition("...")[0]
@@ -136,23 +136,23 @@ def model_of(log: LogText, start: int, end: int) -> str | None:
 
 def card_of(log: LogText) -> str | None:
     """The card's name: from a kernel's tuning file, or from what nvidia-smi or npu-smi printed above the log."""
-    at = log.text.find("device_name=")
+    at = log.find("device_name=")
     match = _DEVICE.match(log.text, at) if at >= 0 else None
     if match is not None:
         return match[1].replace("_", " ").strip()
     for anchor in ("Ascend910", "Ascend310P", "|910B", "|910C", "|310P"):
-        at = log.text.find(anchor)
+        at = log.find(anchor)
         match = _ASCEND.match(log.text, at) if at >= 0 else None
         if match is not None:
             return f"Ascend {match[1]}"
-    at = log.text.find("NVIDIA")
+    at = log.find("NVIDIA")
     for _ in range(MAX_CARD_LINES):
         if at < 0:
             return None
         name = _card_name(log.lines[log.line_index(at)])
         if name is not None:
             return name
-        at = log.text.find("NVIDIA", at + 6)
+        at = log.find("NVIDIA", at + 6)
     return None
 
 

@@ -7,44 +7,24 @@ pasted.
 
 from __future__ import annotations
 
-import html
-import json
 import re
+from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from kvcore.errors import LogError, shorten
+from kvcore.evidence.log_lines import MAX_LINE_CHARACTERS, line_blocks, message_of
+from kvcore.evidence.log_steps import Steps
 
-MAX_LOG_BYTES: Final = 50 << 20
-MAX_LOG_LINES: Final = 2_000_000
-MAX_LINE_CHARACTERS: Final = 1 << 20
-"""Of one line; the rest of a longer one is not looked at."""
-MAX_JSON_LINE_CHARACTERS: Final = 1 << 16
+MAX_LOG_LINES: Final = 1_000_000
 SHOWN_LINE_CHARACTERS: Final = 400
-BINARY_SHARE: Final = 0.02
-"""Share of control and replacement characters above which the input is no text."""
-BINARY_SAMPLE: Final = 1 << 20
+WINDOW: Final = 1 << 20
+"""Characters that one call of a search is given, so that other threads get their turn."""
+BACKWARD_WINDOW: Final = 1 << 14
+"""The same of a search from the end, whose time is the product of both lengths at worst."""
 
-_COLOURS: Final = re.compile(r"\x1b?\[[0-9;]{1,16}m|\x1b\[[0-9;?]{0,16}[A-Za-z]")
-_COMPOSE_PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,80} {0,20}\| ")
-_NOT_TEXT: Final = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
-_JSON_KEYS: Final = ("message", "log", "msg", "MESSAGE", "text", "line")
-_CHARACTERS: Final = str.maketrans(
-    {
-        "\u2018": "'",
-        "\u2019": "'",
-        "\u201b": "'",
-        "\u201c": '"',
-        "\u201d": '"',
-        "\u2212": "-",
-        "\u200b": None,
-        "\u200c": None,
-        "\u200d": None,
-        "\u2060": None,
-        "\ufeff": None,
-    }
-)
 _PROCESS: Final = re.compile(
     r"\(([A-Za-z][A-Za-z0-9_]{0,60}?)(?:rank=(\d{1,5}))?pid=(\d{1,10})(?:,ip=[0-9a-fA-F.:]{1,45})?\)"
 )
@@ -71,11 +51,40 @@ class LogText:
     """The log without white space, and the lines as they were given."""
 
     text: str
-    starts: tuple[int, ...]
+    starts: Sequence[int]
     """Offset in `text` at which each line begins."""
     lines: tuple[str, ...]
     cut_lines: int
     """Lines longer than MAX_LINE_CHARACTERS."""
+    steps: Steps = field(default_factory=Steps)
+    """What may still be done for this log; whoever reads more than each character once takes from it."""
+
+    def find(self, words: str, start: int = 0, end: int | None = None) -> int:
+        """Offset of the first `words` between two offsets, -1 without; as `str.find`, in windows."""
+        stop = len(self.text) if end is None else min(end, len(self.text))
+        if stop - start <= WINDOW:
+            return self.text.find(words, start, stop)
+        for at in range(start, stop, WINDOW):
+            found = self.text.find(words, at, min(stop, at + WINDOW + len(words) - 1))
+            if found >= 0:
+                return found
+        return -1
+
+    def rfind(self, words: str, start: int, end: int) -> int:
+        """Offset of the last `words` between two offsets, -1 without."""
+        stop = min(end, len(self.text))
+        while stop - start >= len(words):
+            begin = max(start, stop - BACKWARD_WINDOW)
+            if self.text.find(words, begin, stop) >= 0:
+                return self.text.rfind(words, begin, stop)
+            if begin == start:
+                break
+            stop = begin + len(words) - 1
+        return -1
+
+    def has(self, words: str, start: int = 0, end: int | None = None) -> bool:
+        """Whether `words` stand between two offsets."""
+        return self.find(words, start, end) >= 0
 
     def line_index(self, offset: int) -> int:
         """Index of the line that the character at `offset` came from."""
@@ -96,7 +105,11 @@ class LogText:
 
     def line(self, offset: int) -> str:
         """The line as pasted, shortened and printable."""
-        return shorten(self.lines[self.line_index(offset)].strip(), SHOWN_LINE_CHARACTERS)
+        line = self.lines[self.line_index(offset)]
+        head = line[: 4 * SHOWN_LINE_CHARACTERS].lstrip()
+        return shorten(
+            head.rstrip() if len(line) <= 4 * SHOWN_LINE_CHARACTERS else head, SHOWN_LINE_CHARACTERS
+        )
 
     def process(self, offset: int) -> Process:
         """The process named last before `offset` on its line.
@@ -123,66 +136,29 @@ class LogText:
 def clean_log(given: str | bytes) -> LogText:
     """The log without white space, colours, quoting and container prefixes.
 
-    Raises LogError `log-too-large` above 50 MiB or two million lines, `log-not-text` for binary data.
+    Raises LogError `log-too-large` above 50 MiB or a million lines, `log-not-text` for binary data.
 
     Example:
         >>> log = clean_log("engine-1  | Available KV cache\\nmemory: 52.80 GiB")
         >>> log.text, log.line_number(log.text.index("memory"))
         ('AvailableKVcachememory:52.80GiB', 2)
     """
-    if len(given) > MAX_LOG_BYTES:
-        raise LogError("log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
-    text = given if isinstance(given, str) else _decoded(given)
-    sample = text[:BINARY_SAMPLE]
-    strange = len(_NOT_TEXT.findall(sample))
-    if strange >= 8 and strange > BINARY_SHARE * len(sample):
-        raise LogError("log-not-text")
-    if text.count("\n") + text.count("\r") > MAX_LOG_LINES:
-        raise LogError("log-too-large", limit=f"{MAX_LOG_LINES:,} lines")
-    text = _COLOURS.sub("", text).translate(_CHARACTERS).replace("\\_", "_")
-    lines = tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
-    starts: list[int] = []
-    parts: list[str] = []
+    lines: list[str] = []
+    starts = array("L")
+    blocks: list[str] = []
     length = cut = 0
-    for line in lines:
-        starts.append(length)
-        if len(line) > MAX_LINE_CHARACTERS:
-            line = line[:MAX_LINE_CHARACTERS]
-            cut += 1
-        squeezed = "".join(message_of(line).split())
-        parts.append(squeezed)
-        length += len(squeezed)
-    return LogText(text="".join(parts), starts=tuple(starts), lines=lines, cut_lines=cut)
-
-
-def _decoded(data: bytes) -> str:
-    """Text of an uploaded file; a Windows shell writes UTF-16 with a byte order mark."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", "replace")
-    return data.decode("utf-8-sig", "replace")
-
-
-def message_of(line: str) -> str:
-    """The engine's part of a line: out of its JSON wrapper, without chat quoting and the container's name."""
-    text = line.strip()
-    if text[:1] == "{" and text[-1:] == "}" and len(text) <= MAX_JSON_LINE_CHARACTERS:
-        text = _from_json(text)
-    if text[:1] in ">|*`":
-        text = text.lstrip("> |*`")
-    prefix = _COMPOSE_PREFIX.match(text)
-    if prefix is not None:
-        text = text[prefix.end() :]
-    return html.unescape(text) if "&" in text else text
-
-
-def _from_json(text: str) -> str:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if isinstance(record, dict):
-        for key in _JSON_KEYS:
-            value = record.get(key)
-            if isinstance(value, str):
-                return _COLOURS.sub("", value).translate(_CHARACTERS)
-    return text
+    for block in line_blocks(given):
+        parts: list[str] = []
+        for line in block:
+            starts.append(length)
+            if len(line) > MAX_LINE_CHARACTERS:
+                line = line[:MAX_LINE_CHARACTERS]
+                cut += 1
+            lines.append(line)
+            squeezed = "".join(message_of(line).split())
+            parts.append(squeezed)
+            length += len(squeezed)
+        if len(lines) > MAX_LOG_LINES + 1:
+            raise LogError("log-too-large", limit=f"{MAX_LOG_LINES:,} lines")
+        blocks.append("".join(parts))
+    return LogText(text="".join(blocks), starts=starts, lines=tuple(lines), cut_lines=cut)

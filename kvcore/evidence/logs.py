@@ -33,6 +33,8 @@ from kvcore.scenario import Engine, Measured
 
 ESTIMATE_CHARGED_FROM: Final = (0, 20)
 """vLLM takes the graph estimate off the budget from this version on. Source: MEMORY_MODEL 1.4."""
+START_STEPS: Final = 1000
+"""Of a look at one start: all formats are looked for in it."""
 EXPECTED: Final = "Model loading took, Available KV cache memory, GPU KV cache size, non-default args"
 
 _EXPECTED_V1: Final = ("weights_gib", "available_kv_gib", "kv_tokens", "max_concurrency")
@@ -65,6 +67,8 @@ def read_log(given: str | bytes) -> StartupLog:
     ends = (*starts[1:], len(log.text))
     chosen: StartupLog | None = None
     for start, end in reversed(list(zip(starts, ends, strict=True))):
+        if not log.steps.take(START_STEPS):
+            break
         found, absurd = find_readings(log, start, end)
         arguments = read_flags(log, start, end)
         read = _start(log, start, end, found, arguments, engine, card_name)
@@ -84,6 +88,8 @@ def _notices(log: LogText, starts: tuple[int, ...]) -> tuple[Notice, ...]:
         notices.append(Notice(code="log-several-starts", params={"starts": str(len(starts))}))
     if log.cut_lines:
         notices.append(Notice(code="log-line-cut", params={"lines": str(log.cut_lines)}))
+    if log.steps.are_spent:
+        notices.append(Notice(code="log-read-in-part"))
     return tuple(notices)
 
 
@@ -128,11 +134,11 @@ def _start(
 
 
 def _charges_estimate(log: LogText, start: int, end: int, engine: Engine, version: str | None) -> bool:
-    if engine is not Engine.VLLM or log.text.find(_GRAPHS_NOT_CHARGED, start, end) >= 0:
+    if engine is not Engine.VLLM or log.has(_GRAPHS_NOT_CHARGED, start, end):
         return False
     release = release_of(version)
     newer = release is not None and release >= ESTIMATE_CHARGED_FROM
-    return newer or log.text.find(_GRAPHS_CHARGED, start, end) >= 0
+    return newer or log.has(_GRAPHS_CHARGED, start, end)
 
 
 def _missing(engine: Engine, v0: bool | None, rank: RankFigures, figures: EngineFigures) -> tuple[str, ...]:

@@ -45,10 +45,11 @@ def find_manifests(lines: tuple[str, ...]) -> tuple[Manifest, ...]:
         >>> find_manifests(("model: Qwen/Qwen3-8B", "max-model-len: 8192"))[0].fields
         (('model', 'Qwen/Qwen3-8B'), ('max-model-len', '8192'))
     """
+    if len(lines) > MAX_CHARACTERS or sum(len(line) + 1 for line in lines) > MAX_CHARACTERS + 1:
+        return ()
     if not any(line.lstrip(" -").startswith(_KEYS) for line in lines):
         return ()
-    text = "\n".join(lines)
-    return tuple(_manifests(text.translate(_OTHER_BREAKS))) if len(text) <= MAX_CHARACTERS else ()
+    return tuple(_manifests("\n".join(lines).translate(_OTHER_BREAKS)))
 
 
 def _manifests(text: str) -> Iterator[Manifest]:
