@@ -468,6 +468,17 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "estimated too high for it, or it is of another start",
         "give the other parts of that start too: its whole log, on the Check page",
     ),
+    "activations-of-smaller-batch": Message(
+        "the activations were measured with up to {measured_tokens} tokens in a step, and this start computes up to "
+        "{max_num_batched_tokens}: they may take more",
+        "set --max-num-batched-tokens={measured_tokens}, or measure a start of this shape",
+    ),
+    "model-share-of-smaller-batch": Message(
+        "vLLM_MODEL_MEMORY_USE_GB was measured with up to {measured_tokens} tokens in a step, and this start computes "
+        "up to {max_num_batched_tokens}: it may run out of memory",
+        "set --max-num-batched-tokens={measured_tokens}, or repeat the pre-run with this one and requests that fill "
+        "the step",
+    ),
     "restart-leaves-more": Message(
         "a first start compiles its kernels while it measures: a restart that finds them compiled has about {gain} GiB "
         "more for the KV cache",

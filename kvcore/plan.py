@@ -22,6 +22,7 @@ from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
 from kvcore.memory.checkpoint import checkpoint_notices, uncounted_bytes
 from kvcore.memory.loaded import loaded_bytes
+from kvcore.memory.mindspore import MODEL_VARIABLE
 from kvcore.memory.shapes import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -146,6 +147,7 @@ def plan(scenario: Scenario) -> Plan:
             *resolved.notices,
             *memory.notices,
             *_vendor_notices(scenario),
+            *_batch_notices(scenario, resolved),
             *draft_notices(scenario.speculative_config, prepared.draft),
             *_label_notices(scenario, quantization),
             *checkpoint_notices(scenario, architecture, quantization, resolved),
@@ -167,6 +169,25 @@ def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:
     if card is None or card.vendor not in _WITHOUT_STARTS:
         return ()
     return (Notice(code="overheads-of-another-vendor", field="accelerator"),)
+
+
+def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]:
+    """Activations that were measured with fewer tokens in a step than this start may compute.
+
+    On vllm-mindspore they are in vLLM_MODEL_MEMORY_USE_GB, and a pre-run sends one request of the full length unless
+    something else is said.
+    """
+    measured, batch = scenario.measured, scenario.measured.batched_tokens
+    if scenario.engine is Engine.VLLM_MINDSPORE:
+        code, is_given = "model-share-of-smaller-batch", MODEL_VARIABLE in scenario.env
+        if batch is None and scenario.max_num_batched_tokens is not None:
+            batch = resolved.max_model_len
+    else:
+        code, is_given = "activations-of-smaller-batch", measured.peak_activation_gib is not None
+    if not is_given or batch is None or resolved.max_num_batched_tokens <= batch:
+        return ()
+    params = {"measured_tokens": str(batch), "max_num_batched_tokens": str(resolved.max_num_batched_tokens)}
+    return (Notice(code=code, field="max_num_batched_tokens", params=params),)
 
 
 def _label_notices(scenario: Scenario, quantization: Quantization) -> tuple[Notice, ...]:

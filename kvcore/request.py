@@ -177,7 +177,7 @@ _REQUEST_FIELDS: Final = frozenset(
     " fully_sharded_loras limit_mm_per_prompt language_model_only cpu_offload_gb"
     " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
 )
-_MEASURED_FIELDS: Final = frozenset((*MEASURED_PARTS, "fitted", "carried"))
+_MEASURED_FIELDS: Final = frozenset((*MEASURED_PARTS, "fitted", "carried", "batched_tokens"))
 _MAX_COUNT: Final = 1 << 31
 _MODES: Final[Mapping[str | None, CudagraphMode]] = {str(mode): mode for mode in CudagraphMode}
 _ENVIRONMENT_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,79}")
@@ -429,4 +429,5 @@ def _measured(fields: _Fields) -> Measured:
         available_kv_gib=inner.number("available_kv_gib", -1e5, 1e5),
         fitted=inner.names("fitted", given),
         carried=inner.names("carried", given),
+        batched_tokens=inner.integer("batched_tokens", 1, 1 << 31),
     )

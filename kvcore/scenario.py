@@ -96,6 +96,8 @@ class Measured:
     available_kv_gib: float | None = None
     fitted: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
+    batched_tokens: int | None = None
+    """`max_num_batched_tokens` of the start in which the activations were measured."""
 
     def values(self) -> dict[str, float]:
         """The parts that are given, in GiB, by their fields.

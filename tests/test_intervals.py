@@ -47,7 +47,11 @@ DEPLOYMENTS: tuple[dict[str, Any], ...] = (
     {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "kv_cache_memory_bytes": 12 * GIB},
 )  # fmt: skip
 
-parts_of_a_start = st.dictionaries(st.sampled_from(FIELDS), st.floats(0, 90), max_size=6)
+LOWEST = {"non_torch_gib": -20.0, "cuda_graph_gib": -20.0, "available_kv_gib": -20.0}
+"""What logs print below zero: the engine's own differences."""
+parts_of_a_start = st.fixed_dictionaries(
+    {}, optional={name: st.floats(LOWEST.get(name, 0.0), 90) for name in FIELDS}
+)
 
 
 @st.composite
@@ -96,7 +100,7 @@ def test_every_figure_lies_in_its_interval_and_parts_sum_to_the_whole(planned: P
     answer = result_of(planned)
     parts = dict(answer["per_rank_gib"])
     total = parts.pop("total")
-    assert sum(parts.values()) == pytest.approx(total, abs=1e-6)
+    assert sum(parts.values()) == pytest.approx(total, abs=5e-6)  # each is rounded to six decimals
     for name, (low, high) in answer["interval_gib"].items():
         value = total if name == "total" else parts[name]
         assert low <= value <= high, name
@@ -118,7 +122,11 @@ def test_bar_cards_band_and_table_say_the_same(planned: Plan) -> None:
     for before, after in zip(ends[:-1], drawn[1:], strict=True):
         assert after.start == pytest.approx(before, abs=1e-6)
     overrun = gib(max(0.0, -memory.unused.value))
-    assert ends[-1] == pytest.approx(gib(memory.total.value) + overrun, abs=1e-6)
+    # What a log prints below zero has no width, so the others go that much further.
+    below = [
+        min(0.0, getattr(memory, name).value) for name in PART_NAMES if name not in ("unaccounted", "unused")
+    ]
+    assert ends[-1] == pytest.approx(gib(memory.total.value - sum(below)) + overrun, abs=1e-6)
     curve = concurrency_curve(planned, curve_lengths(planned))
     for low, value, high in zip(curve.low, curve.concurrency, curve.high, strict=True):
         assert low <= value <= high

@@ -43,7 +43,15 @@ def test_the_final_settings_become_the_scenario() -> None:
         "22",
         "33",
     )
+    assert (link["max_num_batched_tokens"], link["measured.batched_tokens"]) == ("16384", "16384")
     assert "prerun.take" not in keys(app)
+
+
+def test_a_larger_step_is_run_before_it_is_served() -> None:
+    app = open_check(**DEEPSEEK)
+    checked(app.number_input(key="prerun.batch").set_value(65536).run())
+    assert "--max-num-batched-tokens=65536" in commands(app)
+    assert "Send 4 requests of 16,384 tokens at once" in seen(app)
 
 
 def test_other_settings_change_the_commands() -> None:

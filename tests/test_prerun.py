@@ -1,6 +1,7 @@
 """The pre-run of vllm-mindspore. Numbers are those of its tuning guide, or sums by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from kvcore.evidence.prerun import (
 )
 from kvcore.plan import plan
 from kvcore.request import scenario_from_request
+from kvcore.scenario import Parallel
 
 LOG = (Path(__file__).parent / "data" / "logs" / "mindspore_prerun.log").read_text("utf-8")
 DEEPSEEK_BYTES = 70272
@@ -38,6 +40,7 @@ def test_the_guide_to_the_digit() -> None:
 def test_settings_are_read_from_the_log() -> None:
     found = prerun_from_log(read_log(LOG), PreRun(total_gb=32, model_gb=20, max_model_len=4096))
     assert found == PreRun(total_gb=64, model_gb=50, gpu_memory_utilization=0.9, max_model_len=16384)
+    assert found.step_tokens == 16384
 
 
 def test_commands_of_the_pre_run() -> None:
@@ -59,7 +62,58 @@ def test_final_settings() -> None:
     result = the_result()
     assert result.exports == {"ASCEND_TOTAL_MEMORY_GB": "64", "vLLM_MODEL_MEMORY_USE_GB": "22"}
     assert result.final_tokens == 543_960
-    assert (result.max_num_seqs, result.max_num_batched_tokens) == (33, 33 * 16384)
+    assert (result.max_num_seqs, result.max_num_batched_tokens) == (33, 16384)
+
+
+def test_the_final_start_is_one_that_was_measured() -> None:
+    """The peak is of one step of 16,384 tokens: a step of 33 x 16,384 would need activations that nobody measured."""
+    result = the_result()
+    assert result.flags["--max-num-batched-tokens"] == result.prerun.flags["--max-num-batched-tokens"]
+    wide = the_result(prerun=PreRun(batched_tokens=65536))
+    assert wide.prerun.flags["--max-num-seqs"] == "4"
+    assert wide.flags["--max-num-batched-tokens"] == wide.prerun.flags["--max-num-batched-tokens"] == "65536"
+
+
+def test_a_step_of_the_log_is_the_step_of_the_final_start() -> None:
+    log = read_log(LOG.replace("--max-num-batched-tokens=16384", "--max-num-batched-tokens=4096"))
+    found = prerun_from_log(log, PreRun())
+    assert found.step_tokens == 4096
+    assert the_result(prerun=found).flags["--max-num-batched-tokens"] == "4096"
+
+
+def mindspore(**fields: Any) -> list[str]:
+    request = {
+        "model": "deepseek-ai/DeepSeek-V3",
+        "engine": "vllm-mindspore",
+        "accelerator": {"memory_gib": 64, "vendor": "huawei"},
+        "max_model_len": 16384,
+        "max_num_seqs": 28,
+        "env": {"vLLM_MODEL_MEMORY_USE_GB": "22"},
+    }
+    return [notice.code for notice in plan(scenario_from_request({**request, **fields})).notices]
+
+
+def test_plan_warns_of_a_step_that_the_pre_run_did_not_compute() -> None:
+    code = "model-share-of-smaller-batch"
+    assert code in mindspore(max_num_batched_tokens=458752)
+    assert code not in mindspore(max_num_batched_tokens=16384)
+    measured = {"batched_tokens": 458752}
+    assert code not in mindspore(max_num_batched_tokens=458752, measured=measured)
+    assert code in mindspore(max_num_batched_tokens=65536, measured={"batched_tokens": 16384})
+
+
+def test_plan_warns_where_measured_activations_are_of_a_smaller_step() -> None:
+    measured = {"peak_activation_gib": 5.6, "batched_tokens": 8192}
+    request = {
+        "model": "Qwen/Qwen3-32B",
+        "accelerator": "H100-80GB",
+        "max_model_len": 8192,
+        "measured": measured,
+    }
+    for batched, is_told in ((16384, True), (8192, False), (2048, False)):
+        planned = plan(scenario_from_request({**request, "max_num_batched_tokens": batched}))
+        codes = [notice.code for notice in planned.notices]
+        assert ("activations-of-smaller-batch" in codes) is is_told
 
 
 def test_the_engine_computes_the_same_tokens_from_the_final_settings() -> None:
@@ -106,18 +160,31 @@ def test_what_system_and_driver_take_has_to_fit_beside_the_budget() -> None:
 
 
 def test_remedies_come_in_the_guide_s_order() -> None:
-    remedies = out_of_memory_remedies(PreRun(), 8)
+    remedies = out_of_memory_remedies(PreRun(), Parallel(tensor_parallel_size=8))
     assert [(remedy.field, remedy.values) for remedy in remedies] == [
         ("vLLM_MODEL_MEMORY_USE_GB", ("51", "52", "54")),
         ("gpu_memory_utilization", ("0.87", "0.85", "0.8")),
         ("max_model_len", ("8192", "4096")),
         ("tensor_parallel_size", ("16",)),
     ]
+    experts = out_of_memory_remedies(PreRun(), Parallel(tensor_parallel_size=8), has_experts=True)
+    assert [(remedy.field, remedy.values) for remedy in experts[4:]] == [("data_parallel_size", ("2",))]
+
+
+def test_spreading_the_experts_lowers_what_a_card_loads() -> None:
+    request = {
+        "model": "deepseek-ai/DeepSeek-V3",
+        "accelerator": "Ascend-910B1-64GB",
+        "tensor_parallel_size": 16,
+    }
+    alone = plan(scenario_from_request(request)).loaded_weights.value
+    spread = {"data_parallel_size": 2, "enable_expert_parallel": True}
+    assert plan(scenario_from_request({**request, **spread})).loaded_weights.value < 0.6 * alone
 
 
 def test_no_remedy_makes_the_pre_run_impossible() -> None:
     tight = PreRun(model_gb=56, max_model_len=8192)
-    share, utilization, length, _ = out_of_memory_remedies(tight, 8)
+    share, utilization, length, _ = out_of_memory_remedies(tight, Parallel(tensor_parallel_size=8))
     assert share.values == ("57",)
     assert utilization.values == ()
     assert length.values == ("4096",)
@@ -149,5 +216,7 @@ def test_final_settings_keep_every_rule(
         return
     assert result.model_gb <= result.final_model_gb + 1e-6
     assert 0 < result.final_kv_gb <= result.kv_gb + 1e-6
+    assert result.flags["--max-num-batched-tokens"] == prerun.flags["--max-num-batched-tokens"]
     if result.max_num_seqs:
-        assert result.max_num_seqs * length <= result.max_num_batched_tokens < result.final_tokens
+        assert result.max_num_seqs * length < result.final_tokens
+        assert result.max_num_seqs <= result.max_num_batched_tokens

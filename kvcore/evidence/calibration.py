@@ -165,6 +165,13 @@ def calibrated(log: StartupLog, planned: Plan) -> Measured:
     fitted, unless the log prints it and the rest is no more than what it rounds. Only where the parts do not add up
     to the log's own budget, or no card is known, is the KV memory given as it is.
     """
+    found = _parts_of(log, planned)
+    if found.peak_activation_gib is None:
+        return found
+    return replace(found, batched_tokens=planned.resolved.max_num_batched_tokens)
+
+
+def _parts_of(log: StartupLog, planned: Plan) -> Measured:
     measured = measured_from(log)
     available = measured.available_kv_gib
     if available is not None:
@@ -235,5 +242,9 @@ def measured_values(measured: Measured) -> dict[str, Any]:
         >>> measured_values(Measured(peak_activation_gib=1.9, fitted=("peak_activation_gib",)))
         {'peak_activation_gib': 1.9, 'fitted': ['peak_activation_gib']}
     """
-    marks = {"fitted": list(measured.fitted), "carried": list(measured.carried)}
-    return {**measured.values(), **{name: parts for name, parts in marks.items() if parts}}
+    marks: dict[str, Any] = {
+        "fitted": list(measured.fitted),
+        "carried": list(measured.carried),
+        "batched_tokens": measured.batched_tokens,
+    }
+    return {**measured.values(), **{name: mark for name, mark in marks.items() if mark}}

@@ -21,7 +21,8 @@ from kvcore.memory.mindspore import (
     TOTAL_VARIABLE,
     written_gb,
 )
-from kvcore.units import GIB
+from kvcore.scenario import Parallel
+from kvcore.units import GIB, ceil_div
 
 DEFAULT_UTILIZATION: Final = 0.9
 DEFAULT_LENGTH: Final = 16384
@@ -48,6 +49,8 @@ class PreRun:
     model_gb: float = DEFAULT_MODEL_GB
     gpu_memory_utilization: float = DEFAULT_UTILIZATION
     max_model_len: int = DEFAULT_LENGTH
+    batched_tokens: int | None = None
+    """Tokens that one step may compute; None for one request of the full length, as in the guide."""
 
     def __post_init__(self) -> None:
         if self.model_gb >= self.budget_gb:
@@ -80,8 +83,23 @@ class PreRun:
 
     @property
     def flags(self) -> Mapping[str, str]:
-        """Flags of the pre-run: one request of the full length."""
-        return _flags(self.gpu_memory_utilization, 1, self.max_model_len, self.max_model_len)
+        """Flags of the pre-run: requests of the full length that fill one step."""
+        return _flags(self.gpu_memory_utilization, self.requests, self.max_model_len, self.step_tokens)
+
+    @property
+    def step_tokens(self) -> int:
+        """--max-num-batched-tokens of the pre-run: the largest step that its peak is measured for."""
+        return self.batched_tokens or self.max_model_len
+
+    @property
+    def requests(self) -> int:
+        """Requests of the full length, sent at once, that fill one step.
+
+        Example:
+            >>> PreRun().requests, PreRun(batched_tokens=65536).requests, PreRun(batched_tokens=4096).requests
+            (1, 4, 1)
+        """
+        return ceil_div(self.step_tokens, self.max_model_len)
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -163,13 +181,22 @@ class PreRunResult:
 
     @property
     def max_num_seqs(self) -> int:
-        """Requests of the full length whose tokens stay below `final_tokens`; 0 when not even one does."""
-        return max(0, self.final_tokens - 1) // self.prerun.max_model_len
+        """Requests of the full length whose tokens stay below `final_tokens`; 0 when not even one does.
+
+        At most the tokens of a step: a step that decodes computes one of each request.
+        """
+        held = max(0, self.final_tokens - 1) // self.prerun.max_model_len
+        return min(held, self.max_num_batched_tokens)
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """max_num_seqs × max_model_len, which is below `final_tokens`: the guide's two rules at once."""
-        return max(1, self.max_num_seqs) * self.prerun.max_model_len
+        """That of the pre-run: the peak was measured for no larger step.
+
+        The guide wants max_num_seqs × max_model_len, a step that nobody measured; the engine asks for no such product.
+        Source: vllm-mindspore's own start of DeepSeek-R1 with 256 sequences of 32,768 tokens has
+        --max-num-batched-tokens=4096 (docs/vllm_mindspore: deepseek_parallel, r0.4.0).
+        """
+        return self.prerun.step_tokens
 
     @property
     def exports(self) -> Mapping[str, str]:
@@ -192,17 +219,23 @@ class Remedy:
     values: tuple[str, ...]
 
 
-def out_of_memory_remedies(prerun: PreRun, tensor_parallel_size: int) -> tuple[Remedy, ...]:
+def out_of_memory_remedies(
+    prerun: PreRun, parallel: Parallel, *, has_experts: bool = False
+) -> tuple[Remedy, ...]:
     """In the guide's order: a larger model share, a lower utilization, a shorter length, more cards.
 
+    More cards are a larger tensor parallel size, and for a mixture of experts data parallelism with whole experts on
+    each card: MoE layers are divided by the product of both. Data parallelism alone copies everything else.
+    Source: vllm-mindspore, user_guide/supported_features/parallel (r0.4.0).
+
     Example:
-        >>> [(remedy.field, remedy.values) for remedy in out_of_memory_remedies(PreRun(), 8)][:2]
+        >>> [(remedy.field, remedy.values) for remedy in out_of_memory_remedies(PreRun(), Parallel())][:2]
         [('vLLM_MODEL_MEMORY_USE_GB', ('51', '52', '54')), ('gpu_memory_utilization', ('0.87', '0.85', '0.8'))]
     """
-    return tuple(_remedies(prerun, tensor_parallel_size))
+    return tuple(_remedies(prerun, parallel, has_experts))
 
 
-def _remedies(prerun: PreRun, tensor_parallel_size: int) -> Iterator[Remedy]:
+def _remedies(prerun: PreRun, parallel: Parallel, has_experts: bool) -> Iterator[Remedy]:
     shares = [math.floor(prerun.model_gb) + step for step in (1, 2, 4)]
     yield Remedy(
         field=MODEL_VARIABLE, values=tuple(str(share) for share in shares if share < prerun.budget_gb)
@@ -215,7 +248,9 @@ def _remedies(prerun: PreRun, tensor_parallel_size: int) -> Iterator[Remedy]:
     yield Remedy(field="gpu_memory_utilization", values=tuple(f"{step:g}" for step in lower))
     lengths = [length for length in LENGTH_STEPS if length < prerun.max_model_len]
     yield Remedy(field="max_model_len", values=tuple(map(str, lengths)))
-    yield Remedy(field="tensor_parallel_size", values=(str(2 * tensor_parallel_size),))
+    yield Remedy(field="tensor_parallel_size", values=(str(2 * parallel.tensor_parallel_size),))
+    if has_experts:
+        yield Remedy(field="data_parallel_size", values=(str(2 * parallel.data_parallel_size),))
 
 
 def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
@@ -229,6 +264,9 @@ def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
         max_model_len=flags.max_model_len
         if flags.max_model_len is not None and flags.max_model_len > 0
         else given.max_model_len,
+        batched_tokens=flags.max_num_batched_tokens
+        if flags.max_num_batched_tokens not in (None, 0, flags.max_model_len)
+        else given.batched_tokens,
     )
 
 

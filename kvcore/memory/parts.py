@@ -176,15 +176,15 @@ def given_kv(measured: Measured, remainder: Quantity) -> Quantity:
         >>> [bound / GIB for bound in given_kv(Measured(available_kv_gib=20.0), left).interval]
         [19.995, 20.005]
         >>> carried = Measured(available_kv_gib=20.0, carried=("available_kv_gib",))
-        >>> [bound / GIB for bound in given_kv(carried, left).interval]
-        [19.64, 37.0]
+        >>> [round(bound / GIB, 2) for bound in given_kv(carried, left).interval]
+        [19.44, 37.0]
     """
     given = measured_or(measured, KV_FIELD, remainder)
     if given is remainder or given.interval is None or measured.origin(KV_FIELD) is not Origin.CARRIED:
         return given
     low, high = given.interval
     left_low, left_high = remainder.interval or (remainder.value, remainder.value)
-    return replace(given, interval=(max(0.0, min(low, left_low)), max(high, left_high)))
+    return replace(given, interval=(min(low, left_low), max(high, left_high)))
 
 
 def unaccounted_of(remainder: Quantity, available_kv: Quantity, inside_bytes: float) -> Quantity:
@@ -289,7 +289,7 @@ def measured_or(measured: Measured, field: str, predicted: Quantity) -> Quantity
         unit=Unit.BYTES,
         grade=given_grade(origin, predicted.grade),
         source=_SOURCES[origin],
-        interval=(max(0.0, value - spread), value + spread),
+        interval=(value - spread if value < 0 else max(0.0, value - spread), value + spread),
     )
 
 

@@ -63,6 +63,8 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field in _MEASURED:
         name = field.removeprefix("measured.")
         own = scenario.measured.with_origin((name,), Origin.MEASURED)
+        if name == "peak_activation_gib":
+            own = replace(own, batched_tokens=None)
         return replace(scenario, measured=replace(own, **{name: changes[field]}))
     return replace(scenario, **changes)
 

@@ -23,7 +23,7 @@ REASON: Final = "reason"
 """The gettext context of the sentence parts that errors carry as `{reason}`."""
 MINUS: Final = "\N{MINUS SIGN}"
 DASH: Final = "\N{EM DASH}"
-_COUNTS: Final = frozenset(("max_model_len", "max_num_batched_tokens", "kv_tokens"))
+_COUNTS: Final = frozenset(("max_model_len", "max_num_batched_tokens", "measured_tokens", "kv_tokens"))
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 _TAG: Final = re.compile(r"[A-Za-z]{2}(?:[-_][A-Za-z0-9]{1,8}){0,3}(?:\.[A-Za-z0-9-]{1,12})?", re.ASCII)
 

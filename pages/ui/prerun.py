@@ -29,6 +29,7 @@ from kvcore.scenario import Engine, Measured, Scenario
 from pages.ui import check_log, notes, state, undo
 
 TOTAL, MODEL, SHARE, LENGTH = "prerun.total", "prerun.model", "prerun.share", "prerun.length"
+BATCH = "prerun.batch"
 TEXT, KEPT = "prerun.text", "prerun.kept"
 ROOMY_GIB = 1024.0
 LATENT_EXAMPLE = "deepseek-ai/DeepSeek-V3"
@@ -47,7 +48,11 @@ REMEDIES = {
     "vLLM_MODEL_MEMORY_USE_GB": msg("Raise the share of the model, below {limit} GB: {values}"),
     "gpu_memory_utilization": msg("Lower --gpu-memory-utilization: {values}"),
     "max_model_len": msg("Lower --max-model-len: {values}"),
-    "tensor_parallel_size": msg("Change the parallel strategy or take more cards: TP {values}"),
+    "tensor_parallel_size": msg("Use more cards: --tensor-parallel-size {values}"),
+    "data_parallel_size": msg(
+        "Spread the experts over more cards: --data-parallel-size {values} --enable-expert-parallel, and the number of "
+        "cards as expert_parallel in --additional-config"
+    ),
 }
 
 
@@ -108,7 +113,8 @@ def _keep(key: str) -> None:
 
 def _settings_now() -> dict[str, float | int]:
     """The guide's settings, over them the scenario's, over them what was changed here or came from the log."""
-    return {**DEFAULTS, **_of_scenario(state.scenario()), **st.session_state.get(SETTINGS, {})}
+    found = {**DEFAULTS, **_of_scenario(state.scenario()), **st.session_state.get(SETTINGS, {})}
+    return {BATCH: found[LENGTH], **found}
 
 
 def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
@@ -133,19 +139,20 @@ def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
 def _settings(t: Words) -> PreRun | None:
     st.subheader(t("1. Settings of the pre-run"), anchor=False)
     now = _settings_now()
-    grid = st.grid(4, min_column_width=150)
+    grid = st.grid(5, min_column_width=150)
     for key, label, low, high, step in (
         (TOTAL, TOTAL_VARIABLE, 1.0, LARGEST_GB, 1.0),
         (MODEL, MODEL_VARIABLE, 1.0, LARGEST_GB, 1.0),
         (SHARE, "--gpu-memory-utilization", SMALLEST_SHARE, 1.0, 0.01),
         (LENGTH, "--max-model-len", 1, LONGEST, 1024),
+        (BATCH, "--max-num-batched-tokens", 1, LONGEST, 1024),
     ):
         grid.cell().number_input(
             f"`{label}`",
             min_value=low,
             max_value=high,
             step=step,
-            format="%d" if key == LENGTH else "%.4g",
+            format="%d" if key in (LENGTH, BATCH) else "%.4g",
             key=state.seed(key, type(low)(now[key])),
             on_change=_keep,
             args=(key,),
@@ -156,6 +163,7 @@ def _settings(t: Words) -> PreRun | None:
             model_gb=float(now[MODEL]),
             gpu_memory_utilization=float(now[SHARE]),
             max_model_len=int(now[LENGTH]),
+            batched_tokens=int(now[BATCH]),
         )
     except KvPlannerError as error:
         notes.refusal(error, t)
@@ -180,12 +188,22 @@ def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, s
 
 def _commands(prerun: PreRun, scenario: Scenario, t: Words) -> None:
     st.code(_shell(prerun.exports, scenario, prerun.flags), language="bash")
-    st.text(
-        t(
-            "Send one request of {tokens} tokens, so that the prefill takes its largest shape.",
-            tokens=count(prerun.max_model_len),
+    tokens = count(prerun.max_model_len)
+    if prerun.requests == 1:
+        st.text(
+            t(
+                "Send one request of {tokens} tokens, so that the prefill takes its largest shape.",
+                tokens=tokens,
+            )
         )
-    )
+    else:
+        st.text(
+            t(
+                "Send {requests} requests of {tokens} tokens at once, so that one step is full.",
+                requests=count(prerun.requests),
+                tokens=tokens,
+            )
+        )
 
 
 def _take_log() -> None:
@@ -210,6 +228,7 @@ def _adopt_log_settings() -> None:
         MODEL: given.model_gb,
         SHARE: given.gpu_memory_utilization,
         LENGTH: given.max_model_len,
+        BATCH: given.step_tokens,
     }
 
 
@@ -280,8 +299,7 @@ def _arithmetic(result: PreRunResult, scenario: Scenario, t: Words) -> None:
         ),
         (
             t("max_num_batched_tokens"),
-            f"{result.max_num_seqs} × {count(length)} = {count(result.max_num_batched_tokens)} < "
-            f"{count(result.final_tokens)}",
+            t("{tokens}, as in the pre-run", tokens=count(result.max_num_batched_tokens)),
         ),
     )
     st.table(
@@ -291,8 +309,10 @@ def _arithmetic(result: PreRunResult, scenario: Scenario, t: Words) -> None:
     )
     st.caption(
         t(
-            "Rule: max_num_seqs × max_model_len ≤ max_num_batched_tokens < tokens of the KV cache. A token takes "
-            "{bytes} bytes on each card for {model}, as the Plan page counts it.",
+            "max_num_batched_tokens stays as it was: the peak is measured for steps of {step} tokens and no larger "
+            "ones. The guide asks for max_num_seqs × max_model_len; the engine does not. For larger steps set more in "
+            "step 1 and repeat the pre-run. A token takes {bytes} bytes on each card for {model}, as on the Plan page.",
+            step=count(result.max_num_batched_tokens),
             bytes=f"{result.bytes_per_token:,.0f}",
             model=f"`{scenario.model}`" if notes.ID.fullmatch(scenario.model) else "config.json",
         )
@@ -315,6 +335,7 @@ def _final(result: PreRunResult, scenario: Scenario, t: Words) -> None:
         max_num_seqs=max(1, result.max_num_seqs),
         max_num_batched_tokens=result.max_num_batched_tokens,
         env={**scenario.env, **result.exports},
+        measured=Measured(batched_tokens=result.max_num_batched_tokens),
     )
     if state.scenario() == final:
         st.caption(t("The sidebar shows this scenario."))
@@ -330,7 +351,8 @@ def _final(result: PreRunResult, scenario: Scenario, t: Words) -> None:
 
 def _out_of_memory(prerun: PreRun, scenario: Scenario, t: Words) -> None:
     with st.expander(t("If it runs out of memory, in this order"), icon=":material/warning:"):
-        remedies = out_of_memory_remedies(prerun, scenario.parallel.tensor_parallel_size)
+        has_experts = read_architecture(scenario.config).moe is not None
+        remedies = out_of_memory_remedies(prerun, scenario.parallel, has_experts=has_experts)
         lines = [
             t(REMEDIES[remedy.field], values=listed(t, remedy.values), limit=f"{prerun.budget_gb:.1f}")
             for remedy in remedies
