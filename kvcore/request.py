@@ -179,6 +179,8 @@ _REQUEST_FIELDS: Final = frozenset(
 )
 _MEASURED_FIELDS: Final = frozenset((*MEASURED_PARTS, "fitted", "carried", "batched_tokens"))
 _MAX_COUNT: Final = 1 << 31
+_MAX_GRAPH_TOKENS: Final = 1 << 16
+"""Of one CUDA graph, 128 times the engines' default: every 16th size up to it is one more to capture and to plan."""
 _MODES: Final[Mapping[str | None, CudagraphMode]] = {str(mode): mode for mode in CudagraphMode}
 _ENVIRONMENT_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,79}")
 
@@ -229,7 +231,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         max_num_batched_tokens=fields.integer("max_num_batched_tokens", 1, _MAX_COUNT),
         block_size=fields.integer("block_size", 1, 1 << 20),
         enforce_eager=fields.flag("enforce_eager") or False,
-        max_cudagraph_capture_size=fields.integer("max_cudagraph_capture_size", 1, _MAX_COUNT),
+        max_cudagraph_capture_size=fields.integer("max_cudagraph_capture_size", 1, _MAX_GRAPH_TOKENS),
         cudagraph_capture_sizes=fields.counts("cudagraph_capture_sizes"),
         cudagraph_mode=_MODES.get(fields.choice("cudagraph_mode", tuple(CudagraphMode))),
         enable_prefix_caching=fields.flag("enable_prefix_caching"),

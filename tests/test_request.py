@@ -46,6 +46,7 @@ def request(**fields: Any) -> dict[str, Any]:
         ("mamba_cache_mode", "some"),
         ("mamba_cache_mode", "auto"),
         ("mamba_block_size", 0),
+        ("max_cudagraph_capture_size", 1 << 31),
         ("mamba_cache_dtype", "fp8"),
         ("mamba_ssm_cache_dtype", True),
         ("runner", True),
