@@ -2,6 +2,7 @@
 # make check  style, types, layers                            make bench  timings as ratios against a baseline
 # make fuzz   the log reader on more than 10^5 inputs          make accuracy   our error on published starts, anew
 # make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle (MINUTES=2 SESSIONS=20)
+# make lock   the two lists of pins with their hashes, anew from pyproject.toml (make lock UPGRADE=1: newer ones)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ PORT ?= 8501
 MINUTES ?= 30
 SESSIONS ?= 50
 
-.PHONY: run test check fuzz soak bench accuracy clean
+.PHONY: lock run test check fuzz soak bench accuracy clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
@@ -37,15 +38,19 @@ bench: $(VENV)/.test
 	$(BIN)/python tools/browser.py --install
 	$(BIN)/python -m benchmarks
 
+lock: $(VENV)/.test
+	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: requirements.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	@touch $@
 
-$(VENV)/.test: pyproject.toml $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -e '.[app,dev]'
+$(VENV)/.test: tools/requirements.txt $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 clean:

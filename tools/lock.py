@@ -1,0 +1,38 @@
+"""Writes the two lists of pins from pyproject.toml: what the app runs on, and what its tests and checks need.
+
+requirements.txt (the extra `app`) and tools/requirements.txt (all extras, the same pins for what both have) hold every
+package that is installed, with the hashes of all its files: one list for Linux, macOS and Windows and for Python 3.11
+and later. A pin stays as it is unless pyproject.toml asks for another, or with `--upgrade` or `--upgrade-package NAME`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+APP = "requirements.txt"
+TOOLS = "tools/requirements.txt"
+_OPTIONS = ("--universal", "--python-version=3.11", "--generate-hashes", "--no-annotate", "--quiet")
+
+
+def lock(out: str, *arguments: str) -> None:
+    """Writes one list."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", f"--output-file={out}"]
+    subprocess.run(
+        [*command, *_OPTIONS, "--custom-compile-command=make lock", *arguments],
+        cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Both lists; further arguments are uv's."""
+    lock(APP, "--extra=app", *arguments)
+    lock(TOOLS, "--all-extras", f"--constraint={APP}", *arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
