@@ -204,6 +204,9 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     # -- request log
     "request-log-too-large": Message("the request log is larger than {limit}", "send a sample of the lines"),
+    "request-log-too-long": Message(
+        "the request log has more than {limit} lines or requests", "send a sample of the lines"
+    ),
     "request-log-not-text": Message(
         "the request log is not text", "unpack it, or save a spreadsheet as CSV in UTF-8, and send that"
     ),

@@ -1,8 +1,10 @@
 """Request logs -> lengths: JSON lines, CSV, the engine's own lines; whatever is no request is counted or refused."""
 
+import io
 import json
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import WorkloadError
+from kvcore.workload import engine_lines, json_record, records
 from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log, read_request_logs
 from kvcore.workload.request import MAX_TOKENS, Request, Unusable
 
@@ -278,3 +281,79 @@ def test_the_command_line(tmp_path: Path) -> None:
     failed = run_cli(str(tmp_path / "bad.csv"))
     assert failed.returncode == 2
     assert "time, status" in failed.stderr
+
+
+class TestCost:
+    """The work is in proportion to the log, whatever stands in it."""
+
+    def test_the_oldest_of_many_pending_requests_is_found_at_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def cpu_seconds(pending: int, ids: int) -> float:
+            monkeypatch.setattr(engine_lines, "MOST_PENDING", pending)
+            lines = engine_lines.EngineLines()
+            before = time.thread_time()
+            for number in range(ids):
+                lines.take(f"Received request {number}: prompt_token_ids: [1]")
+                assert sum(1 for _ in lines.overflow()) == (number >= pending)
+            return time.thread_time() - before
+
+        all_kept = cpu_seconds(100_000, 100_000)
+        passed_on = cpu_seconds(25_000, 100_000)
+        # a plain dictionary takes several times as long
+        assert passed_on < 2 * all_kept + 0.1
+
+    @pytest.mark.parametrize(
+        "unit",
+        [
+            b"{\n",
+            b"[\n",
+            b"\n",
+            b'{"prompt_tokens":1}\n',
+            b'{"messages":[{"role":"user","content":"aaaa"}]}\n',
+            b"Received request ",
+            b"Received request a: \n",
+            b"prompt_tokens: [",
+            b"x,y\n",
+            b'"1\n',
+            b"1,1,",
+        ],
+    )
+    @pytest.mark.parametrize("head", [b"", b"prompt_tokens,completion_tokens\n"])
+    def test_four_times_the_lines_take_no_more_than_their_share(self, unit: bytes, head: bytes) -> None:
+        def cpu_seconds(size: int) -> float:
+            content = io.BytesIO(head + unit * (size // len(unit)))
+            before = time.thread_time()
+            with suppress(WorkloadError):
+                read_request_log(content)
+            return time.thread_time() - before
+
+        assert cpu_seconds(80_000) < 9 * min(cpu_seconds(20_000) for _ in range(2)) + 0.5
+
+    def test_more_requests_than_are_read_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(records, "MAX_REQUESTS", 100)
+        one = b'{"prompt_tokens": 8}'
+        for content in ([one + b"\n"] * 101, [b"[" + b",".join([one] * 101) + b"]"], [b"\n"] * 101):
+            assert refused(content).code == "request-log-too-long"
+        assert read_request_log([one + b"\n"] * 100).prompts.requests == 100
+
+    def test_a_row_that_no_table_has_is_counted_as_unusable(self) -> None:
+        log = read_request_log(
+            [b"prompt_tokens,x\n", b"5,1\n", b"1," * (records.MAX_ROW_BYTES // 2) + b"1\n", b"6,1\n"]
+        )
+        assert log.prompts.lengths == (5, 6)
+        assert (log.unusable, log.unusable_lines) == (1, (3,))
+
+    def test_a_record_of_too_many_values_is_counted_as_unusable(self) -> None:
+        many = b'{"prompt_tokens": [' + b"0," * json_record.MAX_VALUES + b"0]}\n"
+        log = read_request_log([many, b'{"prompt_tokens": 8}\n'])
+        assert (log.prompts.lengths, log.unusable_lines) == ((8,), (1,))
+
+    def test_a_long_text_of_both_kinds_is_counted_in_slices(self) -> None:
+        slices = 3 * json_record.TEXT_SLICE
+        assert json_record.estimated_tokens("显a" * slices) == -(-slices * 10 // 15) - (-slices * 10 // 35)
+
+    def test_a_long_first_line_is_read_in_its_encoding(self) -> None:
+        prompt = "显存" * records.MAX_ROW_BYTES
+        log = read_request_log(lines({"prompt": prompt, "prompt_tokens": 7}))
+        assert log.prompts.lengths == (7,)

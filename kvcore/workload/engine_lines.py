@@ -7,6 +7,7 @@ fields behind it are looked for from the end.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,6 +15,9 @@ from kvcore.workload.request import Request
 
 MOST_PENDING: Final = 100_000
 """Requests whose second line has not come yet; beyond that the oldest is counted as it is."""
+HEAD_CHARACTERS: Final = 1024
+"""Of a line, within which it says what it is; behind them stands the prompt."""
+PARAMETER_CHARACTERS: Final = 1 << 16
 _RECEIVED: Final = re.compile(r"Received request (\S{1,200}): ")
 _DETAILS: Final = re.compile(r"Request (\S{1,200}) details: ")
 _GENERATED: Final = re.compile(r"Generated response (\S{1,200}?)(?: \(streaming (complete|delta)\))?: ")
@@ -40,23 +44,25 @@ class EngineLines:
     """
 
     def __init__(self) -> None:
-        self._pending: dict[str, tuple[int | None, int | None, int | None]] = {}
+        # A plain dictionary looks at every place that was emptied before it finds its first entry.
+        self._pending: OrderedDict[str, tuple[int | None, int | None, int | None]] = OrderedDict()
         self.without_length = 0
         """Requests that were named and never given a length."""
 
     def take(self, line: str) -> bool:
         """Whether the line speaks of a request; what it says is kept until `rest`."""
-        received, details = _RECEIVED.search(line), _DETAILS.search(line)
+        head = line[:HEAD_CHARACTERS]
+        received, details = _RECEIVED.search(head), _DETAILS.search(head)
         if received is not None:
             tail = line[received.end() :]
             start = tail.rfind("SamplingParams(")
-            wanted = _MAX_TOKENS.search(tail, max(start, 0)) if start >= 0 else None
+            wanted = _MAX_TOKENS.search(tail, start, start + PARAMETER_CHARACTERS) if start >= 0 else None
             self._merge(received[1], (_ids(tail, _PROMPT_IDS), None, int(wanted[1]) if wanted else None))
             return True
         if details is not None:
             self._merge(details[1], (_ids(line, _PROMPT_IDS), None, None))
             return True
-        generated = _GENERATED.search(line)
+        generated = _GENERATED.search(head)
         if generated is None:
             return False
         if generated[2] != "delta":

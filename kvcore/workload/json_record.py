@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import tomllib
@@ -16,7 +17,11 @@ from kvcore.workload.request import Request, Unusable, UnusableLineError, checke
 PROMPT_NAMES: Final = ("prompt_tokens", "input_tokens", "prompt_length", "input_length")
 COMPLETION_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")
 MAX_TOKENS_NAMES: Final = ("max_completion_tokens", "max_tokens")
+MAX_VALUES: Final = 1 << 20
+"""Of one line: what one call of the parser is given is done in some hundredths of a second."""
+TEXT_SLICE: Final = 1 << 18
 _WRAPPERS: Final = ("request", "response", "body", "params", "data")
+_NUMBERS: Final = (int, float)
 _CJK: Final = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 
 
@@ -30,7 +35,9 @@ def json_requests(line: bytes) -> tuple[Request, ...]:
         80
     """
     try:
-        parsed = json.loads(line.decode("utf-8-sig", "replace"))
+        if line.count(b",") + line.count(b"[") + line.count(b"{") > MAX_VALUES:
+            raise UnusableLineError(Unusable.NOT_A_RECORD)
+        parsed = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise UnusableLineError(Unusable.NOT_A_RECORD) from None
     if isinstance(parsed, dict):
@@ -53,10 +60,10 @@ def _benchmark(record: Mapping[str, Any]) -> tuple[Request, ...]:
 
 
 def _request(record: Mapping[str, Any]) -> Request:
-    layers = [record, *(inner for name in _WRAPPERS if isinstance(inner := record.get(name), dict))]
-    layers += [body for layer in layers[1:] if isinstance(body := layer.get("body"), dict)]
+    layers = _layers(record)
     usages = [usage for layer in layers if isinstance(usage := layer.get("usage"), dict)]
-    prompt = _count([*usages, *layers], PROMPT_NAMES, least=1)
+    counted = [*usages, *layers]
+    prompt = _count(counted, PROMPT_NAMES, least=1)
     estimated = prompt is None
     if prompt is None:
         prompt = next((count for layer in layers if (count := _prompt_text_tokens(layer)) is not None), None)
@@ -64,17 +71,29 @@ def _request(record: Mapping[str, Any]) -> Request:
         raise UnusableLineError(Unusable.NO_LENGTH)
     return Request(
         prompt_tokens=prompt,
-        completion_tokens=_count([*usages, *layers], COMPLETION_NAMES),
+        completion_tokens=_count(counted, COMPLETION_NAMES),
         max_tokens=_count(layers, MAX_TOKENS_NAMES),
         estimated=estimated,
     )
+
+
+def _layers(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A record, what wraps a request or a response in it, and their bodies."""
+    layers = [record]
+    for name in _WRAPPERS:
+        inner = record.get(name)
+        if isinstance(inner, dict):
+            layers.append(inner)
+    if len(layers) > 1:
+        layers += [body for layer in layers[1:] if isinstance(body := layer.get("body"), dict)]
+    return layers
 
 
 def _count(layers: Iterable[Mapping[str, Any]], names: tuple[str, ...], least: int = 0) -> int | None:
     for layer in layers:
         for name in names:
             value = layer.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if value is not None and isinstance(value, _NUMBERS) and not isinstance(value, bool):
                 return checked_tokens(value, least)
     return None
 
@@ -122,7 +141,10 @@ def estimated_tokens(text: str) -> int:
         (10, 4)
     """
     rates = _rates()
-    cjk = len(_CJK.findall(text))
+    cjk = 0
+    if not text.isascii():
+        slices = (text[at : at + TEXT_SLICE] for at in range(0, len(text), TEXT_SLICE))
+        cjk = sum(len(_CJK.findall(part)) for part in slices)
     return -int(
         -(cjk / rates.cjk_characters_per_token + (len(text) - cjk) / rates.other_characters_per_token) // 1
     )

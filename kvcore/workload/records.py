@@ -6,6 +6,7 @@ is counted by a stated approximation. Only counts are kept; every line is either
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ from kvcore.workload.table_rows import columns_of, header_names, row_request
 
 MAX_LOG_BYTES: Final = 50 << 20
 MAX_LINE_BYTES: Final = 8 << 20
+MAX_REQUESTS: Final = 1_000_000
+"""Lines, or requests where a line has many."""
+MAX_ROW_BYTES: Final = 1 << 16
+"""Of a table; its head is not looked at beyond them either."""
 SHOWN_BAD_LINES: Final = 5
 SHOWN_COLUMNS: Final = 8
 PROGRESS_BYTES: Final = 1 << 20
@@ -75,8 +80,8 @@ def read_request_log(lines: Iterable[bytes], progress: Progress | None = None) -
 def read_request_logs(files: Iterable[Iterable[bytes]], progress: Progress | None = None) -> RequestLog:
     """Lengths of all usable records of several files, each in a format of its own.
 
-    Raises WorkloadError: `request-log-too-large`, `request-log-not-text`, and where no line is a usable request
-    `request-log-columns`, `request-log-no-length`, `request-log-absurd` or `request-log-empty`.
+    Raises WorkloadError: `request-log-too-large`, `request-log-too-long`, `request-log-not-text`, and where no line is
+    a usable request `request-log-columns`, `request-log-no-length`, `request-log-absurd` or `request-log-empty`.
     """
     tally = _Tally()
     meter = _Meter(progress)
@@ -94,16 +99,24 @@ class _Meter:
     progress: Progress | None
     read: int = 0
     told: int = 0
+    lines_read: int = 0
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         for line in lines:
             self.read += len(line)
             if self.read > MAX_LOG_BYTES:
                 raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
+            self.lines_read += 1
+            if self.lines_read > MAX_REQUESTS:
+                raise _too_many()
             if self.progress is not None and self.read >= self.told + PROGRESS_BYTES:
                 self.told = self.read
                 self.progress(self.read)
             yield line
+
+
+def _too_many() -> WorkloadError:
+    return WorkloadError("request-log-too-long", limit=f"{MAX_REQUESTS:,}")
 
 
 @dataclass(slots=True)
@@ -122,14 +135,15 @@ class _Tally:
     other_lines: int = 0
     steps: int = 0
     held_token_steps: int = 0
+    requests: int = 0
 
     def add(self, request: Request) -> None:
-        for counts, tokens in (
-            (self.prompts, request.prompt_tokens),
-            (self.taken, request.taken_tokens),
-            (self.needed, request.needed_tokens),
-        ):
-            counts[tokens] = counts.get(tokens, 0) + 1
+        self.requests += 1
+        if self.requests > MAX_REQUESTS:
+            raise _too_many()
+        _count(self.prompts, request.prompt_tokens)
+        _count(self.taken, request.taken_tokens)
+        _count(self.needed, request.needed_tokens)
         self.estimated += request.estimated
         if request.max_tokens is not None:
             _count(self.wanted, request.max_tokens)
@@ -183,7 +197,7 @@ def _read_file(lines: Iterator[bytes], tally: _Tally) -> None:
         if line.strip():
             head, encoding = _decoded_head(line)
             if columns_of(head) is not None:
-                _read_table(head, (row.decode(encoding, "replace") for row in lines), number, tally)
+                _read_table(head, _rows(lines, encoding, number, tally), number, tally)
             else:
                 known = len(tally.prompts)
                 _read_lines(chain([line], lines), number, tally)
@@ -194,19 +208,30 @@ def _read_file(lines: Iterator[bytes], tally: _Tally) -> None:
 
 def _decoded_head(line: bytes) -> tuple[str, str]:
     """A spreadsheet in China writes GB 18030 where it does not write UTF-8."""
+    head = line[:MAX_ROW_BYTES]
     for encoding in ("utf-8-sig", "gb18030"):
         try:
-            return line[:MAX_LINE_BYTES].decode(encoding).strip(), encoding.removesuffix("-sig")
+            decoder = codecs.getincrementaldecoder(encoding)()
+            return decoder.decode(head, final=len(line) <= len(head)).strip(), encoding.removesuffix("-sig")
         except UnicodeDecodeError:
             continue
-    return line[:MAX_LINE_BYTES].decode("utf-8", "replace").strip(), "utf-8"
+    return head.decode("utf-8", "replace").strip(), "utf-8"
+
+
+def _rows(lines: Iterator[bytes], encoding: str, head: int, tally: _Tally) -> Iterator[str]:
+    """The rows below a head as text; one that no table has is counted as unusable and left empty."""
+    for number, row in enumerate(lines, start=head + 1):
+        if len(row) > MAX_ROW_BYTES:
+            tally.drop(Unusable.NOT_A_RECORD, number)
+            yield "\n"
+        else:
+            yield row.decode(encoding, "replace")
 
 
 def _read_table(head: str, rows: Iterator[str], number: int, tally: _Tally) -> None:
     columns = columns_of(head)
     if columns is None:
         return
-    csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(rows, delimiter=columns.delimiter, strict=True)
     while True:
         before = reader.line_num
@@ -217,7 +242,7 @@ def _read_table(head: str, rows: Iterator[str], number: int, tally: _Tally) -> N
         except csv.Error:
             tally.drop(Unusable.NOT_A_RECORD, number + before + 1, max(1, reader.line_num - before))
             continue
-        if any(cell.strip() for cell in cells):
+        if "".join(cells).strip():
             try:
                 tally.add(row_request(cells, columns))
             except UnusableLineError as error:

@@ -11,7 +11,6 @@ from typing import Final
 from kvcore.workload.request import Request, Unusable, UnusableLineError, checked_tokens
 
 DELIMITERS: Final = (",", ";", "\t")
-MAX_CELL_CHARACTERS: Final = 1 << 20
 LONGEST_NAME: Final = 60
 _NOT_IN_A_NAME: Final = re.compile(r"[\s_\-.()（）#]+")
 _PROMPT: Final = frozenset(
