@@ -262,6 +262,18 @@ MESSAGES: Final[Mapping[str, Message]] = {
     "unknown-quantization": Message(
         "no formula is known for the quantization {method}", "choose a checkpoint in another format"
     ),
+    "unsupported-pattern": Message(
+        "{field} has the pattern {pattern}, which is not supported: {reason}",
+        "write it without references, possessive repeats and inline flags, or list the modules by name",
+    ),
+    "too-many-patterns": Message(
+        "{field} lists more than {limit} patterns, or parts of patterns",
+        "join patterns that differ only in a number, or list the modules by name",
+    ),
+    "module-lists-too-costly": Message(
+        "the module lists of {field} take more than {limit} steps to apply to this model's modules",
+        "shorten the lists, or list the modules by name instead of by pattern",
+    ),
     "gguf-type-unknown": Message(
         "the name {value} does not say which type of GGUF file it is",
         "end the model's name in a type of llama.cpp, as in repository:Q4_K_M or file-Q8_0.gguf, or give the file's "

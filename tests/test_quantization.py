@@ -1,7 +1,5 @@
 """Storage formats by hand, names against lists, and checkpoints exact against vLLM's own classes."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,13 +20,7 @@ from kvcore.model.quantization.formats import (
     Unquantized,
 )
 from kvcore.model.quantization.names import (
-    Kind,
-    ModuleName,
     canonical,
-    compiled_pattern,
-    is_listed,
-    matches_patterns,
-    matches_wildcard,
 )
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackedInteger, PackQuantized
 from tests.special_models import config_of, fact_of, facts_of, parameters_per_rank, weigh
@@ -176,63 +168,6 @@ class TestNames:
         assert canonical("language_model.model.layers.0.mlp.down_proj") == "model.layers.0.mlp.down_proj"
         assert canonical("language_model.lm_head") == "lm_head"
         assert canonical("model.layers.0.mlp") == "model.layers.0.mlp"
-
-    def test_a_fused_module_is_listed_when_all_of_its_parts_are(self):
-        fused = ModuleName(name="a.qkv_proj", parts=("a.q_proj", "a.k_proj", "a.v_proj"))
-        assert is_listed(fused, frozenset({"a.q_proj", "a.k_proj", "a.v_proj"}))
-        assert is_listed(fused, frozenset({"a"}))
-        assert is_listed(fused, frozenset({"a.qkv_proj"}))
-        assert not is_listed(fused, frozenset({"a.q_proj", "a.k_proj"}))
-
-    def test_experts_are_listed_by_one_of_them(self):
-        experts = ModuleName(name="model.layers.1.mlp.experts", kind=Kind.EXPERTS)
-        assert is_listed(experts, frozenset({"model.layers.1.mlp.experts.0.up_proj"}))
-        assert not is_listed(experts, frozenset({"model.layers.11.mlp.experts.0.up_proj"}))
-
-    def test_wildcards(self):
-        module = ModuleName(name="model.layers.3.mlp.gate")
-        assert matches_wildcard(module, ("*.mlp.gate",))
-        assert matches_wildcard(module, ("model.layers.3.*",))
-        assert not matches_wildcard(module, ("model.layers.30.*", "lm_head"))
-
-    def test_patterns_match_from_the_start_and_names_as_a_whole(self):
-        module = ModuleName(name="model.layers.3.mlp.down_proj")
-        assert matches_patterns(module, ("re:.*mlp.*",))
-        assert matches_patterns(module, ("model.layers.3.mlp.down_proj",))
-        assert not matches_patterns(module, ("re:mlp.*", "down_proj"))
-
-    def test_experts_match_a_pattern_by_the_projections_of_the_first(self):
-        experts = ModuleName(name="model.layers.3.mlp.experts", kind=Kind.EXPERTS)
-        assert matches_patterns(experts, (r"re:.*experts\.\d+\.(gate|up|down)_proj",))
-        assert matches_patterns(experts, (r"re:.*experts\.0\.(gate|up|down)_proj",))
-        assert not matches_patterns(experts, (r"re:.*experts\.0\.gate_proj",))
-
-    @pytest.mark.parametrize(
-        "pattern",
-        [
-            r".*attn.*",
-            r"^(?!.*mlp\.experts).*$",
-            r".*\.(?:18|19)\..*",
-            r".*layers\.\d+\.mlp\.experts\.\d+\..*",
-        ],
-    )
-    def test_patterns_as_they_are_published_are_followed(self, pattern):
-        assert compiled_pattern(pattern).pattern == pattern
-
-    @pytest.mark.parametrize(
-        "pattern",
-        ["(a|a)*b", "(a*)*b", ".*" * 9 + "z", ".?" * 60, "(.|.)" * 40, "((.|.)|.)" * 20, "[", "a" * 5000],
-    )
-    def test_a_pattern_that_could_run_for_hours_is_refused_at_once(self, pattern):
-        started = time.monotonic()
-        with pytest.raises(ModelError) as caught:
-            read_and_match({**W4A16, "ignore": [f"re:{pattern}"]})
-        assert caught.value.code == "unknown-quantization"
-        assert time.monotonic() - started < 1
-
-
-def read_and_match(quantization: dict) -> bool:
-    return is_quantized(read(quantization), "model.layers.0.mlp.down_proj")
 
 
 class TestReading:

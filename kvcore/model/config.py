@@ -49,8 +49,10 @@ LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thi
 """Where a multimodal config keeps its language model."""
 
 MAX_INTEGER: Final = 2**40
-MAX_LAYERS: Final = 4096
-"""Above any model; keeps an absurd config from filling the memory."""
+MAX_LAYERS: Final = 1024
+"""Eight times those of the deepest model; every layer of a config whose lists name layers is counted by itself."""
+MAX_VALUES: Final = 4096
+"""Of a list, above any that is published; keeps an absurd config from filling the memory."""
 
 ROOT: Final = "config"
 """The path of the whole file."""
@@ -157,14 +159,14 @@ class Section:
         return value
 
     def sequence(self, name: str) -> Sequence[Any] | None:
-        """The list `name` of at most MAX_LAYERS values, or None when it is null or absent."""
+        """The list `name` of at most MAX_VALUES values, or None when it is null or absent."""
         value = self.get(name)
         if value is None:
             return None
         if not isinstance(value, list | tuple):
             raise self.invalid(name, value, "expected a list")
-        if len(value) > MAX_LAYERS:
-            raise self.invalid(name, f"{len(value)} values", f"expected at most {MAX_LAYERS}")
+        if len(value) > MAX_VALUES:
+            raise self.invalid(name, f"{len(value)} values", f"expected at most {MAX_VALUES}")
         return value
 
     def integers(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> tuple[int, ...] | None:

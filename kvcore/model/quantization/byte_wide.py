@@ -9,6 +9,7 @@ from typing import Final
 
 from kvcore.errors import ModelError
 from kvcore.model.config import Section
+from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
     UNQUANTIZED,
@@ -17,15 +18,8 @@ from kvcore.model.quantization.formats import (
     Format,
     TensorScaled,
 )
-from kvcore.model.quantization.names import (
-    Kind,
-    ModuleName,
-    canonical,
-    is_listed,
-    is_quantized_tower,
-    is_tower,
-    matches_patterns,
-)
+from kvcore.model.quantization.module_lists import NameList, PatternList
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_quantized_tower, is_tower
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4
 from kvcore.model.quantization.scheme import FormatOf, Quantization
 
@@ -186,24 +180,24 @@ def all_but_listed(
 
     Source: vllm/model_executor/layers/quantization/utils/quant_utils.py:is_layer_skipped, mode `exact` (0.32).
     """
-    names = frozenset(map(canonical, ignored))
+    listed = NameList(map(canonical, ignored), Allowance())
 
     def format_of(module: ModuleName) -> Format:
         if module.kind not in kinds:
             return UNQUANTIZED
         if is_quantized_tower(module):
-            return UNQUANTIZED if names.issuperset(module.shards) else weights
-        return UNQUANTIZED if is_tower(module) or is_listed(module, names) else weights
+            return UNQUANTIZED if listed.names.issuperset(module.shards) else weights
+        return UNQUANTIZED if is_tower(module) or listed.covers(module) else weights
 
     return format_of
 
 
 def all_but_patterns(weights: Format, ignored: tuple[str, ...]) -> FormatOf:
     """`weights` for linear layers and experts, but for those that a list of names and `re:` patterns matches."""
-    patterns = tuple(map(canonical, ignored))
+    patterns = PatternList(map(canonical, ignored), Allowance())
 
     def format_of(module: ModuleName) -> Format:
-        return UNQUANTIZED if module.kind is Kind.VOCAB or matches_patterns(module, patterns) else weights
+        return UNQUANTIZED if module.kind is Kind.VOCAB or patterns.covers(module) else weights
 
     return format_of
 

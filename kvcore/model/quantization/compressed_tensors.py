@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.model.config import Section
+from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.byte_wide import names_a_layer, read_block, unknown
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
@@ -16,7 +17,8 @@ from kvcore.model.quantization.formats import (
     TensorScaled,
 )
 from kvcore.model.quantization.modelopt import scheme_dtype
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_tower, matches_patterns
+from kvcore.model.quantization.module_lists import PatternList
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_tower
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackQuantized
 from kvcore.model.quantization.scheme import Quantization
 
@@ -50,16 +52,19 @@ def read_compressed_tensors(section: Section) -> Quantization:
     Source: vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py:CompressedTensorsConfig
     (0.32).
     """
+    allowance = Allowance()
     ignored = tuple(map(canonical, section.strings("ignore") or ()))
+    ignore = PatternList(ignored, allowance)
     groups = read_groups(section)
+    targets = [(PatternList(group.targets, allowance), group.weights) for group in groups]
     general = next((group.weights for group in groups if group.is_general), UNQUANTIZED)
 
     def format_of(module: ModuleName) -> Format:
-        if matches_patterns(module, ignored):
+        if ignore.covers(module):
             return UNQUANTIZED
-        for group in groups:
-            if matches_patterns(module, group.targets):
-                return group.weights
+        for target, weights in targets:
+            if target.covers(module):
+                return weights
         return UNQUANTIZED if module.kind is Kind.VOCAB or is_tower(module) else general
 
     scheme = section.optional_section("kv_cache_scheme")

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kvcore.model.config import Section
+from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.byte_wide import all_but_listed, names_a_layer, unknown
 from kvcore.model.quantization.formats import UNQUANTIZED, BlockScaled, Format
+from kvcore.model.quantization.module_lists import FragmentList, beginnings
 from kvcore.model.quantization.names import (
     Kind,
     ModuleName,
     canonical,
-    compiled_pattern,
-    contains_any,
     is_tower,
 )
 from kvcore.model.quantization.packed import BitsPerWeight, Mxfp4, Mxfp8, PackedInteger
+from kvcore.model.quantization.patterns import Patterns
 from kvcore.model.quantization.scheme import FormatOf, Quantization
 
 NF4_BITS: Final = 4 + 32 / 64
@@ -38,12 +39,13 @@ def read_awq(section: Section) -> Quantization:
         bits=bits, group_size=group, zero_points=section.boolean("zero_point", True), keeps_groups=True
     )
     ignored = tuple(map(canonical, section.strings("modules_to_not_convert") or ()))
+    ignore = FragmentList(ignored, Allowance())
     is_head_quantized = section.boolean("lm_head", False)
 
     def format_of(module: ModuleName) -> Format:
         if is_tower(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
             return UNQUANTIZED
-        return UNQUANTIZED if contains_any(module, ignored) else weights
+        return UNQUANTIZED if ignore.covers(module) else weights
 
     return Quantization(
         method="awq",
@@ -65,15 +67,18 @@ def read_gptq(section: Section) -> Quantization:
         (key, value) for key, value in (dynamic.raw if dynamic else {}).items() if isinstance(value, Mapping)
     )
     listed = tuple(map(canonical, flatten(section.sequence("modules_in_block_to_quantize") or ())))
+    allowance = Allowance()
+    blocks = FragmentList(listed, allowance)
+    patterns = Patterns([key.removeprefix("-:").removeprefix("+:") for key, _ in rules], allowance)
     is_head_quantized = section.boolean("lm_head", False)
     base = gptq_format(section, bits, group, section.boolean("desc_act", False))
 
     def format_of(module: ModuleName) -> Format:
         if is_tower(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
             return UNQUANTIZED
-        if module.kind is not Kind.EXPERTS and listed and not contains_any(module, listed):
+        if module.kind is not Kind.EXPERTS and listed and not blocks.covers(module):
             return UNQUANTIZED
-        override = dynamic_override(module.name, rules)
+        override = dynamic_override(module.name, rules, patterns)
         if override is None:
             return UNQUANTIZED
         if not override.raw:
@@ -106,18 +111,19 @@ def gptq_format(section: Section, bits: int, group: int, activation_order: bool)
     )
 
 
-def dynamic_override(name: str, rules: tuple[tuple[str, Mapping[str, Any]], ...]) -> Section | None:
+def dynamic_override(
+    name: str, rules: tuple[tuple[str, Mapping[str, Any]], ...], patterns: Patterns
+) -> Section | None:
     """What GPTQModel's `dynamic` says of a module: None to leave it alone, else the values that it overrides.
 
     Example:
-        >>> dynamic_override("model.layers.0.self_attn.qkv_proj", (("-:.*attn.*", {}),)) is None
+        >>> patterns = Patterns([".*attn.*"], Allowance())
+        >>> dynamic_override("model.layers.0.self_attn.qkv_proj", (("-:.*attn.*", {}),), patterns) is None
         True
     """
-    for key, values in rules:
-        pattern = compiled_pattern(key.removeprefix("-:").removeprefix("+:"))
-        if pattern.match(name):
-            return None if key.startswith("-:") else Section(values, "config.quantization_config.dynamic", "")
-    return Section({}, "config.quantization_config.dynamic", "")
+    first = patterns.first(name)
+    key, values = ("", {}) if first is None else rules[first]
+    return None if key.startswith("-:") else Section(values, "config.quantization_config.dynamic", "")
 
 
 def read_auto_round(section: Section) -> Quantization:
@@ -130,7 +136,7 @@ def read_auto_round(section: Section) -> Quantization:
     exceptions = {canonical(name): values for name, values in (extra.raw if extra else {}).items()}
     blocks = section.get("block_name_to_quantize")
     quantized_blocks = tuple(blocks.split(",")) if isinstance(blocks, str) else tuple(flatten(blocks or ()))
-    prefixes = tuple(canonical(name) for name in quantized_blocks)
+    prefixes = frozenset(map(canonical, quantized_blocks))
     base = auto_round_format(section, bits)
 
     def format_of(module: ModuleName) -> Format:
@@ -141,7 +147,7 @@ def read_auto_round(section: Section) -> Quantization:
                     "bits", bits
                 )
                 return UNQUANTIZED if own_bits >= 16 else auto_round_format(section, own_bits)
-        is_inside = not prefixes or any(module.name.startswith(prefix) for prefix in prefixes)
+        is_inside = not prefixes or not prefixes.isdisjoint(beginnings(module.name))
         if is_tower(module) or module.kind is Kind.VOCAB:
             return UNQUANTIZED
         return base if is_inside else UNQUANTIZED
@@ -183,11 +189,13 @@ def read_bitsandbytes(section: Section) -> Quantization:
 def bitsandbytes(bits: float = NF4_BITS, skipped: tuple[str, ...] = ()) -> Quantization:
     """bitsandbytes at `bits` a weight, `--quantization bitsandbytes` on a 16-bit checkpoint included."""
     weights = BitsPerWeight(bits=bits)
+    names = frozenset(skipped)
+
+    def is_skipped(name: str) -> bool:
+        return not (names.isdisjoint(name.split(".")) and names.isdisjoint(beginnings(name)))
 
     def format_of(module: ModuleName) -> Format:
-        if module.kind is Kind.VOCAB or any(
-            skip in shard.split(".") or shard.startswith(skip) for skip in skipped for shard in module.shards
-        ):
+        if module.kind is Kind.VOCAB or any(map(is_skipped, module.shards)):
             return UNQUANTIZED
         return weights
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvcore.model.config import Section
+from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.byte_wide import ATTENTION_SCALE_BYTES, names_a_layer, unknown
 from kvcore.model.quantization.formats import UNQUANTIZED, BlockScaled, ChannelScaled, Format, TensorScaled
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, matches_wildcard
+from kvcore.model.quantization.module_lists import PrefixIndex, WildcardList
+from kvcore.model.quantization.names import Kind, ModuleName, canonical
 from kvcore.model.quantization.packed import Mxfp8, Nvfp4
 from kvcore.model.quantization.scheme import Quantization
 
@@ -41,16 +43,18 @@ def read_modelopt(section: Section, side_file: Mapping[str, Any] | None) -> Quan
         raise unknown("modelopt", algorithm or "no quant_algo")
     excluded = inner.strings("exclude_modules") or inner.strings("ignore") or ()
     patterns = tuple(map(canonical, excluded))
+    excludes = WildcardList(patterns, Allowance())
     layers = quantized_layers(inner, side_file) if algorithm == "MIXED_PRECISION" else {}
+    index = PrefixIndex(layers)
     group = inner.integer("group_size", 16)
     is_weight_only = algorithm == "NVFP4" and not has_input_activations(inner)
 
     def format_of(module: ModuleName) -> Format:
-        if matches_wildcard(module, patterns) or any(part in module.name for part in VISION):
+        if excludes.covers(module) or any(part in module.name for part in VISION):
             return UNQUANTIZED
         if not layers:
             return algorithm_format("W4A16_NVFP4" if is_weight_only else algorithm, group)
-        own = mixed_algorithm(module, layers)
+        own = mixed_algorithm(module, layers, index)
         return algorithm_format(own, group) if own else UNQUANTIZED
 
     kv_cache_dtype = declared_kv_cache_dtype(inner, section)
@@ -140,7 +144,7 @@ def quantized_layers(section: Section, side_file: Mapping[str, Any] | None) -> d
     return {canonical(name): table.section(name).string("quant_algo").upper() for name in table.raw}
 
 
-def mixed_algorithm(module: ModuleName, layers: Mapping[str, str]) -> str:
+def mixed_algorithm(module: ModuleName, layers: Mapping[str, str], index: PrefixIndex) -> str:
     """The algorithm of a module in a mixed checkpoint, "" when it stays in the model's dtype.
 
     By its own name, the names of its parts, or what lies below it.
@@ -157,7 +161,7 @@ def mixed_algorithm(module: ModuleName, layers: Mapping[str, str]) -> str:
                     return layers[shard]
         parent = module.name.removesuffix("experts")
         for below in (module.name + ".", parent):
-            for name, algorithm in layers.items():
-                if name.startswith(below) and "shared_expert" not in name:
-                    return algorithm
+            for name in index.beginning_with(below):
+                if "shared_expert" not in name:
+                    return layers[name]
     return ""

@@ -1,16 +1,10 @@
-"""How a checkpoint names its modules, and how ignore lists and targets match those names."""
+"""How a checkpoint names its modules."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Final
-
-from kvcore.errors import ModelError
 
 WRAPPERS: Final = (
     ("model.language_model.model.", "model."),
@@ -112,124 +106,3 @@ def canonical(name: str) -> str:
         if name.startswith(wrapper):
             return bare + name[len(wrapper) :]
     return name
-
-
-def is_listed(module: ModuleName, names: frozenset[str]) -> bool:
-    """Whether a list names the module, one of its parents, or all of its parts; for experts also any of them.
-
-    Source: vllm/model_executor/layers/quantization/utils/quant_utils.py:is_layer_skipped (0.32).
-
-    Example:
-        >>> is_listed(ModuleName(name="a.qkv_proj", parts=("a.q_proj", "a.k_proj")), frozenset({"a.q_proj"}))
-        False
-    """
-    if module.name in names:
-        return True
-    if module.kind is Kind.EXPERTS and any("experts" in name and module.name in name for name in names):
-        return True
-    return all(has_listed_parent(shard, names) for shard in module.shards)
-
-
-def has_listed_parent(name: str, names: frozenset[str]) -> bool:
-    """Whether a list names `name` or one of the modules it is in."""
-    while name:
-        if name in names:
-            return True
-        name = name.rpartition(".")[0]
-    return False
-
-
-def contains_any(module: ModuleName, fragments: Iterable[str]) -> bool:
-    """Whether each of the module's names contains one of `fragments` (AWQ's `modules_to_not_convert`)."""
-    fragments = tuple(fragments)
-    return all(any(fragment in shard for fragment in fragments) for shard in module.shards)
-
-
-def matches_wildcard(module: ModuleName, patterns: tuple[str, ...]) -> bool:
-    """Whether ModelOpt's `exclude_modules` leaves the module out: by name, by fragment or by wildcard.
-
-    Source: vllm/model_executor/layers/quantization/modelopt.py:ModelOptQuantConfigBase.is_layer_excluded (0.32).
-
-    Example:
-        >>> matches_wildcard(ModuleName(name="model.layers.3.self_attn.o_proj"), ("model.layers.3.self_attn*",))
-        True
-    """
-    if is_listed(module, frozenset(patterns)):
-        return True
-    name = module.name
-    return any(pattern in name or ("*" in pattern and fnmatchcase(name, pattern)) for pattern in patterns)
-
-
-def matches_pattern(name: str, pattern: str) -> bool:
-    """Whether `pattern`, a name or `re:` and a regular expression, is that name.
-
-    Source: vllm/model_executor/layers/quantization/utils/config_utils.py:is_equal_or_regex_match (0.32).
-
-    Example:
-        >>> matches_pattern("model.layers.0.self_attn.q_proj", "re:.*self_attn.*")
-        True
-    """
-    if not pattern.startswith("re:"):
-        return name == pattern
-    return compiled_pattern(pattern[3:]).match(name) is not None
-
-
-@lru_cache(maxsize=1024)
-def compiled_pattern(pattern: str) -> re.Pattern[str]:
-    """The compiled expression of a checkpoint; they are strangers' texts, and a short one can run for hours.
-
-    Raises ModelError `unknown-quantization` for one that does not compile or could take too long.
-
-    Example:
-        >>> compiled_pattern(".*mlp.(gate|up)_proj").match("model.layers.0.mlp.up_proj") is not None
-        True
-    """
-    try:
-        if is_fast(pattern):
-            return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError):
-        pass
-    raise ModelError(
-        "unknown-quantization",
-        field="config.quantization_config",
-        method=f"pattern {pattern[:SHOWN_PATTERN]}",
-    )
-
-
-def is_fast(pattern: str) -> bool:
-    """Whether matching a module name takes a bounded number of steps, by the choices that the pattern leaves."""
-    if len(pattern) > MAX_PATTERN or REPEATED_GROUP.search(pattern):
-        return False
-    rest = CERTAIN.sub("", LOOKAROUND.sub("(", pattern))
-    choices: int = NAME_LENGTH ** len(UNBOUNDED.findall(rest)) * 2 ** rest.count("?")
-    while group := INNERMOST.search(rest):
-        choices *= 1 + group[0].count("|")
-        rest = rest[: group.start()] + rest[group.end() :]
-    return choices * (1 + rest.count("|")) <= MAX_CHOICES
-
-
-MAX_PATTERN: Final = 512
-SHOWN_PATTERN: Final = 60
-NAME_LENGTH: Final = 80
-MAX_CHOICES: Final = 4 * NAME_LENGTH**4
-REPEATED_GROUP: Final = re.compile(r"\)[*+{]")
-UNBOUNDED: Final = re.compile(r"[*+{]")
-INNERMOST: Final = re.compile(r"\([^()]*\)")
-LOOKAROUND: Final = re.compile(r"\(\?(?:[:=!]|<[=!])")
-CERTAIN: Final = re.compile(r"(?:\\d|\[0-9\])[*+]|\\[^dDwWsS]")
-"""Runs of digits, which names keep short, and signs that stand for themselves."""
-
-
-def matches_patterns(module: ModuleName, patterns: tuple[str, ...]) -> bool:
-    """Whether patterns match the module or all of its parts; experts by the projections of the first one.
-
-    Source: vllm/model_executor/layers/quantization/compressed_tensors/utils.py:should_ignore_layer,
-    compressed_tensors_moe/compressed_tensors_moe.py:get_moe_method (0.32).
-    """
-    if any(matches_pattern(module.name, pattern) for pattern in patterns):
-        return True
-    alternatives = module.expert_shards if module.kind is Kind.EXPERTS else (module.shards,)
-    return any(
-        all(any(matches_pattern(shard, pattern) for pattern in patterns) for shard in shards)
-        for shards in alternatives
-    )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kvcore.errors import EngineRefusalError
 from kvcore.model.config import Section
+from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.byte_wide import names_a_layer, unknown
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
@@ -18,7 +19,9 @@ from kvcore.model.quantization.formats import (
     FormatBase,
     LinearShape,
 )
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, compiled_pattern, is_tower
+from kvcore.model.quantization.module_lists import component_runs
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_tower
+from kvcore.model.quantization.patterns import Patterns
 from kvcore.model.quantization.scheme import Quantization
 from kvcore.units import ceil_div, round_up
 
@@ -101,11 +104,16 @@ def read_torchao(section: Section) -> Quantization:
     skipped = tuple(map(canonical, section.strings("modules_to_not_convert") or ()))
     rules = read_rules(written)
     skipped += tuple(name for name, weights in rules.items() if weights is None and name != DEFAULT_KEY)
+    names = frozenset(skipped)
+    matched = tuple(name for name in rules if name.startswith("re:"))
+    patterns = Patterns([name[3:] for name in matched], Allowance(), whole=True)
 
     def format_of(module: ModuleName) -> Format:
-        if module.kind is not Kind.LINEAR or is_tower(module) or is_skipped(module.name, skipped):
+        if module.kind is not Kind.LINEAR or is_tower(module) or is_skipped(module.name, names):
             return UNQUANTIZED
-        return chosen(module.name, rules) or UNQUANTIZED
+        first = None if module.name in rules else patterns.first(module.name)
+        name = module.name if first is None else matched[first]
+        return rules.get(name, rules.get(DEFAULT_KEY)) or UNQUANTIZED
 
     return Quantization(
         method=METHOD,
@@ -135,26 +143,16 @@ def rule_format(table: Section, name: str) -> Format:
     return weight_format(table.section(name))
 
 
-def is_skipped(name: str, skipped: tuple[str, ...]) -> bool:
+def is_skipped(name: str, skipped: frozenset[str]) -> bool:
     """Whether a list names the module, or a run of whole components of its name.
 
     Source: vllm/model_executor/layers/quantization/torchao.py:should_skip (0.32.0).
 
     Example:
-        >>> is_skipped("model.layers.11.mlp.down_proj", ("layers.1",))
+        >>> is_skipped("model.layers.11.mlp.down_proj", frozenset({"layers.1"}))
         False
     """
-    return any(f".{skip}." in f".{name}." for skip in skipped)
-
-
-def chosen(name: str, rules: Mapping[str, Format | None]) -> Format | None:
-    """What the exact name, the first pattern that matches all of it, or `_default` says."""
-    if name in rules:
-        return rules[name]
-    for pattern, weights in rules.items():
-        if pattern.startswith("re:") and compiled_pattern(pattern[3:]).fullmatch(name):
-            return weights
-    return rules.get(DEFAULT_KEY)
+    return not skipped.isdisjoint(component_runs(name))
 
 
 def detail_of(written: Section) -> str:
