@@ -100,22 +100,24 @@ class _Fields:
             "invalid-value", field=self.prefix + name, value=self.raw.get(name), reason=reason
         )
 
-    def integer(self, name: str, low: int, high: int) -> int | None:
+    def integer(self, name: str) -> int | None:
         value = self.raw.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.refuse(name, "it must be a whole number")
+        low, high = BOUNDS[self.prefix + name]
         if not low <= value <= high:
             raise self.refuse(name, f"it must lie between {low} and {high}")
         return value
 
-    def number(self, name: str, low: float, high: float) -> float | None:
+    def number(self, name: str) -> float | None:
         value = self.raw.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refuse(name, "it must be a number")
+        low, high = BOUNDS[self.prefix + name]
         if not low <= value <= high:
             raise self.refuse(name, f"it must lie between {low:g} and {high:g}")
         return float(value)
@@ -181,6 +183,37 @@ _MEASURED_FIELDS: Final = frozenset((*MEASURED_PARTS, "fitted", "carried", "batc
 _MAX_COUNT: Final = 1 << 31
 _MAX_GRAPH_TOKENS: Final = 1 << 16
 """Of one CUDA graph, 128 times the engines' default: every 16th size up to it is one more to capture and to plan."""
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "max_model_len": (1, _MAX_COUNT),
+    "tensor_parallel_size": (1, 1024),
+    "pipeline_parallel_size": (1, 256),
+    "data_parallel_size": (1, 65536),
+    "decode_context_parallel_size": (1, 1024),
+    "gpu_memory_utilization": (0.01, 1.0),
+    "max_num_seqs": (1, 1 << 20),
+    "max_num_batched_tokens": (1, _MAX_COUNT),
+    "block_size": (1, 1 << 20),
+    "max_cudagraph_capture_size": (1, _MAX_GRAPH_TOKENS),
+    "mamba_block_size": (1, _MAX_COUNT),
+    "max_loras": (1, 4096),
+    "max_lora_rank": (1, 4096),
+    "cpu_offload_gb": (0, 1e6),
+    "kv_cache_memory_bytes": (1, 1 << 50),
+    "num_gpu_blocks_override": (1, _MAX_COUNT),
+    "checkpoint.total_size": (1, 1 << 50),
+    "checkpoint.total_parameters": (1, 1 << 50),
+    "accelerator.memory_gib": (0.25, 10_000),
+    "speculative_config.num_speculative_tokens": (1, 1024),
+    "speculative_config.draft_tensor_parallel_size": (1, 1024),
+    "measured.weights_gib": (0, 1e5),
+    "measured.peak_activation_gib": (0, 1e5),
+    "measured.non_torch_gib": (-1e3, 1e5),
+    "measured.cuda_graph_gib": (-1e3, 1e5),
+    "measured.system_gib": (0, 1e5),
+    "measured.available_kv_gib": (-1e5, 1e5),
+    "measured.batched_tokens": (1, _MAX_COUNT),
+}
+"""The least and the most of every number, by its name in a link; controls that show one take the same."""
 _MODES: Final[Mapping[str | None, CudagraphMode]] = {str(mode): mode for mode in CudagraphMode}
 _ENVIRONMENT_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,79}")
 
@@ -202,7 +235,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
     if max_model_len in ("auto", -1):
         max_model_len = -1
     else:
-        max_model_len = fields.integer("max_model_len", 1, _MAX_COUNT)
+        max_model_len = fields.integer("max_model_len")
     accelerator = _accelerator(fields)
     engine = fields.choice("engine", tuple(Engine))
     if engine is None:
@@ -215,43 +248,43 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         engine=Engine(engine),
         engine_version=fields.text("engine_version", 80),
         parallel=Parallel(
-            tensor_parallel_size=fields.integer("tensor_parallel_size", 1, 1024) or 1,
-            pipeline_parallel_size=fields.integer("pipeline_parallel_size", 1, 256) or 1,
-            data_parallel_size=fields.integer("data_parallel_size", 1, 65536) or 1,
-            decode_context_parallel_size=fields.integer("decode_context_parallel_size", 1, 1024) or 1,
+            tensor_parallel_size=fields.integer("tensor_parallel_size") or 1,
+            pipeline_parallel_size=fields.integer("pipeline_parallel_size") or 1,
+            data_parallel_size=fields.integer("data_parallel_size") or 1,
+            decode_context_parallel_size=fields.integer("decode_context_parallel_size") or 1,
             enable_expert_parallel=fields.flag("enable_expert_parallel") or False,
         ),
         runner=Runner(fields.choice("runner", tuple(Runner)) or Runner.AUTO),
         dtype=fields.choice("dtype", DTYPES) or "auto",
         quantization=fields.text("quantization", 40),
         kv_cache_dtype=fields.choice("kv_cache_dtype", KV_CACHE_DTYPES) or "auto",
-        gpu_memory_utilization=fields.number("gpu_memory_utilization", 0.01, 1.0),
+        gpu_memory_utilization=fields.number("gpu_memory_utilization"),
         max_model_len=max_model_len,
-        max_num_seqs=fields.integer("max_num_seqs", 1, 1 << 20),
-        max_num_batched_tokens=fields.integer("max_num_batched_tokens", 1, _MAX_COUNT),
-        block_size=fields.integer("block_size", 1, 1 << 20),
+        max_num_seqs=fields.integer("max_num_seqs"),
+        max_num_batched_tokens=fields.integer("max_num_batched_tokens"),
+        block_size=fields.integer("block_size"),
         enforce_eager=fields.flag("enforce_eager") or False,
-        max_cudagraph_capture_size=fields.integer("max_cudagraph_capture_size", 1, _MAX_GRAPH_TOKENS),
+        max_cudagraph_capture_size=fields.integer("max_cudagraph_capture_size"),
         cudagraph_capture_sizes=fields.counts("cudagraph_capture_sizes"),
         cudagraph_mode=_MODES.get(fields.choice("cudagraph_mode", tuple(CudagraphMode))),
         enable_prefix_caching=fields.flag("enable_prefix_caching"),
         enable_chunked_prefill=fields.flag("enable_chunked_prefill"),
         mamba_cache_mode=fields.choice("mamba_cache_mode", MAMBA_CACHE_MODES),
-        mamba_block_size=fields.integer("mamba_block_size", 1, _MAX_COUNT),
+        mamba_block_size=fields.integer("mamba_block_size"),
         mamba_cache_dtype=fields.choice("mamba_cache_dtype", MAMBA_DTYPES) or AUTO,
         mamba_ssm_cache_dtype=fields.choice("mamba_ssm_cache_dtype", MAMBA_DTYPES) or AUTO,
         disable_hybrid_kv_cache_manager=fields.flag("disable_hybrid_kv_cache_manager") or False,
         kernels_compiled=fields.flag("kernels_compiled") or False,
         speculative_config=_speculative(fields, fetch),
         enable_lora=fields.flag("enable_lora") or False,
-        max_loras=fields.integer("max_loras", 1, 4096) or 1,
-        max_lora_rank=fields.integer("max_lora_rank", 1, 4096) or 16,
+        max_loras=fields.integer("max_loras") or 1,
+        max_lora_rank=fields.integer("max_lora_rank") or 16,
         fully_sharded_loras=fields.flag("fully_sharded_loras") or False,
         limit_mm_per_prompt=_limits(fields),
         language_model_only=fields.flag("language_model_only") or False,
-        cpu_offload_gb=fields.number("cpu_offload_gb", 0, 1e6) or 0.0,
-        kv_cache_memory_bytes=fields.integer("kv_cache_memory_bytes", 1, 1 << 50),
-        num_gpu_blocks_override=fields.integer("num_gpu_blocks_override", 1, _MAX_COUNT),
+        cpu_offload_gb=fields.number("cpu_offload_gb") or 0.0,
+        kv_cache_memory_bytes=fields.integer("kv_cache_memory_bytes"),
+        num_gpu_blocks_override=fields.integer("num_gpu_blocks_override"),
         env=_environment(fields),
         measured=_measured(fields),
     )
@@ -298,8 +331,8 @@ def _checkpoint(fields: _Fields) -> Checkpoint | None:
         raw, frozenset(("total_size", "total_parameters", "sentence_transformers")), "checkpoint."
     )
     return Checkpoint(
-        total_size=inner.integer("total_size", 1, 1 << 50),
-        total_parameters=inner.integer("total_parameters", 1, 1 << 50),
+        total_size=inner.integer("total_size"),
+        total_parameters=inner.integer("total_parameters"),
         sentence_transformers=inner.flag("sentence_transformers"),
     )
 
@@ -313,7 +346,7 @@ def _accelerator(fields: _Fields) -> Accelerator | None:
     if not isinstance(raw, dict):
         raise fields.refuse("accelerator", "it must be a catalogue id or an object")
     inner = _Fields(raw, frozenset(("memory_gib", "vendor", "name")), "accelerator.")
-    memory_gib, name = inner.number("memory_gib", 0.25, 10_000), inner.text("name")
+    memory_gib, name = inner.number("memory_gib"), inner.text("name")
     if memory_gib is None and name is None:
         raise ScenarioError("missing-field", field="accelerator.memory_gib")
     try:
@@ -338,10 +371,10 @@ def _speculative(fields: _Fields, fetch: FetchModel | None) -> SpeculativeConfig
         config = _draft_config(model, method, fetch)
     return SpeculativeConfig(
         method=method,
-        num_speculative_tokens=inner.integer("num_speculative_tokens", 1, 1024),
+        num_speculative_tokens=inner.integer("num_speculative_tokens"),
         model=model,
         config=config,
-        draft_tensor_parallel_size=inner.integer("draft_tensor_parallel_size", 1, 1024),
+        draft_tensor_parallel_size=inner.integer("draft_tensor_parallel_size"),
     )
 
 
@@ -423,13 +456,13 @@ def _measured(fields: _Fields) -> Measured:
     inner = _Fields(raw, _MEASURED_FIELDS, "measured.")
     given = tuple(part for part in MEASURED_PARTS if raw.get(part) is not None)
     return Measured(
-        weights_gib=inner.number("weights_gib", 0, 1e5),
-        peak_activation_gib=inner.number("peak_activation_gib", 0, 1e5),
-        non_torch_gib=inner.number("non_torch_gib", -1e3, 1e5),
-        cuda_graph_gib=inner.number("cuda_graph_gib", -1e3, 1e5),
-        system_gib=inner.number("system_gib", 0, 1e5),
-        available_kv_gib=inner.number("available_kv_gib", -1e5, 1e5),
+        weights_gib=inner.number("weights_gib"),
+        peak_activation_gib=inner.number("peak_activation_gib"),
+        non_torch_gib=inner.number("non_torch_gib"),
+        cuda_graph_gib=inner.number("cuda_graph_gib"),
+        system_gib=inner.number("system_gib"),
+        available_kv_gib=inner.number("available_kv_gib"),
         fitted=inner.names("fitted", given),
         carried=inner.names("carried", given),
-        batched_tokens=inner.integer("batched_tokens", 1, 1 << 31),
+        batched_tokens=inner.integer("batched_tokens"),
     )

@@ -28,7 +28,7 @@ from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.present.link_names import full_name, full_names, is_ours
 from kvcore.present.repair import Repair
 from kvcore.quantity import Grade
-from kvcore.request import parse_request, scenario_from_request
+from kvcore.request import BOUNDS, parse_request, scenario_from_request
 from kvcore.scenario import AUTO, Measured, Parallel, Scenario, SpeculativeConfig
 
 Found = TypeVar("Found")
@@ -263,16 +263,17 @@ def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
     card = scenario.accelerator
     if card is None:
         return scenario
+    low, high = BOUNDS["accelerator.memory_gib"]
     if (
         isinstance(memory_gib, bool)
         or not isinstance(memory_gib, int | float)
-        or not 0.25 <= memory_gib <= 10_000
+        or not low <= memory_gib <= high
     ):
         raise ScenarioError(
             "invalid-value",
             field="accelerator.memory_gib",
             value=memory_gib,
-            reason="it must lie between 0.25 and 10000",
+            reason=f"it must lie between {low:g} and {high:g}",
         )
     return replace(
         scenario,

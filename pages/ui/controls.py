@@ -12,7 +12,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan
 from kvcore.present import choices, edit, summary
 from kvcore.present.text import Words
-from kvcore.request import DTYPES, KV_CACHE_DTYPES
+from kvcore.request import BOUNDS, DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Engine, Runner
 from pages.ui import command_source, graph_controls, limit_controls, model_source, state
 from pages.ui.fold import fold
@@ -147,19 +147,18 @@ def _more(plan: Plan | None, t: Words) -> None:
         "all",
     )
     parallel = scenario.parallel
-    _whole("pipeline_parallel_size", t("Pipeline parallel size"), parallel.pipeline_parallel_size, 1, 256)
-    _whole("data_parallel_size", t("Data parallel size"), parallel.data_parallel_size, 1, 65536)
+    _whole("pipeline_parallel_size", t("Pipeline parallel size"), parallel.pipeline_parallel_size)
+    _whole("data_parallel_size", t("Data parallel size"), parallel.data_parallel_size)
     _switch("enable_expert_parallel", t("Expert parallelism"), parallel.enable_expert_parallel)
-    _optional("max_num_seqs", t("Max sequences at once"), scenario.max_num_seqs, 1 << 20, resolved, t)
+    _optional("max_num_seqs", t("Max sequences at once"), scenario.max_num_seqs, resolved, t)
     _optional(
         "max_num_batched_tokens",
         t("Max batched tokens"),
         scenario.max_num_batched_tokens,
-        1 << 30,
         resolved,
         t,
     )
-    _optional("block_size", t("Block size (tokens)"), scenario.block_size, 1 << 20, resolved, t)
+    _optional("block_size", t("Block size (tokens)"), scenario.block_size, resolved, t)
     _switch("enforce_eager", t("No CUDA graphs (eager)"), scenario.enforce_eager)
     graph_controls.controls(plan, t)
     if choices.keeps_recurrent_states(scenario):
@@ -272,10 +271,11 @@ def _choice(
     field: str, label: str, options: Sequence[str], now: str, help_text: str | None, suffix: str = ""
 ) -> None:
     key = seed(f"{field}.{suffix}" if suffix else field, now)
+    shown = options if now in options else (now, *options)
     st.selectbox(
         label,
-        options,
-        index=options.index(now) if now in options else 0,
+        shown,
+        index=shown.index(now),
         key=key,
         help=help_text,
         on_change=_changed,
@@ -283,7 +283,8 @@ def _choice(
     )
 
 
-def _whole(field: str, label: str, now: int, low: int, high: int) -> None:
+def _whole(field: str, label: str, now: int) -> None:
+    low, high = map(int, BOUNDS[field])
     st.number_input(
         label,
         min_value=low,
@@ -297,10 +298,11 @@ def _whole(field: str, label: str, now: int, low: int, high: int) -> None:
     )
 
 
-def _optional(field: str, label: str, now: int | None, high: int, resolved: Any, t: Words) -> None:
+def _optional(field: str, label: str, now: int | None, resolved: Any, t: Words) -> None:
+    low, high = map(int, BOUNDS[field])
     st.number_input(
         label,
-        min_value=1,
+        min_value=low,
         max_value=high,
         value=now,
         step=1,
@@ -313,10 +315,11 @@ def _optional(field: str, label: str, now: int | None, high: int, resolved: Any,
 
 
 def _exact(field: str, label: str, now: float | None, predicted: float | None) -> None:
+    low, high = map(float, BOUNDS[field])
     st.number_input(
         label,
-        min_value=0.0,
-        max_value=10_000.0,
+        min_value=low,
+        max_value=high,
         value=now,
         step=0.1,
         format="%.6g",

@@ -7,13 +7,13 @@ import streamlit as st
 from kvcore.plan import Plan
 from kvcore.present import choices
 from kvcore.present.text import Words, count
+from kvcore.request import BOUNDS
 from kvcore.scenario import AUTO, CudagraphMode
 from pages.ui import state
 from pages.ui.state import seed, set_field
 
 LARGEST = "max_cudagraph_capture_size"
 MODE = "cudagraph_mode"
-HIGHEST_SIZE = 1 << 20
 LISTED_SIZES = 12
 """Of a list, that are shown one by one."""
 
@@ -32,10 +32,11 @@ def _largest(plan: Plan | None, t: Words) -> None:
     listed = scenario.cudagraph_capture_sizes
     sizes = plan.resolved.cudagraph_capture_sizes if plan is not None else ()
     key = seed(LARGEST, scenario.max_cudagraph_capture_size)
+    low, high = map(int, BOUNDS[LARGEST])
     st.number_input(
         t("CUDA graphs up to (tokens)"),
-        min_value=1,
-        max_value=HIGHEST_SIZE,
+        min_value=low,
+        max_value=high,
         value=scenario.max_cudagraph_capture_size,
         step=1,
         key=key,

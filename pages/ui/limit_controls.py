@@ -11,11 +11,12 @@ import streamlit as st
 from kvcore.plan import Plan
 from kvcore.present import choices
 from kvcore.present.text import Words, count, short_tokens
+from kvcore.request import BOUNDS
 from pages.ui import state
 from pages.ui.state import seed, set_field
 
 LENGTH, SHARE = "max_model_len", "gpu_memory_utilization"
-LOWEST_SHARE, HIGHEST_SHARE = 0.01, 1.0
+LOWEST_SHARE, HIGHEST_SHARE = BOUNDS[SHARE]
 LOWEST_SLIDER_SHARE, HIGHEST_SLIDER_SHARE = 0.50, 0.98
 REFUSED = "refused_entry"
 SHOWN_CHARACTERS = 24

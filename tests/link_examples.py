@@ -1,0 +1,172 @@
+"""Links made by chance over every field that a link has: plans that fit, that do not, that the engine refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from kvcore import catalogue
+from kvcore.engine.versions import vllm_releases
+from kvcore.present import link, pins
+from kvcore.present.page_parameters import decode_language, decode_page
+from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES
+from kvcore.scenario import MEASURED_PARTS, CudagraphMode, Engine, Runner
+
+MODELS = catalogue.model_ids()
+CARDS = tuple(card.id for card in catalogue.load_accelerators())
+COUNTS = ("1", "2", "7", "16", "256", "8192", "1048576")
+LARGE = (*COUNTS, "1073741825", "2147483648")
+GIB = ("0", "0.3", "1.5", "17.25", "61", "1000")
+OWN_CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
+}  # fmt: skip
+LONG_CONFIG = {**OWN_CONFIG, "ignored": [f"model.layers.{n}.mlp.gate" for n in range(300)]}
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "tensor_parallel_size": ("1", "2", "3", "4", "6", "8", "8", "16", "32", "1024"),
+    "pipeline_parallel_size": ("1", "2", "3", "256"),
+    "data_parallel_size": ("2", "8", "65536"),
+    "decode_context_parallel_size": ("2", "8", "1024"),
+    "enable_expert_parallel": ("true", "false"),
+    "engine": tuple(map(str, Engine)),
+    "engine_version": (*(str(version) for version in vllm_releases()), "0.19.1rc1.dev5"),
+    "runner": tuple(map(str, Runner)),
+    "dtype": DTYPES,
+    "quantization": ("fp8", "bitsandbytes", "awq", "gptq_marlin", "gguf", "no_such_format", "<b>x</b>"),
+    "kv_cache_dtype": KV_CACHE_DTYPES,
+    "gpu_memory_utilization": ("0.01", "0.3", "0.75", "0.905", "0.9234567", "0.98", "1"),
+    "max_model_len": ("1", "17", "255", "8192", "40960", "262144", "2147483648", "auto", "32k", "1.5K"),
+    "max_num_seqs": COUNTS,
+    "max_num_batched_tokens": LARGE,
+    "block_size": COUNTS,
+    "enforce_eager": ("true", "false"),
+    "max_cudagraph_capture_size": ("1", "7", "512", "65536"),
+    "cudagraph_capture_sizes": ("1,2,4,8", "8,2,1", "2147483648", ",".join(map(str, range(1, 400, 8)))),
+    "cudagraph_mode": tuple(map(str, CudagraphMode)),
+    "enable_prefix_caching": ("true", "false"),
+    "enable_chunked_prefill": ("true", "false"),
+    "mamba_cache_mode": MAMBA_CACHE_MODES,
+    "mamba_block_size": LARGE,
+    "mamba_cache_dtype": MAMBA_DTYPES,
+    "mamba_ssm_cache_dtype": MAMBA_DTYPES,
+    "disable_hybrid_kv_cache_manager": ("true",),
+    "kernels_compiled": ("true",),
+    "enable_lora": ("true",),
+    "max_loras": ("2", "4096"),
+    "max_lora_rank": ("8", "64", "4096"),
+    "fully_sharded_loras": ("true",),
+    "language_model_only": ("true",),
+    "cpu_offload_gb": ("0.5", "8", "1000000"),
+    "kv_cache_memory_bytes": ("1", "10737418240", "1125899906842624"),
+    "num_gpu_blocks_override": ("1", "4096", "2147483648"),
+    "limit_mm_per_prompt.image": ("0", "1", "9"),
+    "env.VLLM_USE_V1": ("0", "1"),
+    "env.VLLM_ALLOW_LONG_MAX_MODEL_LEN": ("1",),
+    "env.NCCL_DEBUG": ("*[x](https://example.org)*",),
+    "accelerator.memory_gib": ("0.25", "23.7", "79.1", "10000"),
+    "checkpoint.total_size": ("1", "16000000000"),
+    "checkpoint.total_parameters": ("7000000000", "1125899906842624"),
+    **{f"measured.{part}": GIB for part in MEASURED_PARTS},
+    "measured.batched_tokens": ("2048", "2147483648"),
+}
+"""Values that a link may have for each field: usual ones, the ends of its range, and what an engine refuses."""
+
+DRAFTS: tuple[Mapping[str, str], ...] = (
+    {"speculative_config.method": "ngram", "speculative_config.num_speculative_tokens": "4"},
+    {"speculative_config.method": "eagle3", "speculative_config.num_speculative_tokens": "2",
+     "speculative_config.config": json.dumps(OWN_CONFIG)},
+    {"speculative_config.method": "mtp", "speculative_config.num_speculative_tokens": "1024"},
+)  # fmt: skip
+
+PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "plan": {},
+    "explore": {
+        "view": ("cards", "models"),
+        "wanted": ("1", "37", "1000000"),
+        "gpus": ("1", "2", "16"),
+        "vendors": ("amd", "huawei,nvidia"),
+        "memory": ("up-to-24", "49-96,above-96"),
+        "sort": ("requests", "per-gpu"),
+        "failing": ("true",),
+        "search": ("qwen", "[x](y)"),
+    },
+    "compare": {
+        "vary": ("accelerator", "block_size", "max_model_len", "split", "quantization"),
+        "cards": ("L4-24GB", "L4-24GB,H20-96GB"),
+    },
+    "workload": {"lengths": ("800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712",)},
+    "check": {},
+    "learn": {"step": tuple("12345678")},
+    "reference": {},
+    "accuracy": {},
+}
+SHARES = {
+    "plan": 8,
+    "explore": 2,
+    "compare": 3,
+    "workload": 3,
+    "check": 2,
+    "learn": 3,
+    "reference": 1,
+    "accuracy": 1,
+}
+"""How often each page is drawn; a sweep of Explore costs as much as ten plans."""
+
+
+class Example(NamedTuple):
+    """A page, and a query string for it."""
+
+    page: str
+    params: dict[str, str]
+
+
+def examples(number: int, seed: int) -> Iterator[Example]:
+    """`number` links that are read without a repair, the same ones for the same seed."""
+    draw = random.Random(seed)
+    found = 0
+    while found < number:
+        (page,) = draw.choices(list(SHARES), list(SHARES.values()))
+        params = scenario_params(draw)
+        if draw.random() < 0.15:
+            params["pin.1"] = urlencode(scenario_params(draw))
+        for name, values in PAGES[page].items():
+            if draw.random() < 0.5:
+                params[name] = draw.choice(values)
+        if draw.random() < 0.3:
+            params["lang"] = draw.choice(("en", "zh", "zh-CN", "zh_Hans", "en-US"))
+        if is_read(params):
+            found += 1
+            yield Example(page, params)
+
+
+def scenario_params(draw: random.Random) -> dict[str, str]:
+    """A scenario: a model, a card, and up to seven other fields."""
+    params = {"model": draw.choice(MODELS), "accelerator": draw.choice(CARDS)}
+    if draw.random() < 0.1:
+        own = draw.choice((OWN_CONFIG, LONG_CONFIG))
+        params |= {"model": "config.json", "config": json.dumps(own)}
+    if draw.random() < 0.05:
+        del params["accelerator"]
+        params |= {
+            "accelerator.name": "Prototype 9",
+            "accelerator.vendor": "nvidia",
+            "accelerator.memory_gib": "30.5",
+        }
+    if draw.random() < 0.1:
+        params |= draw.choice(DRAFTS)
+    for name in draw.sample(list(FIELDS), draw.randint(0, 7)):
+        params[name] = draw.choice(FIELDS[name])
+    if draw.random() < 0.5:
+        params["tensor_parallel_size"] = draw.choice(("2", "4", "8"))
+    return params
+
+
+def is_read(params: Mapping[str, str]) -> bool:
+    """Whether nothing in a link needs a repair."""
+    told = (*link.decode(params).repairs, *decode_page(params).repairs, *decode_language(params)[1])
+    return not told and not any(pin.repairs for pin in pins.decode_pins(params))
