@@ -3,66 +3,83 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
+from tools import server as server_process
 from tools.browser import ADVICE, find_browser
 
-ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 60
+STATE_SECONDS = 120
+"""How long a state is waited for: on an idle machine each comes in a second or two, on a busy one when it comes."""
+expect.set_options(timeout=STATE_SECONDS * 1000)
 
 OpenPage = Callable[..., Page]
+
+WATCH_RUNS = """
+(() => {
+  const topFields = (bytes) => {
+    const fields = new Map();
+    let at = 0;
+    const varint = () => {
+      let value = 0, factor = 1, byte;
+      do { byte = bytes[at++]; value += (byte & 127) * factor; factor *= 128; } while (byte & 128);
+      return value;
+    };
+    while (at < bytes.length) {
+      const tag = varint(), wire = tag % 8;
+      if (wire === 1 || wire === 5) { at += wire === 1 ? 8 : 4; continue; }
+      const value = varint();
+      fields.set((tag - wire) / 8, value);
+      if (wire === 2) at += value;
+    }
+    return fields;
+  };
+  let isAskedFor = true;
+  window.__atRest = false;
+  const asked = () => { isAskedFor = true; window.__atRest = false; };
+  window.WebSocket = class extends window.WebSocket {
+    constructor(...all) {
+      super(...all);
+      this.addEventListener("message", (event) => {
+        if (!(event.data instanceof ArrayBuffer)) return;
+        const fields = topFields(new Uint8Array(event.data));
+        if (fields.has(NEW_SESSION)) { isAskedFor = false; window.__atRest = false; }
+        if (fields.get(SCRIPT_FINISHED) === SUCCESS && !isAskedFor) window.__atRest = true;
+      });
+    }
+    send(data) {
+      if (data instanceof Uint8Array && topFields(data).has(RERUN)) asked();
+      super.send(data);
+    }
+  };
+})();
+"""
+"""Keeps `window.__atRest`: false from the moment that the page asks for a run until the last one is over.
+
+Streamlit's own mark of a running script comes with the server's answer: on a busy machine a page looks idle for
+seconds after a click.
+"""
+for _name, _number in {
+    "NEW_SESSION": ForwardMsg.NEW_SESSION_FIELD_NUMBER,
+    "SCRIPT_FINISHED": ForwardMsg.SCRIPT_FINISHED_FIELD_NUMBER,
+    "SUCCESS": ForwardMsg.FINISHED_SUCCESSFULLY,
+    "RERUN": BackMsg.RERUN_SCRIPT_FIELD_NUMBER,
+}.items():
+    WATCH_RUNS = WATCH_RUNS.replace(_name, str(_number))
 
 
 @contextmanager
 def running_server(log: Path) -> Iterator[str]:
-    """The app on a free port, gone afterwards."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "streamlit",
-        "run",
-        "app.py",
-        f"--server.port={port}",
-        "--server.address=127.0.0.1",
-    ]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "HF_HUB_OFFLINE": "1"}
-        )
-        try:
-            address = f"http://127.0.0.1:{port}"
-            _wait_until_healthy(address, process, log)
-            yield address
-        finally:
-            process.terminate()
-            process.wait(timeout=20)
-
-
-def _wait_until_healthy(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(f"{address}/_stcore/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")
+    """The app on a free port, gone afterwards; its address."""
+    with server_process.running_server(log) as started:
+        yield started.address
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +92,15 @@ def browser() -> Iterator[Browser]:
         pytest.skip(ADVICE)
     with sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        plain_context = started.new_context
+
+        def watched_context(**options: Any) -> BrowserContext:
+            context = plain_context(**options)
+            context.set_default_timeout(STATE_SECONDS * 1000)
+            context.add_init_script(WATCH_RUNS)
+            return context
+
+        started.new_context = watched_context  # type: ignore[method-assign]
         yield started
         started.close()
 
@@ -108,7 +134,6 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(30_000)
         page.goto(address)
         settled(page)
         return page
@@ -118,11 +143,17 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         context.close()
 
 
+def at_rest(page: Page) -> None:
+    """Waits until every run that the page has asked for is over and drawn."""
+    page.wait_for_function("window.__atRest")
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+
+
 def settled(page: Page) -> None:
-    """Waits for the cards, both charts, and the end of the run."""
+    """Waits for the end of the run, the cards and both charts."""
+    at_rest(page)
     page.locator("[data-testid=stMetric]").nth(3).wait_for()
     page.locator(".js-plotly-plot .main-svg").nth(1).wait_for()
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
 
 
 def metrics(page: Page) -> dict[str, str]:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, metrics
+from tests.browser.conftest import OpenPage, at_rest, metrics
 
 pytestmark = pytest.mark.browser
 
@@ -25,11 +25,6 @@ def go_to_check(page: Page) -> Page:
     follow(page, "Check")
     page.get_by_label(PASTE).wait_for()
     return page
-
-
-def at_rest(page: Page) -> None:
-    page.wait_for_timeout(300)
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
 
 
 def paste(page: Page, text: str) -> None:
@@ -113,4 +108,4 @@ def test_accuracy_page_draws_every_start(server: str, open_page: OpenPage) -> No
     page.get_by_text("How far off is it?").wait_for()
     page.locator(".js-plotly-plot .main-svg").first.wait_for()
     at_rest(page)
-    assert page.locator(".js-plotly-plot .point").count() > 50
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .point').length > 50")

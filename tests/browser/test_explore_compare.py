@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, metrics, settled
+from tests.browser.conftest import OpenPage, at_rest, metrics, settled
 
 pytestmark = pytest.mark.browser
 
@@ -33,7 +33,7 @@ def query(page: Page) -> dict[str, str]:
 
 def go(page: Page, name: str) -> None:
     page.get_by_test_id("stMain").get_by_role("link", name=name, exact=True).click()
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    at_rest(page)
 
 
 def test_a_cell_goes_to_plan_and_the_numbers_agree(server: str, open_page: OpenPage) -> None:

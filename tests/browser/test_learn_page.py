@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import metrics, settled
+from tests.browser.conftest import at_rest, metrics, settled
 
 pytestmark = pytest.mark.browser
 
@@ -14,7 +14,6 @@ QUERY = "v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&m
 
 def opened(browser: Browser, address: str, **options: object) -> Page:
     page = browser.new_context(locale="en-US", **options).new_page()  # type: ignore[arg-type]
-    page.set_default_timeout(30_000)
     page.goto(address)
     waited(page)
     return page
@@ -22,7 +21,7 @@ def opened(browser: Browser, address: str, **options: object) -> Page:
 
 def waited(page: Page) -> None:
     page.locator("h2").wait_for()
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    at_rest(page)
 
 
 def test_a_guess_is_judged_and_the_link_gives_the_same_step(server: str, browser: Browser) -> None:

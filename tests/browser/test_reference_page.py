@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, metrics, settled
+from tests.browser.conftest import OpenPage, at_rest, metrics, settled
 
 pytestmark = pytest.mark.browser
 
@@ -17,7 +17,7 @@ QUERY = "v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&m
 def go(page: Page) -> None:
     page.get_by_test_id("stMain").get_by_role("link", name="Reference", exact=True).click()
     page.locator("details.kv-parameter").first.wait_for()
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    at_rest(page)
 
 
 def test_a_parameter_unfolds_to_its_effect_here(server: str, open_page: OpenPage) -> None:

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, metrics, settled
-from tests.browser.test_check_page import at_rest, follow
+from tests.browser.conftest import OpenPage, at_rest, metrics, settled
+from tests.browser.test_check_page import follow
 
 pytestmark = pytest.mark.browser
 
@@ -100,7 +100,7 @@ def test_upload_of_a_large_log_then_of_a_binary(server: str, open_page: OpenPage
     page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
         {"name": "large.jsonl", "mimeType": "text/plain", "buffer": (line + "\n").encode() * 40_000}
     )
-    expect(page.get_by_text("large.jsonl: 40,000 requests")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("large.jsonl: 40,000 requests")).to_be_visible()
     expect(page.get_by_text("99 % of the requests need 1,412 tokens").first).to_be_visible()
 
 
