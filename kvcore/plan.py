@@ -18,6 +18,7 @@ from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.recurrent import check_aligned_block
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.storage import storage_of
+from kvcore.engine.versions import planned_release
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
 from kvcore.memory.checkpoint import checkpoint_notices, uncounted_bytes
@@ -26,9 +27,11 @@ from kvcore.memory.mindspore import MODEL_VARIABLE
 from kvcore.memory.shapes import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
+from kvcore.model.config import ModelConfig
 from kvcore.model.draft import Draft
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
+from kvcore.model.yarn import read_yarn
 from kvcore.quantity import Quantity
 from kvcore.scenario import Engine, Origin, Scenario
 
@@ -93,7 +96,7 @@ def plan(scenario: Scenario) -> Plan:
     Raises ModelError for a config that cannot be read exactly, EngineRefusalError for what the engine refuses
     before it looks at memory. A deployment that does not fit is a result, with its verdict.
     """
-    architecture = read_architecture(scenario.config)
+    architecture = read_architecture(config_in_force(scenario))
     quantization = storage_of(scenario)
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
     parallel = scenario.parallel
@@ -153,6 +156,13 @@ def plan(scenario: Scenario) -> Plan:
             *checkpoint_notices(scenario, architecture, quantization, resolved),
         ),
     )
+
+
+def config_in_force(scenario: Scenario) -> ModelConfig:
+    """The config as the engine reads it: that of the checkpoint, with what `--hf-overrides` says instead."""
+    if scenario.hf_overrides is None:
+        return scenario.config
+    return read_yarn(scenario.hf_overrides).config(scenario.config, planned_release(scenario).version)
 
 
 def _class_notices(architecture: Architecture) -> tuple[Notice, ...]:

@@ -17,6 +17,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
 from kvcore.hub import HubModel
 from kvcore.model.config import ModelConfig
+from kvcore.model.yarn import read_yarn
 from kvcore.scenario import (
     AUTO,
     MEASURED_PARTS,
@@ -176,7 +177,7 @@ _REQUEST_FIELDS: Final = frozenset(
     " block_size enforce_eager max_cudagraph_capture_size cudagraph_capture_sizes cudagraph_mode enable_prefix_caching"
     " enable_chunked_prefill mamba_cache_mode mamba_block_size mamba_cache_dtype mamba_ssm_cache_dtype"
     " disable_hybrid_kv_cache_manager kernels_compiled speculative_config enable_lora max_loras max_lora_rank"
-    " fully_sharded_loras limit_mm_per_prompt language_model_only cpu_offload_gb"
+    " fully_sharded_loras limit_mm_per_prompt language_model_only cpu_offload_gb hf_overrides"
     " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
 )
 _MEASURED_FIELDS: Final = frozenset((*MEASURED_PARTS, "fitted", "carried", "batched_tokens"))
@@ -283,6 +284,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         limit_mm_per_prompt=_limits(fields),
         language_model_only=fields.flag("language_model_only") or False,
         cpu_offload_gb=fields.number("cpu_offload_gb") or 0.0,
+        hf_overrides=None if request.get("hf_overrides") is None else read_yarn(request["hf_overrides"]).text,
         kv_cache_memory_bytes=fields.integer("kv_cache_memory_bytes"),
         num_gpu_blocks_override=fields.integer("num_gpu_blocks_override"),
         env=_environment(fields),

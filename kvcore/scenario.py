@@ -199,6 +199,8 @@ class Scenario:
     limit_mm_per_prompt: Mapping[str, int] | None = None
     language_model_only: bool = False
     cpu_offload_gb: float = 0.0
+    hf_overrides: str | None = None
+    """JSON of a stretched rope (`kvcore.model.yarn`), the same for every release; others are not planned."""
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -233,11 +235,12 @@ def with_accelerator(scenario: Scenario, card: Accelerator) -> Scenario:
 
 
 def without_state_flags(scenario: Scenario) -> Scenario:
-    """`scenario` with the flags about recurrent states left to the engine: they are one model's own."""
+    """`scenario` with the flags about recurrent states and rope left to the engine: they are one model's own."""
     return replace(
         scenario,
         mamba_cache_mode=None,
         mamba_block_size=None,
         mamba_cache_dtype=AUTO,
         mamba_ssm_cache_dtype=AUTO,
+        hf_overrides=None,
     )

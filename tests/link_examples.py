@@ -61,6 +61,10 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "max_lora_rank": ("8", "64", "4096"),
     "fully_sharded_loras": ("true",),
     "language_model_only": ("true",),
+    "hf_overrides": (
+        '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}',
+        '{"rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 40960}}',
+    ),
     "cpu_offload_gb": ("0.5", "8", "1000000"),
     "kv_cache_memory_bytes": ("1", "10737418240", "1125899906842624"),
     "num_gpu_blocks_override": ("1", "4096", "2147483648"),

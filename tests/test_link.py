@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kvcore import catalogue
 from kvcore.errors import MESSAGES, KvPlannerError
 from kvcore.model.config import ModelConfig
+from kvcore.model.yarn import Yarn
 from kvcore.plan import plan
 from kvcore.present import link, link_config
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES, scenario_from_request
@@ -110,11 +111,16 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             st.none() | st.dictionaries(st.sampled_from(("image", "video")), st.integers(0, 9), min_size=1)
         ),
         cpu_offload_gb=draw(gib),
+        hf_overrides=draw(st.none() | st.builds(yarn_text, st.floats(1, 64), counts(1 << 20))),
         kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
         num_gpu_blocks_override=draw(st.none() | counts(1 << 20)),
         env=draw(st.dictionaries(st.text(string.ascii_uppercase + "_", min_size=1, max_size=12), names, max_size=2)),
         measured=draw(measurements()),
     )  # fmt: skip
+
+
+def yarn_text(factor: float, original: int) -> str:
+    return Yarn(factor=factor, original_max_position_embeddings=original).text
 
 
 @settings(max_examples=150, deadline=None)
@@ -135,7 +141,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
         "disable_hybrid_kv_cache_manager", "kernels_compiled", "speculative_config", "enable_lora", "max_loras",
         "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
-        "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured",
+        "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured", "hf_overrides",
     }  # fmt: skip
     assert {field.name for field in fields(Scenario)} == generated
 
@@ -508,7 +514,7 @@ def test_what_the_repository_ships_travels_in_the_link(config: dict[str, object]
 def test_what_absent_means_is_frozen() -> None:
     """A link of version 1 leaves these out; a change here changes what old links say."""
     assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
-        "runner": "auto", "quantization": None, "max_num_seqs": None, "max_num_batched_tokens": None,
+        "runner": "auto", "quantization": None, "hf_overrides": None, "max_num_seqs": None, "max_num_batched_tokens": None,
         "block_size": None, "enforce_eager": False, "max_cudagraph_capture_size": None,
         "cudagraph_capture_sizes": None, "cudagraph_mode": None, "enable_prefix_caching": None,
         "enable_chunked_prefill": None,

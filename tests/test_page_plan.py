@@ -523,6 +523,16 @@ def test_the_engine_follows_the_card_with_a_word_and_a_way_back() -> None:
     assert (params(app)["engine"], params(app)["accelerator"]) == ("vllm", "RTX-4090-24GB")
 
 
+def test_a_length_beyond_the_model_has_yarn_as_its_way() -> None:
+    app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "H200-141GB", "max_model_len": "131072"})
+    assert app.warning[0].value.startswith("Starts only with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1")
+    app.button(key="above_model.yarn").click()
+    checked(app.run())
+    assert app.success[0].value.startswith("Fits: ")
+    assert '"factor": 4.0' in params(app)["hf_overrides"]
+    assert any(button.label == "hf_overrides YaRN × 4" for button in app.button)
+
+
 def test_an_engine_chosen_against_the_card_is_said_under_the_verdict() -> None:
     against = {"accelerator": "H100-80GB", "engine": "vllm-ascend", "engine_version": "0.18.0"}
     app = open_app({"model": "Qwen/Qwen3-8B", **against})

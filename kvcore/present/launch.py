@@ -10,6 +10,7 @@ from kvcore.catalogue.gated import is_gated
 from kvcore.engine.backends import backend_to_ask_for
 from kvcore.engine.pooling import runner_flag
 from kvcore.engine.versions import switches_of
+from kvcore.model.yarn import read_yarn
 from kvcore.plan import Plan
 from kvcore.request import UNNAMED_MODEL
 from kvcore.scenario import AUTO, Engine, Parallel, Runner, Scenario
@@ -41,6 +42,7 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
         "kv-cache-dtype": scenario.kv_cache_dtype if scenario.kv_cache_dtype != "auto" else None,
         "gpu-memory-utilization": scenario.gpu_memory_utilization,
         "max-model-len": "auto" if scenario.max_model_len == -1 else scenario.max_model_len,
+        "hf-overrides": _overrides(plan),
         "max-num-seqs": scenario.max_num_seqs,
         "max-num-batched-tokens": scenario.max_num_batched_tokens,
         "block-size": scenario.block_size,
@@ -78,6 +80,14 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
         }
         chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _overrides(plan: Plan) -> str | None:
+    """The stretched rope in the words of the release."""
+    scenario = plan.scenario
+    if scenario.hf_overrides is None:
+        return None
+    return json.dumps(read_yarn(scenario.hf_overrides).overrides(scenario.config, plan.resolved.version))
 
 
 def _parallel(parallel: Parallel) -> dict[str, Any]:

@@ -64,7 +64,7 @@ _ALWAYS: Final = frozenset(
 or share of the card stays absent, but for `written_out`."""
 _TEXTS: Final = frozenset(
     ("model", "accelerator", "engine", "engine_version", "runner", "dtype", "quantization", "kv_cache_dtype",
-     "cudagraph_mode", "mamba_cache_mode", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+     "cudagraph_mode", "mamba_cache_mode", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "hf_overrides")
 )  # fmt: skip
 _OBJECTS: Final = (
     "accelerator",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final
 
+from kvcore.model.yarn import read_yarn
 from kvcore.present.edit import memory_override_gib
 from kvcore.present.link import catalogue_card
 from kvcore.present.text import Words, count
@@ -71,6 +72,8 @@ def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
                 yield _lora(scenario)
             continue
         text = t("Restart: kernels are compiled") if name == "kernels_compiled" else _text(name, value)
+        if name == "hf_overrides":
+            text = f"hf_overrides YaRN × {read_yarn(value).factor:g}"
         yield Setting(field=name, text=text, removal=((name, field.default),))
 
 

@@ -10,7 +10,9 @@ from packaging.version import Version
 
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.carry import carried_over
+from kvcore.catalogue.yarn import documented_yarn
 from kvcore.errors import KvPlannerError
+from kvcore.model.yarn import Yarn
 from kvcore.plan import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
 from kvcore.units import round_up
@@ -108,6 +110,14 @@ def is_above_model(planned: Plan) -> bool:
     """
     allowed = (planned.scenario.env or {}).get(ALLOW_LONG, "").lower() in ("1", "true")
     return planned.resolved.max_model_len > planned.resolved.derived_max_model_len and not allowed
+
+
+def stretch_for(planned: Plan) -> Yarn | None:
+    """The stretched rope that the model's publisher documents, where it reaches the planned length."""
+    yarn = documented_yarn(planned.scenario.model)
+    if yarn is None or planned.scenario.hf_overrides is not None:
+        return None
+    return yarn if planned.resolved.max_model_len <= yarn.max_model_len else None
 
 
 def requests_at(planned: Plan, lengths: tuple[int, ...]) -> tuple[float, ...]:

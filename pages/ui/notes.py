@@ -22,7 +22,7 @@ from kvcore.present.settings import settings_in_force
 from kvcore.present.summary import Outcome, Sentence
 from kvcore.present.text import Language, Words, count
 from kvcore.scenario import Engine, Scenario
-from kvcore.workload.limits import ALLOW_LONG, is_above_model
+from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
 from pages.ui import model_source, state, undo
 
 ENGINE_NOT_ON_CARD = "engine-not-on-card"
@@ -112,11 +112,27 @@ def above_model(plan: Plan, t: Words) -> None:
             ),
             width="content",
         )
-        for name, label, changes in (
-            ("limit", t("Context length {value}", value=count(limit)), (("max_model_len", limit),)),
-            ("allow", f"{ALLOW_LONG}=1", (("env", env),)),
-        ):
+        ways: list[tuple[str, str, tuple[tuple[str, object], ...]]] = [
+            ("limit", t("Context length {value}", value=count(limit)), (("max_model_len", limit),))
+        ]
+        yarn = stretch_for(plan)
+        if yarn is not None:
+            label = t(
+                "YaRN × {factor}, up to {tokens} tokens",
+                factor=f"{yarn.factor:g}",
+                tokens=count(yarn.max_model_len),
+            )
+            ways.append(("yarn", label, (("hf_overrides", yarn.text),)))
+        ways.append(("allow", f"{ALLOW_LONG}=1", (("env", env),)))
+        for name, label, changes in ways:
             st.button(label, key=f"above_model.{name}", on_click=undo.change, args=(changes,))
+        if yarn is not None:
+            st.caption(
+                t(
+                    "The model's publisher tested YaRN (--hf-overrides) for this length. It is fixed for all requests: "
+                    "short ones may be answered a little worse."
+                )
+            )
 
 
 def finding(text: str, *, found: bool) -> None:
