@@ -514,7 +514,8 @@ def test_what_the_repository_ships_travels_in_the_link(config: dict[str, object]
 def test_what_absent_means_is_frozen() -> None:
     """A link of version 1 leaves these out; a change here changes what old links say."""
     assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
-        "runner": "auto", "quantization": None, "hf_overrides": None, "max_num_seqs": None, "max_num_batched_tokens": None,
+        "runner": "auto", "quantization": None, "hf_overrides": None,
+        "max_num_seqs": None, "max_num_batched_tokens": None,
         "block_size": None, "enforce_eager": False, "max_cudagraph_capture_size": None,
         "cudagraph_capture_sizes": None, "cudagraph_mode": None, "enable_prefix_caching": None,
         "enable_chunked_prefill": None,
