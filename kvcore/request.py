@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kvcore import catalogue
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
 from kvcore.hub import HubModel
@@ -347,14 +347,16 @@ def _accelerator(fields: _Fields) -> Accelerator | None:
         return catalogue.find_accelerator(fields.text("accelerator") or "")
     if not isinstance(raw, dict):
         raise fields.refuse("accelerator", "it must be a catalogue id or an object")
-    inner = _Fields(raw, frozenset(("memory_gib", "vendor", "name")), "accelerator.")
+    inner = _Fields(raw, frozenset(("memory_gib", "vendor", "name", "interconnect")), "accelerator.")
     memory_gib, name = inner.number("memory_gib"), inner.text("name")
     if memory_gib is None and name is None:
         raise ScenarioError("missing-field", field="accelerator.memory_gib")
+    link = inner.choice("interconnect", tuple(Interconnect))
     try:
-        return catalogue.accelerator_from_facts(memory_gib, inner.text("vendor"), name)
+        card = catalogue.accelerator_from_facts(memory_gib, inner.text("vendor"), name)
     except CatalogueError:
         return None
+    return card if link is None else catalogue.with_interconnect(card, Interconnect(link))
 
 
 def _speculative(fields: _Fields, fetch: FetchModel | None) -> SpeculativeConfig | None:

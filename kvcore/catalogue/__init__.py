@@ -1,8 +1,10 @@
 """The bundled facts: models and accelerators, each with its source and the date it was checked."""
 
 from kvcore.catalogue.accelerators import bundled_accelerator, find_accelerator, load_accelerators
-from kvcore.catalogue.card_from_facts import accelerator_from_facts
+from kvcore.catalogue.card_from_facts import accelerator_from_facts, with_interconnect
+from kvcore.catalogue.licenses import license_of
 from kvcore.catalogue.models import bundled_model, find_model, load_models, model_ids
+from kvcore.catalogue.search import search_accelerators, search_models
 
 __all__ = [
     "accelerator_from_facts",
@@ -10,7 +12,11 @@ __all__ = [
     "bundled_model",
     "find_accelerator",
     "find_model",
+    "license_of",
     "load_accelerators",
     "load_models",
     "model_ids",
+    "search_accelerators",
+    "search_models",
+    "with_interconnect",
 ]

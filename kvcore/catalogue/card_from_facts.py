@@ -7,7 +7,14 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final
 
-from kvcore.catalogue.accelerators import Accelerator, Vendor, load_accelerators, spelling, spellings
+from kvcore.catalogue.accelerators import (
+    Accelerator,
+    Interconnect,
+    Vendor,
+    load_accelerators,
+    spelling,
+    spellings,
+)
 from kvcore.errors import CatalogueError
 from kvcore.quantity import Grade
 
@@ -75,6 +82,19 @@ def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: s
         memory_grade=grade,
         source="given",
     )
+
+
+def with_interconnect(card: Accelerator, interconnect: Interconnect) -> Accelerator:
+    """`card` linked to its neighbours in another way: no longer exactly the catalogue's.
+
+    Example:
+        >>> card = accelerator_from_facts(79.18, "nvidia", "NVIDIA H100 80GB HBM3")
+        >>> with_interconnect(card, Interconnect.PCIE).interconnect.value
+        'pcie'
+    """
+    if card.interconnect is interconnect:
+        return card
+    return replace(card, id=CUSTOM, interconnect=interconnect)
 
 
 def _vendor(text: str | None) -> Vendor | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvcore import catalogue
 from kvcore.carry import carried_over, carried_to_model
+from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
@@ -47,6 +48,11 @@ def with_field(scenario: Scenario, field: str, value: object) -> Scenario:
         2
     """
     return carried_over(scenario, _changed(scenario, field, value))
+
+
+def with_card(scenario: Scenario, card: Accelerator) -> Scenario:
+    """`scenario` on `card`, which the catalogue need not have; measured parts follow as for any other change."""
+    return carried_over(scenario, with_accelerator(scenario, card))
 
 
 def _changed(scenario: Scenario, field: str, value: object) -> Scenario:

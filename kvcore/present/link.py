@@ -77,8 +77,8 @@ _OBJECTS: Final = (
 _KNOWN: Final = frozenset(
     (
         "v", "model", *_JSON_TEXTS, *_PACKED_TEXTS, *_LEFT_OUT, "accelerator", "accelerator.memory_gib",
-        "accelerator.vendor",
-        "accelerator.name", *_PARALLEL, *_PLAIN, *(f"speculative_config.{name}" for name in _SPECULATIVE),
+        "accelerator.vendor", "accelerator.name", "accelerator.interconnect", *_PARALLEL, *_PLAIN,
+        *(f"speculative_config.{name}" for name in _SPECULATIVE),
         *(f"measured.{name}" for name in _MEASURED), *(f"checkpoint.{name}" for name in _CHECKPOINT),
         *(f"limit_mm_per_prompt.{name}" for name in ("image", "video", "audio")),
     )
@@ -250,7 +250,9 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
         scenario = scenario_from_request(request)
         return scenario if memory_gib is None else with_memory(scenario, memory_gib)
     facts = {
-        name: given[f"accelerator.{name}"] for name in ("name", "vendor") if f"accelerator.{name}" in given
+        name: given[f"accelerator.{name}"]
+        for name in ("name", "vendor", "interconnect")
+        if f"accelerator.{name}" in given
     }
     request["accelerator"] = facts | ({} if memory_gib is None else {"memory_gib": memory_gib})
     scenario = scenario_from_request(request)
@@ -312,10 +314,14 @@ def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
         return {"accelerator": card.id, **memory}
     # A memory that was read from the name is read from it again.
     is_given = card.memory_grade is Grade.MEASURED
+    facts = card.memory_gib if is_given else None, card.vendor.value, card.name
+    link = {"accelerator.interconnect": card.interconnect.value}
+    is_derived = catalogue.accelerator_from_facts(*facts).interconnect is card.interconnect
     return {
         "accelerator.name": card.name,
         "accelerator.vendor": card.vendor.value,
         **(memory if is_given else {}),
+        **({} if is_derived else link),
     }
 
 

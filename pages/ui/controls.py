@@ -7,14 +7,13 @@ from typing import Any
 
 import streamlit as st
 
-from kvcore import catalogue
 from kvcore.errors import KvPlannerError
 from kvcore.plan import Plan
-from kvcore.present import choices, edit, summary
+from kvcore.present import choices, edit
 from kvcore.present.text import Words
 from kvcore.request import BOUNDS, DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Engine, Runner
-from pages.ui import command_source, graph_controls, limit_controls, model_source, state
+from pages.ui import graph_controls, limit_controls, pickers, state
 from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
 
@@ -22,8 +21,8 @@ from pages.ui.state import seed, set_field
 def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     """All controls of the scenario."""
     plan = planned if isinstance(planned, Plan) else None
-    _model(t)
-    _accelerator(t)
+    pickers.model(t)
+    pickers.accelerator(t)
     _tensor_parallel(t)
     limit_controls.context_length(plan, t)
     limit_controls.utilization(plan, t)
@@ -37,44 +36,6 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
 
 def _changed(field: str, key: str) -> None:
     set_field(field, st.session_state[key])
-
-
-def _model(t: Words) -> None:
-    now, shown = state.scenario().model, summary.model_name(state.scenario())
-    ids = catalogue.model_ids()
-    options = ids if now in ids else (now, *ids)
-    st.selectbox(
-        t("Model"),
-        options,
-        index=options.index(now),
-        key=seed("model", now),
-        format_func=lambda name: shown if name == now else name,
-        help=t("`vllm serve MODEL`. Type to search; any other model comes from the Hub or from its config.json."),
-        on_change=model_source.choose_bundled,
-        args=("model",),
-    )  # fmt: skip
-    with st.popover(t("Another model"), icon=":material/add:", type="tertiary"):
-        model_source.other_model(t)
-        command_source.field(t)
-    model_source.unsaved(t)
-    command_source.told(t)
-
-
-def _accelerator(t: Words) -> None:
-    card = state.scenario().accelerator
-    names = {entry.id: entry.name for entry in catalogue.load_accelerators()}
-    if card is not None:
-        names.setdefault(card.id, card.name)
-    st.selectbox(
-        t("Accelerator"),
-        list(names),
-        index=list(names).index(card.id) if card is not None else None,
-        key=seed("accelerator", card.id if card is not None else None),
-        format_func=lambda name: names.get(name, name),
-        help=t("The memory is what the driver shows, a little less than the figure in the name."),
-        on_change=_changed,
-        args=("accelerator", "accelerator"),
-    )
 
 
 def _tensor_parallel(t: Words) -> None:

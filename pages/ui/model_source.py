@@ -28,9 +28,8 @@ NAMED = "config_named"
 """The name that this session gave a config."""
 
 
-def choose_bundled(key: str) -> None:
+def choose(name: str | None) -> None:
     """Callback: a model of the catalogue."""
-    name = st.session_state[key]
     if name is None or name == state.scenario().model:
         return
     entry = catalogue.find_model(name)

@@ -12,6 +12,7 @@ from typing import Any
 
 import streamlit as st
 
+from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.plan import Plan, plan
@@ -185,6 +186,14 @@ def set_field(field: str, value: Any) -> None:
     except KvPlannerError as error:
         st.session_state["input_error"] = error
         return
+    set_scenario(changed)
+    tell_of_the_card(before, changed)
+
+
+def set_accelerator(card: Accelerator) -> None:
+    """Changes the accelerator to one that the catalogue need not have. For callbacks."""
+    before = scenario()
+    changed = edit.with_card(before, card)
     set_scenario(changed)
     tell_of_the_card(before, changed)
 

@@ -1,0 +1,169 @@
+"""Names as people type them: the models and accelerators that somebody means by a few words.
+
+Words come in any order; case, `-`, `_`, `/`, `.` and blanks do not count; a slip of the fingers is forgiven in letters,
+never in digits, since 70b and 72b are two models. Every word has to be found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, TypeVar
+
+from rapidfuzz.distance import OSA
+
+from kvcore.catalogue.accelerators import Accelerator, load_accelerators
+from kvcore.catalogue.models import model_ids
+
+T = TypeVar("T")
+
+LONGEST_QUERY: Final = 100
+MOST_WORDS: Final = 8
+LONGEST_RUN: Final = 4
+"""Parts of a name that people write as one word: `deepseekv3`, `llama33`."""
+_PART: Final = re.compile(r"\d+[a-z]?(?![a-z])|[a-z]+\d*(?:[a-z](?![a-z]))?|[a-z]+|\d+|[^\W\d_a-z]+")
+_SEPARATORS: Final = re.compile(r"[-_/.+]+")
+
+WHOLE, FIRST, INSIDE, MISSPELT = 1.0, 0.9, 0.55, 0.45
+"""What a word is worth that is a whole part of the name, the beginning of one, within one, or nearly one."""
+OWNER_SHARE: Final = 0.7
+"""Of what a word is worth when it is found in the owner's name alone."""
+COST_OF_A_REST: Final = 0.004
+"""Of each letter of the id that no word asks for: of names that match alike the plainest comes first."""
+LEAST: Final = 0.01
+"""What any name is worth in which every word is found."""
+
+SPELLINGS: Final[Mapping[str, str]] = {
+    "昇腾": "ascend", "华为": "huawei", "英伟达": "nvidia", "英特尔": "intel", "海光": "hygon", "寒武纪": "cambricon",
+    "通义千问": "qwen", "千问": "qwen", "智谱": "glm", "深度求索": "deepseek", "文心": "ernie", "混元": "hunyuan",
+    "盘古": "pangu", "书生": "intern", "百川": "baichuan", "零一万物": "yi", "月之暗面": "kimi",
+}  # fmt: skip
+"""Chinese names of what the catalogue spells in Latin letters."""
+
+
+def search_models(text: str, limit: int = 8) -> tuple[str, ...]:
+    """The bundled models that `text` names, best first.
+
+    Example:
+        >>> search_models("70b llama 3.3")[0], search_models("depseek v3")[0]
+        ('meta-llama/Llama-3.3-70B-Instruct', 'deepseek-ai/DeepSeek-V3')
+        >>> search_models("no such thing")
+        ()
+    """
+    return _best(text, _models(), limit)
+
+
+def search_accelerators(text: str, limit: int = 8) -> tuple[Accelerator, ...]:
+    """The bundled accelerators that `text` names, best first.
+
+    Example:
+        >>> [card.id for card in search_accelerators("80gb a100")][:2]
+        ['A100-80GB', 'A100-PCIe-80GB']
+    """
+    return _best(text, _accelerators(), limit)
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """What somebody typed, as words without separators.
+
+    Example:
+        >>> words_of("Llama-3.3  70B")
+        ('llama33', '70b')
+    """
+    lowered = text[:LONGEST_QUERY].lower()
+    for spelling, latin in SPELLINGS.items():
+        lowered = lowered.replace(spelling, f" {latin} ")
+    squeezed = (_SEPARATORS.sub("", word) for word in lowered.split())
+    return tuple(word for word in squeezed if word)[:MOST_WORDS]
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """One spelling of an entry, in lower case and without separators, with the places where its parts begin."""
+
+    text: str
+    starts: tuple[int, ...]
+    owner_ends: int
+
+    @classmethod
+    def of(cls, spelt: str) -> _Name:
+        owner, slash, _ = spelt.lower().rpartition("/")
+        text, starts, owner_ends = "", [], 0
+        for piece in re.split(r"[^\w]+|_", spelt.lower()):
+            for part in _PART.findall(piece):
+                starts.append(len(text))
+                text += part
+        if slash:
+            owner_ends = len("".join(_PART.findall(re.sub(r"[^\w]+|_", " ", owner))))
+        return cls(text, tuple(starts), owner_ends)
+
+    def worth(self, word: str, *, forgives: bool) -> float:
+        """How well `word` is found in this name, 0 where it is not."""
+        best, start = 0.0, self.text.find(word)
+        while start >= 0:
+            best = max(best, self._worth_at(word, start))
+            start = self.text.find(word, start + 1)
+        return best or (self._misspelt(word) if forgives else 0.0)
+
+    def _worth_at(self, word: str, start: int) -> float:
+        end = start + len(word)
+        if word[0].isdigit() and start and self.text[start - 1].isdigit() and start not in self.starts:
+            return 0.0
+        worth = INSIDE
+        if start in self.starts:
+            worth = WHOLE if end == len(self.text) or end in self.starts else FIRST
+        return worth * (OWNER_SHARE if end <= self.owner_ends else 1.0)
+
+    def _misspelt(self, word: str) -> float:
+        digits = re.sub(r"\D", "", word)
+        letters = len(word) - len(digits)
+        allowed = 0 if letters < 4 else 1 if letters < 8 else 2
+        if not allowed:
+            return 0.0
+        bounds, best = (*self.starts, len(self.text)), 0.0
+        for index, start in enumerate(self.starts):
+            for end in bounds[index + 1 : index + 1 + LONGEST_RUN]:
+                run = self.text[start:end]
+                is_near = re.sub(r"\D", "", run) == digits and OSA.distance(word, run) <= allowed
+                if is_near:
+                    best = max(best, MISSPELT * (OWNER_SHARE if end <= self.owner_ends else 1.0))
+        return best
+
+
+def _best(text: str, names: Sequence[tuple[T, Sequence[_Name]]], limit: int) -> tuple[T, ...]:
+    """The entries in which every word is found; slips are forgiven only where nothing is found without."""
+    words = words_of(text)
+    for forgives in (False, True):
+        scores = [
+            max(_score(words, name, len(spellings[0].text), forgives=forgives) for name in spellings)
+            if words
+            else 0.0
+            for _, spellings in names
+        ]
+        if any(scores):
+            break
+    order = sorted(range(len(names)), key=lambda index: -scores[index])
+    return tuple(names[index][0] for index in order[:limit] if scores[index])
+
+
+def _score(words: Sequence[str], name: _Name, letters: int, *, forgives: bool) -> float:
+    worths = [name.worth(word, forgives=forgives) for word in words]
+    if not all(worths):
+        return 0.0
+    rest = max(letters - sum(map(len, words)), 0)
+    return max(sum(worths) / len(worths) - COST_OF_A_REST * rest, LEAST)
+
+
+@cache
+def _models() -> tuple[tuple[str, tuple[_Name, ...]], ...]:
+    return tuple((model, (_Name.of(model),)) for model in model_ids())
+
+
+@cache
+def _accelerators() -> tuple[tuple[Accelerator, tuple[_Name, ...]], ...]:
+    def spellings(card: Accelerator) -> tuple[str, ...]:
+        return (card.id, card.name, f"{card.vendor.value} {card.name}", *card.aliases)
+
+    return tuple((card, tuple(map(_Name.of, spellings(card)))) for card in load_accelerators())

@@ -1,0 +1,253 @@
+"""Search fields for model and accelerator: what people type finds what they mean, with its facts next to the name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.catalogue.accelerators import Interconnect
+from kvcore.errors import KvPlannerError
+from kvcore.present import name_facts, summary
+from kvcore.present.matrix import VENDOR_NAMES
+from kvcore.present.text import Words
+from pages.ui import command_source, model_source, state
+
+PICKED = "_picked"
+MODEL, CARD = "model_search", "accelerator_search"
+MODEL_SOURCES, CARD_SOURCES = "model_sources", "accelerator_sources"
+OWN_NAME, OWN_MEMORY, OWN_VENDOR, OWN_LINK = (
+    "own_card.name", "own_card.memory_gib", "own_card.vendor", "own_card.interconnect",
+)  # fmt: skip
+LONGEST_TEXT = 100
+LARGEST_MEMORY_GIB = 1024.0
+
+
+class Hit(NamedTuple):
+    """One line of what was found."""
+
+    id: str
+    name: str
+    facts: str
+
+
+def model(t: Words) -> None:
+    """The model: a field to search, its facts, and the other ways to name one."""
+    st.session_state.pop(PICKED, None)
+    scenario = state.scenario()
+    shown = summary.model_name(scenario)
+    _search_model(t, shown)
+    known = catalogue.bundled_model(scenario.model)
+    license_name = catalogue.license_of(scenario.model) if known and known.config == scenario.config else ""
+    facts = name_facts.model_facts(scenario.config, scenario.checkpoint, license_name, t)
+    with st.container(key="model_facts", gap=None):
+        st.caption(facts)
+        with st.popover(
+            t("Another model"), icon=":material/add:", type="tertiary", key=MODEL_SOURCES, on_change="rerun"
+        ):
+            _all_models(t, shown)
+            model_source.other_model(t)
+            command_source.field(t)
+    model_source.unsaved(t)
+    command_source.told(t)
+
+
+def accelerator(t: Words) -> None:
+    """The accelerator, likewise."""
+    card = state.scenario().accelerator
+    _search_card(t, card.name if card is not None else t("None chosen"))
+    with st.container(key="accelerator_facts", gap=None):
+        if card is not None:
+            st.caption(name_facts.accelerator_facts(card, t))
+        popover = st.popover(
+            t("Another accelerator"),
+            icon=":material/add:",
+            type="tertiary",
+            key=CARD_SOURCES,
+            on_change="rerun",
+        )
+        with popover:
+            _all_cards(t)
+            if popover.open:
+                _own_card(t)
+
+
+@st.fragment
+def _search_model(t: Words, now: str) -> None:
+    text = _field(
+        MODEL,
+        t("Model"),
+        now,
+        t("Type a few words: `llama 3.3 70b`. Any other model comes from the Hub or from its config.json."),
+    )
+    if text:
+        hits = [Hit(name, name, name_facts.bundled_facts(name, t)) for name in catalogue.search_models(text)]
+        _hits(hits, "model", _take_model, t)
+        if not hits:
+            _nothing(t("No bundled model has this name."), t("Another model"), MODEL_SOURCES, _ask_for_model)
+    _run_the_page()
+
+
+@st.fragment
+def _search_card(t: Words, now: str) -> None:
+    text = _field(
+        CARD,
+        t("Accelerator"),
+        now,
+        t("The memory is what the driver shows, a little less than the figure in the name."),
+    )
+    if text:
+        cards = catalogue.search_accelerators(text)
+        _hits(
+            [Hit(card.id, card.name, name_facts.accelerator_facts(card, t)) for card in cards],
+            "accelerator",
+            _take_card,
+            t,
+        )
+        if not cards:
+            _nothing(
+                t("No bundled accelerator has this name."),
+                t("Another accelerator"),
+                CARD_SOURCES,
+                _ask_for_card,
+            )
+    _run_the_page()
+
+
+def _field(key: str, label: str, now: str, help_text: str) -> str:
+    """What is typed. Empty, the field shows what is chosen."""
+    typed = st.text_input(
+        label,
+        key=key,
+        type="search",
+        live="200ms",
+        placeholder=now,
+        max_chars=LONGEST_TEXT,
+        help=help_text,
+        autocomplete="off",
+    )
+    return typed.strip()
+
+
+def _hits(hits: Sequence[Hit], kind: str, take: Callable[[str], None], t: Words) -> None:
+    with st.container(key=f"{kind}_hits", gap=None):
+        for hit in hits:
+            st.button(
+                f"{hit.name}  \n:small[:gray[{hit.facts}]]" if hit.facts else hit.name,
+                key=f"{kind}_hit.{hit.id}",
+                type="tertiary",
+                width="stretch",
+                on_click=take,
+                args=(hit.id,),
+            )
+
+
+def _nothing(text: str, way_out: str, popover: str, ask: Callable[[], None]) -> None:
+    st.caption(text)
+    st.button(way_out, key=f"{popover}.open", icon=":material/arrow_forward:", on_click=ask, width="stretch")
+
+
+def _take_model(name: str) -> None:
+    st.session_state[MODEL], st.session_state[PICKED] = "", True
+    model_source.choose(name)
+
+
+def _take_card(card: str) -> None:
+    st.session_state[CARD], st.session_state[PICKED] = "", True
+    state.set_field("accelerator", card)
+
+
+def _ask_for_model() -> None:
+    """Callback: the other ways open, with what was typed where it can be an id of the Hub."""
+    typed = st.session_state[MODEL].strip()
+    st.session_state[MODEL_SOURCES], st.session_state[PICKED] = True, True
+    st.session_state["hub_id"] = typed if "/" in typed else ""
+
+
+def _ask_for_card() -> None:
+    st.session_state[CARD_SOURCES], st.session_state[PICKED] = True, True
+    st.session_state[OWN_NAME] = st.session_state[CARD].strip()
+
+
+def _run_the_page() -> None:
+    """A choice made inside a fragment changes the whole page."""
+    if st.session_state.pop(PICKED, False):
+        st.rerun()
+
+
+def _all_models(t: Words, shown: str) -> None:
+    now, ids = state.scenario().model, catalogue.model_ids()
+    options = ids if now in ids else (now, *ids)
+    st.selectbox(
+        t("All bundled models"),
+        options,
+        index=options.index(now),
+        key=state.seed("model", now),
+        format_func=lambda name: shown if name == now else name,
+        on_change=lambda: model_source.choose(st.session_state["model"]),
+    )
+
+
+def _all_cards(t: Words) -> None:
+    card = state.scenario().accelerator
+    names = {entry.id: entry.name for entry in catalogue.load_accelerators()}
+    if card is not None:
+        names.setdefault(card.id, card.name)
+    st.selectbox(
+        t("All bundled accelerators"),
+        list(names),
+        index=list(names).index(card.id) if card is not None else None,
+        key=state.seed("accelerator", card.id if card is not None else None),
+        format_func=lambda name: names.get(name, name),
+        on_change=lambda: state.set_field("accelerator", st.session_state["accelerator"]),
+    )
+
+
+def _own_card(t: Words) -> None:
+    """A card that the catalogue does not have."""
+    st.text_input(
+        t("Or describe one: its name"), key=OWN_NAME, max_chars=LONGEST_TEXT, placeholder="RTX 6090 32GB"
+    )
+    st.number_input(
+        t("Memory as the driver reports it (GiB)"),
+        key=OWN_MEMORY,
+        min_value=0.25,
+        max_value=LARGEST_MEMORY_GIB,
+        value=None,
+        step=1.0,
+        format="%.6g",
+    )
+    st.selectbox(
+        t("Vendor"),
+        list(VENDOR_NAMES),
+        format_func=lambda vendor: t(VENDOR_NAMES[vendor]),
+        key=OWN_VENDOR,
+    )
+    st.selectbox(
+        t("Link between cards"),
+        list(name_facts.LINK_NAMES),
+        index=list(name_facts.LINK_NAMES).index(Interconnect.PCIE),
+        format_func=lambda link: t(name_facts.LINK_NAMES[link]),
+        key=OWN_LINK,
+    )
+    st.button(t("Use this accelerator"), key="own_card.use", on_click=_use_own_card)
+    error: KvPlannerError | None = st.session_state.pop("own_card.error", None)
+    if error is not None:
+        st.error(t("The accelerator was not changed."), icon=":material/error:")
+        st.text(f"{t.error(error)}\n{t.next_step(error)}")
+
+
+def _use_own_card() -> None:
+    facts = st.session_state
+    try:
+        card = catalogue.accelerator_from_facts(
+            facts[OWN_MEMORY], facts[OWN_VENDOR].value, facts[OWN_NAME].strip() or None
+        )
+    except KvPlannerError as error:
+        facts["own_card.error"] = error
+        return
+    state.set_accelerator(catalogue.with_interconnect(card, facts[OWN_LINK]))
+    facts[CARD_SOURCES] = False
+    facts[CARD] = ""

@@ -1,0 +1,64 @@
+"""What stands next to names."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.catalogue.licenses import license_of, read_licenses
+from kvcore.errors import KvPlannerError
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
+from kvcore.present.name_facts import accelerator_facts, bundled_facts, model_facts, parameters
+from kvcore.present.text import Language, words
+
+T = words(Language.ENGLISH)
+
+
+def test_counted_parameters_are_the_published_ones() -> None:
+    """Of models without a head that is tied or counted twice, whose total the Hub publishes."""
+    for name in (
+        "Qwen/Qwen3-32B",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "mistralai/Mixtral-8x7B-Instruct-v0.1",
+    ):
+        entry = catalogue.find_model(name)
+        published = entry.checkpoint.total_parameters
+        assert published is not None
+        assert parameters(read_architecture(entry.config)) == pytest.approx(published, rel=1e-3)
+
+
+def test_every_bundled_model_has_its_facts() -> None:
+    for name in catalogue.model_ids():
+        facts = bundled_facts(name, T).split(" · ")
+        assert facts[0][-1] in "MBT", name
+        assert facts[1].endswith(" tokens"), name
+        assert facts[2:] == ([license_of(name)] if license_of(name) else []), name
+
+
+def test_the_facts_of_cards() -> None:
+    assert accelerator_facts(catalogue.find_accelerator("Ascend-910B3-64GB"), T).startswith(
+        "60.96 GiB · HCCS"
+    )
+    chinese = words(Language.CHINESE)
+    for card in catalogue.load_accelerators():
+        assert " · " in accelerator_facts(card, chinese)
+
+
+def test_an_unreadable_config_has_no_facts() -> None:
+    assert (
+        model_facts(ModelConfig.from_mapping({}), catalogue.find_model("Qwen/Qwen3-8B").checkpoint, "", T)
+        == ""
+    )
+
+
+def test_licenses_are_of_bundled_models() -> None:
+    assert license_of("openai/gpt-oss-120b") == "Apache-2.0"
+    assert license_of("meta-llama/Llama-3.3-70B-Instruct") == "Llama 3.3 Community"
+    for text in (
+        '[[license]]\nname = "MIT"\nsource = "x"\nchecked = 2026-01-01\nmodels = ["no/model"]',
+        '[[license]]\nname = "MIT"\nsource = ""\nchecked = 2026-01-01\nmodels = ["Qwen/Qwen3-8B"]',
+        '[[license]]\nname = "MIT"\nmodels = ["Qwen/Qwen3-8B"]',
+    ):
+        with pytest.raises(KvPlannerError):
+            read_licenses(text)
