@@ -533,6 +533,22 @@ def test_a_length_beyond_the_model_has_yarn_as_its_way() -> None:
     assert any(button.label == "hf_overrides YaRN × 4" for button in app.button)
 
 
+def test_only_what_card_and_release_take_is_at_hand_and_the_rest_is_marked() -> None:
+    """Tensor cores for fp8 came with Ada and Hopper: neither a V100 nor vLLM on it stores keys and values so."""
+    volta = {"model": "Qwen/Qwen3-8B", "accelerator": "V100-PCIe-16GB", "max_model_len": "4096"}
+    app = open_app(volta)
+    assert app.segmented_control(key="kv_cache_dtype").options == ["auto"]
+    assert app.segmented_control(key="quantization").options == ["auto", "bitsandbytes"]
+    old = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "engine_version": "0.11.0"})
+    assert old.segmented_control(key="kv_cache_dtype").options == ["auto", "fp8"]
+    asked = open_app(volta | {"kv_cache_dtype": "fp8"})
+    assert asked.segmented_control(key="kv_cache_dtype").options == ["auto", "fp8"]
+    assert asked.error[0].value == "**The engine refuses this start**"
+    full = next(box for box in asked.selectbox if box.key == "kv_cache_dtype.all")
+    assert "nvfp4 (refused here)" in full.options
+    assert "bfloat16" in full.options
+
+
 def test_an_engine_chosen_against_the_card_is_said_under_the_verdict() -> None:
     against = {"accelerator": "H100-80GB", "engine": "vllm-ascend", "engine_version": "0.18.0"}
     app = open_app({"model": "Qwen/Qwen3-8B", **against})

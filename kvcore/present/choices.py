@@ -66,6 +66,48 @@ def refusal(scenario: Scenario, tensor_parallel_size: int) -> KvPlannerError | N
     return None
 
 
+def refused_values(scenario: Scenario, field: str, values: Sequence[str | None]) -> frozenset[str | None]:
+    """Which of `values` card and release refuse for `field`; a refusal of another field is not about the value.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> old = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "V100-PCIe-16GB"})
+        >>> sorted(refused_values(old, "kv_cache_dtype", ("auto", "fp8", "nvfp4")))
+        ['fp8', 'nvfp4']
+    """
+    found = set()
+    for value in values:
+        try:
+            plan(replace(scenario, **{field: value}))  # type: ignore[arg-type]
+        except KvPlannerError as error:
+            if error.field == field:
+                found.add(value)
+    return frozenset(found)
+
+
+def kv_cache_dtypes(scenario: Scenario) -> tuple[str, ...]:
+    """The KV cache dtypes at hand that card and release take, and the present one.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> kv_cache_dtypes(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "V100-PCIe-16GB"}))
+        ('auto',)
+    """
+    refused, now = refused_values(scenario, "kv_cache_dtype", KV_CACHE_DTYPES), scenario.kv_cache_dtype
+    return tuple(
+        value for value in dict.fromkeys((*KV_CACHE_DTYPES, now)) if value not in refused or value == now
+    )
+
+
+def weight_precisions(scenario: Scenario) -> tuple[str, ...]:
+    """The weight precisions that card and release take for this checkpoint, and the present one."""
+    now = scenario.quantization or CHECKPOINT
+    refused = refused_values(scenario, "quantization", tuple(v for v in WEIGHT_PRECISIONS if v != CHECKPOINT))
+    return tuple(
+        value for value in dict.fromkeys((*WEIGHT_PRECISIONS, now)) if value not in refused or value == now
+    )
+
+
 def context_lengths(model_limit: int, present: int) -> tuple[int, ...]:
     """Round lengths for a slider, up to twice the model's own limit, and `present`, which it has to show.
 

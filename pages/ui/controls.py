@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -55,25 +55,24 @@ def _tensor_parallel(t: Words) -> None:
 
 def _kv_cache_dtype(t: Words) -> None:
     now = state.scenario().kv_cache_dtype
-    options = choices.KV_CACHE_DTYPES if now in choices.KV_CACHE_DTYPES else (*choices.KV_CACHE_DTYPES, now)
     _segmented(
         "kv_cache_dtype",
         t("KV cache dtype"),
-        options,
+        choices.kv_cache_dtypes(state.scenario()),
         now,
         t(
-            "`--kv-cache-dtype`: auto is the model's own. fp8 halves the cache; check the accuracy of your task."
+            "`--kv-cache-dtype`: auto is the model's own. fp8 halves the cache; check the accuracy of your task. "
+            "Only what card and release take."
         ),
     )
 
 
 def _weight_precision(t: Words) -> None:
     now = state.scenario().quantization or choices.CHECKPOINT
-    known = choices.WEIGHT_PRECISIONS
     key = seed("quantization", now)
     st.segmented_control(
         t("Weight precision"),
-        known if now in known else (*known, now),
+        choices.weight_precisions(state.scenario()),
         default=now,
         key=key,
         required=True,
@@ -106,6 +105,10 @@ def _more(plan: Plan | None, t: Words) -> None:
         scenario.kv_cache_dtype,
         "`--kv-cache-dtype`",
         "all",
+        {
+            value: t("{value} (refused here)", value=str(value))
+            for value in choices.refused_values(scenario, "kv_cache_dtype", KV_CACHE_DTYPES)
+        },
     )
     parallel = scenario.parallel
     _whole("pipeline_parallel_size", t("Pipeline parallel size"), parallel.pipeline_parallel_size)
@@ -229,7 +232,13 @@ def _segmented(field: str, label: str, options: Sequence[Any], now: Any, help_te
 
 
 def _choice(
-    field: str, label: str, options: Sequence[str], now: str, help_text: str | None, suffix: str = ""
+    field: str,
+    label: str,
+    options: Sequence[str],
+    now: str,
+    help_text: str | None,
+    suffix: str = "",
+    names: Mapping[str | None, str] = {},
 ) -> None:
     key = seed(f"{field}.{suffix}" if suffix else field, now)
     shown = options if now in options else (now, *options)
@@ -238,6 +247,7 @@ def _choice(
         shown,
         index=shown.index(now),
         key=key,
+        format_func=lambda value: names.get(value, value),
         help=help_text,
         on_change=_changed,
         args=(field, key),
