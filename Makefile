@@ -17,6 +17,7 @@ run: $(VENV)/.run
 
 test: $(VENV)/.test
 	$(BIN)/python tools/browser.py --install
+	$(BIN)/python tools/proxy.py --install
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.test

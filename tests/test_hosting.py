@@ -1,0 +1,180 @@
+"""The files of docs/hosting and the Dockerfile: read by the tools that will read them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streamlit
+import yaml
+
+from pages.ui import shell
+
+ROOT = Path(__file__).resolve().parents[1]
+HOSTING = ROOT / "docs" / "hosting"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((HOSTING / "compose.yaml").read_text())
+KUBERNETES = list(yaml.safe_load_all((HOSTING / "kubernetes.yaml").read_text()))
+UNIT = HOSTING / "kv-planner@.service"
+PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
+
+
+def inline_script_hashes() -> set[str]:
+    """Of every inline script that a page may run, as a content security policy names them."""
+    index = (Path(streamlit.__file__).parent / "static" / "index.html").read_text()
+    scripts = [*re.findall(r"<script>(.*?)</script>", index, re.DOTALL), shell.SCRIPT]
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    return {f"sha256-{base64.b64encode(digest).decode()}" for digest in digests}
+
+
+def policy() -> dict[str, list[str]]:
+    """The directives of the proxy's policy."""
+    (text,) = re.findall(r'Content-Security-Policy "([^"]+)"', (HOSTING / "Caddyfile").read_text())
+    directives = (part.split() for part in text.split(";"))
+    return {name: values for name, *values in directives}
+
+
+def test_the_policy_names_the_inline_scripts_and_no_others() -> None:
+    script = policy()["script-src"]
+    assert {one.strip("'") for one in script if one.startswith("'sha256-")} == inline_script_hashes()
+    assert {one for one in script if not one.startswith("'sha256-")} == {"'self'"}
+
+
+def test_the_policy_lets_nothing_come_from_elsewhere() -> None:
+    own = {"'self'", "'none'", "data:", "blob:", "'unsafe-inline'", "{$KV_FRAME_ANCESTORS:'none'}"}
+    assert policy()["default-src"] == ["'none'"]
+    for name, values in policy().items():
+        assert {value for value in values if not value.startswith("'sha256-")} <= own, name
+    assert [name for name, values in policy().items() if "'unsafe-inline'" in values] == ["style-src"]
+
+
+def test_the_dockerfile_passes_the_linter() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    assert hadolint.exists() or sys.platform == "win32"
+    told = subprocess.run([hadolint, "Dockerfile"], cwd=ROOT, capture_output=True, text=True)
+    assert (told.returncode, told.stdout) == (0, "")
+
+
+def test_images_are_pinned_by_digest() -> None:
+    (python,) = re.findall(r"^ARG PYTHON=(.*)$", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON}"}
+    caddies = [COMPOSE["services"]["proxy"]["image"]]
+    caddies += re.findall(r"image: (caddy\S*)", (HOSTING / "kubernetes.yaml").read_text())
+    assert len(set(caddies)) == 1
+    assert all(PINNED.fullmatch(image) for image in (python, *caddies))
+
+
+def copied() -> list[str]:
+    """What the image has of this repository."""
+    sources = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    return [name for line in sources for name in line.split()]
+
+
+def test_the_build_context_holds_what_is_copied_and_no_more() -> None:
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert let_in == set(copied())
+    assert all((ROOT / name).exists() for name in copied())
+
+
+def test_what_the_image_imports_is_in_the_image(tmp_path: Path) -> None:
+    for name in copied():
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from streamlit.testing.v1 import AppTest\n"
+        "at = AppTest.from_file('app.py', default_timeout=120).run()\n"
+        "assert not at.exception, at.exception\n"
+        "import kvcore; print(kvcore.__file__, len(at.metric))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr[-2000:]
+    file, cards = told.stdout.split()
+    assert Path(file).is_relative_to(tmp_path)
+    assert int(cards) >= 4
+
+
+def test_compose_confines_every_service_and_replaces_what_stops() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["restart"] == "unless-stopped", name
+        assert {"mem_limit", "pids_limit"} <= set(service), name
+    replicas = [name for name in COMPOSE["services"] if name != "proxy"]
+    upstreams = COMPOSE["services"]["proxy"]["environment"]["KV_UPSTREAMS"].split()
+    assert upstreams == [f"{name}:8501" for name in replicas]
+    assert len(replicas) > 1
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    return {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]
+        for one in KUBERNETES
+        if one["kind"] in ("Deployment", "StatefulSet")
+    }
+
+
+def test_kubernetes_accepts_every_document() -> None:
+    validator = Path(sys.executable).with_name("kubernetes-validate")
+    told = subprocess.run(
+        [validator, "--strict", HOSTING / "kubernetes.yaml"], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stdout.count("passed") + told.stderr.count("passed") == len(KUBERNETES)
+
+
+def test_kubernetes_confines_every_pod_and_replaces_one_that_is_stuck() -> None:
+    for name, pod in pods().items():
+        assert pod["securityContext"]["runAsNonRoot"], name
+        (container,) = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"], name
+        assert container["securityContext"]["capabilities"]["drop"] == ["ALL"], name
+        assert "memory" in container["resources"]["limits"], name
+        assert "livenessProbe" in container, name
+    (planner,) = pods()["kv-planner"]["containers"]
+    assert planner["livenessProbe"]["httpGet"]["path"] == "/_stcore/health"
+
+
+def test_the_proxy_of_kubernetes_knows_every_replica() -> None:
+    (replicas,) = (one for one in KUBERNETES if one["kind"] == "StatefulSet")
+    (proxy,) = pods()["kv-planner-proxy"]["containers"]
+    (upstreams,) = (entry["value"] for entry in proxy["env"] if entry["name"] == "KV_UPSTREAMS")
+    assert upstreams.split() == [
+        f"{replicas['metadata']['name']}-{number}.{replicas['spec']['serviceName']}:8501"
+        for number in range(replicas["spec"]["replicas"])
+    ]
+    generated = yaml.safe_load((HOSTING / "kustomization.yaml").read_text())["configMapGenerator"]
+    assert [(one["name"], one["files"]) for one in generated] == [("kv-planner-proxy", ["Caddyfile"])]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+def test_systemd_reads_the_unit_and_finds_it_confined(tmp_path: Path) -> None:
+    unit = tmp_path / "kv-planner@8501.service"
+    unit.write_text(UNIT.read_text().replace("/opt/kv-planner/.venv/bin/python", sys.executable))
+    told = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert (told.returncode, told.stderr) == (0, "")
+    told = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", unit],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stdout[-300:]
+
+
+def test_the_unit_has_a_limit_and_a_watchdog_slower_than_our_own() -> None:
+    unit = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if re.match(r"[A-Z]\w+=", line))
+    assert unit["MemoryMax"]
+    assert unit["Restart"] == "always"
+    assert int(unit["WatchdogSec"]) > 3 * (10 + 10)
