@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import controls, measurements, shell, state
+from pages.ui import controls, measurements, net, shell, state
 
 st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
 state.adopt_link()
@@ -11,8 +11,11 @@ page = shell.navigation(t)
 shell.frame()
 planned = state.make_plan()
 with st.sidebar:
-    controls.scenario(planned, t)
+    with net.under("sidebar", t):
+        controls.scenario(planned, t)
     shell.language_switch(t)
-shell.links(t)
-measurements.chip(t)
-page.run()
+with net.under("head", t):
+    shell.links(t)
+    measurements.chip(t)
+with net.under("page", t):
+    page.run()

@@ -43,7 +43,9 @@ def open_app(params: dict[str, str] | None = None, locale: str = "en-US", opened
 
 
 def checked(app: AppTest) -> AppTest:
+    """The same, after a run that failed nowhere: neither under Streamlit's own eyes nor in the net below a page."""
     assert not app.exception, app.exception
+    assert "`internal-error`" not in [caption.value for caption in app.caption]
     return app
 
 

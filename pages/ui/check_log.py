@@ -17,7 +17,7 @@ from kvcore.evidence.startup_log import StartupLog
 from kvcore.present.comparison import FIGURE_LABELS, reading_text
 from kvcore.present.listing import listed
 from kvcore.present.text import Words, msg
-from pages.ui import state
+from pages.ui import net, state
 
 SAMPLES = Path(__file__).parent / "samples"
 LARGEST_UPLOAD_MIB = 50
@@ -97,16 +97,19 @@ def keep(content: str | bytes, source: str = "") -> None:
     st.session_state[KEPT] = KeptLog(source, content if isinstance(content, str) else b"", read)
 
 
+@net.callback
 def _take_pasted() -> None:
     keep(st.session_state[FIELD])
 
 
+@net.callback
 def _take_upload() -> None:
     uploaded = st.session_state[UPLOAD]
     if uploaded is not None:
         keep(uploaded.getvalue(), uploaded.name)
 
 
+@net.callback
 def _take_sample(name: str) -> None:
     keep((SAMPLES / name).read_text("utf-8"))
 

@@ -9,13 +9,14 @@ from kvcore.plan import Plan
 from kvcore.present import artefacts, edit
 from kvcore.present.text import Words
 from kvcore.scenario import Scenario
-from pages.ui import shell, state, undo
+from pages.ui import net, shell, state, undo
 
 TAKEN = "check.taken"
 """The scenario that a button of this page made."""
 TOAST = "check.toast"
 
 
+@net.callback
 def take(changed: Scenario) -> None:
     """Callback: makes `changed` the scenario, with one step back."""
     undo.take(changed)
@@ -23,6 +24,7 @@ def take(changed: Scenario) -> None:
     st.session_state[TOAST] = True
 
 
+@net.callback
 def take_with(scenario: Scenario, field: str, value: object) -> None:
     """Callback: the same for `scenario` with one field changed."""
     try:

@@ -14,7 +14,7 @@ from kvcore.evidence.recognized import scenario_from_log
 from kvcore.present.comparison import BORROWED_LABELS
 from kvcore.present.text import Words
 from kvcore.scenario import Scenario
-from pages.ui import model_source, state, undo
+from pages.ui import model_source, net, state, undo
 
 FIELD = "command_text"
 TOLD = "command_told"
@@ -70,6 +70,7 @@ def told(t: Words) -> None:
         st.text("\n".join(lines))
 
 
+@net.callback
 def _use() -> None:
     text = st.session_state.get(FIELD, "")
     if not text.strip():

@@ -31,7 +31,7 @@ from kvcore.present.matrix import (
 )
 from kvcore.present.text import DASH, Words, concurrency_text, count
 from kvcore.scenario import Scenario
-from pages.ui import explored, figure, notes, state, undo
+from pages.ui import explored, figure, net, notes, state, undo
 
 MATRIX = "explore_matrix"
 MOST_WANTED = 1_000_000
@@ -223,6 +223,7 @@ def _table(rows: tuple[Row, ...], t: Words) -> None:
     st.dataframe(columns, hide_index=True, key="explore_table")
 
 
+@net.callback
 def take(scenario: Scenario, cell: Cell) -> None:
     """Callback: plans one cell of the scenario's own model."""
     by_id = {card.id: card for card in cards_of(scenario)}

@@ -7,7 +7,7 @@ import streamlit as st
 from kvcore.present import corrections, link
 from kvcore.present.derivation import STEPS, StepName
 from kvcore.present.text import Words
-from pages.ui import learn_guess, state, undo
+from pages.ui import learn_guess, net, state, undo
 
 PARAMETER = "step"
 PAGINATION = "learn.pagination"
@@ -92,5 +92,6 @@ def _picked(number: int) -> None:
     _go(st.session_state[f"{PAGINATION}.{number}"])
 
 
+@net.callback
 def _load(params: dict[str, str]) -> None:
     undo.take(link.decode(params).scenario)

@@ -12,7 +12,7 @@ from kvcore.present.comparison import ORIGIN_LABELS, PART_LABELS
 from kvcore.present.listing import listed
 from kvcore.present.text import Words
 from kvcore.scenario import Measured, Origin
-from pages.ui import state
+from pages.ui import net, state
 
 LOOKS: Final = {
     Origin.MEASURED: (":material/straighten:", "violet"),
@@ -40,5 +40,6 @@ def chip(t: Words) -> None:
         )
 
 
+@net.callback
 def _remove() -> None:
     state.set_scenario(replace(state.scenario(), measured=Measured()))

@@ -17,7 +17,7 @@ from kvcore.present.launch import MODEL_PLACE
 from kvcore.present.text import Words
 from kvcore.request import UNNAMED_MODEL, parse_request, scenario_from_request
 from kvcore.untrusted import utf8_text
-from pages.ui import state
+from pages.ui import net, state
 
 LARGEST_UPLOAD_MIB = 50
 """What a browser may send; what is too large for a config is said in words, not by the widget."""
@@ -28,6 +28,7 @@ NAMED = "config_named"
 """The name that this session gave a config."""
 
 
+@net.callback
 def choose(name: str | None) -> None:
     """Callback: a model of the catalogue."""
     if name is None or name == state.scenario().model:
@@ -84,11 +85,13 @@ def show_error(t: Words) -> None:
         st.caption(f"`{error.code}`")
 
 
+@net.callback
 def look_up(key: str) -> None:
     """Callback: asks the Hub for the id in the field `key`."""
     fetch_and_use(st.session_state.get(key, "").strip())
 
 
+@net.callback
 def fetch_and_use(name: str) -> None:
     """Callback: asks the Hub for `name`."""
     try:
@@ -105,10 +108,12 @@ def fetched(name: str) -> HubModel:
     return fetch_model(name)
 
 
+@net.callback
 def _use_text(key: str) -> None:
     _use_json(st.session_state.get(key, ""))
 
 
+@net.callback
 def _use_upload() -> None:
     upload = st.session_state.get("config_file")
     if upload is not None:
@@ -129,6 +134,7 @@ def _use_json(text: str) -> None:
     _attempt(described.model, described.config, described.checkpoint)
 
 
+@net.callback
 def _rename() -> None:
     """Callback: another name for a config that was given before its name."""
     now = state.scenario()

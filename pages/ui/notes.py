@@ -13,7 +13,7 @@ import streamlit as st
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, fix_pairs
 from kvcore.advice.refusals import refusal_fixes
-from kvcore.errors import EngineRefusalError, KvPlannerError, Notice
+from kvcore.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.plan import Plan
 from kvcore.present import summary
 from kvcore.present.listing import listed
@@ -204,6 +204,9 @@ def repairs(t: Words) -> None:
         with st.container(border=True, key="repairs", gap="xsmall"):
             st.markdown(f":material/link_off: **{t('Part of this link could not be used')}**")
             for repair in found:
+                if isinstance(repair.error, DefectError):
+                    st.text(t.error(repair.error))
+                    continue
                 used = repair.used or t("the default")
                 line = t("{field}: {given} → {used}", field=repair.field, given=repair.given, used=used)
                 if repair.error.code in ("unknown-parameter", "named-twice"):

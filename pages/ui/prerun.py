@@ -26,7 +26,7 @@ from kvcore.plan import plan
 from kvcore.present.listing import listed
 from kvcore.present.text import Words, count, msg
 from kvcore.scenario import Engine, Measured, Scenario
-from pages.ui import check_log, notes, state, undo
+from pages.ui import check_log, net, notes, state, undo
 
 TOTAL, MODEL, SHARE, LENGTH = "prerun.total", "prerun.model", "prerun.share", "prerun.length"
 BATCH = "prerun.batch"
@@ -206,11 +206,13 @@ def _commands(prerun: PreRun, scenario: Scenario, t: Words) -> None:
         )
 
 
+@net.callback
 def _take_log() -> None:
     st.session_state[KEPT] = st.session_state[TEXT]
     _adopt_log_settings()
 
 
+@net.callback
 def _take_sample() -> None:
     st.session_state[KEPT] = (check_log.SAMPLES / "prerun.log").read_text("utf-8")
     _adopt_log_settings()

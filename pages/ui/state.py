@@ -13,7 +13,7 @@ from typing import Any
 import streamlit as st
 
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.errors import KvPlannerError, ScenarioError, shorten
+from kvcore.errors import KvPlannerError, ScenarioError, defect, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.plan import Plan, plan
 from kvcore.present import edit, link, page_parameters, pins
@@ -23,6 +23,7 @@ from kvcore.present.pins import Pin
 from kvcore.present.repair import Repair
 from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
+from pages.ui import net
 
 UNDO = "undo"
 """The scenario before a change that is not plain to see, and the one after it."""
@@ -34,6 +35,16 @@ def adopt_link() -> None:
     if state.get("link") == params:
         return
     given = {name: st.query_params.get_all(name)[0] for name in params}
+    try:
+        _adopt_parameters(given)
+    except Exception as error:  # the last net: a link that nobody can read shows the start, and says so
+        _adopt_parameters({name: given[name] for name in (LANGUAGE,) if name in given})
+        state["repairs"] = (Repair(field="", given="", used="", error=defect(error)),)
+    state["link"] = params
+
+
+def _adopt_parameters(given: dict[str, str]) -> None:
+    state = st.session_state
     asked, refused_language = page_parameters.decode_language(given)
     state["asked_language"] = asked
     state["language"] = asked or Language.of_browser(st.context.locale)
@@ -44,7 +55,6 @@ def adopt_link() -> None:
     state["page_parameters"] = dict(told.values)
     state["repairs"] = (*decoded.repairs, *told.repairs, *refused_language, *_given_twice())
     state["pins"] = pins.decode_pins(given)
-    state["link"] = params
 
 
 def is_as_found() -> bool:
@@ -109,6 +119,8 @@ def make_plan() -> Plan | KvPlannerError:
         result: Plan | KvPlannerError = plan(scenario())
     except KvPlannerError as error:
         result = error
+    except Exception as error:  # the last net: every page draws a refusal
+        result = defect(error)
     st.session_state["planned"] = result
     return result
 
@@ -137,6 +149,7 @@ def pinned() -> tuple[Pin, ...]:
     return found
 
 
+@net.callback
 def set_pins(changed: tuple[Pin, ...]) -> None:
     """Changes the pins and writes the link. For callbacks."""
     st.session_state["pins"] = changed
@@ -148,6 +161,7 @@ def page_parameter(name: str) -> Any:
     return st.session_state.get("page_parameters", {}).get(name, PARAMETERS[name].default)
 
 
+@net.callback
 def set_page_parameter(name: str, value: Any) -> None:
     """Tells one page something in the link; None takes it back. For callbacks."""
     told = {**st.session_state.get("page_parameters", {}), name: value}
@@ -178,6 +192,7 @@ def adopt(changed: Scenario) -> dict[str, str]:
     return params()
 
 
+@net.callback
 def set_field(field: str, value: Any) -> None:
     """Changes one field. For callbacks; what cannot be done is kept for the page to say."""
     before = scenario()
@@ -212,6 +227,7 @@ def set_model(model: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
     st.session_state["followed"] = adjusted.fields
 
 
+@net.callback
 def set_language(chosen: Language) -> None:
     """Changes the language and nothing else. For callbacks."""
     st.session_state["language"] = st.session_state["asked_language"] = chosen

@@ -10,13 +10,14 @@ from kvcore.errors import KvPlannerError
 from kvcore.present import edit
 from kvcore.present.text import Words
 from kvcore.scenario import Scenario
-from pages.ui import state
+from pages.ui import net, state
 
 KEY = state.UNDO
 GO = "go_to_plan"
 PLAN = "pages/plan.py"
 
 
+@net.callback
 def change(fields: Sequence[tuple[str, object]]) -> None:
     """Callback: changes all of `fields` together, as one entry of the browser's history."""
     changed = state.scenario()
@@ -29,6 +30,7 @@ def change(fields: Sequence[tuple[str, object]]) -> None:
     take(changed)
 
 
+@net.callback
 def take(changed: Scenario) -> None:
     """Callback: makes `changed` the scenario, and remembers the one before."""
     before = state.scenario()
@@ -62,6 +64,7 @@ def offer(t: Words) -> None:
     )
 
 
+@net.callback
 def _back() -> None:
     before, _ = st.session_state.pop(KEY)
     state.set_scenario(before)

@@ -16,7 +16,7 @@ from kvcore.workload.mix import Mix
 from kvcore.workload.quantiles import Percentiles, typed_quantiles
 from kvcore.workload.records import MAX_LOG_BYTES, read_request_log, read_request_logs
 from kvcore.workload.request import MAX_TOKENS
-from pages.ui import notes, workload_source
+from pages.ui import net, notes, workload_source
 
 SAMPLES = Path(__file__).parent / "samples"
 UPLOADS, READ, ERROR, TYPED_ERROR = (
@@ -140,6 +140,7 @@ def _samples(t: Words) -> None:
         )
 
 
+@net.callback
 def _open_sample(name: str, label: str) -> None:
     with (SAMPLES / name).open("rb") as lines:
         workload_source.keep(label, read_request_log(lines))
@@ -167,6 +168,7 @@ def _percentiles(t: Words) -> None:
         notes.problem(t("These percentiles cannot be used"), error, t)
 
 
+@net.callback
 def _take_typed() -> None:
     def given(part: str) -> Percentiles:
         p50, p95, p99 = (int(st.session_state[f"workload.{part}.{name}"]) for name in PERCENTILE_NAMES)

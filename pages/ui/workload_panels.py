@@ -20,7 +20,7 @@ from kvcore.workload.growth import Conversation, prefix_sharing
 from kvcore.workload.limits import LimitChoice
 from kvcore.workload.mix import Mix
 from kvcore.workload.request import MAX_TOKENS
-from pages.ui import state, undo
+from pages.ui import net, state, undo
 from pages.ui.workload_result import Choices
 
 TURNS = (1, 2, 3, 5, 8, 12, 20)
@@ -164,5 +164,6 @@ def _tokens(grid: st.delta_generator.DeltaGenerator, label: str, name: str, defa
     return int(value)
 
 
+@net.callback
 def _give(key: str) -> None:
     st.session_state[f"{key}.kept"] = st.session_state[key]

@@ -27,7 +27,7 @@ from kvcore.present.workload import (
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
 from kvcore.workload.request import MAX_TOKENS
-from pages.ui import figure, notes, shell, state, undo
+from pages.ui import figure, net, notes, shell, state, undo
 from pages.ui.workload_source import TRIED
 
 Choices: TypeAlias = MappingProxyType[int, LimitChoice]
@@ -145,6 +145,7 @@ def limit_steps(longest: int) -> tuple[int, ...]:
     return tuple(sorted(steps))
 
 
+@net.callback
 def _try(key: str) -> None:
     st.session_state[TRIED] = int(st.session_state[key])
 

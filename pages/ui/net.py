@@ -1,0 +1,48 @@
+"""The last net: what nobody expected becomes a refusal, and the server's log gets its type and place alone.
+
+Streamlit's own stop and rerun are no `Exception`, so they pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec
+
+import streamlit as st
+
+from kvcore.errors import defect
+from kvcore.present.text import Words
+
+Given = ParamSpec("Given")
+ERROR = "input_error"
+"""What `notes.repairs` says once, on the run after a callback."""
+
+
+@contextmanager
+def under(place: str, t: Words) -> Iterator[None]:
+    """Draws a refusal where the rest of this part of the page would stand."""
+    try:
+        yield
+    except Exception as error:  # the last net: whatever it is, the other parts of the page are drawn
+        found = defect(error)
+        with st.container(border=True, key=f"net.{place}", gap="xsmall"):
+            st.markdown(f":material/block: **{t('This part of the page failed')}**")
+            st.text(f"{t.error(found)}\n{t('Next: {step}', step=t.next_step(found))}")
+            st.caption(f"`{found.code}`")
+
+
+def callback(change: Callable[Given, None]) -> Callable[Given, None]:
+    """A callback whose failure changes nothing, and is told by the page as every other error is."""
+
+    @wraps(change)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        before = st.session_state.get("scenario")
+        try:
+            change(*args, **kwargs)
+        except Exception as error:  # the last net: a callback that raises stops the page before it draws
+            st.session_state["scenario"] = before
+            st.session_state[ERROR] = defect(error)
+
+    return run
