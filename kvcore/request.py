@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
+from kvcore.engine.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
+from kvcore.fields import Fields, Json
 from kvcore.hub import HubModel
 from kvcore.model.config import ModelConfig
 from kvcore.model.yarn import read_yarn
@@ -58,7 +60,6 @@ MAMBA_DTYPES: Final = (AUTO, "float32", "float16", "bfloat16")
 UNNAMED_MODEL: Final = "config.json"
 """What a model is called of which there is only the config."""
 
-Json = Mapping[str, Any]
 FetchModel = Callable[[str], HubModel]
 
 
@@ -86,90 +87,6 @@ def id_of(request: Json) -> object:
     return found
 
 
-class _Fields:
-    """Typed access to a request; whatever was never asked for is an unknown field."""
-
-    def __init__(self, raw: Json, known: frozenset[str], prefix: str = "") -> None:
-        self.raw = raw
-        self.prefix = prefix
-        for name in raw:
-            if name not in known:
-                raise ScenarioError("unknown-field", field=prefix + str(name)[:80])
-
-    def refuse(self, name: str, reason: str) -> ScenarioError:
-        return ScenarioError(
-            "invalid-value", field=self.prefix + name, value=self.raw.get(name), reason=reason
-        )
-
-    def integer(self, name: str) -> int | None:
-        value = self.raw.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.refuse(name, "it must be a whole number")
-        low, high = BOUNDS[self.prefix + name]
-        if not low <= value <= high:
-            raise self.refuse(name, f"it must lie between {low} and {high}")
-        return value
-
-    def number(self, name: str) -> float | None:
-        value = self.raw.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.refuse(name, "it must be a number")
-        low, high = BOUNDS[self.prefix + name]
-        if not low <= value <= high:
-            raise self.refuse(name, f"it must lie between {low:g} and {high:g}")
-        return float(value)
-
-    def flag(self, name: str) -> bool | None:
-        value = self.raw.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise self.refuse(name, "it must be true or false")
-        return value
-
-    def text(self, name: str, limit: int = 256) -> str | None:
-        value = self.raw.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, str) or len(value) > limit or not value.isprintable():
-            raise self.refuse(name, f"it must be a text of at most {limit} printable characters")
-        return value
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        value = self.text(name)
-        if value is not None and value not in choices:
-            raise self.refuse(name, f"it must be one of {', '.join(choices)}")
-        return value
-
-    def counts(self, name: str) -> tuple[int, ...] | None:
-        """Positive whole numbers, ascending, each once."""
-        value = self.raw.get(name)
-        if value is None:
-            return None
-        if not (
-            isinstance(value, list) and value and all(type(v) is int and 0 < v <= _MAX_COUNT for v in value)
-        ):
-            raise self.refuse(name, "it must be a list of positive whole numbers")
-        return tuple(sorted(set(value)))
-
-    def names(self, name: str, known: tuple[str, ...]) -> tuple[str, ...]:
-        """Some of `known`, in its order."""
-        value = self.raw.get(name)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(one, str) and one in known for one in value):
-            raise self.refuse(name, "it must be a list of parts that are given here")
-        return tuple(one for one in known if one in value)
-
-    def mapping(self, name: str) -> Json | None:
-        value = self.raw.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise self.refuse(name, "it must be an object")
-        return value
-
-
 _REQUEST_FIELDS: Final = frozenset(
     "id model config hf_quant_config checkpoint accelerator engine engine_version tensor_parallel_size"
     " pipeline_parallel_size data_parallel_size decode_context_parallel_size enable_expert_parallel runner dtype"
@@ -181,40 +98,6 @@ _REQUEST_FIELDS: Final = frozenset(
     " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
 )
 _MEASURED_FIELDS: Final = frozenset((*MEASURED_PARTS, "fitted", "carried", "batched_tokens"))
-_MAX_COUNT: Final = 1 << 31
-_MAX_GRAPH_TOKENS: Final = 1 << 16
-"""Of one CUDA graph, 128 times the engines' default: every 16th size up to it is one more to capture and to plan."""
-BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
-    "max_model_len": (1, _MAX_COUNT),
-    "tensor_parallel_size": (1, 1024),
-    "pipeline_parallel_size": (1, 256),
-    "data_parallel_size": (1, 65536),
-    "decode_context_parallel_size": (1, 1024),
-    "gpu_memory_utilization": (0.01, 1.0),
-    "max_num_seqs": (1, 1 << 20),
-    "max_num_batched_tokens": (1, _MAX_COUNT),
-    "block_size": (1, 1 << 20),
-    "max_cudagraph_capture_size": (1, _MAX_GRAPH_TOKENS),
-    "mamba_block_size": (1, _MAX_COUNT),
-    "max_loras": (1, 4096),
-    "max_lora_rank": (1, 4096),
-    "cpu_offload_gb": (0, 1e6),
-    "kv_cache_memory_bytes": (1, 1 << 50),
-    "num_gpu_blocks_override": (1, _MAX_COUNT),
-    "checkpoint.total_size": (1, 1 << 50),
-    "checkpoint.total_parameters": (1, 1 << 50),
-    "accelerator.memory_gib": (0.25, 10_000),
-    "speculative_config.num_speculative_tokens": (1, 1024),
-    "speculative_config.draft_tensor_parallel_size": (1, 1024),
-    "measured.weights_gib": (0, 1e5),
-    "measured.peak_activation_gib": (0, 1e5),
-    "measured.non_torch_gib": (-1e3, 1e5),
-    "measured.cuda_graph_gib": (-1e3, 1e5),
-    "measured.system_gib": (0, 1e5),
-    "measured.available_kv_gib": (-1e5, 1e5),
-    "measured.batched_tokens": (1, _MAX_COUNT),
-}
-"""The least and the most of every number, by its name in a link; controls that show one take the same."""
 _MODES: Final[Mapping[str | None, CudagraphMode]] = {str(mode): mode for mode in CudagraphMode}
 _ENVIRONMENT_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,79}")
 
@@ -230,7 +113,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         >>> scenario.accelerator.id, scenario.parallel.tensor_parallel_size
         ('H100-80GB', 1)
     """
-    fields = _Fields(request, _REQUEST_FIELDS)
+    fields = Fields(request, _REQUEST_FIELDS)
     model, config, checkpoint = _model(fields, fetch)
     max_model_len = request.get("max_model_len")
     if max_model_len in ("auto", -1):
@@ -241,13 +124,15 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
     engine = fields.choice("engine", tuple(Engine))
     if engine is None:
         engine = Engine.VLLM if accelerator is None else engine_of(accelerator)
+    engine_version = fields.text("engine_version", 80)
+    find_release(Engine(engine), engine_version)
     return Scenario(
         model=model,
         config=config,
         checkpoint=checkpoint,
         accelerator=accelerator,
         engine=Engine(engine),
-        engine_version=fields.text("engine_version", 80),
+        engine_version=engine_version,
         parallel=Parallel(
             tensor_parallel_size=fields.integer("tensor_parallel_size") or 1,
             pipeline_parallel_size=fields.integer("pipeline_parallel_size") or 1,
@@ -292,7 +177,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
     )
 
 
-def _model(fields: _Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig, Checkpoint]:
+def _model(fields: Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig, Checkpoint]:
     label = fields.text("model", 400)
     config = fields.mapping("config")
     side_file = fields.mapping("hf_quant_config")
@@ -325,13 +210,11 @@ def _filled(facts: Checkpoint | None, known: Checkpoint) -> Checkpoint:
     return replace(facts, sentence_transformers=known.sentence_transformers)
 
 
-def _checkpoint(fields: _Fields) -> Checkpoint | None:
+def _checkpoint(fields: Fields) -> Checkpoint | None:
     raw = fields.mapping("checkpoint")
     if raw is None:
         return None
-    inner = _Fields(
-        raw, frozenset(("total_size", "total_parameters", "sentence_transformers")), "checkpoint."
-    )
+    inner = Fields(raw, frozenset(("total_size", "total_parameters", "sentence_transformers")), "checkpoint.")
     return Checkpoint(
         total_size=inner.integer("total_size"),
         total_parameters=inner.integer("total_parameters"),
@@ -339,7 +222,7 @@ def _checkpoint(fields: _Fields) -> Checkpoint | None:
     )
 
 
-def _accelerator(fields: _Fields) -> Accelerator | None:
+def _accelerator(fields: Fields) -> Accelerator | None:
     raw = fields.raw.get("accelerator")
     if raw is None:
         return None
@@ -347,7 +230,7 @@ def _accelerator(fields: _Fields) -> Accelerator | None:
         return catalogue.find_accelerator(fields.text("accelerator") or "")
     if not isinstance(raw, dict):
         raise fields.refuse("accelerator", "it must be a catalogue id or an object")
-    inner = _Fields(raw, frozenset(("memory_gib", "vendor", "name", "interconnect")), "accelerator.")
+    inner = Fields(raw, frozenset(("memory_gib", "vendor", "name", "interconnect")), "accelerator.")
     memory_gib, name = inner.number("memory_gib"), inner.text("name")
     if memory_gib is None and name is None:
         raise ScenarioError("missing-field", field="accelerator.memory_gib")
@@ -359,12 +242,12 @@ def _accelerator(fields: _Fields) -> Accelerator | None:
     return card if link is None else catalogue.with_interconnect(card, Interconnect(link))
 
 
-def _speculative(fields: _Fields, fetch: FetchModel | None) -> SpeculativeConfig | None:
+def _speculative(fields: Fields, fetch: FetchModel | None) -> SpeculativeConfig | None:
     raw = fields.mapping("speculative_config")
     if raw is None:
         return None
     known = frozenset(("method", "num_speculative_tokens", "model", "config", "draft_tensor_parallel_size"))
-    inner = _Fields({name: raw[name] for name in raw if name in known}, known, "speculative_config.")
+    inner = Fields({name: raw[name] for name in raw if name in known}, known, "speculative_config.")
     model = inner.text("model", 400)
     method = inner.text("method", 40) or speculative_method(model)
     if method is None:
@@ -419,7 +302,7 @@ def _draft_config(model: str, method: str, fetch: FetchModel | None) -> ModelCon
     return None
 
 
-def _limits(fields: _Fields) -> Mapping[str, int] | None:
+def _limits(fields: Fields) -> Mapping[str, int] | None:
     raw = fields.mapping("limit_mm_per_prompt")
     if raw is None:
         return None
@@ -437,7 +320,7 @@ def _limits(fields: _Fields) -> Mapping[str, int] | None:
     return limits
 
 
-def _environment(fields: _Fields) -> Mapping[str, str]:
+def _environment(fields: Fields) -> Mapping[str, str]:
     raw = fields.mapping("env") or {}
     out: dict[str, str] = {}
     for name, value in raw.items():
@@ -453,11 +336,11 @@ def _environment(fields: _Fields) -> Mapping[str, str]:
     return out
 
 
-def _measured(fields: _Fields) -> Measured:
+def _measured(fields: Fields) -> Measured:
     raw = fields.mapping("measured")
     if raw is None:
         return Measured()
-    inner = _Fields(raw, _MEASURED_FIELDS, "measured.")
+    inner = Fields(raw, _MEASURED_FIELDS, "measured.")
     given = tuple(part for part in MEASURED_PARTS if raw.get(part) is not None)
     return Measured(
         weights_gib=inner.number("weights_gib"),

@@ -66,3 +66,15 @@ def test_latest_is_the_newest_release_and_what_is_lent_is_named() -> None:
     app = use("vllm serve Qwen/Qwen3-8B", accelerator="L40S-48GB", engine_version="0.11.0")
     assert params(app)["engine_version"] == "0.11.0"
     assert "taken from the sidebar: accelerator, engine version" in seen(app)
+
+
+def test_a_release_that_nobody_knows_changes_nothing() -> None:
+    """Its flags cannot be told, so neither the plan nor the sidebar could be drawn with it."""
+    app = open_app()
+    before = params(app)
+    app.text_area(key="command_text").set_value(
+        "docker run vllm/vllm-openai:v0.6.4 --model Qwen/Qwen3-8B"
+    ).run()
+    checked(app.button(key="use_command").click().run())
+    assert "0.6.4 is older than" in seen(app)
+    assert params(app) == before

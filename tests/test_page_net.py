@@ -104,6 +104,7 @@ def test_a_command_that_fails_changes_nothing(
 
 def test_stop_and_rerun_pass_the_net() -> None:
     """Pages stop after a refusal, and `guard` reruns: neither is a failure."""
-    app = opened(QUERY | {"kv_cache_dtype": "fp8", "accelerator": "V100-32GB"})
-    assert "This cannot be planned" in seen(app)
+    app = opened(QUERY | {"tensor_parallel_size": "3"})
+    assert "`heads-not-divisible`" in seen(app)
+    assert not app.success
     assert "`internal-error`" not in [caption.value for caption in app.caption]

@@ -146,3 +146,12 @@ def test_a_maximum_of_graphs_replaces_a_list_of_sizes() -> None:
     listed = with_field(START, "cudagraph_capture_sizes", (1, 2, 4))
     changed = with_field(listed, "max_cudagraph_capture_size", 16)
     assert (changed.max_cudagraph_capture_size, changed.cudagraph_capture_sizes) == (16, None)
+
+
+def test_another_engine_keeps_no_version_that_it_never_had() -> None:
+    start = scenario_from_request(
+        {"model": "Qwen/Qwen3-8B", "engine": "vllm-mindspore", "engine_version": "0.3.0"}
+    )
+    assert with_field(start, "engine", Engine.VLLM).engine_version is None
+    later = scenario_from_request({"model": "Qwen/Qwen3-8B", "engine_version": "0.19.0"})
+    assert with_field(later, "engine", Engine.VLLM).engine_version == "0.19.0"

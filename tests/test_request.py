@@ -196,3 +196,13 @@ def test_a_modelopt_config_without_lists_is_completed_by_the_side_file_of_the_re
     unnamed = plan(scenario_from_request({**request, "model": "a local path"}))
     assert named.weights.total / GIB == pytest.approx(75.03, rel=0.005)
     assert unnamed.weights.total < 0.95 * named.weights.total
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [("vllm", "0.6.4"), ("vllm", "newest"), ("vllm-ascend", "0.0.1"), ("vllm", "0.6.4.post1")],
+)
+def test_no_scenario_is_of_a_release_that_nobody_knows(engine: str, version: str) -> None:
+    with pytest.raises(KvPlannerError) as refused:
+        scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": engine, "engine_version": version})
+    assert refused.value.field == "engine_version"

@@ -144,6 +144,20 @@ class Release:
 
 
 @lru_cache(maxsize=1024)
+def knows_release(engine: Engine, engine_version: str | None) -> bool:
+    """Whether `find_release` finds one.
+
+    Example:
+        >>> knows_release(Engine.VLLM, "0.19.0"), knows_release(Engine.VLLM, "0.3.0")
+        (True, False)
+    """
+    try:
+        find_release(engine, engine_version)
+    except ScenarioError:
+        return False
+    return True
+
+
 def find_release(engine: Engine, engine_version: str | None) -> Release:
     """The vLLM release whose behaviour stands for `engine_version`: the latest known one not above it.
 

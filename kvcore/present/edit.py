@@ -9,12 +9,14 @@ from kvcore import catalogue
 from kvcore.carry import carried_over, carried_to_model
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
+from kvcore.engine.versions import knows_release
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link import catalogue_card, with_memory
 from kvcore.quantity import Grade
 from kvcore.scenario import (
     MEASURED_PARTS,
+    Engine,
     Origin,
     Parallel,
     Runner,
@@ -64,6 +66,8 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field == "max_cudagraph_capture_size":
         # A list and another maximum stop the start; what the person sets last stands.
         changes["cudagraph_capture_sizes"] = None
+    if field == "engine" and not knows_release(Engine(str(value)), scenario.engine_version):
+        changes["engine_version"] = None
     if field in _PARALLEL:
         return replace(scenario, parallel=replace(scenario.parallel, **changes))
     if field in _MEASURED:

@@ -19,16 +19,17 @@ from urllib.parse import quote, urlencode
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engine.versions import PLUGIN_FILES, find_release, plugin_of
+from kvcore.engine.versions import PLUGIN_FILES, plugin_of
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.log_flags import read_length
+from kvcore.fields import BOUNDS
 from kvcore.model.config import ModelConfig
 from kvcore.plan import Plan
 from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.present.link_names import full_name, full_names, is_ours
 from kvcore.present.repair import Repair
 from kvcore.quantity import Grade
-from kvcore.request import BOUNDS, parse_request, scenario_from_request
+from kvcore.request import parse_request, scenario_from_request
 from kvcore.scenario import AUTO, Measured, Parallel, Scenario, SpeculativeConfig
 
 Found = TypeVar("Found")
@@ -174,9 +175,7 @@ def decode(params: Mapping[str, str]) -> Decoded:
     scenario = None
     while scenario is None:
         try:
-            read = _scenario(given)
-            find_release(read.engine, read.engine_version)
-            scenario = read
+            scenario = _scenario(given)
         except KvPlannerError as error:
             blamed = _blamed(error, given)
             repairs.extend(_repair(error, given, name) for name in blamed)

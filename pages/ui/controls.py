@@ -8,10 +8,11 @@ from typing import Any
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
+from kvcore.fields import BOUNDS
 from kvcore.plan import Plan
 from kvcore.present import choices, edit
 from kvcore.present.text import Words
-from kvcore.request import BOUNDS, DTYPES, KV_CACHE_DTYPES
+from kvcore.request import DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Engine, Runner
 from pages.ui import graph_controls, limit_controls, pickers, state
 from pages.ui.fold import fold

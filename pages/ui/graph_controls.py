@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.fields import BOUNDS
 from kvcore.plan import Plan
 from kvcore.present import choices
 from kvcore.present.text import Words, count
-from kvcore.request import BOUNDS
 from kvcore.scenario import AUTO, CudagraphMode
 from pages.ui import state
 from pages.ui.state import seed, set_field

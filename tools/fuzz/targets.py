@@ -13,6 +13,7 @@ from kvcore.advice.fixes import fixes
 from kvcore.advice.refusals import refusal_fixes
 from kvcore.cli import planned_answer
 from kvcore.contract import error_of
+from kvcore.engine.versions import find_release
 from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.logs import read_log
@@ -57,6 +58,7 @@ def request(data: bytes) -> None:
     """A request of the contract, and then everything that the Plan page shows of it."""
     try:
         scenario = scenario_from_request(parse_request(data.decode("utf-8", "replace")))
+        find_release(scenario.engine, scenario.engine_version)
     except KvPlannerError as error:
         _check_error(error)
         return

@@ -82,6 +82,7 @@ def read_quantization(config: ModelConfig, requested: str | None) -> Quantizatio
     return written
 
 
+@lru_cache(maxsize=1024)
 def read_checkpoint(config: ModelConfig) -> Quantization | None:
     """What config.json, or else the side file, says of the weights; None for a 16-bit checkpoint."""
     section = (
