@@ -79,7 +79,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         max_num_batched_tokens=draw(st.none() | counts(1 << 20)),
         block_size=draw(st.none() | st.sampled_from((16, 32, 128))),
         enforce_eager=draw(st.booleans()),
-        max_cudagraph_capture_size=draw(st.none() | counts(1 << 20)),
+        max_cudagraph_capture_size=draw(st.none() | counts(1 << 16)),
         cudagraph_capture_sizes=draw(
             st.none() | st.sets(counts(1 << 20), min_size=1, max_size=60).map(sorted).map(tuple)
         ),

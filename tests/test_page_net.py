@@ -32,13 +32,18 @@ def opened(query: dict[str, str], script: str = "plan.py") -> AppTest:
     return app if script == "plan.py" else app.switch_page(f"pages/{script}").run()
 
 
+def assert_sidebar(app: AppTest) -> None:
+    """Controls that change what failed."""
+    assert app.sidebar.text_input(key="max_model_len").value == "8192"
+    assert {"gpu_memory_utilization"} <= {widget.key for widget in app.sidebar.number_input}
+
+
 def assert_caught(app: AppTest, caplog: pytest.LogCaptureFixture) -> None:
     """No stack, a refusal with its code, every control of the sidebar, and a log that says where, not what."""
     assert not app.exception
     assert "he program failed on this input (RuntimeError)" in seen(app)
     assert "`internal-error`" in [caption.value for caption in app.caption]
-    assert {"Model", "Accelerator"} <= {box.label for box in app.sidebar.selectbox}
-    assert app.text_input(key="max_model_len").value == "8192"
+    assert_sidebar(app)
     assert "RuntimeError at tests/test_page_net.py:" in caplog.text
     assert SECRET not in caplog.text + seen(app)
 
@@ -51,7 +56,7 @@ def test_a_plan_that_fails(
     with caplog.at_level(logging.ERROR):
         app = opened(QUERY, script)
     assert not app.exception
-    assert {"Model", "Accelerator"} <= {box.label for box in app.sidebar.selectbox}
+    assert_sidebar(app)
     assert SECRET not in caplog.text + seen(app)
     assert "RuntimeError at tests/test_page_net.py:" in caplog.text
 
