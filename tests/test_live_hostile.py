@@ -24,7 +24,7 @@ from tools.server import Server, running_server
 from tools.soak.visitor import Visitor
 
 HEALTH_SECONDS = 0.5
-TIMES = 3
+TIMES = 2
 """How often each input is sent."""
 LONGEST_SECONDS = 300
 """Only a server that hangs takes as long."""
@@ -141,7 +141,7 @@ def file(name: str, page: str, widget: str) -> Send:
 
 SENDS: dict[str, Send] = {
     **{f"link: {name}": link(name) for name in hostile.LINKS},
-    **{f"explore: {name}": link(name, "explore") for name in hostile.CONFIGS},
+    **{f"explore: {name}": link(name, "explore") for name in ("the deepest model", *hostile.PATTERNS)},
     **{f"upload: {name}": config(name) for name in (*hostile.PATTERNS, *hostile.LONG_CONFIGS)},
     **{f"log: {name}": log(name) for name in hostile.COMMANDS},
     **{f"command: {name}": command(name) for name in hostile.COMMANDS},
