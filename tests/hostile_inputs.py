@@ -11,13 +11,14 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from kvcore import catalogue
+from kvcore.model.config import MAX_LAYERS
 from kvcore.present.link_config import pack
 
 MODEL: Final = "Qwen/Qwen3-32B"
 CARD: Final = {"model": MODEL, "accelerator": "H100-80GB", "tensor_parallel_size": "2"}
 DIGITS: Final = "9" * 400
-DEEPEST: Final = 4096
-"""Layers: more are refused."""
+DEEPEST: Final = MAX_LAYERS
+"""Layers."""
 PLAIN: Final = dict(catalogue.find_model(MODEL).config.raw)
 
 
@@ -124,11 +125,16 @@ NOISE: Final = (
 FILES: Final = {"30,000 requests that never end": PENDING, "4 MB of nothing": NOISE}
 """Name -> a file for the Check and the Workload page."""
 
-PATTERN_CODES: Final = frozenset({"unsupported-pattern", "too-many-patterns", "module-lists-too-costly"})
 DOES_NOT_FIT: Final = frozenset({"weights-do-not-fit"})
 FITS: Final = frozenset({"fits"})
 CODES: Final = {
-    **dict.fromkeys(PATTERNS, PATTERN_CODES | FITS),
+    "a pattern that backtracks": {"unsupported-pattern"},
+    "a pattern that backtracks, without a flag": FITS,
+    "twenty patterns that backtrack": {"unsupported-pattern"},
+    "twenty patterns of stars": FITS,
+    "200 patterns of stars": FITS,
+    "twenty patterns of stars on the deepest model": DOES_NOT_FIT,
+    "1,000 names on the deepest model": DOES_NOT_FIT,
     "the deepest model": DOES_NOT_FIT,
     "the deepest model, layer by layer": DOES_NOT_FIT,
     "an integer of 400 digits": {"number-too-long"},
@@ -142,7 +148,7 @@ CODES: Final = {
     "2 MB of keys": FITS,
     "7 MB in one text": FITS,
     "100,000 kinds of layers": FITS,
-    "pins with patterns": PATTERN_CODES | FITS,
+    "pins with patterns": FITS,
     "numbers of 400 digits": {"invalid-value"},
     "graphs up to 2,147,483,648": {"invalid-value"},
     "20,000 graphs": {"no-kv-memory"},

@@ -144,7 +144,7 @@ SENDS: dict[str, Send] = {
     **{f"explore: {name}": link(name, "explore") for name in ("the deepest model", *hostile.PATTERNS)},
     **{f"upload: {name}": config(name) for name in (*hostile.PATTERNS, *hostile.LONG_CONFIGS)},
     **{f"log: {name}": log(name) for name in hostile.COMMANDS},
-    **{f"command: {name}": command(name) for name in hostile.COMMANDS},
+    **{f"command: {name}": command(name) for name in ("docker run, 14,000 times", "33,000 flags")},
     **{f"check: {name}": file(name, "check", "check.upload") for name in hostile.FILES},
     **{f"workload: {name}": file(name, "workload", "workload.upload.0") for name in hostile.FILES},
 }
@@ -170,6 +170,20 @@ async def attack(server: Server, send: Send) -> tuple[list[str], list[dict[str, 
         await attacker
         errors.extend(worker.errors)
     return errors, seen
+
+
+def test_a_page_that_keeps_the_interpreter_is_noticed(tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("import re\nimport streamlit as st\nre.match('(a+)+b', 'a' * 25)\nst.text('over')\n")
+    with running_server(tmp_path / "server.log", script=script) as server, Health(server) as health:
+
+        async def visit() -> None:
+            async with Visitor(server.address) as visitor:
+                await visitor.visit()
+                assert "over" in visitor.texts()
+
+        asyncio.run(visit())
+    assert health.longest > HEALTH_SECONDS
 
 
 @pytest.mark.parametrize("name", SENDS)
