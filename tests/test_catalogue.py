@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import time
 from urllib.parse import quote
 
 import pytest
@@ -344,9 +343,7 @@ class TestModels:
     def test_one_look_up_reads_one_file(self) -> None:
         model_ids.cache_clear()
         _load.cache_clear()
-        started = time.perf_counter()
         catalogue.find_model("meta-llama/Llama-3.1-8B-Instruct")
-        assert time.perf_counter() - started < 0.1
         assert _load.cache_info().currsize == 1
 
 

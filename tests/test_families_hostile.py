@@ -41,7 +41,7 @@ class TestOneValueChanged:
         for key in path[:-1]:
             section = section[key]
         section[path[-1]] = value
-        started = time.monotonic()
+        started = time.process_time()
         with contextlib.suppress(KvPlannerError):
             assert weigh(ModelConfig.from_mapping(config), tensor_parallel_size=2).total >= 0
-        assert time.monotonic() - started < 5
+        assert time.process_time() - started < 5

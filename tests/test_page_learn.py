@@ -18,7 +18,7 @@ WEIGHTS_BLUE = "#0072B2"
 
 
 def open_step(number: int | str, given: dict[str, str] = RULE_OF_THUMB, locale: str = "en-US") -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=60)
+    app = AppTest.from_file(APP, default_timeout=300)
     app.context = {"locale": locale}
     app.switch_page("pages/learn.py")
     for name, value in (given | {"step": str(number)}).items():

@@ -23,7 +23,7 @@ RANDOM = re.compile(r'deferred_file_id: "\w+"')
 
 def opened(page: str, params: dict[str, str]) -> AppTest:
     """A fresh session at an address, its folded parts open."""
-    app = AppTest.from_file(APP, default_timeout=120)
+    app = AppTest.from_file(APP, default_timeout=300)
     app.context = {"locale": "en-US"}
     for part in FOLDED:
         app.session_state[f"{part}.opened"] = True

@@ -33,7 +33,7 @@ FOLDED = ("more", "share", "numbers")
 
 
 def open_app(params: dict[str, str] | None = None, locale: str = "en-US", opened: bool = True) -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=60)
+    app = AppTest.from_file(APP, default_timeout=300)
     app.context = {"locale": locale}
     for part in FOLDED if opened else ():
         app.session_state[f"{part}.opened"] = True
