@@ -775,8 +775,12 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "compare the attention and MoE backends that the log names",
     ),
     "cause-capture-sizes": Message(
-        "other graph sizes were captured, or the memory pool was shared with the profile run",
+        "other graph sizes may have been captured than are planned: the log does not name them",
         "check --max-cudagraph-capture-size and the compilation config",
+    ),
+    "cause-graph-pool": Message(
+        "graphs used memory that the engine had already taken while it estimated them",
+        "plan with these measurements",
     ),
     "cause-patched-build": Message(
         "this is not a release but a build of its own ({version})",
@@ -784,6 +788,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
     ),
     "cause-follows-weights": Message("it follows from the weights", "see the weights"),
     "cause-follows-activations": Message("it follows from the activations", "see the activations"),
+    "cause-follows-cuda_graphs": Message("it follows from the CUDA graphs", "see the CUDA graphs"),
     "cause-follows-framework": Message("it follows from the framework's part", "see the framework's part"),
     "cause-unknown": Message(
         "the log does not show why", "send the log from its first line on, at debug level if you can"

@@ -6,7 +6,7 @@ from kvcore.errors import KvPlannerError, LogError
 from kvcore.evidence.calibration import compare
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.plan import plan
-from pages.ui import check_log, check_result, check_taken, notes, prerun, shell, state
+from pages.ui import check_log, check_model, check_result, check_taken, notes, prerun, shell, state
 
 shell.guard()
 t = state.translator()
@@ -18,24 +18,27 @@ with log_tab:
     check_log.ask(t)
     kept = check_log.kept_log()
     log = None if kept is None else kept.read
-    if kept is not None and isinstance(log, LogError):
-        check_log.refusal(log, kept.source, t)
-    elif kept is not None and log is not None:
-        check_log.found(kept, log, t)
-        notes.notices(log.notices, t)
+    if kept is not None and log is not None and not isinstance(log, LogError):
         try:
             found = scenario_from_log(log, state.scenario())
             planned = plan(found.scenario)
         except KvPlannerError as error:
             check_result.failure(log, state.scenario(), error, t)
             notes.refusal(error, t)
+            check_log.found(kept, log, t)
+            notes.notices(log.notices, t)
         else:
-            check_result.failure(log, found.scenario, planned, t)
+            compared = compare(log, planned)
+            is_known = check_model.is_known(found)
+            check_result.failure(log, found.scenario, planned, t, offers_fixes=is_known)
+            check_result.headline(compared, log, planned, t, is_known=is_known)
+            check_model.unknown(found, t)
+            check_log.found(kept, log, t)
+            notes.notices(log.notices, t)
             check_result.recognized(found, planned, t)
             if log.failure is None:
                 check_taken.told(t)
-            compared = compare(log, planned)
-            if compared.measured_parts:
+            if compared.measured_parts and is_known:
                 check_result.comparison(compared, planned, t)
                 check_result.use_measurements(log, found, planned, t)
 with prerun_tab:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.errors import HubError
+from pages.ui import model_source
 from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
 
 DATA = Path(__file__).parent / "data" / "logs"
@@ -65,7 +68,60 @@ def test_the_table_names_causes() -> None:
     app = paste(open_check(), log("v0_0.8.2_tp4.log"))
     assert "it follows from the activations" in html(app).lower()
     assert "outside" in html(app)
-    assert app.warning
+
+
+def headline(app: AppTest) -> str:
+    return next(element.value for element in (*app.success, *app.warning) if "KV" in element.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("v1_0.10.2_h100.log", ("8.68 GiB", "94,784")),
+        ("v1_0.19.0_tp2_debug.log", ("3.04 GiB", "19,920")),
+        ("v0_0.8.2_tp4.log", ()),
+    ],
+)
+def test_the_first_line_says_what_was_gained_or_lost(name: str, printed: tuple[str, ...]) -> None:
+    app = paste(open_check(), log(name))
+    first = headline(app)
+    assert all(text in first for text in printed)
+    row = re.search(r"<tr><td>Available for the KV cache</td>(?:(?!</tr>).)*</td></tr></tbody>", html(app))
+    assert row is not None
+    sign, size = re.findall(r">([+\N{MINUS SIGN}])([\d.]+)</td>", row[0])[0]
+    assert first.startswith(f"{size} GiB {'more' if sign == '+' else 'less'} KV memory than predicted")
+    order = [
+        element.type for element in app.main if element.type in ("success", "warning", "expander", "html")
+    ]
+    assert order[0] in ("success", "warning")
+
+
+@pytest.mark.parametrize(("locale", "button"), [("en-US", "Check"), ("zh-CN", "核对")])
+def test_a_command_alone_gives_a_plan_and_a_verdict(locale: str, button: str) -> None:
+    app = open_check(locale)
+    assert app.button(key="check.go").label == button
+    app.text_area(key="check.text").set_value("vllm serve Qwen/Qwen3-8B --max-model-len 8192 -tp 2")
+    checked(app.button(key="check.go").click().run())
+    verdicts = [element.value for element in app.success]
+    assert any(("Fits: " if locale == "en-US" else "可以部署：") in text for text in verdicts), verdicts
+    assert TAKE in keys(app)
+
+
+def test_a_command_that_does_not_fit_is_fixed_from_here() -> None:
+    app = paste(open_check(accelerator="L40S-48GB"), "vllm serve Qwen/Qwen3-32B --max-model-len 8192")
+    assert any("Does not fit" in element.value for element in app.error)
+    fix = next(key for key in keys(app) if key.startswith("check.fix."))
+    checked(app.button(key=fix).click().run())
+    assert params(app)["model"] == "Qwen/Qwen3-32B"
+
+
+def test_an_empty_field_is_said_beside_the_button_once() -> None:
+    app = open_check()
+    words = "Nothing to check yet"
+    checked(app.button(key="check.go").click().run())
+    assert any(words in element.value for element in app.caption)
+    checked(app.run())
+    assert not any(words in element.value for element in app.caption)
 
 
 def test_measurements_go_into_the_link_and_out_again() -> None:
@@ -186,12 +242,42 @@ def test_the_text_survives_another_page_and_can_be_cleared() -> None:
     assert not figures(app)
 
 
-def test_an_unknown_model_is_compared_with_the_one_at_hand() -> None:
-    app = paste(
-        open_check(),
-        "non-default args: {'model': 'nobody/heard-of-it', 'max_model_len': 4096}\nAvailable KV cache memory: 9.00 GiB",
-    )
+UNKNOWN = (
+    "non-default args: {'model': 'nobody/heard-of-it', 'max_model_len': 40960}\n"
+    "Available KV cache memory: 5.14 GiB\n"
+    "ValueError: To serve at least one request with the models's max seq len (40960), (5.62 GiB KV cache is needed, "
+    "which is larger than the available KV cache memory (5.14 GiB). Based on the available memory, the estimated "
+    "maximum model length is 37424."
+)
+
+
+def test_nothing_is_compared_or_fixed_before_the_model_is_known() -> None:
+    app = paste(open_check(), UNKNOWN)
     assert "nobody/heard-of-it" in "".join(element.value for element in app.text)
+    assert "5.14 GiB of KV memory" in seen(app)
+    assert any("37424" in code.value for code in app.code)
+    assert not figures(app)
+    assert not {key for key in keys(app) if key.startswith(("check.fix", "check.change", CALIBRATE))}
+    checked(app.button(key="check.same").click().run())
+    assert figures(app)
+    assert {"check.change", CALIBRATE} <= keys(app)
+
+
+def test_a_model_that_the_hub_does_not_have_is_said_beside_the_button(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> None:
+        raise HubError("hub-not-found", field="model", value=name)
+
+    monkeypatch.setattr(model_source, "fetch_model", missing)
+    app = paste(open_check(), UNKNOWN.replace("heard-of-it", "heard-of-this"))
+    checked(app.button(key="check.look_up").click().run())
+    assert [element.value for element in app.error if "model" in element.value] == [
+        "The model was not changed."
+    ]
+    checked(app.button(key="check.same").click().run())
+    paste(app, log("v1_0.10.2_h100.log"))
+    assert "The model was not changed." not in seen(app)
 
 
 def test_a_version_that_is_too_old_is_refused_in_words() -> None:

@@ -83,6 +83,8 @@ class Comparison:
     figures: tuple[FigureComparison, ...]
     notices: tuple[Notice, ...]
     """What makes the comparison doubtful: another version, other flags."""
+    graphs_in_budget: bool = False
+    """Whether what graphs take is lost to the KV cache; else they come after it was sized."""
 
     @property
     def measured_parts(self) -> tuple[PartComparison, ...]:
@@ -91,9 +93,14 @@ class Comparison:
 
     @property
     def largest(self) -> PartComparison | None:
-        """The part outside its interval that is furthest from the prediction; None when all are inside."""
+        """The part outside its interval that is furthest from the prediction; None when all are inside.
+
+        Parts that the KV memory is what is left of come first, then the KV memory itself, then graphs captured later.
+        """
         outside = [part for part in self.measured_parts if part.is_inside is False]
-        causing = [part for part in outside if part.part != "available_kv"] or outside
+        later = () if self.graphs_in_budget else ("cuda_graphs",)
+        causing = [part for part in outside if part.part not in ("available_kv", *later)]
+        causing = causing or [part for part in outside if part.part not in later] or outside
         return max(causing, key=lambda part: abs(part.difference_gib or 0.0), default=None)
 
 
@@ -129,6 +136,7 @@ def compare(log: StartupLog, planned: Plan) -> Comparison:
         parts=tuple(replace(part, causes=causes.parts.get(part.part, ())) for part in parts),
         figures=_figures(log, planned, measured),
         notices=causes.notices,
+        graphs_in_budget=log.charges_graph_estimate,
     )
 
 

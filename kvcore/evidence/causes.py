@@ -54,7 +54,7 @@ def likely_causes(log: StartupLog, planned: Plan, differences: Mapping[str, Diff
         finder = _FINDERS.get(name)
         found = list(finder(log, planned, difference)) if finder is not None else []
         if name == "available_kv":
-            found += _consequences(differences)
+            found += _consequences(differences, graphs_in_budget=log.charges_graph_estimate)
         if is_patched(log.version):
             found.append(Notice(code="cause-patched-build", params={"version": log.version or ""}))
         parts[name] = tuple(found) or (Notice(code="cause-unknown"),)
@@ -120,7 +120,7 @@ def _activations(log: StartupLog, planned: Plan, difference: Difference) -> Iter
         yield Notice(code="cause-encoder")
     if log.flags.max_num_batched_tokens is None and log.figures.batched_tokens is None:
         yield Notice(code="cause-batched-tokens")
-    if log.flags.enforce_eager:
+    if log.flags.enforce_eager and not planned.resolved.enforce_eager:
         yield Notice(code="cause-eager")
     memory = planned.memory
     if difference.gib < 0 and memory is not None and restart_gain_bytes(memory.activations):
@@ -131,8 +131,10 @@ def _activations(log: StartupLog, planned: Plan, difference: Difference) -> Iter
 def _graphs(log: StartupLog, planned: Plan, difference: Difference) -> Iterator[Notice]:
     if log.flags.enforce_eager and not planned.resolved.enforce_eager:
         yield Notice(code="cause-eager")
-    else:
+    elif log.graphs is None:
         yield Notice(code="cause-capture-sizes")
+    else:
+        yield Notice(code="cause-graph-pool" if log.charges_graph_estimate else "cause-kernels")
 
 
 def _available(log: StartupLog, planned: Plan, difference: Difference) -> Iterator[Notice]:
@@ -150,12 +152,15 @@ _FINDERS: Final = {
 }
 
 
-def _consequences(differences: Mapping[str, Difference]) -> list[Notice]:
-    """Parts whose difference is a good share of what the KV memory lacks or has in addition."""
+def _consequences(differences: Mapping[str, Difference], *, graphs_in_budget: bool) -> list[Notice]:
+    """Parts whose difference is a good share of what the KV memory lacks or has in addition.
+
+    Graphs are one of them only in the releases that take them off the budget: in others they are captured later.
+    """
     kv = differences["available_kv"].gib
     same = [
         name
-        for name in ("weights", "activations", "framework")
+        for name in ("weights", "activations", "framework", *(("cuda_graphs",) if graphs_in_budget else ()))
         if name in differences
         and differences[name].gib * kv < 0
         and abs(differences[name].gib) >= abs(kv) / 4

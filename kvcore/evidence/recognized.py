@@ -83,7 +83,7 @@ def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recog
     return Recognized(
         scenario=with_logged_graphs(scenario, log),
         borrowed=tuple(borrowed),
-        unknown_model=log.model if entry is None and log.model is not None else "",
+        unknown_model=log.model if entry is None and log.model not in (None, scenario.model) else "",
     )
 
 

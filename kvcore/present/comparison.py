@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvcore.evidence.calibration import Comparison, PartComparison
+from kvcore.evidence.calibration import Comparison, FigureComparison, PartComparison
 from kvcore.evidence.startup_log import Reading
 from kvcore.present.text import DASH, Words, concurrency_text, count, msg
 from kvcore.scenario import Origin
@@ -136,6 +136,53 @@ def figure_sentences(comparison: Comparison, t: Words) -> tuple[str, ...]:
             line += t("; computed from the KV memory of the log {again}", again=show(figure.from_measured_kv))
         lines.append(line)
     return tuple(lines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Headline:
+    """What a start had for requests, against the prediction."""
+
+    text: str
+    is_lost: bool
+    """Whether it had less than the estimate's error allows for."""
+
+
+def headline(comparison: Comparison, t: Words, *, is_same_model: bool = True) -> Headline | None:
+    """KV memory, tokens and requests of a start, each with what was gained or lost; None where the log gives none.
+
+    Where the plan is of another model, the figures stand alone.
+    """
+    kv = next((part for part in comparison.measured_parts if part.part == "available_kv"), None)
+    figures = [_figure(figure, t, is_compared=is_same_model) for figure in comparison.figures]
+    if kv is not None and kv.measured_gib is not None:
+        figures.insert(0, t("{size} GiB of KV memory", size=f"{kv.measured_gib:.2f}"))
+    if not figures:
+        return None
+    said = " · ".join(figures)
+    difference = kv.difference_gib if kv is not None and is_same_model else None
+    if kv is None or difference is None:
+        return Headline(text=t("The engine printed {figures}", figures=said), is_lost=False)
+    size = f"{abs(difference):.2f}"
+    if signed_gib(difference) == "0.00":
+        return Headline(text=t("As much KV memory as predicted: {figures}", figures=said), is_lost=False)
+    if difference > 0:
+        text = t("{size} GiB more KV memory than predicted: {figures}", size=size, figures=said)
+        return Headline(text=text, is_lost=False)
+    text = t("{size} GiB less KV memory than predicted: {figures}", size=size, figures=said)
+    return Headline(text=text, is_lost=kv.is_inside is False)
+
+
+def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
+    """A figure as printed, with what it is more or less than predicted."""
+    show = count if figure.figure == "kv_tokens" else concurrency_text
+    printed = show(figure.measured)
+    if is_compared and figure.predicted is not None:
+        more = figure.measured - figure.predicted
+        sign = "" if show(abs(more)) == show(0.0) else "+" if more > 0 else "\N{MINUS SIGN}"
+        printed += f" ({sign}{show(abs(more))})"
+    if figure.figure == "kv_tokens":
+        return t("{number} tokens", number=printed)
+    return t("{number} requests of the full length at once", number=printed)
 
 
 def advice(comparison: Comparison, t: Words) -> str:

@@ -26,6 +26,8 @@ KEPT = "check.log"
 """Key of the log of this session, whichever way it came."""
 FIELD = "check.text"
 UPLOAD = "check.upload"
+EMPTY = "check.empty"
+"""Whether the button was pressed without a text."""
 
 
 class KeptLog(NamedTuple):
@@ -51,6 +53,18 @@ def ask(t: Words) -> None:
         placeholder="INFO 04-14 09:02:00 [gpu_worker.py:456] Available KV cache memory: 52.80 GiB",
         on_change=_take_pasted,
     )
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.button(
+            t("Check"), key="check.go", type="primary", icon=":material/fact_check:", on_click=_take_pasted
+        )
+        if kept is not None:
+            st.button(
+                t("Clear"), icon=":material/close:", on_click=_clear, type="tertiary", key="check.clear"
+            )
+        if st.session_state.pop(EMPTY, False) and kept is None:
+            st.caption(t("Nothing to check yet: paste a text above."))
+    if kept is not None and isinstance(kept.read, LogError) and not kept.source:
+        refusal(kept.read, "", t)
     left, right = st.columns([3, 2], gap="medium")
     with left:
         st.file_uploader(
@@ -60,6 +74,8 @@ def ask(t: Words) -> None:
             max_upload_size=LARGEST_UPLOAD_MIB,
             on_change=_take_upload,
         )
+        if kept is not None and isinstance(kept.read, LogError) and kept.source:
+            refusal(kept.read, kept.source, t)
     with right:
         st.caption(t("No log yet?"))
         with st.container(horizontal=True, gap="small"):
@@ -67,10 +83,6 @@ def ask(t: Words) -> None:
                 t("A start on two H100"), on_click=_take_sample, args=("start.log",), key="sample.start"
             )
             st.button(t("A failed start"), on_click=_take_sample, args=("failed.log",), key="sample.failed")
-            if kept is not None:
-                st.button(
-                    t("Clear"), icon=":material/close:", on_click=_clear, type="tertiary", key="check.clear"
-                )
     st.caption(
         t(
             "The text is read in the memory of the server that runs this page, for this session only; it is neither "
@@ -90,6 +102,9 @@ def keep(content: str | bytes, source: str = "") -> None:
     if not content.strip():
         st.session_state.pop(KEPT, None)
         return
+    kept = kept_log()
+    if kept is not None and not kept.source and kept.content == content:
+        return
     try:
         read: StartupLog | LogError = read_log(content)
     except LogError as error:
@@ -99,14 +114,21 @@ def keep(content: str | bytes, source: str = "") -> None:
 
 @net.callback
 def _take_pasted() -> None:
-    keep(st.session_state[FIELD])
+    text = st.session_state[FIELD]
+    kept = kept_log()
+    st.session_state[EMPTY] = not text.strip()
+    if text.strip() or kept is None or not kept.source:
+        keep(text)
 
 
 @net.callback
 def _take_upload() -> None:
-    uploaded = st.session_state[UPLOAD]
+    """The file that was chosen; with it gone, what was read from it goes too."""
+    uploaded, kept = st.session_state[UPLOAD], kept_log()
     if uploaded is not None:
         keep(uploaded.getvalue(), uploaded.name)
+    elif kept is not None and kept.source:
+        _clear()
 
 
 @net.callback

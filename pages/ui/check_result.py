@@ -11,10 +11,11 @@ from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
 from kvcore.evidence.recognized import Recognized
-from kvcore.evidence.startup_log import Failure, StartupLog
+from kvcore.evidence.startup_log import StartupLog
 from kvcore.plan import Plan, Verdict
 from kvcore.present import summary
 from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
+from kvcore.present.comparison import headline as comparison_headline
 from kvcore.present.comparison_bar import compared_parts, comparison_bar
 from kvcore.present.listing import listed
 from kvcore.present.text import Words, msg
@@ -33,10 +34,18 @@ PHASES = {
 }
 
 
-def failure(log: StartupLog, scenario: Scenario, planned: Plan | KvPlannerError, t: Words) -> None:
-    """A failed start in plain words, the engine's own line, and the smallest changes that mend it.
+def failure(
+    log: StartupLog,
+    scenario: Scenario,
+    planned: Plan | KvPlannerError,
+    t: Words,
+    *,
+    offers_fixes: bool = True,
+) -> None:
+    """A failed start in plain words, the engine's own line, and the smallest changes that fix it.
 
-    What the log measured stands in place of what was predicted: no change is offered that the log itself disproves.
+    What the log measured stands in place of what was predicted: no change is offered that the log itself disproves,
+    and none for another model than the log's.
     """
     found = log.failure
     if found is None:
@@ -51,7 +60,7 @@ def failure(log: StartupLog, scenario: Scenario, planned: Plan | KvPlannerError,
         st.code(found.line, language=None, wrap_lines=True)
         st.caption(t("Line {number}", number=str(found.line_number)))
         change = found.change
-        if change is not None:
+        if change is not None and offers_fixes:
             st.button(
                 t("Plan this start with {field} = {value}", field=change.field, value=str(change.value)),
                 key="check.change",
@@ -60,21 +69,20 @@ def failure(log: StartupLog, scenario: Scenario, planned: Plan | KvPlannerError,
                 on_click=check_taken.take_with,
                 args=(scenario, change.field, change.value),
             )
-    if isinstance(planned, Plan) and planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
-        _other_fixes(found, planned, t)
+    if offers_fixes and isinstance(planned, Plan) and planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+        if planned.scenario.measured != Measured():
+            head = t("With this log's measurements, any one of these fixes it:")
+        else:
+            head = t("The plan does not fit either. Any one of these fixes it:")
+        _fixes(planned, head, t, named=change.field if change is not None else "")
     check_taken.told(t)
 
 
-def _other_fixes(failed: Failure, planned: Plan, t: Words) -> None:
-    """Changes that mend the plan, without the one that the engine itself names."""
-    named = failed.change.field if failed.change is not None else ""
+def _fixes(planned: Plan, head: str, t: Words, named: str = "") -> None:
+    """Changes that fix the plan, without the one that the engine itself names."""
     found = [fix for fix in fixes(planned) if fix.field != named]
     if not found:
         return
-    if planned.scenario.measured != Measured():
-        head = t("With this log's measurements, any one of these fixes it:")
-    else:
-        head = t("The plan does not fit either. Any one of these fixes it:")
     with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
         st.caption(head, width="content")
         for fix in found:
@@ -86,18 +94,24 @@ def _other_fixes(failed: Failure, planned: Plan, t: Words) -> None:
             )
 
 
+def headline(compared: Comparison, log: StartupLog, planned: Plan, t: Words, *, is_known: bool) -> None:
+    """KV memory, tokens and requests of the start against the prediction; of a command alone, its verdict."""
+    said = comparison_headline(compared, t, is_same_model=is_known)
+    if said is not None:
+        if said.is_lost:
+            st.warning(said.text, icon=":material/trending_down:")
+        else:
+            st.success(said.text, icon=":material/check_circle:")
+    elif log.failure is None and is_known and not compared.measured_parts:
+        notes.verdict(summary.verdict_sentence(planned, t))
+        if planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+            _fixes(planned, t("Fix it with one change:"), t)
+
+
 def recognized(found: Recognized, planned: Plan, t: Words) -> None:
     """The scenario of the log in one line, what it does not name, and taking it over."""
     st.subheader(t("The scenario of this log"), anchor=False)
     st.caption(" · ".join((f"`{summary.model_name(planned.scenario)}`", *summary.scenario_line(planned, t))))
-    if found.unknown_model:
-        st.text(
-            t(
-                "The log names the model {model}, which is not bundled: it is compared with the one of the sidebar. "
-                "Look it up there under “Another model”.",
-                model=found.unknown_model,
-            )
-        )
     if found.borrowed:
         names = listed(t, (t(BORROWED_LABELS[name]) for name in found.borrowed))
         st.caption(t("Not in the log, taken from the sidebar: {names}", names=names))
@@ -114,19 +128,16 @@ def recognized(found: Recognized, planned: Plan, t: Words) -> None:
 
 
 def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
-    """Two bars, the table of differences, and one sentence of advice."""
+    """One sentence of advice, two bars, and the table of differences with their causes."""
     st.subheader(t("Predicted and measured"), anchor=False)
     sentence = advice(compared, t)
+    st.text(sentence)
     figure.chart(
         comparison_bar(compared, planned, t), "comparison_bar", f"{t('Predicted and measured')}: {sentence}"
     )
     pictures.swatches(compared_parts(compared), t)
     if len(compared.measured_parts) < len(compared.parts):
         st.caption(t("Faint parts are not in the log and are drawn as predicted."))
-    if compared.largest is None and compared.measured_parts:
-        st.success(sentence, icon=":material/check_circle:")
-    else:
-        st.warning(sentence, icon=":material/change_history:")
     head = (
         t("GiB of one GPU"),
         t("Predicted"),

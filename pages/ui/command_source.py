@@ -14,10 +14,12 @@ from kvcore.evidence.recognized import scenario_from_log
 from kvcore.present.comparison import BORROWED_LABELS
 from kvcore.present.text import Words
 from kvcore.scenario import Scenario
-from pages.ui import model_source, net, state, undo
+from pages.ui import model_source, net, problems, state, undo
 
 FIELD = "command_text"
 TOLD = "command_told"
+REFUSED = "command_refused"
+"""What was not taken of the command that was pasted last, said with the error where it was refused."""
 NEWEST = re.compile(r"\bvllm[\w-]*:latest\b")
 """An image without a release of its own: the newest."""
 
@@ -30,7 +32,6 @@ class Told(NamedTuple):
     notices: tuple[Notice, ...] = ()
     borrowed: tuple[str, ...] = ()
     """What the command does not name: keys of `BORROWED_LABELS`."""
-    is_command: bool = True
 
 
 def field(t: Words) -> None:
@@ -42,17 +43,21 @@ def field(t: Words) -> None:
         placeholder="vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2",
     )
     st.button(t("Use this command"), key="use_command", on_click=_use)
+    error = problems.at(FIELD)
+    if error is not None and error.code == "log-not-recognized":
+        st.warning(
+            t("No vLLM command found in this text; the scenario is unchanged."), icon=":material/search_off:"
+        )
+    else:
+        problems.show(FIELD, t("The scenario was not changed."), t)
+    for notice in st.session_state.get(REFUSED, ()) if error is not None else ():
+        st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
 
 
 def told(t: Words) -> None:
     """Below the choice of model: what of the command was not taken."""
     said: Told | None = st.session_state.get(TOLD)
     if said is None or said.scenario != state.scenario():
-        return
-    if not said.is_command:
-        st.warning(
-            t("No vLLM command found in this text; the scenario is unchanged."), icon=":material/search_off:"
-        )
         return
     lines = [f"{t.error(notice)}\n→ {t.next_step(notice)}" for notice in said.notices]
     if said.unknown_model:
@@ -76,8 +81,11 @@ def _use() -> None:
     if not text.strip():
         return
     st.session_state.pop(TOLD, None)
+    st.session_state[REFUSED] = ()
+    problems.clear()
     try:
         log = read_log(text)
+        st.session_state[REFUSED] = log.notices
         at_hand = state.scenario()
         asks_newest = log.version is None and NEWEST.search(text) is not None
         if asks_newest:
@@ -85,11 +93,9 @@ def _use() -> None:
         found = scenario_from_log(log, at_hand)
         scenario, unknown = _with_its_model(found.scenario, found.unknown_model)
     except KvPlannerError as error:
-        if error.code == "log-not-recognized":
-            st.session_state[TOLD] = Told(state.scenario(), is_command=False)
-        else:
-            st.session_state["input_error"] = error
+        problems.keep(FIELD, error)
         return
+    st.session_state[model_source.POPOVER] = False
     undo.take(scenario)
     hidden = {"model"} if unknown or scenario.model != found.scenario.model else set()
     if asks_newest:

@@ -17,11 +17,12 @@ from kvcore.present.launch import MODEL_PLACE
 from kvcore.present.text import Words
 from kvcore.request import UNNAMED_MODEL, parse_request, scenario_from_request
 from kvcore.untrusted import utf8_text
-from pages.ui import net, state
+from pages.ui import net, problems, state
 
 LARGEST_UPLOAD_MIB = 50
 """What a browser may send; what is too large for a config is said in words, not by the widget."""
-ERROR = "model_error"
+POPOVER = "model_sources"
+"""Whether the popover is open."""
 CONFIG_LABEL = UNNAMED_MODEL
 CONFIG_NAME = "config_name"
 NAMED = "config_named"
@@ -34,22 +35,23 @@ def choose(name: str | None) -> None:
     if name is None or name == state.scenario().model:
         return
     entry = catalogue.find_model(name)
-    _attempt(entry.id, entry.config, entry.checkpoint)
+    _attempt(entry.id, entry.config, entry.checkpoint, "model")
 
 
 def other_model(t: Words) -> None:
-    """Inside a popover: the two other ways to name a model."""
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    """Inside a popover: the two other ways to name a model, each with what it could not do."""
+    offline = is_offline()
     st.text_input(
         t("Model id on the Hugging Face Hub"),
         key="hub_id",
         max_chars=200,
         placeholder="owner/name",
-        disabled=is_offline,
+        disabled=offline,
         help=t("Reads config.json and the sizes of the weight files; no weights."),
     )
-    st.button(t("Look up"), on_click=look_up, args=("hub_id",), disabled=is_offline)
-    if is_offline:
+    st.button(t("Look up"), on_click=look_up, args=("hub_id",), disabled=offline)
+    show_error("hub_id", t)
+    if offline:
         st.caption(t("This server works without the Hub (HF_HUB_OFFLINE)."))
     st.text_area(t("Or paste a config.json"), key="config_text", height=140, placeholder='{"model_type": …}')
     st.text_input(
@@ -59,7 +61,9 @@ def other_model(t: Words) -> None:
         placeholder=MODEL_PLACE,
         on_change=_rename,
     )
+    show_error(CONFIG_NAME, t)
     st.button(t("Use this config"), on_click=_use_text, args=("config_text",))
+    show_error("config_text", t)
     st.file_uploader(
         t("Or upload it"),
         type=["json"],
@@ -67,7 +71,12 @@ def other_model(t: Words) -> None:
         max_upload_size=LARGEST_UPLOAD_MIB,
         on_change=_use_upload,
     )
-    show_error(t)
+    show_error("config_file", t)
+
+
+def is_offline() -> bool:
+    """Whether this server never asks the Hub."""
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
 
 
 def unsaved(t: Words) -> None:
@@ -76,30 +85,26 @@ def unsaved(t: Words) -> None:
         st.caption(t("This config.json is too long for the link: reloading the page loses it."))
 
 
-def show_error(t: Words) -> None:
-    """Why the last model could not be taken; the one before stays."""
-    error = st.session_state.get(ERROR)
-    if error is not None:
-        st.error(t("The model was not changed."), icon=":material/error:")
-        st.text(f"{t.error(error)}\n{t.next_step(error)}")
-        st.caption(f"`{error.code}`")
+def show_error(place: str, t: Words) -> None:
+    """Why the model could not be taken there; the one before stays."""
+    problems.show(place, t("The model was not changed."), t)
 
 
 @net.callback
 def look_up(key: str) -> None:
     """Callback: asks the Hub for the id in the field `key`."""
-    fetch_and_use(st.session_state.get(key, "").strip())
+    fetch_and_use(st.session_state.get(key, "").strip(), key)
 
 
 @net.callback
-def fetch_and_use(name: str) -> None:
-    """Callback: asks the Hub for `name`."""
+def fetch_and_use(name: str, place: str) -> None:
+    """Callback: asks the Hub for `name`; `place` says what went wrong."""
     try:
         found = fetched(name)
     except KvPlannerError as error:
-        st.session_state[ERROR] = error
+        problems.keep(place, error)
         return
-    _attempt(name, found.config, found.checkpoint)
+    _attempt(name, found.config, found.checkpoint, place)
 
 
 @st.cache_resource(ttl="6h", max_entries=256, show_spinner=False)
@@ -110,28 +115,32 @@ def fetched(name: str) -> HubModel:
 
 @net.callback
 def _use_text(key: str) -> None:
-    _use_json(st.session_state.get(key, ""))
+    _use_json(st.session_state.get(key, ""), key)
 
 
 @net.callback
 def _use_upload() -> None:
     upload = st.session_state.get("config_file")
-    if upload is not None:
-        try:
-            _use_json(utf8_text(upload.getvalue(), field="config"))
-        except KvPlannerError as error:
-            st.session_state[ERROR] = error
+    if upload is None:
+        problems.clear()
+        return
+    try:
+        text = utf8_text(upload.getvalue(), field="config")
+    except KvPlannerError as error:
+        problems.keep("config_file", error)
+        return
+    _use_json(text, "config_file")
 
 
-def _use_json(text: str) -> None:
+def _use_json(text: str, place: str) -> None:
     name = st.session_state.get(CONFIG_NAME, "").strip() or CONFIG_LABEL
     try:
         described = scenario_from_request({"model": name, "config": parse_request(text)})
     except KvPlannerError as error:
-        st.session_state[ERROR] = error
+        problems.keep(place, error)
         return
     st.session_state[NAMED] = described.model
-    _attempt(described.model, described.config, described.checkpoint)
+    _attempt(described.model, described.config, described.checkpoint, place)
 
 
 @net.callback
@@ -149,15 +158,18 @@ def _rename() -> None:
     try:
         named = scenario_from_request(request)
     except KvPlannerError as error:
-        st.session_state[ERROR] = error
+        problems.keep(CONFIG_NAME, error)
         return
-    st.session_state[NAMED], st.session_state[ERROR] = named.model, None
+    problems.clear()
+    st.session_state[NAMED] = named.model
     state.set_scenario(replace(now, model=named.model, config=named.config))
 
 
-def _attempt(name: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
+def _attempt(name: str, config: ModelConfig, checkpoint: Checkpoint, place: str) -> None:
     try:
         state.set_model(name, config, checkpoint)
-        st.session_state[ERROR] = None
     except KvPlannerError as error:
-        st.session_state[ERROR] = error
+        problems.keep(place, error)
+        return
+    problems.clear()
+    st.session_state[POPOVER] = False

@@ -214,8 +214,11 @@ def repairs(t: Words) -> None:
                 st.text(f"{line}\n{t.error(repair.error)}")
                 if repair.field == "model" and repair.given != model_source.CONFIG_LABEL:
                     st.button(
-                        t("Look it up on the Hub"), on_click=model_source.fetch_and_use, args=(repair.given,)
+                        t("Look it up on the Hub"),
+                        on_click=model_source.fetch_and_use,
+                        args=(repair.given, "repairs"),
                     )
+                    model_source.show_error("repairs", t)
     error = st.session_state.pop("input_error", None)
     if error is not None:
         refusal(error, t)
@@ -225,10 +228,6 @@ def repairs(t: Words) -> None:
     engine = st.session_state.pop("followed_card", "")
     if engine:
         st.toast(t("Changed with the card: the engine, now {engine}", engine=engine))
-    asks_the_hub = any(repair.field == "model" for repair in found)
-    if asks_the_hub and st.session_state.get(model_source.ERROR) is not None:
-        with st.container(border=True):
-            model_source.show_error(t)
 
 
 def refusal(error: KvPlannerError, t: Words) -> None:

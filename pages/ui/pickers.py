@@ -13,11 +13,11 @@ from kvcore.errors import KvPlannerError
 from kvcore.present import name_facts, summary
 from kvcore.present.matrix import VENDOR_NAMES
 from kvcore.present.text import Words
-from pages.ui import command_source, model_source, state
+from pages.ui import command_source, model_source, problems, state
 
 PICKED = "_picked"
 MODEL, CARD = "model_search", "accelerator_search"
-MODEL_SOURCES, CARD_SOURCES = "model_sources", "accelerator_sources"
+MODEL_SOURCES, CARD_SOURCES = model_source.POPOVER, "accelerator_sources"
 OWN_NAME, OWN_MEMORY, OWN_VENDOR, OWN_LINK = (
     "own_card.name", "own_card.memory_gib", "own_card.vendor", "own_card.interconnect",
 )  # fmt: skip
@@ -39,6 +39,7 @@ def model(t: Words) -> None:
     scenario = state.scenario()
     shown = summary.model_name(scenario)
     _search_model(t, shown)
+    model_source.show_error("model", t)
     known = catalogue.bundled_model(scenario.model)
     license_name = catalogue.license_of(scenario.model) if known and known.config == scenario.config else ""
     facts = name_facts.model_facts(scenario.config, scenario.checkpoint, license_name, t)
@@ -233,10 +234,7 @@ def _own_card(t: Words) -> None:
         key=OWN_LINK,
     )
     st.button(t("Use this accelerator"), key="own_card.use", on_click=_use_own_card)
-    error: KvPlannerError | None = st.session_state.pop("own_card.error", None)
-    if error is not None:
-        st.error(t("The accelerator was not changed."), icon=":material/error:")
-        st.text(f"{t.error(error)}\n{t.next_step(error)}")
+    problems.show(OWN_NAME, t("The accelerator was not changed."), t)
 
 
 def _use_own_card() -> None:
@@ -246,8 +244,9 @@ def _use_own_card() -> None:
             facts[OWN_MEMORY], facts[OWN_VENDOR].value, facts[OWN_NAME].strip() or None
         )
     except KvPlannerError as error:
-        facts["own_card.error"] = error
+        problems.keep(OWN_NAME, error)
         return
+    problems.clear()
     state.set_accelerator(catalogue.with_interconnect(card, facts[OWN_LINK]))
     facts[CARD_SOURCES] = False
     facts[CARD] = ""

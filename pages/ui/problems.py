@@ -1,0 +1,48 @@
+"""What a button could not do, said beside it: one problem at a time, gone once something else was done."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import streamlit as st
+
+from kvcore.errors import KvPlannerError
+from kvcore.present.text import Words
+from kvcore.scenario import Scenario
+
+KEY = "problem"
+
+
+class Problem(NamedTuple):
+    """An error, the place that shows it, and the scenario that it left as it was."""
+
+    place: str
+    error: KvPlannerError
+    scenario: Scenario
+
+
+def keep(place: str, error: KvPlannerError) -> None:
+    """Has `place` say it, and no other place what it said before. For callbacks."""
+    st.session_state[KEY] = Problem(place, error, st.session_state["scenario"])
+
+
+def clear() -> None:
+    """Takes back what was said, before something else is tried. For callbacks."""
+    st.session_state.pop(KEY, None)
+
+
+def at(place: str) -> KvPlannerError | None:
+    """What `place` has to say."""
+    kept: Problem | None = st.session_state.get(KEY)
+    if kept is None or kept.place != place or kept.scenario != st.session_state["scenario"]:
+        return None
+    return kept.error
+
+
+def show(place: str, title: str, t: Words) -> None:
+    """The error of `place`, with its next step and its code; `title` is a text of the catalogue."""
+    error = at(place)
+    if error is not None:
+        st.error(title, icon=":material/error:")
+        st.text(f"{t.error(error)}\n{t('Next: {step}', step=t.next_step(error))}")
+        st.caption(f"`{error.code}`")
