@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import HubError, KvPlannerError
-from kvcore.model.config import ModelConfig
+from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
 from kvcore.units import MIB
 from kvcore.untrusted import parse_json_object
 
@@ -34,8 +34,8 @@ REVISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 TIME_LIMIT_SECONDS: Final = 10.0
 """Of the whole call."""
-SIZE_LIMIT_BYTES: Final = 2 * MIB
-"""Of one file. The largest config.json in the catalogue, a list of unquantized modules, has 0.7 MB."""
+SIZE_LIMIT_BYTES: Final = MAX_CONFIG_BYTES
+"""Of one file."""
 INDEX_LIMIT_BYTES: Final = 32 * MIB
 """Of model.safetensors.index.json, which names every tensor."""
 MAX_REDIRECTS: Final = 4

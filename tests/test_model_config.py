@@ -6,7 +6,7 @@ import pytest
 
 from kvcore.errors import ModelError
 from kvcore.model.class_defaults import class_defaults, load_class_defaults
-from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
+from kvcore.model.config import MAX_CONFIG_BYTES, MAX_LAYERS, ModelConfig, Section
 
 
 class TestGetters:
@@ -155,3 +155,17 @@ class TestClassDefaults:
     def test_every_table_names_numbers_texts_and_flags_only(self):
         for values in load_class_defaults().values():
             assert all(isinstance(value, bool | int | float | str) for value in values.values())
+
+
+class TestSizes:
+    @pytest.mark.parametrize("part", ["config", "hf_quant_config"])
+    def test_two_mebibytes_are_the_most(self, part):
+        large = {"model_type": "llama", "x": "y" * MAX_CONFIG_BYTES}
+        given = (large, None) if part == "config" else ({"model_type": "llama"}, large)
+        with pytest.raises(ModelError) as caught:
+            ModelConfig.from_mapping(*given)
+        assert (caught.value.code, caught.value.field, caught.value.params["limit"]) == (
+            "input-too-large",
+            part,
+            "2 MiB",
+        )

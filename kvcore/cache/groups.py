@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from typing import Final
 
 from kvcore.cache.packing import FULL_FIRST, Bucket, dealt, is_packed, packed_block_bytes, packed_groups
 from kvcore.cache.rules import PlannerRules
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 from kvcore.errors import EngineRefusalError
+from kvcore.kept import bounded
 from kvcore.units import ceil_div
 
 StageSpecs = tuple[tuple[LayerSpec, ...], ...]
+
+GROUPINGS_BYTES: Final = 24 << 20
+"""Of the process: numbers of layers, nothing that is anybody's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +47,7 @@ class Grouping:
     """What the start-up check counts a block for; the same but for packed groups to 0.28."""
 
 
-@lru_cache(maxsize=4096)
+@bounded(GROUPINGS_BYTES)
 def group_layers(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool) -> Grouping:
     """The groups that the planner makes of the specs of a rank of each pipeline stage.
 

@@ -131,7 +131,7 @@ def _with_boundary(
     return tuple(_counted(spec, count) for spec, count in counts.items())
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2048)
 def _counted(spec: LayerSpec, layers: int) -> LayerSpec:
     return replace(spec, layers=layers)
 
@@ -271,7 +271,7 @@ def state_tensor_bytes(
     return tuple(sizes)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
     """The spec of one layer that declares `state`; `layers` is 1."""
     match state:

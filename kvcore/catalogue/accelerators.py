@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any, Final, TypeVar
 
 from kvcore.errors import CatalogueError
+from kvcore.kept import Keeper
 from kvcore.quantity import Grade
 
 
@@ -36,7 +37,7 @@ class Interconnect(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Accelerator:
+class Accelerator(Keeper):
     """One kind of card. `memory_gib` is the total that torch reports."""
 
     id: str

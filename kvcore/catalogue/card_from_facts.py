@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final
 
 from kvcore.catalogue.accelerators import (
@@ -42,7 +42,6 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^\w ./,()+@-]+")
 _MARKETED_SIZE: Final = re.compile(r"(?<![\w.])(\d{1,3})\s*GB?\b", re.IGNORECASE)
 
 
-@lru_cache(maxsize=1024)
 def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: str | None) -> Accelerator:
     """The card with some of memory, vendor and name.
 
@@ -57,7 +56,7 @@ def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: s
         (79.18, (9, 0), 'nvlink')
     """
     known_vendor = _vendor(vendor)
-    name = " ".join(_NOT_IN_A_NAME.sub(" ", name or "").split())[:LONGEST_NAME] or None
+    name = " ".join(_NOT_IN_A_NAME.sub(" ", (name or "")[: 10 * LONGEST_NAME]).split())[:LONGEST_NAME] or None
     match = _best_match(memory_gib, known_vendor, name or "")
     if match is not None and memory_gib is None:
         return replace(match, memory_grade=Grade.ASSUMED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -100,7 +100,6 @@ def check_architectures(names: tuple[str, ...], engine: Engine, version: Version
     )
 
 
-@lru_cache(maxsize=4096)
 def absence_of(names: tuple[str, ...], engine: Engine, version: Version) -> Absence | None:
     """Why `version` has none of `names`, of the first of them; None where it has one, or that is not known.
 

@@ -10,6 +10,7 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.versions import BackendRow, Switches, backend_rows
 from kvcore.errors import EngineRefusalError
+from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import (
     BlockIndexer,
@@ -58,7 +59,7 @@ def backend_to_ask_for(architecture: Architecture) -> str | None:
     return "TRITON_ATTN" if architecture.read_as in ONLY_ON_TRITON else None
 
 
-@lru_cache(maxsize=4096)
+@kept
 def attention_kind(architecture: Architecture) -> str:
     """mla, sparse, blocks, compressed, prefix or plain: what the backend table asks of a model."""
     kinds = {type(cache) for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
@@ -174,7 +175,7 @@ def check_fp8(name: str, accelerator: Accelerator, switches: Switches) -> None:
         )
 
 
-@lru_cache(maxsize=4096)
+@kept
 def smallest_head_size(architecture: Architecture) -> int:
     """Elements of a key of the attention layer with the smallest heads; 0 without one."""
     sizes = {

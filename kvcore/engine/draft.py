@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 from kvcore import catalogue
-from kvcore.errors import CatalogueError, EngineRefusalError, Notice, ScenarioError
+from kvcore.errors import EngineRefusalError, Notice, ScenarioError
+from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.draft import Draft, checkpoint_draft, whole_model_draft
@@ -89,21 +89,24 @@ def read_draft(
     return _read_draft(speculative, architecture, quantization)
 
 
-@lru_cache(maxsize=1024)
 def draft_config(speculative: SpeculativeConfig) -> ModelConfig | None:
     """The config of the draft: as given, else of that name in the catalogue, else None."""
     if speculative.config is not None or speculative.model is None or speculative.method in WITHOUT_DRAFT:
         return speculative.config
-    try:
-        return catalogue.find_model(speculative.model).config
-    except CatalogueError:
-        return None
+    known = catalogue.bundled_model(speculative.model)
+    return None if known is None else known.config
 
 
-_read_head = lru_cache(maxsize=1024)(read_head)
+_read_head = kept(read_head)
+_checkpoint_draft = kept(checkpoint_draft)
+_whole_model_draft = kept(whole_model_draft)
 
 
-@lru_cache(maxsize=1024)
+@kept
+def _usual_head(architecture: Architecture, method: str) -> Draft:
+    return usual_head(method, architecture)
+
+
 def _read_draft(
     speculative: SpeculativeConfig, architecture: Architecture, quantization: Quantization
 ) -> Draft | None:
@@ -115,15 +118,15 @@ def _read_draft(
             raise EngineRefusalError(
                 "speculative-method-unsupported", field="speculative_config.method", value=method
             )
-        return checkpoint_draft(architecture, quantization)
+        return _checkpoint_draft(architecture, quantization)
     if method in HEADS:
-        return usual_head(method, architecture)
+        return _usual_head(architecture, method)
     if method == DRAFT_MODEL:
         if config is None:
             raise ScenarioError(
                 "draft-model-unknown", field="speculative_config.model", value=speculative.model or ""
             )
-        return whole_model_draft(read_architecture(config), read_quantization(config, None))
+        return _whole_model_draft(read_architecture(config), read_quantization(config, None))
     return None
 
 

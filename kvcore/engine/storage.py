@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 from kvcore.errors import ModelError
+from kvcore.kept import kept
 from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -36,20 +36,21 @@ def storage_of(scenario: Scenario) -> Quantization:
     is_gguf = asked == METHOD or (asked is None and (names_gguf(scenario.model) or declares_gguf(config)))
     if not is_gguf:
         return read_quantization(config, asked)
-    known = _gguf(config, file_type(scenario.model), scenario.checkpoint.total_size)
+    named = file_type(scenario.model)
+    known = _gguf(config, named if named in FILE_TYPES else "", scenario.checkpoint.total_size)
     if known is None:
         raise ModelError("gguf-type-unknown", field="model", value=scenario.model[:200])
     return known
 
 
-@lru_cache(maxsize=4096)
+@kept
 def declares_gguf(config: ModelConfig) -> bool:
     """Whether config.json says that the weights are GGUF."""
     section = config.root.optional_section("quantization_config")
     return section is not None and section.get("quant_method") == METHOD
 
 
-@lru_cache(maxsize=1024)
+@kept
 def _gguf(config: ModelConfig, kind: str, stored: int | None) -> Quantization | None:
     architecture = read_architecture(config)
     if kind in FILE_TYPES:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from kvcore.engine.backends import attention_kind
+from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentState
 
@@ -24,7 +24,7 @@ class Traits:
     has_chunked_local: bool
 
 
-@lru_cache(maxsize=4096)
+@kept
 def traits_of(architecture: Architecture) -> Traits:
     """The traits of `architecture`, from its layers' caches."""
     caches = {cache for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}

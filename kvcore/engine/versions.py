@@ -14,6 +14,8 @@ from packaging.version import InvalidVersion, Version
 
 from kvcore.engine.architectures import is_surely_there
 from kvcore.errors import CatalogueError, Notice, ScenarioError
+from kvcore.kept import kept
+from kvcore.model.config import ModelConfig
 from kvcore.scenario import Engine, Scenario
 
 OLDEST: Final = Version("0.0")
@@ -209,11 +211,12 @@ def planned_release(scenario: Scenario) -> Release:
     """
     if scenario.engine_version is not None or scenario.engine is not Engine.VLLM:
         return find_release(scenario.engine, scenario.engine_version)
-    return _assumed_release(scenario.config.architectures, scenario.env.get("VLLM_USE_V1") == "0")
+    return _assumed_release(scenario.config, scenario.env.get("VLLM_USE_V1") == "0")
 
 
-@lru_cache(maxsize=4096)
-def _assumed_release(architectures: tuple[str, ...], asks_for_v0: bool) -> Release:
+@kept
+def _assumed_release(config: ModelConfig, asks_for_v0: bool) -> Release:
+    architectures = config.architectures
     releases = vllm_releases()
     if asks_for_v0:
         releases = tuple(version for version in releases if switches_of(version).v1_engine != "only")

@@ -8,6 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.kept import kept
 from kvcore.memory.encoder import takes_images_or_video
 from kvcore.memory.setting import Setting, has_indexer
 from kvcore.memory.tables import SamplerRow, activation_tables
@@ -161,7 +162,7 @@ def restart_gain_bytes(activations: Quantity) -> int:
     return max(0, compiling - max(phases.values(), default=0))
 
 
-@lru_cache(maxsize=512)
+@kept
 def multiprocessors(accelerator: Accelerator) -> int:
     """Multiprocessors of a card, by its name, else by its compute capability; 0 for other vendors' cards."""
     if accelerator.vendor is not Vendor.NVIDIA:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 
+from kvcore.kept import kept
 from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity, layer_buffer_bytes
 from kvcore.model.draft import Draft
 from kvcore.scenario import Parallel
 
 
-@lru_cache(maxsize=4096)
+@kept
 def draft_bytes(draft: Draft, parallel: Parallel, dtype: str, max_split_bytes: int | None = None) -> int:
     """Bytes that loading a draft adds on a rank of the last pipeline stage.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
 
+from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.scenario import Scenario
 
@@ -59,7 +59,7 @@ def loaded_architecture(architecture: Architecture, scenario: Scenario, version:
     return architecture if sees and hears else with_encoders(architecture, sees, hears)
 
 
-@lru_cache(maxsize=1024)
+@kept
 def with_encoders(architecture: Architecture, sees: bool, hears: bool) -> Architecture:
     """The language model with one encoder or none; the same object for the same architecture.
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.kept import kept
 from kvcore.memory.setting import Setting, has_indexer
 from kvcore.memory.tables import GraphRate, activation_tables, graph_tables
 from kvcore.model.architecture import Architecture
@@ -204,7 +205,7 @@ def attention_split_bytes(setting: Setting) -> int:
     return row.splits * tokens * heads * output_head_size(setting.architecture) * FLOAT32_BYTES
 
 
-@lru_cache(maxsize=4096)
+@kept
 def output_head_size(architecture: Architecture) -> int:
     """Numbers that one head of the widest attention layer puts out; for MLA, which decodes on latents, their rank."""
     return max(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
 
 from kvcore.engine.partition import divided, stage_layers, units_per_rank
 from kvcore.errors import EngineRefusalError
+from kvcore.kept import kept
 from kvcore.memory.lora_tables import Adaptable, adaptable
 from kvcore.memory.stages import End, holds, on_every_stage
 from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity
@@ -33,7 +33,7 @@ class Slots:
     """Both matrices of an adapter are divided over the ranks, not only one of them."""
 
 
-@lru_cache(maxsize=4096)
+@kept
 def lora_bytes(
     config: ModelConfig,
     architecture: Architecture,

@@ -11,6 +11,7 @@ from typing import Any, Final
 from packaging.version import Version
 
 from kvcore.errors import CatalogueError
+from kvcore.kept import kept
 from kvcore.memory.model_classes import language_class
 from kvcore.memory.tables import NEVER, OLDEST, load, read_row
 from kvcore.model.config import ModelConfig
@@ -69,7 +70,7 @@ class Adaptable:
     """Gate and up projection of the experts are one module to an adapter."""
 
 
-@lru_cache(maxsize=4096)
+@kept
 def adaptable(config: ModelConfig, version: Version) -> Adaptable:
     """What adapters may adapt in a model.
 

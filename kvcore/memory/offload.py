@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
 
 from kvcore.engine.partition import stage_layers
+from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES, Rank
 from kvcore.model.architecture import Architecture
 from kvcore.model.quantization import Quantization
@@ -21,7 +21,7 @@ Source: vllm/model_executor/models/interfaces.py:SupportsMultiModal._mark_tower_
 """
 
 
-@lru_cache(maxsize=4096)
+@kept
 def offloaded_bytes(
     architecture: Architecture,
     quantization: Quantization,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -11,6 +10,7 @@ from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.storage import storage_of
 from kvcore.engine.versions import Switches, switches_of
+from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import SparseIndexer
 from kvcore.scenario import Engine, Parallel, Scenario
@@ -89,7 +89,7 @@ def link_of(parallel: Parallel, accelerator: Accelerator) -> str:
     return "nvlink" if is_fast and fits_one_machine else "pcie"
 
 
-@lru_cache(maxsize=4096)
+@kept
 def has_indexer(architecture: Architecture) -> bool:
     """Whether some layer has a sparse-attention indexer."""
     layers = dict.fromkeys(architecture.layers)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
 
 from kvcore.engine.partition import heads_per_rank
 from kvcore.errors import EngineRefusalError
+from kvcore.kept import kept
 from kvcore.memory.weights import Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts, Linear, Module, Split
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
@@ -68,7 +68,7 @@ class Rules:
     """Fused projections have to be whole blocks as well."""
 
 
-@lru_cache(maxsize=4096)
+@kept
 def _first_misfit(
     architecture: Architecture, quantization: Quantization, parallel: Parallel, rules: Rules
 ) -> tuple[str, Misfit] | None:

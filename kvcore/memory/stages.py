@@ -104,7 +104,6 @@ def on_every_stage(architecture: Architecture, parallel: Parallel, version: Vers
     return ends_of_class(architecture.read_as, language, version)
 
 
-@lru_cache(maxsize=1024)
 def ends_of_class(own: str, language: str, version: Version) -> frozenset[End]:
     """The ends that the classes `own` and `language` build on every stage.
 

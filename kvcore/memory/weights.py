@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
 
 from kvcore.engine.partition import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
+from kvcore.kept import kept
 from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.stages import End, on_every_stage, stage_modules
 from kvcore.model.architecture import (
@@ -111,7 +111,7 @@ def loading_split_bytes(resolved: Resolved) -> int | None:
     return LOADING_SPLIT_BYTES if resolved.version >= LOADING_SPLIT_SINCE else None
 
 
-@lru_cache(maxsize=8192)
+@kept
 def _weight_bytes(
     architecture: Architecture,
     quantization: Quantization,

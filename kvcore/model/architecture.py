@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from kvcore.kept import Keeper
 from kvcore.model.cache_state import CacheState
 
 
@@ -202,7 +203,7 @@ class ContextLimits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Architecture:
+class Architecture(Keeper):
     """A model before any deployment decision.
 
     Compared by identity, so that caches keyed by it cost nothing: `read_architecture` gives the same object for the

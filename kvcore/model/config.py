@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kvcore.errors import ModelError
+from kvcore.kept import Keeper
 from kvcore.model.class_defaults import class_defaults
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -48,6 +49,8 @@ DTYPES: Final[Mapping[str, str]] = MappingProxyType(
 LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where a multimodal config keeps its language model."""
 
+MAX_CONFIG_BYTES: Final = 2 << 20
+"""Wherever a config comes from. The largest of the catalogue, a list of unquantized modules, had 0.7 MB."""
 MAX_INTEGER: Final = 2**40
 MAX_LAYERS: Final = 1024
 """Eight times those of the deepest model; every layer of a config whose lists name layers is counted by itself."""
@@ -258,7 +261,7 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Keeper):
     """config.json, with the quantization side file where the checkpoint has one.
 
     Two configs are equal when their JSON is; the hash is taken from `text`, so that readers can be cached.
@@ -274,7 +277,7 @@ class ModelConfig:
     def from_mapping(
         cls, raw: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None = None
     ) -> ModelConfig:
-        """A config from parsed JSON.
+        """A config from parsed JSON. Raises ModelError `input-too-large` for more than MAX_CONFIG_BYTES of either.
 
         Example:
             >>> ModelConfig.from_mapping({"model_type": "llama"}).model_type
@@ -284,12 +287,12 @@ class ModelConfig:
             raise ModelError(
                 "invalid-config-value", field="config", value=str(raw)[:80], reason="expected an object"
             )
-        return cls(
-            text=json.dumps(raw, sort_keys=True, separators=(",", ":")),
-            hf_quant_config_text=json.dumps(hf_quant_config, sort_keys=True) if hf_quant_config else "",
-            raw=raw,
-            hf_quant_config=hf_quant_config,
-        )
+        text = json.dumps(raw, sort_keys=True, separators=(",", ":"))
+        side_text = json.dumps(hf_quant_config, sort_keys=True) if hf_quant_config else ""
+        for name, written in (("config", text), ("hf_quant_config", side_text)):
+            if len(written) > MAX_CONFIG_BYTES:
+                raise ModelError("input-too-large", field=name, limit=f"{MAX_CONFIG_BYTES >> 20} MiB")
+        return cls(text=text, hf_quant_config_text=side_text, raw=raw, hf_quant_config=hf_quant_config)
 
     @cached_property
     def root(self) -> Section:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcore.kept import Keeper
 from kvcore.model.architecture import Architecture, Layer, Module, RotaryTable, VocabEmbedding
 from kvcore.model.quantization import Quantization
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Draft:
+class Draft(Keeper):
     """A draft as the engine holds it, on the last pipeline stage: without what it shares with the model.
 
     Compared by identity, as architectures are.

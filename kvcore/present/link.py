@@ -122,7 +122,7 @@ def encode(scenario: Scenario) -> dict[str, str]:
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
             if isinstance(value, ModelConfig):
-                written = encode_config(replace(value, hf_quant_config_text=""))
+                written = encode_config(value, True)
                 params |= {f"{name}.{key}": text for key, text in written.items()}
             elif value not in (None, ()):
                 params[f"{name}.{field.name}"] = _text(value)

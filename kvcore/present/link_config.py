@@ -11,11 +11,12 @@ import base64
 import binascii
 import re
 import zlib
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlencode
 
 from kvcore.errors import ScenarioError
+from kvcore.kept import kept
 from kvcore.model.config import ModelConfig
 
 MAX_PLAIN_CHARACTERS: Final = 2000
@@ -30,10 +31,11 @@ LEFT_OUT: Final = ".left_out"
 _BASE64: Final = re.compile(r"[A-Za-z0-9_-]*")
 
 
-def encode_config(config: ModelConfig) -> dict[str, str]:
-    """The parameters that carry `config`, or the one that says that none does."""
+@kept
+def encode_config(config: ModelConfig, is_draft: bool = False) -> Mapping[str, str]:
+    """The parameters that carry `config`, or the one that says that none does; a draft's has no side file."""
     texts = {"config": config.text}
-    if config.hf_quant_config_text:
+    if config.hf_quant_config_text and not is_draft:
         texts["hf_quant_config"] = config.hf_quant_config_text
     size = sum(map(len, texts.values()))
     if size <= MAX_PLAIN_CHARACTERS and len(urlencode(texts)) <= MAX_PLAIN_CHARACTERS:
@@ -45,7 +47,6 @@ def encode_config(config: ModelConfig) -> dict[str, str]:
     return {f"config{LEFT_OUT}": "true"}
 
 
-@lru_cache(maxsize=16)
 def pack(text: str) -> str:
     """`text` deflated, with a checksum, in letters that a link takes as they are.
 

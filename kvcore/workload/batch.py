@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from random import Random
 from typing import Final
 
 from kvcore.cache.capacity import max_concurrency_at
+from kvcore.kept import kept
 from kvcore.plan import Plan, stage_kv_bytes
 from kvcore.workload.histogram import LengthHistogram
 
@@ -84,10 +84,14 @@ def batches_of(planned: Plan, histogram: LengthHistogram) -> Batches | None:
     if planned.cache is None or planned.cache.num_blocks <= 0 or (planned.available_kv_bytes or 0) <= 0:
         return None
     shares = pool_shares(planned, histogram)
-    return draw_batches(shares, histogram.counts) if any(shares) else None
+    return _drawn(histogram, shares) if any(shares) else None
 
 
-@lru_cache(maxsize=128)
+@kept
+def _drawn(histogram: LengthHistogram, shares: tuple[float, ...]) -> Batches:
+    return draw_batches(shares, histogram.counts)
+
+
 def draw_batches(shares: tuple[float, ...], counts: tuple[int, ...]) -> Batches:
     """Requests drawn one after another until the pool is full, in up to 500 batches.
 

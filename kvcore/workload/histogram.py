@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kvcore.kept import Keeper
 from kvcore.units import ceil_div, round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LengthHistogram:
+class LengthHistogram(Keeper):
     """How many requests have each length; lengths ascending. Its size grows with the longest request, not the log."""
 
     lengths: tuple[int, ...]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from kvcore.kept import Keeper, kept
 from kvcore.units import round_up
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.quantiles import LengthQuantiles, Percentiles
@@ -20,7 +21,7 @@ CELLS: Final = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mix:
+class Mix(Keeper):
     """What the requests take and need, as distributions."""
 
     taken: LengthHistogram
@@ -44,6 +45,7 @@ class Mix:
         """
         return round_up(max(1, self.needed.percentile_tokens(PERCENT)), ROUND_TO)
 
+    @kept
     def taken_at(self, limit_tokens: int) -> LengthHistogram:
         """What requests take under a limit: the engine stops an answer there."""
         return self.taken.clipped(limit_tokens).coarsened(CELLS)

@@ -11,15 +11,15 @@ from kvcore import catalogue
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
 from kvcore.hub import HubModel, fetch_model
-from kvcore.model.config import ModelConfig
+from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
 from kvcore.present import link
 from kvcore.present.launch import MODEL_PLACE
 from kvcore.present.text import Words
-from kvcore.request import UNNAMED_MODEL, parse_request, scenario_from_request
-from kvcore.untrusted import utf8_text
+from kvcore.request import UNNAMED_MODEL, scenario_from_request
+from kvcore.untrusted import parse_json_object, utf8_text
 from pages.ui import net, problems, state
 
-LARGEST_UPLOAD_MIB = 50
+LARGEST_UPLOAD_MIB = 8
 """What a browser may send; what is too large for a config is said in words, not by the widget."""
 POPOVER = "model_sources"
 """Whether the popover is open."""
@@ -135,7 +135,8 @@ def _use_upload() -> None:
 def _use_json(text: str, place: str) -> None:
     name = st.session_state.get(CONFIG_NAME, "").strip() or CONFIG_LABEL
     try:
-        described = scenario_from_request({"model": name, "config": parse_request(text)})
+        raw = parse_json_object(text, max_bytes=MAX_CONFIG_BYTES, field="config")
+        described = scenario_from_request({"model": name, "config": raw})
     except KvPlannerError as error:
         problems.keep(place, error)
         return

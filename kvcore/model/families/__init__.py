@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from types import ModuleType
 from typing import Final, TypeAlias
 
 from kvcore.errors import CatalogueError, ModelError, shorten
+from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import (
@@ -168,7 +168,7 @@ SHOWN_KEYS: Final = 6
 READERS: Final = collect_readers(FAMILIES)
 
 
-@lru_cache(maxsize=4096)
+@kept
 def read_architecture(config: ModelConfig) -> Architecture:
     """The architecture that a config describes; the same object for the same config.
 

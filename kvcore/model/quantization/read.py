@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from kvcore.errors import EngineRefusalError, ModelError
+from kvcore.kept import kept
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.quantization.byte_wide import online, read_deepseek_v4, read_fbgemm, read_fp8, read_quark
 from kvcore.model.quantization.compressed_tensors import read_compressed_tensors
@@ -57,7 +57,7 @@ Source: vllm/.../fused_moe/oracle/mxfp4.py:mxfp4_round_up_hidden_size_and_interm
 """
 
 
-@lru_cache(maxsize=4096)
+@kept
 def read_quantization(config: ModelConfig, requested: str | None) -> Quantization:
     """The storage format of a checkpoint, or the one that `--quantization` asks for.
 
@@ -82,7 +82,7 @@ def read_quantization(config: ModelConfig, requested: str | None) -> Quantizatio
     return written
 
 
-@lru_cache(maxsize=1024)
+@kept
 def read_checkpoint(config: ModelConfig) -> Quantization | None:
     """What config.json, or else the side file, says of the weights; None for a 16-bit checkpoint."""
     section = (

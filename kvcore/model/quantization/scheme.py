@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from kvcore.kept import Keeper
 from kvcore.model.architecture import Experts, Linear, VocabEmbedding
 from kvcore.model.cache_state import CacheState, ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.model.quantization.formats import (
@@ -29,7 +30,7 @@ def leave_alone(module: ModuleName) -> Format:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Quantization:
+class Quantization(Keeper):
     """How the modules of a checkpoint are stored.
 
     Compared by identity: `read_quantization` gives the same object for the same config.

@@ -1,0 +1,234 @@
+"""Results that are kept as long as what they are about, and bounded in bytes for the whole process.
+
+A model's architecture, its storage format and their sizes are asked for again and again in a plan. They are kept with
+the config itself: with one of the catalogue as long as the process lives, with one that a visitor uploaded as long as
+the visitor's session. Nothing here refers to a config but weakly, so that nothing of it outlives whoever brought it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
+from types import CellType, FunctionType, MemberDescriptorType
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+MOST_BYTES: Final = 96 << 20
+"""Of all kept results of the process together; those of the object that was asked about longest ago go first."""
+MOST_RESULTS: Final = 512
+"""Of one object."""
+RESULT_BYTES: Final = 300
+"""Of a place in a dictionary, the key with it, beside what the result takes itself."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Owner = TypeVar("Owner", bound="Keeper")
+
+
+class Keeper:
+    """What results may be kept with. As part of a key it stands for itself alone, whatever it is equal to."""
+
+    __slots__ = ("__weakref__", "_kept")
+
+    _kept: Results
+
+    def __getstate__(self) -> object:
+        """A copy begins without results."""
+        return getattr(self, "__dict__", None)
+
+
+class Entry(NamedTuple):
+    """One result, its bytes, and the further keepers with which it goes."""
+
+    value: Any
+    bytes: int
+    others: tuple[weakref.ref[Keeper], ...]
+
+
+class Results(dict[Hashable, Entry]):
+    """The results of one object, the first kept first."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Ledger:
+    """The bytes that the results of all living objects take, and what they may take together."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self._lock = threading.RLock()
+        self._bytes: dict[int, int] = {}
+        self._results: dict[int, weakref.ref[Results]] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Of everything that is kept."""
+        return sum(self._bytes.values())
+
+    def keep(self, owner: Keeper, key: Hashable, value: Any, others: Sequence[Keeper] = ()) -> None:
+        """Keeps `value` with `owner` as long as `others` live too, and makes room for it."""
+        size = RESULT_BYTES + size_of(value)
+        if size > self.most_bytes:
+            return
+        with self._lock:
+            results = self._results_of(owner)
+            number = id(results)
+            if len(results) >= MOST_RESULTS:
+                self._empty(number)
+            self._forget(number, key)
+            references = tuple(weakref.ref(other, lambda _: self._forget(number, key)) for other in others)
+            results[key] = Entry(value, size, references)
+            self._bytes[number] = self._bytes.pop(number) + size
+            while self.bytes > self.most_bytes:
+                self._empty(next(one for one in list(self._bytes) if self._bytes.get(one)))
+
+    def _results_of(self, owner: Keeper) -> Results:
+        try:
+            return owner._kept
+        except AttributeError:
+            results = Results()
+            number = id(results)
+            self._bytes[number] = 0
+            self._results[number] = weakref.ref(results, lambda _: self._close(number))
+            object.__setattr__(owner, "_kept", results)
+            return results
+
+    def _forget(self, number: int, key: Hashable) -> None:
+        with self._lock:
+            results = self._results[number]() if number in self._results else None
+            entry = None if results is None else results.pop(key, None)
+            if entry is not None:
+                self._bytes[number] -= entry.bytes
+
+    def _empty(self, number: int) -> None:
+        results = self._results[number]()
+        self._bytes[number] = 0
+        if results is not None:
+            results.clear()
+
+    def _close(self, number: int) -> None:
+        with self._lock:
+            self._bytes.pop(number, None)
+            self._results.pop(number, None)
+
+
+LEDGER: Final = Ledger()
+"""Of the process."""
+
+
+def kept(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[Owner, P], T]:
+    """Keeps what `function` returns with its first argument, by the others, which are hashable and given by place.
+
+    Further keepers among the arguments are referred to weakly: the result goes with the first of them that goes, so
+    it must not hold one of them. Exceptions are not kept.
+
+    Example:
+        >>> class Model(Keeper):
+        ...     pass
+        >>> @kept
+        ... def weights(model: Model, ranks: int) -> list[int]:
+        ...     return [ranks]
+        >>> model = Model()
+        >>> weights(model, 2) is weights(model, 2), weights(model, 2) is weights(Model(), 2)
+        (True, False)
+    """
+
+    @wraps(function)
+    def asked(owner: Owner, /, *arguments: P.args, **named: P.kwargs) -> T:
+        if named:
+            return function(owner, *arguments, **named)
+        key = (function, *(id(value) if isinstance(value, Keeper) else value for value in arguments))
+        try:
+            found: T = owner._kept[key].value
+        except (AttributeError, KeyError):
+            found = function(owner, *arguments, **named)
+            others = [value for value in arguments if isinstance(value, Keeper) and value is not owner]
+            LEDGER.keep(owner, key, found, others)
+        return found
+
+    return asked
+
+
+def bounded(most_bytes: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Keeps what a function of numbers returns, for the whole process and in so many bytes; the oldest goes first.
+
+    Example:
+        >>> @bounded(1 << 20)
+        ... def squares(count: int) -> list[int]:
+        ...     return [number * number for number in range(count)]
+        >>> squares(3) is squares(3)
+        True
+    """
+
+    def keeping(function: Callable[P, T]) -> Callable[P, T]:
+        lock = threading.Lock()
+        found: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        taken = 0
+
+        @wraps(function)
+        def asked(*arguments: P.args, **named: P.kwargs) -> T:
+            nonlocal taken
+            key = (arguments, *sorted(named.items()))
+            with lock:
+                if key in found:
+                    found.move_to_end(key)
+                    return found[key][0]
+            value = function(*arguments, **named)
+            size = RESULT_BYTES + size_of((key, value))
+            with lock:
+                if key not in found:
+                    found[key] = value, size
+                    taken += size
+                while taken > most_bytes:
+                    taken -= found.popitem(last=False)[1][1]
+            return value
+
+        return asked
+
+    return keeping
+
+
+_SHARED: Final = (type, FunctionType, MemberDescriptorType)
+
+
+def size_of(value: Any) -> int:
+    """Bytes of `value` and of all it refers to, but for keepers, which have an account of their own, and code.
+
+    Example:
+        >>> size_of(("a" * 1000,) * 50) < 2000 < size_of(tuple("a" * 1000 + str(n) for n in range(50)))
+        True
+    """
+    seen: set[int] = set()
+    waiting = [value]
+    total = 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, FunctionType):
+            waiting.extend(one.__closure__ or ())
+        elif not isinstance(one, _SHARED):
+            total += sys.getsizeof(one)
+            if not isinstance(one, Keeper) or one is value:
+                waiting.extend(_parts(one))
+    return total
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, str | bytes | int | float | None):
+        return []
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, tuple | list | set | frozenset):
+        return list(value)
+    if isinstance(value, CellType):
+        return [value.cell_contents]
+    slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
+    named = [getattr(value, name, None) for name in slots if name not in ("__weakref__", "_kept", "__dict__")]
+    inner = [part for name, part in getattr(value, "__dict__", {}).items() if name != "_kept"]
+    bound = [value.__self__] if hasattr(value, "__self__") else []
+    return [*named, *inner, *bound]
