@@ -125,7 +125,13 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
     contexts = []
 
     def opened(
-        address: str, *, width: int = 1440, height: int = 900, scheme: str = "light", locale: str = "en-US"
+        address: str,
+        *,
+        width: int = 1440,
+        height: int = 900,
+        scheme: str = "light",
+        locale: str = "en-US",
+        wait: Callable[[Page], None] = settled,
     ) -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": height},
@@ -135,7 +141,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         contexts.append(context)
         page = context.new_page()
         page.goto(address)
-        settled(page)
+        wait(page)
         return page
 
     yield opened
