@@ -3,6 +3,7 @@
 # make fuzz   the log reader on more than 10^5 inputs          make accuracy   our error on published starts, anew
 # make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle (MINUTES=2 SESSIONS=20)
 # make lock   the two lists of pins with their hashes, anew from pyproject.toml (make lock UPGRADE=1: newer ones)
+# make audit  known vulnerabilities, licences (docs/licences.md), bill of materials (build/sbom.cdx.json)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ PORT ?= 8501
 MINUTES ?= 30
 SESSIONS ?= 50
 
-.PHONY: lock run test check fuzz soak bench accuracy clean
+.PHONY: audit lock run test check fuzz soak bench accuracy clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
@@ -38,6 +39,9 @@ accuracy: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python tools/browser.py --install
 	$(BIN)/python -m benchmarks
+
+audit: $(VENV)/.test
+	$(BIN)/python tools/audit.py
 
 lock: $(VENV)/.test
 	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,18 +50,26 @@ class Server:
 
 
 @contextmanager
-def running_server(log: Path, *, script: str | Path = "app.py", port: int | None = None) -> Iterator[Server]:
+def running_server(
+    log: Path,
+    *,
+    script: str | Path = "app.py",
+    port: int | None = None,
+    folder: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
     """A server for `script` on `port` or a free one, gone afterwards; what it writes goes to `log`."""
     port = port or free_port()
     command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless=true",
                f"--server.port={port}", "--server.address=127.0.0.1"]  # fmt: skip
     with log.open("ab") as out:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "HF_HUB_OFFLINE": "1"}
-        )
+            command, cwd=folder, stdout=out, stderr=subprocess.STDOUT,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})},
+        )  # fmt: skip
     server = Server(address=f"http://127.0.0.1:{port}", process=process, log=log)
     try:
-        _wait_until_healthy(server)
+        wait_until_healthy(server)
         yield server
     finally:
         process.terminate()
@@ -79,7 +87,8 @@ def free_port() -> int:
     return port
 
 
-def _wait_until_healthy(server: Server) -> None:
+def wait_until_healthy(server: Server) -> None:
+    """Until its health is answered; raises RuntimeError with what it wrote where it never is."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.process.poll() is None:
         try:
