@@ -47,6 +47,25 @@ def test_empty_page_asks_and_says_what_happens_to_the_text(locale: str, words: s
     assert {"sample.start", "sample.failed"} <= keys(app)
 
 
+def test_log_and_comparison_may_each_have_notes() -> None:
+    app = paste(open_check(), log("v1_0.12_negative_graphs.log"))
+    assert [text.count("**Note**") for text in (element.value for element in app.markdown)].count(1) == 2
+
+
+def test_both_fields_may_have_what_cannot_be_read() -> None:
+    app = open_check()
+    app.text_area(key="prerun.text").set_value("no log")
+    app = paste(app, "no log either")
+    assert seen(app).count("This log cannot be read") == 2
+
+
+def test_a_scenario_that_cannot_be_planned_may_be_said_twice() -> None:
+    app = paste(
+        open_check(model="Qwen/Qwen3-32B", tensor_parallel_size="7"), "vllm serve Qwen/Qwen3-32B -tp 7"
+    )
+    assert "heads" in seen(app)
+
+
 @pytest.mark.parametrize(("locale", "title"), [("en-US", "Predicted and measured"), ("zh-CN", "预测与实测")])
 def test_a_start_is_compared_part_by_part(locale: str, title: str) -> None:
     app = paste(open_check(locale), log("v1_0.19.0_tp2_debug.log"))

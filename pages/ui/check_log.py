@@ -141,8 +141,8 @@ def _clear() -> None:
 
 
 def refusal(error: LogError, source: str, t: Words) -> None:
-    """Why a log cannot be read; what was pasted stays in the field."""
-    with st.container(border=True, key="check.refusal"):
+    """Why a log cannot be read; what was pasted stays in the field. Both fields of the page may have one."""
+    with st.container(border=True):
         st.markdown(f":material/error: **{t('This log cannot be read')}**")
         if source:
             st.text(source)

@@ -249,9 +249,9 @@ def refusal(error: KvPlannerError, t: Words) -> None:
 def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False) -> None:
     """An error in words, with its next step and its code; `title` is a text of the catalogue.
 
-    With `alert` it stands where the verdict would, and looks like one.
+    With `alert` it stands where the verdict would, and looks like one. Two parts of a page may have the same error.
     """
-    with st.container(border=True, key=f"problem.{error.code}", gap="xsmall"):
+    with st.container(border=True, gap="xsmall"):
         if alert:
             st.error(f"**{title}**", icon=":material/block:")
         else:
@@ -261,9 +261,9 @@ def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False)
 
 
 def notices(found: Sequence[Notice], t: Words) -> None:
-    """Warnings beside the plan, each with what can be done."""
+    """Warnings beside the plan, each with what can be done. Several parts of a page may have some."""
     if found:
-        with st.container(border=True, key="notices", gap="xsmall"):
+        with st.container(border=True, gap="xsmall"):
             st.markdown(f":material/info: **{t('Note')}**")
             for notice in found:
                 st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.server import Server, free_port, running_server
-from tools.soak.guest import Findings, Guest
+from tools.soak.guest import INTERNAL_ERROR, Findings, Guest
 from tools.soak.visitor import Visitor
 
 EMPTY_PAGE = """import streamlit as st
@@ -33,6 +33,8 @@ EMPTY_SHARE = 1 / 6
 """Of the run, against the empty page."""
 EMPTY_SECONDS = 20.0
 """At least."""
+TRACES = ("Traceback (most recent call last)", f"{INTERNAL_ERROR}:")
+"""What the server writes of a defect."""
 GROWTH_LIMIT = 1.15
 """Of memory after the warm-up. Not asked of a run under TREND_MINUTES, which is all warm-up."""
 TREND_MINUTES = 10.0
@@ -81,7 +83,8 @@ def main() -> int:
             )
         )
         findings, memories, back = asyncio.run(soak_app(log, options.minutes * 60, options.sessions, seed))
-        tracebacks = log.read_text(errors="replace").count("Traceback (most recent call last)")
+        written = log.read_text(errors="replace")
+        tracebacks = sum(map(written.count, TRACES))
     lines, wrong = table(findings, memories, empty, back, tracebacks, options.minutes, options.sessions)
     print("\n".join((f"soak: {options.sessions} sessions, {options.minutes:g} minutes, seed {seed}", *lines)))
     for title, told in (("errors", findings.errors), ("leaks", findings.leaks), ("lost", findings.lost)):
