@@ -12,6 +12,7 @@ from packaging.version import Version
 from kvcore import catalogue
 from kvcore.catalogue.yarn import documented
 from kvcore.errors import ScenarioError
+from kvcore.evidence.logs import read_log
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
 from kvcore.model.yarn import Yarn, read_yarn
@@ -103,3 +104,23 @@ def test_what_is_no_stretched_rope_is_refused(value: Any) -> None:
 def test_a_text_and_its_object_are_the_same() -> None:
     yarn = Yarn(factor=4.0, original_max_position_embeddings=32_768)
     assert read_yarn(OVERRIDE) == read_yarn(json.dumps(OVERRIDE)) == read_yarn(yarn.text) == yarn
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """vllm serve Qwen/Qwen3-8B --max-model-len 131072 --hf-overrides '{"rope_scaling": {"rope_type": "yarn", """
+        """"factor": 4.0, "original_max_position_embeddings": 32768}}'""",
+        "INFO 01-01 [utils.py:1] non-default args: {'model': 'Qwen/Qwen3-8B', 'hf_overrides': {'rope_parameters': "
+        "{'factor': 4.0, 'original_max_position_embeddings': 32768, 'rope_theta': 1000000, 'rope_type': 'yarn'}}}",
+    ],
+)
+def test_a_command_and_a_log_that_stretch_the_rope_are_read(text: str) -> None:
+    log = read_log(text)
+    assert log.flags.hf_overrides is not None
+    assert read_yarn(log.flags.hf_overrides) == read_yarn(OVERRIDE)
+
+
+def test_a_plan_reads_the_command_it_writes() -> None:
+    planned = plan(scenario_from_request({**QWEN, "hf_overrides": OVERRIDE}))
+    assert read_log(launch_command(planned)).flags.hf_overrides == planned.scenario.hf_overrides

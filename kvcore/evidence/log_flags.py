@@ -18,6 +18,8 @@ from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS, cut_fields, pairs, 
 from kvcore.evidence.log_graphs import GraphValue, graph_flags, logged_graphs
 from kvcore.evidence.log_text import LogText
 from kvcore.evidence.startup_log import FlagLine, LogFlags, LoggedGraphs
+from kvcore.model.yarn import KIND as YARN
+from kvcore.model.yarn import LARGEST_FACTOR, Yarn
 from kvcore.scenario import Runner, SpeculativeConfig
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
@@ -146,6 +148,19 @@ def _speculative(text: str) -> SpeculativeConfig | None:
     )
 
 
+def _stretched_rope(text: str) -> str | None:
+    """`--hf-overrides` that stretches the rope by YaRN; any other override says nothing that is planned."""
+    for name, value in pairs(unquoted(text)):
+        if name in ("rope_parameters", "rope_scaling"):
+            rope = dict(pairs(value))
+            factor = _decimal(1.0, LARGEST_FACTOR)(rope.get("factor", ""))
+            original = _whole(1, 1 << 24)(rope.get("original_max_position_embeddings", ""))
+            is_yarn = _word(rope.get("rope_type", rope.get("type", ""))) == YARN
+            if is_yarn and isinstance(factor, float) and isinstance(original, int):
+                return Yarn(factor=factor, original_max_position_embeddings=original).text
+    return None
+
+
 def _text(text: str) -> str | None:
     text = unquoted(text)
     return shorten(text, 400) if text and text not in ("None", "null") and text.isprintable() else None
@@ -181,6 +196,7 @@ _READERS: Final[Mapping[str, Reader]] = {
     "fully_sharded_loras": _switch,
     "language_model_only": _switch,
     "limit_mm_per_prompt": _limits,
+    "hf_overrides": _stretched_rope,
     "cpu_offload_gb": _decimal(0, 1e6),
     "kv_cache_memory_bytes": _size,
     "num_gpu_blocks_override": _whole(1, 1 << 31),

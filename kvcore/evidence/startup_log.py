@@ -130,6 +130,8 @@ class LogFlags:
     fully_sharded_loras: bool | None = None
     language_model_only: bool | None = None
     limit_mm_per_prompt: Mapping[str, int] | None = None
+    hf_overrides: str | None = None
+    """JSON of a rope stretched by YaRN (`kvcore.model.yarn`)."""
     cpu_offload_gb: float | None = None
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
