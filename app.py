@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import controls, measurements, net, shell, state
+from pages.ui import controls, measurements, net, share_link, shell, state
 
 st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
 state.adopt_link()
@@ -15,7 +15,10 @@ with st.sidebar:
         controls.scenario(planned, t)
     shell.language_switch(t)
 with net.under("head", t):
-    shell.links(t)
+    with st.container(horizontal=True, key="top", gap="small", vertical_alignment="center"):
+        shell.links(t)
+        share_link.button(t)
+    share_link.large_code(t)
     measurements.chip(t)
 with net.under("page", t):
     page.run()

@@ -31,7 +31,9 @@ def opened(page: str, params: dict[str, str]) -> AppTest:
         app.query_params[name] = value
     if page != "plan":
         app.switch_page(f"pages/{page}.py")
-    return checked(app.run())
+    checked(app.run())
+    assert not [one.value for one in app.caption if "internal-error" in one.value], (page, params)
+    return app
 
 
 def elements(node: Any) -> Iterator[Any]:

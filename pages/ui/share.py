@@ -1,27 +1,24 @@
-"""Share and launch: the plan as a link, a command, a file, a ticket."""
+"""Launch and export: the plan as a command, a file, a ticket, a report. The link of a page is in `share_link.py`."""
 
 from __future__ import annotations
 
 import json
-from urllib.parse import urlsplit, urlunsplit
 
 import streamlit as st
 
 from kvcore.contract import result_of
 from kvcore.plan import Plan
-from kvcore.present import link
 from kvcore.present.artefacts import CONTAINERS, Artefact, artefact
 from kvcore.present.containers import has_image, no_image
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.report import report_html
 from kvcore.present.text import Words, msg
-from kvcore.present.ticket import NOT_CARRIED, ticket_text
-from pages.ui import state
+from kvcore.present.ticket import ticket_text
+from pages.ui import share_link, state
 from pages.ui.fold import fold
 
-LINK, TICKET, RESULT = "link", "ticket", "json"
+TICKET, RESULT = "ticket", "json"
 LABELS = {
-    LINK: msg("Link"),
     Artefact.COMMAND: msg("Command"),
     Artefact.YAML: "YAML",
     Artefact.DOCKER: "Docker",
@@ -52,21 +49,13 @@ CODE_LANGUAGES = {
 }
 
 
-def absolute_link(plan: Plan) -> str:
-    """The complete link of the plan on this server, defaults of the release written out, without the language."""
-    address = urlsplit(st.context.url or "http://localhost:8501/")
-    path = "/" if address.path in ("", "/") else address.path
-    query = link.query_string(link.encode(link.written_out(plan)))
-    return urlunsplit((address.scheme, address.netloc, path, query, ""))
-
-
 def panel(plan: Plan, t: Words) -> None:
     """The choice of a form, its text with a copy button, and a download."""
-    box, is_opened = fold(t("Share and launch"), "share", ":material/ios_share:")
+    box, is_opened = fold(t("Launch and export"), "share", ":material/terminal:")
     if not is_opened:
         return
     with box:
-        form = st.session_state.get("share_chosen", LINK)
+        form = st.session_state.get("share_chosen", Artefact.COMMAND)
         st.segmented_control(
             t("Form"),
             list(LABELS),
@@ -87,10 +76,10 @@ def panel(plan: Plan, t: Words) -> None:
         if form == Artefact.COMMAND and expected:
             st.caption(t("Lines to expect in the log:"))
             st.code("\n".join(expected), language=None)
-        if form in (LINK, TICKET) and not link.carries_configs(plan.scenario):
-            _config_beside_the_link(plan, t)
+        if form == TICKET:
+            share_link.config_beside("share_config", t)
         text = _text(plan, form, every_flag, t)
-        st.code(text, language=CODE_LANGUAGES.get(form), wrap_lines=form == LINK)
+        st.code(text, language=CODE_LANGUAGES.get(form))
         if form in FILE_NAMES:
             st.download_button(
                 t("Download {name}", name=FILE_NAMES[form]),
@@ -101,7 +90,7 @@ def panel(plan: Plan, t: Words) -> None:
                 key="share_download",
             )
         # The report is written when it is asked for, outside a page's run: the address is known only here.
-        address = absolute_link(plan)
+        address = share_link.address("")
         st.download_button(
             t("Printable report (one page, HTML)"),
             data=lambda: report_html(plan, address, t),
@@ -113,28 +102,14 @@ def panel(plan: Plan, t: Words) -> None:
         )
 
 
-def _config_beside_the_link(plan: Plan, t: Words) -> None:
-    st.warning(t(NOT_CARRIED), icon=":material/link_off:")
-    st.download_button(
-        t("Download {name}", name="config.json"),
-        data=json.dumps(plan.scenario.config.raw, indent=2),
-        file_name="config.json",
-        mime="application/json",
-        on_click="ignore",
-        key="share_config",
-    )
-
-
 def _choose() -> None:
     """Kept apart from the widget, whose labels change with the language."""
     st.session_state["share_chosen"] = st.session_state["share_form"]
 
 
 def _text(plan: Plan, form: str, every_flag: bool, t: Words) -> str:
-    if form == LINK:
-        return absolute_link(plan)
     if form == TICKET:
-        return ticket_text(plan, absolute_link(plan), t)
+        return ticket_text(plan, share_link.address(""), t)
     if form == RESULT:
         return json.dumps(result_of(plan, plan.scenario.model), indent=2, ensure_ascii=False)
     return artefact(Artefact(form), plan, every_flag=every_flag)

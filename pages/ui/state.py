@@ -125,11 +125,12 @@ def make_plan() -> Plan | KvPlannerError:
     return result
 
 
-def params() -> dict[str, str]:
-    """The link of this session as query parameters, the language with it once it was chosen."""
+def params(kept: Scenario | None = None) -> dict[str, str]:
+    """The link of this session as query parameters, the language with it once it was chosen; with `kept` in place of
+    the scenario where it is given."""
     asked: Language | None = st.session_state.get("asked_language")
     return {
-        **link.encode(scenario()),
+        **link.encode(scenario() if kept is None else kept),
         **pins.encode_pins(pinned()),
         **page_parameters.encode_page(st.session_state.get("page_parameters", {})),
         **({LANGUAGE: asked.value} if asked is not None else {}),

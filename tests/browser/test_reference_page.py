@@ -57,7 +57,7 @@ def test_the_worked_example_goes_to_plan(server: str, open_page: OpenPage) -> No
 def test_the_report_opens_without_the_app(server: str, open_page: OpenPage, tmp_path: Path) -> None:
     page = open_page(f"{server}/?{QUERY}")
     settled(page)
-    page.get_by_text("Share and launch").click()
+    page.get_by_text("Launch and export").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Printable report").click()
     target = tmp_path / "plan.html"

@@ -63,7 +63,7 @@ def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) ->
     wait_for_parameter(broken, "tensor_parallel_size", "8")
     expect(broken.get_by_text("Fits:").first).to_be_visible()
 
-    broken.get_by_text("Share and launch", exact=True).click()
+    broken.get_by_text("Launch and export", exact=True).click()
     broken.get_by_role("radio", name="Command", exact=True).or_(
         broken.get_by_role("button", name="Command", exact=True)
     ).first.click()
