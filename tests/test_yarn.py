@@ -10,6 +10,7 @@ import pytest
 from packaging.version import Version
 
 from kvcore import catalogue
+from kvcore.advice.sweep import sweep
 from kvcore.catalogue.yarn import documented
 from kvcore.errors import ScenarioError
 from kvcore.evidence.logs import read_log
@@ -20,6 +21,7 @@ from kvcore.plan import plan
 from kvcore.present.edit import with_model
 from kvcore.present.launch import launch_command
 from kvcore.request import scenario_from_request
+from kvcore.units import gib
 from kvcore.workload.limits import is_above_model, stretch_for
 
 QWEN = {"model": "Qwen/Qwen3-8B", "accelerator": "H200-141GB", "max_model_len": 131_072}
@@ -124,3 +126,13 @@ def test_a_command_and_a_log_that_stretch_the_rope_are_read(text: str) -> None:
 def test_a_plan_reads_the_command_it_writes() -> None:
     planned = plan(scenario_from_request({**QWEN, "hf_overrides": OVERRIDE}))
     assert read_log(launch_command(planned)).flags.hf_overrides == planned.scenario.hf_overrides
+
+
+def test_a_sweep_counts_it_too() -> None:
+    base = plan(scenario_from_request({**QWEN, "hf_overrides": OVERRIDE}))
+    assert base.cache is not None
+    card = catalogue.find_accelerator("H200-141GB")
+    (swept,) = sweep(base.scenario, [catalogue.find_model("Qwen/Qwen3-8B")], [card], (1,))
+    (cell,) = swept.cells
+    assert (cell.verdict, cell.max_concurrency) == (base.verdict, pytest.approx(base.cache.max_concurrency))
+    assert cell.weights_gib == gib(base.loaded_weights.value)

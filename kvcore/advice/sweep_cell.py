@@ -34,7 +34,7 @@ from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting, link_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.plan import Plan, Verdict, plan, prepare
+from kvcore.plan import Plan, Verdict, config_in_force, plan, prepare
 from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Engine, Scenario
 from kvcore.units import gib
@@ -101,7 +101,7 @@ class Sweeper:
         """The cells of `scenario`, whose card is still open, on the cards with the indices `own`."""
         scenario = replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size))
         try:
-            architecture = read_architecture(scenario.config)
+            architecture = read_architecture(config_in_force(scenario))
             storage_of(scenario)
             heads_per_rank(architecture.num_attention_heads, size)
             release = planned_release(scenario)
