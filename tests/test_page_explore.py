@@ -24,8 +24,13 @@ def matrix(app: AppTest) -> dict:
     return json.loads(app.get("plotly_chart")[0].proto.spec)
 
 
+def cells(app: AppTest) -> list[dict]:
+    """The traces of cells: each has a word and a place."""
+    return [trace for trace in matrix(app)["data"] if "meta" in trace]
+
+
 def cards_of(app: AppTest) -> set[str]:
-    return {pair[0] for trace in matrix(app)["data"] for pair in trace["customdata"]}
+    return {pair[0] for trace in cells(app) for pair in trace["customdata"]}
 
 
 @pytest.mark.parametrize(("locale", "language"), [("en-US", Language.ENGLISH), ("zh-CN", Language.CHINESE)])
@@ -34,7 +39,7 @@ def test_both_questions_in_both_languages(locale: str, language: Language) -> No
     app = open_page(QWEN, locale)
     assert t("Where this model runs") in app.segmented_control(key="explore_view").options
     assert "10" in app.success[0].value
-    assert t("too big") in {text for trace in matrix(app)["data"] for text in trace["text"]}
+    assert t("too big") in {text for trace in cells(app) for text in trace["text"]}
     app = checked(app.segmented_control(key="explore_view").set_value("models").run())
     assert t("Model") in app.dataframe[0].value.columns
     assert "Qwen/Qwen3-32B" in list(app.dataframe[0].value[t("Model")])
@@ -63,7 +68,7 @@ def test_filters_narrow_the_matrix() -> None:
     assert some < everything
     assert "MI300X-192GB" in some
     app = checked(app.segmented_control(key="explore_gpus").set_value(2).run())
-    assert {pair[1] for trace in matrix(app)["data"] for pair in trace["customdata"]} == {1, 2}
+    assert {pair[1] for trace in cells(app) for pair in trace["customdata"]} == {1, 2}
 
 
 def test_no_card_left_says_so() -> None:
@@ -85,14 +90,14 @@ def test_a_model_that_nothing_holds_still_has_a_page() -> None:
     app = open_page({"model": "moonshotai/Kimi-K2-Instruct", "accelerator": "T4-16GB"})
     app = checked(app.segmented_control(key="explore_gpus").set_value(1).run())
     assert app.warning[0].value.startswith("None of these holds")
-    texts = {text for trace in matrix(app)["data"] for text in trace["text"]}
+    texts = {text for trace in cells(app) for text in trace["text"]}
     assert texts == {"too big", "refused:<br>weights"}
 
 
 def test_a_model_that_most_cards_refuse_has_words_in_its_cells() -> None:
     app = open_page(QWEN | {"kv_cache_dtype": "fp8"})
     app = checked(app.toggle(key="explore_failing").set_value(True).run())
-    texts = {text for trace in matrix(app)["data"] for text in trace["text"]}
+    texts = {text for trace in cells(app) for text in trace["text"]}
     assert any(text.startswith("refused") for text in texts)
 
 
@@ -100,7 +105,7 @@ def test_a_card_with_memory_of_its_own_is_in_the_matrix() -> None:
     app = open_page(QWEN | {"accelerator.memory_gib": "300"})
     hover = {
         card: text
-        for trace in matrix(app)["data"]
+        for trace in cells(app)
         for (card, size), text in zip(trace["customdata"], trace["text"], strict=True)
         if size == 1
     }
@@ -122,3 +127,22 @@ def test_search_finds_and_says_when_it_does_not() -> None:
     app = checked(app.text_input(key="explore_search").set_value("no such thing").run())
     assert app.info
     assert not app.dataframe
+
+
+def test_prices_are_in_the_link_and_count() -> None:
+    app = open_page(QWEN | {"prices": "H100-80GB:2.5", "sort": "cost", "wanted": "20"})
+    assert next(iter(app.info)).value.startswith("Cheapest at your prices: ")
+    first = matrix(app)["layout"]["yaxis"]["categoryarray"][0]
+    assert first == "H100-80GB"
+    app.session_state["explore_prices.en"] = True
+    app = checked(app.run())
+    app = checked(app.multiselect(key="explore_priced").set_value(["H100-80GB", "L40S-48GB"]).run())
+    app = checked(app.number_input(key="price.L40S-48GB").set_value(0.4).run())
+    assert params(app)["prices"] == "H100-80GB:2.5,L40S-48GB:0.4"
+    app = checked(app.multiselect(key="explore_priced").set_value(["L40S-48GB"]).run())
+    assert params(app)["prices"] == "L40S-48GB:0.4"
+
+
+def test_a_price_that_is_none_is_told() -> None:
+    app = open_page(QWEN | {"prices": "H100-80GB:-2"})
+    assert any("prices" in text.value for text in app.text)

@@ -1,20 +1,24 @@
 """The matrix of the Explore page: accelerators by tensor parallel size, as a plain dict in Plotly's JSON schema.
 
-Every cell says its figure or its word; what does not start is hatched, never told by colour alone.
+Every cell says its figure or its word, so that nothing is told by colour alone. What stores the wanted requests is
+filled and outlined; everything else is only text on a faint ground. The head of the columns is not part of the figure:
+it stays in view while the rows scroll (`head_html`), which is why the margins are fixed.
 """
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from kvcore.advice.smallest import Cost
 from kvcore.advice.sweep_cell import Cell
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.plan import Verdict
-from kvcore.present.palette import DARK_TEXT, WARNING_GROUND, WARNING_TEXT
-from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
+from kvcore.present.matrix import VENDOR_NAMES, Row, Target, money
+from kvcore.present.palette import DARK_TEXT
+from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, msg
 from kvcore.units import GIB
 
 Figure: TypeAlias = dict[str, Any]
@@ -22,12 +26,25 @@ Figure: TypeAlias = dict[str, Any]
 ROW_PIXELS: Final = 34
 NAME_LETTERS: Final = 17
 """Of one line of a card's name: leaves a phone room for four columns."""
-HEAD_PIXELS: Final = 34
+NAME_PIXELS: Final = 136
+"""Room for names, left of the cells; the head's grid in style.css has the same."""
+EDGE_PIXELS: Final = 4
 CELL_LETTERS: Final = 9
 """Of one line of a cell on a phone."""
 STEPS: Final = ("#E3F1EC", "#BFE3D6", "#93D1BC", "#5FBD9E", "#2BA981", "#009E73")
 """From 1 to 1,000 requests and more, light to the green of the KV cache; dark text reads on all of them."""
 STEP_DECADES: Final = 0.6
+TIGHT_GROUND: Final = "#F5E6B8"
+FAINT_GREEN: Final = "rgba(0,158,115,0.16)"
+FAINT: Final = "rgba(138,138,138,0.09)"
+OUTLINE: Final = "#00694D"
+OUTLINE_PIXELS: Final = 2
+GAP: Final = 0.03
+"""Between cells, in parts of one."""
+VENDOR_LINE: Final = "vendor:"
+MET: Final = "met"
+NOT_MET: Final = "not met"
+"""What a trace of bars is of: whether its cells store the wanted requests."""
 
 REFUSED: Final = msg("refused")
 REFUSAL_WORDS: Final[Mapping[str, str]] = {
@@ -80,47 +97,85 @@ def cell_sentence(cell: Cell, card: Accelerator, t: Words) -> str:
     return "<br>".join(lines)
 
 
-def heat_map(rows: Sequence[tuple[Accelerator, Sequence[Cell]]], t: Words) -> Figure:
-    """One row for each accelerator, one column for each tensor parallel size; a click selects a cell."""
-    columns = [cell.tensor_parallel_size for cell in rows[0][1]] if rows else []
-    names = [card.id for card, _ in rows]
-    data = [trace for index in range(len(columns)) for trace in _column(index, rows, t)]
+def column_names(rows: Sequence[Row], target: Target, t: Words) -> tuple[str, ...]:
+    """The heads of the columns of `heat_map`."""
+    own = (t("Fewest GPUs"), *((t("Cost per hour"),) if target.prices else ()))
+    return (*own, *(f"TP {cell.tensor_parallel_size}" for cell in rows[0][1])) if rows else own
+
+
+def head_html(rows: Sequence[Row], target: Target, t: Words) -> str:
+    """The heads of the columns as HTML, on the same grid as the figure."""
+    names = column_names(rows, target, t)
+    cells = "".join(f"<span>{html.escape(name)}</span>" for name in names)
+    return f'<div class="kv-matrix-head" style="--columns: {len(names)}" aria-hidden="true"><span></span>{cells}</div>'
+
+
+def heat_map(rows: Sequence[Row], target: Target, t: Words, *, is_grouped: bool = True) -> Figure:
+    """One row for each accelerator, under a line for each vendor; a click selects a cell.
+
+    The columns: the fewest GPUs that store the wanted requests, their cost where there are prices, then one for each
+    tensor parallel size.
+    """
+    columns = len(column_names(rows, target, t))
+    lines = _lines(rows, is_grouped)
+    by_id = {card.id: card for card, _ in rows}
+    names = short_names([by_id[line] for line in lines if line in by_id])
+    names_left = iter(names)
     return {
-        "data": data,
+        "data": [*_fewest(rows, target, t), *_cells(rows, target, t)] if rows else [],
         "layout": {
             "barmode": "overlay",
             "bargap": 0,
-            "height": HEAD_PIXELS + 12 + ROW_PIXELS * len(rows),
-            "margin": {"l": 4, "r": 4, "t": HEAD_PIXELS, "b": 8},
+            "height": ROW_PIXELS * max(len(lines), 1) + 12,
+            "margin": {"l": NAME_PIXELS, "r": EDGE_PIXELS, "t": 4, "b": 8},
             "showlegend": False,
             "dragmode": False,
             "clickmode": "event+select",
+            "hovermode": "closest",
             "hoverlabel": {"align": "left"},
+            "annotations": [
+                {
+                    "x": 0, "xref": "paper", "xanchor": "left", "xshift": -NAME_PIXELS, "y": line, "yref": "y",
+                    "yanchor": "middle", "showarrow": False, "font": {"size": 14},
+                    "text": f"<b>{t(VENDOR_NAMES[Vendor(line.removeprefix(VENDOR_LINE))])}</b>",
+                }
+                for line in lines
+                if line.startswith(VENDOR_LINE)
+            ],
             "xaxis": {
-                "side": "top",
-                "range": [0, len(columns)],
-                "tickvals": [index + 0.5 for index in range(len(columns))],
-                "ticktext": [f"TP {size}" for size in columns],
-                "tickfont": {"size": 13},
+                "range": [0, columns],
+                "showticklabels": False,
+                "ticks": "",
                 "fixedrange": True,
                 "showgrid": False,
                 "zeroline": False,
             },
             "yaxis": {
                 "fixedrange": True,
-                "automargin": True,
                 "showgrid": False,
+                "zeroline": False,
                 "ticks": "",
                 "tickfont": {"size": 12},
-                "tickvals": names,
-                "ticktext": short_names([card for card, _ in rows]),
+                "tickvals": [line for line in lines if line in by_id],
+                "ticktext": [next(names_left) for line in lines if line in by_id],
                 "type": "category",
                 "categoryorder": "array",
-                "categoryarray": names,
-                "range": [len(names) - 0.5, -0.5],
+                "categoryarray": lines,
+                "range": [len(lines) - 0.5, -0.5],
             },
         },
-    }
+    }  # fmt: skip
+
+
+def _lines(rows: Sequence[Row], is_grouped: bool) -> list[str]:
+    """The categories of the vertical axis: ids of cards, and before each vendor's first card a line for its name."""
+    lines: list[str] = []
+    for card, _ in rows:
+        head = f"{VENDOR_LINE}{card.vendor.value}"
+        if is_grouped and head not in lines:
+            lines.append(head)
+        lines.append(card.id)
+    return lines
 
 
 def short_name(card: Accelerator) -> str:
@@ -168,76 +223,95 @@ def _two_lines(word: str) -> str:
     return word.replace("：", "：<br>") if "：" in word else word.replace(" ", "<br>", 1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Look:
-    """How cells of one kind are drawn: patterns tell them apart where colours do not."""
+def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
+    """The columns before the sizes: the fewest GPUs of each card, and what they cost."""
+    found = [(row, target.smallest(row)) for row in rows]
+    names = [(row[0].id, cell) for row, cell in found]
+    yield {
+        **_plain_bars([(card, 0) for card, _ in names]),
+        "hovertext": [
+            t("No size shown stores the wanted requests") if cell is None else cell_sentence(cell, row[0], t)
+            for row, cell in found
+        ],
+        "customdata": [[card, cell.tensor_parallel_size if cell is not None else 0] for card, cell in names],
+        "marker": {"color": "rgba(0,0,0,0)"},
+    }
+    yield _texts([(card, 0.5, f"<b>{cell.gpus}</b>" if cell is not None else DASH) for card, cell in names])
+    if target.prices:
+        costs = [(row[0].id, target.cost(row)) for row in rows]
+        yield _texts([(card, 1.5, DASH if cost is None else _cost_text(cost, t)) for card, cost in costs])
 
-    pattern: str = ""
-    ground: str = ""
-    hatch: str = ""
-    text: str = DARK_TEXT
+
+def _cost_text(cost: Cost, t: Words) -> str:
+    return f"{money(cost.per_hour)}<br>{t('{amount} a slot', amount=money(cost.per_slot_hour))}"
 
 
-_STARTS: Final = _Look()
-_TIGHT: Final = _Look(pattern=".", ground="#F5E6B8", hatch="#DCC27A")
-_TOO_BIG: Final = _Look(pattern="/", ground=WARNING_GROUND, hatch="#E9B08F", text=WARNING_TEXT)
-_TOO_SHORT: Final = _Look(pattern="-", ground=WARNING_GROUND, hatch="#E9B08F", text=WARNING_TEXT)
-_REFUSED: Final = _Look(pattern="x", ground="#E4E6E8", hatch="#BFC3C7", text="#3C4146")
-
-
-def _column(index: int, rows: Sequence[tuple[Accelerator, Sequence[Cell]]], t: Words) -> Iterator[Figure]:
-    """The cells of one tensor parallel size: a trace for each look, so that each has one pattern."""
-    looks: dict[_Look, list[tuple[Accelerator, Cell]]] = {}
-    for card, row in rows:
-        looks.setdefault(_look(row[index]), []).append((card, row[index]))
-    for look, cells in looks.items():
-        marker: Figure = {
-            "color": look.ground or [_shade(cell) for _, cell in cells],
-            "line": {"color": "rgba(110,110,110,0.55)", "width": 1},
-        }
-        if look.pattern:
-            marker["pattern"] = {
-                "shape": look.pattern,
-                "fgcolor": look.hatch,
-                "bgcolor": look.ground,
-                "size": 8,
-                "solidity": 0.16,
+def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
+    """The cells by size: a trace of bars for what stores the wanted requests, and one for the others with its texts."""
+    first = len(column_names((), target, t))
+    for index in range(len(rows[0][1])):
+        met = [(card, cells[index]) for card, cells in rows if target.is_met(cells[index], card)]
+        others = [(card, cells[index]) for card, cells in rows if not target.is_met(cells[index], card)]
+        for is_met, part in ((True, met), (False, others)):
+            if not part:
+                continue
+            yield {
+                **_plain_bars([(card.id, first + index) for card, _ in part]),
+                "name": f"TP {part[0][1].tensor_parallel_size}",
+                "meta": MET if is_met else NOT_MET,
+                "hovertext": [cell_sentence(cell, card, t) for card, cell in part],
+                "customdata": [[card.id, cell.tensor_parallel_size] for card, cell in part],
+                "text": [_two_lines(cell_word(cell, t)) for _, cell in part],
+                "textposition": "inside" if is_met else "none",
+                "insidetextanchor": "middle",
+                "constraintext": "none",
+                "textangle": 0,
+                "textfont": {"size": 12, "color": DARK_TEXT},
+                "marker": {
+                    "color": [_ground(cell, is_met) for _, cell in part],
+                    "line": {"color": OUTLINE, "width": OUTLINE_PIXELS if is_met else 0},
+                },
             }
-        yield {
-            "type": "bar",
-            "orientation": "h",
-            "name": f"TP {cells[0][1].tensor_parallel_size}",
-            "y": [card.id for card, _ in cells],
-            "x": [1] * len(cells),
-            "base": [index] * len(cells),
-            "width": 1,
-            "text": [_two_lines(cell_word(cell, t)) for _, cell in cells],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "constraintext": "none",
-            "textangle": 0,
-            "textfont": {"size": 12, "color": look.text},
-            "hovertext": [cell_sentence(cell, card, t) for card, cell in cells],
-            "hovertemplate": "%{hovertext}<extra></extra>",
-            "customdata": [[card.id, cell.tensor_parallel_size] for card, cell in cells],
-            "marker": marker,
-            "selected": {"marker": {"opacity": 1}},
-            "unselected": {"marker": {"opacity": 1}},
-        }
+        texts = [(card.id, first + index + 0.5, _two_lines(cell_word(cell, t))) for card, cell in others]
+        if texts:
+            yield _texts(texts)
 
 
-def _look(cell: Cell) -> _Look:
-    match cell.verdict:
-        case None:
-            return _REFUSED
-        case Verdict.FITS:
-            return _STARTS
-        case Verdict.TIGHT:
-            return _TIGHT
-        case Verdict.CONTEXT_TOO_LONG:
-            return _TOO_SHORT
-        case _:
-            return _TOO_BIG
+def _plain_bars(places: Sequence[tuple[str, int]]) -> Figure:
+    """Bars that fill their cells but for a gap; chosen or not, they look the same."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [card for card, _ in places],
+        "x": [1 - 2 * GAP] * len(places),
+        "base": [column + GAP for _, column in places],
+        "width": 1 - 3 * GAP,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "selected": {"marker": {"opacity": 1}},
+        "unselected": {"marker": {"opacity": 1}},
+    }
+
+
+def _texts(places: Sequence[tuple[str, float, str]]) -> Figure:
+    """Texts in the theme's own colour: they stand on the page's ground, light or dark."""
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "y": [card for card, _, _ in places],
+        "x": [x for _, x, _ in places],
+        "text": [text for _, _, text in places],
+        "textfont": {"size": 12},
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+        "selected": {"textfont": {}},
+        "unselected": {"textfont": {}},
+    }
+
+
+def _ground(cell: Cell, is_met: bool) -> str:
+    if is_met:
+        return TIGHT_GROUND if cell.verdict is Verdict.TIGHT else _shade(cell)
+    return FAINT_GREEN if cell.starts else FAINT
 
 
 def _shade(cell: Cell) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from kvcore.advice.smallest import smallest
+from kvcore.advice.smallest import Cost, cost_of, serves, smallest, smallest_of_card
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -39,17 +40,23 @@ GPU_LIMITS: Final = (1, 2, 4, 8, 16)
 
 
 class Order(StrEnum):
-    """How the rows of the matrix are sorted; the most comes first."""
+    """How the rows of the matrix are sorted; the best comes first."""
 
     VENDOR = "vendor"
     REQUESTS = "requests"
     PER_GPU = "per-gpu"
+    FEWEST_GPUS = "fewest-gpus"
+    COST = "cost"
+    COST_PER_SLOT = "cost-per-slot"
 
 
 ORDER_NAMES: Final[Mapping[Order, str]] = {
     Order.VENDOR: msg("Vendor and memory"),
     Order.REQUESTS: msg("Requests at once"),
     Order.PER_GPU: msg("Requests per GPU"),
+    Order.FEWEST_GPUS: msg("Fewest GPUs"),
+    Order.COST: msg("Cost per hour"),
+    Order.COST_PER_SLOT: msg("Cost per request slot"),
 }
 
 
@@ -64,6 +71,29 @@ class Filters:
     order: Order = Order.VENDOR
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What the deployment is for: requests at once, and the prices that a person pays per GPU and hour."""
+
+    wanted: float
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """By the id of the card, in a currency of the person's own."""
+    max_num_seqs: int | None = None
+
+    def smallest(self, row: Row) -> Cell | None:
+        """The fewest GPUs of a row's card that store the wanted requests."""
+        return smallest_of_card(row[1], row[0], self.wanted)
+
+    def cost(self, row: Row) -> Cost | None:
+        """Of the smallest deployment of a row, where its card has a price."""
+        cell, price = self.smallest(row), self.prices.get(row[0].id)
+        return None if cell is None or price is None else cost_of(cell, price, self.max_num_seqs)
+
+    def is_met(self, cell: Cell, card: Accelerator) -> bool:
+        """Whether a deployment stores the wanted requests."""
+        return serves(cell, card, self.wanted)
+
+
 def chosen_cards(cards: Iterable[Accelerator], filters: Filters) -> tuple[Accelerator, ...]:
     """The cards that the filters let through."""
     bands = [MEMORY_BANDS[band] for band in filters.memory_bands]
@@ -76,25 +106,39 @@ def chosen_cards(cards: Iterable[Accelerator], filters: Filters) -> tuple[Accele
 
 
 def matrix_rows(
-    cells: Iterable[Cell], cards: Sequence[Accelerator], sizes: Sequence[int], filters: Filters
+    cells: Iterable[Cell],
+    cards: Sequence[Accelerator],
+    sizes: Sequence[int],
+    filters: Filters,
+    target: Target,
 ) -> tuple[Row, ...]:
     """The cells of `cards` at `sizes`, in the order asked for; cards on which nothing starts only when asked for."""
     found = {(cell.accelerator, cell.tensor_parallel_size): cell for cell in cells}
     rows = [(card, tuple(found[card.id, size] for size in sizes)) for card in cards]
     if not filters.with_failing:
         rows = [row for row in rows if any(cell.starts for cell in row[1])]
-    if filters.order is Order.VENDOR:
-        vendors = list(Vendor)
-        rows.sort(key=lambda row: (vendors.index(row[0].vendor), -row[0].memory_gib, row[0].id))
-    else:
-        rows.sort(key=lambda row: -max(_worth(cell, filters.order) for cell in row[1]))
+    vendors = list(Vendor)
+    rows.sort(key=lambda row: (vendors.index(row[0].vendor), -row[0].memory_gib, row[0].id))
+    if filters.order is not Order.VENDOR:
+        rows.sort(key=lambda row: _rank(row, filters.order, target))
     return tuple(rows)
 
 
-def _worth(cell: Cell, order: Order) -> float:
-    if not cell.starts:
-        return -1.0
-    return cell.requests_per_gpu if order is Order.PER_GPU else cell.max_concurrency
+def _rank(row: Row, order: Order, target: Target) -> float:
+    """Where a row stands: the best first, and what has no figure last."""
+    cells = [cell for cell in row[1] if cell.starts]
+    smallest_cell, cost = target.smallest(row), target.cost(row)
+    match order:
+        case Order.REQUESTS:
+            return -max((cell.max_concurrency for cell in cells), default=-1.0)
+        case Order.PER_GPU:
+            return -max((cell.requests_per_gpu for cell in cells), default=-1.0)
+        case Order.COST:
+            return math.inf if cost is None else cost.per_hour
+        case Order.COST_PER_SLOT:
+            return math.inf if cost is None else cost.per_slot_hour
+        case _:
+            return math.inf if smallest_cell is None else smallest_cell.gpus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +177,35 @@ def smallest_answer(
         requests=concurrency_text(least.max_concurrency),
     )
     return Answer(text=t("{first}; {second}", first=head, second=rest), cells=(few, least))
+
+
+def cheapest_answer(
+    rows: Iterable[Row], cards: Mapping[str, Accelerator], target: Target, t: Words
+) -> Answer | None:
+    """The cheapest deployment among the smallest of each card that has a price; None where no price is given."""
+    priced = [(cost.per_hour, row, cost) for row in rows if (cost := target.cost(row)) is not None]
+    if not priced:
+        return None
+    _, row, cost = min(priced, key=lambda one: one[0])
+    cell = target.smallest(row)
+    assert cell is not None
+    text = t(
+        "Cheapest at your prices: {deployment}, {hour} per hour, {slot} per request slot and hour",
+        deployment=deployment_name(cell, cards),
+        hour=money(cost.per_hour),
+        slot=money(cost.per_slot_hour),
+    )
+    return Answer(text=text, cells=(cell,))
+
+
+def money(amount: float) -> str:
+    """An amount in any currency, with as many digits as tell amounts apart.
+
+    Example:
+        >>> money(1234.5), money(12.5), money(0.0421)
+        ('1,234.50', '12.50', '0.042')
+    """
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
 
 
 def deployment_name(cell: Cell, cards: Mapping[str, Accelerator]) -> str:

@@ -29,6 +29,8 @@ Options: TypeAlias = Collection[Any] | Callable[[], Collection[Any]]
 """What may be chosen, or what gives it when it is asked for: the catalogue is read late."""
 
 LONGEST_TEXT: Final = 80
+LARGEST_PRICE: Final = 100_000.0
+"""Of one GPU and hour, in any currency."""
 MOST_CARDS: Final = 12
 """Accelerators next to each other on Compare."""
 POPULAR_CARDS: Final = (
@@ -189,6 +191,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "sort": PageParameter(read=one_of([order.value for order in Order]), default=Order.VENDOR.value),
     "failing": PageParameter(read=switch, default=False),
     "search": PageParameter(read=words_of, default=""),
+    "prices": PageParameter(read=amounts(card_ids, LARGEST_PRICE), default=MappingProxyType({})),
     # -- Compare
     "vary": PageParameter(read=one_of([knob.value for knob in Knob]), default=Knob.TENSOR_PARALLEL.value),
     "cards": PageParameter(read=some_of(card_ids, MOST_CARDS), default=POPULAR_CARDS),

@@ -14,7 +14,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import KvPlannerError
 from kvcore.present import choices
-from kvcore.present.heat import cell_word, heat_map
+from kvcore.present.heat import cell_word, head_html, heat_map
 from kvcore.present.matrix import (
     BAND_NAMES,
     GPU_LIMITS,
@@ -24,6 +24,8 @@ from kvcore.present.matrix import (
     Filters,
     Order,
     Row,
+    Target,
+    cheapest_answer,
     chosen_cards,
     deployment_name,
     matrix_rows,
@@ -31,7 +33,7 @@ from kvcore.present.matrix import (
 )
 from kvcore.present.text import DASH, Words, concurrency_text, count
 from kvcore.scenario import Scenario
-from pages.ui import explored, figure, net, notes, state, undo
+from pages.ui import explore_prices, explored, figure, net, notes, state, undo
 
 MATRIX = "explore_matrix"
 MOST_WANTED = 1_000_000
@@ -59,11 +61,16 @@ def show(t: Words) -> None:
     except KvPlannerError as error:
         notes.problem(t("This cannot be planned"), error, t)
         return
-    rows = matrix_rows(swept.cells, shown, sizes, filters)
+    target = Target(wanted=wanted, prices=explore_prices.prices(), max_num_seqs=scenario.max_num_seqs)
+    rows = matrix_rows(swept.cells, shown, sizes, filters, target)
     by_id = {card.id: card for card in cards}
     answer = smallest_answer(rows, by_id, wanted, swept.max_model_len, t)
+    cheapest = cheapest_answer(rows, by_id, target, t)
     with above:
         notes.finding(answer.text, found=bool(answer.cells))
+        if cheapest is not None:
+            st.info(cheapest.text, icon=":material/payments:")
+            answer = replace(answer, cells=(*answer.cells, *cheapest.cells))
         with st.container(horizontal=True, key="explore_take"):
             for cell in dict.fromkeys(answer.cells):
                 st.button(
@@ -74,11 +81,13 @@ def show(t: Words) -> None:
                     args=(scenario, cell),
                 )
     if not rows:
-        rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True))
+        rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True), target)
     st.caption(
         t(
-            "Requests of {tokens} tokens that the KV cache holds at once, per replica. Choose a cell to plan it.",
+            "Requests of {tokens} tokens that the KV cache stores at once, per replica. Outlined: at least {wanted}. "
+            "Choose a cell to plan it.",
             tokens=count(swept.max_model_len),
+            wanted=count(wanted),
         )
     )
     if scenario.max_num_seqs is not None and scenario.max_num_seqs < wanted:
@@ -88,8 +97,9 @@ def show(t: Words) -> None:
                 seats=count(scenario.max_num_seqs),
             )
         )
+    st.html(head_html(rows, target, t))
     figure.selectable(
-        heat_map(rows, t),
+        heat_map(rows, target, t, is_grouped=filters.order is Order.VENDOR),
         MATRIX,
         t("Requests at once by accelerator and tensor parallel size; the table below says the same"),
         on_select=lambda: _take_selected(scenario),
@@ -102,7 +112,8 @@ def show(t: Words) -> None:
         )
     )
     with st.expander(t("The same as a table"), icon=":material/table:"):
-        _table(rows, t)
+        _table(rows, target, t)
+    explore_prices.show(rows, t)
 
 
 def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:
@@ -209,11 +220,19 @@ def _set_precision(field: str, key: str) -> None:
     state.set_field(field, None if field == "quantization" and value == choices.CHECKPOINT else value)
 
 
-def _table(rows: tuple[Row, ...], t: Words) -> None:
+def _table(rows: tuple[Row, ...], target: Target, t: Words) -> None:
+    fewest = [target.smallest(row) for row in rows]
+    costs = [target.cost(row) for row in rows]
     columns: dict[str, list[object]] = {
         t("Accelerator"): [card.name for card, _ in rows],
         t("Memory (GiB)"): [card.memory_gib for card, _ in rows],
+        t("Fewest GPUs"): [cell.gpus if cell is not None else None for cell in fewest],
     }
+    if target.prices:
+        columns[t("Cost per hour")] = [cost.per_hour if cost is not None else None for cost in costs]
+        columns[t("Cost per request slot")] = [
+            cost.per_slot_hour if cost is not None else None for cost in costs
+        ]
     for index, cell in enumerate(rows[0][1]):
         columns[f"TP {cell.tensor_parallel_size}"] = [cell_word(cells[index], t) for _, cells in rows]
     columns[t("Requests per GPU, best")] = [
@@ -236,4 +255,6 @@ def _take_selected(scenario: Scenario) -> None:
     points = st.session_state[MATRIX].selection.points
     if points:
         name, size = points[0]["customdata"][:2]
+        if not size:
+            return
         take(scenario, Cell(accelerator=str(name), tensor_parallel_size=int(size)))

@@ -42,7 +42,7 @@ def test_a_cell_goes_to_plan_and_the_numbers_agree(server: str, open_page: OpenP
     chart = page.locator(".st-key-explore_matrix .js-plotly-plot")
     chart.wait_for()
     cell = chart.evaluate(
-        """plot => { const trace = plot.data.find(one => !one.marker.pattern && one.customdata[0][1] === 8);
+        """plot => { const trace = plot.data.find(one => one.meta === 'met' && one.customdata[0][1] === 8);
         return {card: trace.customdata[0][0], text: trace.text[0]}; }"""
     )
     text = chart.locator(".bartext", has_text=cell["text"]).first
