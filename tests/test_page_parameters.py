@@ -103,7 +103,7 @@ def test_what_absent_means_is_frozen() -> None:
     """A link leaves these out; a change here changes what old links show."""
     assert {name: parameter.default for name, parameter in PARAMETERS.items()} == {
         "view": "cards", "wanted": 10, "gpus": 8, "vendors": (), "memory": (), "sort": "vendor", "failing": False,
-        "search": "", "vary": "tensor_parallel_size",
+        "search": "", "prices": {}, "vary": "tensor_parallel_size",
         "cards": ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB"),
         "lengths": "", "step": 1,
     }  # fmt: skip

@@ -225,18 +225,17 @@ def _two_lines(word: str) -> str:
 
 def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
     """The columns before the sizes: the fewest GPUs of each card, and what they cost."""
-    found = [(row, target.smallest(row)) for row in rows]
-    names = [(row[0].id, cell) for row, cell in found]
+    names = [(row[0], target.smallest(row)) for row in rows]
+    serving = [(card, cell) for card, cell in names if cell is not None]
     yield {
-        **_plain_bars([(card, 0) for card, _ in names]),
-        "hovertext": [
-            t("No size shown stores the wanted requests") if cell is None else cell_sentence(cell, row[0], t)
-            for row, cell in found
-        ],
-        "customdata": [[card, cell.tensor_parallel_size if cell is not None else 0] for card, cell in names],
+        **_plain_bars([(card.id, 0) for card, _ in serving]),
+        "hovertext": [cell_sentence(cell, card, t) for card, cell in serving],
+        "customdata": [[card.id, cell.tensor_parallel_size] for card, cell in serving],
         "marker": {"color": "rgba(0,0,0,0)"},
     }
-    yield _texts([(card, 0.5, f"<b>{cell.gpus}</b>" if cell is not None else DASH) for card, cell in names])
+    yield _texts(
+        [(card.id, 0.5, f"<b>{cell.gpus}</b>" if cell is not None else DASH) for card, cell in names]
+    )
     if target.prices:
         costs = [(row[0].id, target.cost(row)) for row in rows]
         yield _texts([(card, 1.5, DASH if cost is None else _cost_text(cost, t)) for card, cost in costs])

@@ -255,6 +255,4 @@ def _take_selected(scenario: Scenario) -> None:
     points = st.session_state[MATRIX].selection.points
     if points:
         name, size = points[0]["customdata"][:2]
-        if not size:
-            return
         take(scenario, Cell(accelerator=str(name), tensor_parallel_size=int(size)))

@@ -42,7 +42,7 @@ def show(t: Words) -> None:
     except KvPlannerError as error:
         notes.problem(t("This cannot be planned"), error, t)
         return
-    found = [row for row in rows if search.strip().lower() in row.model.lower()]
+    found = _named(rows, search)
     st.success(
         _sentence(card, limit, found, wanted, is_searched=bool(search.strip()), t=t),
         icon=":material/inventory_2:",
@@ -57,6 +57,15 @@ def show(t: Words) -> None:
         st.info(t("No bundled model has this in its name and starts here."), icon=":material/search_off:")
         return
     _table(found, scenario, card, wanted, t)
+
+
+def _named(rows: Sequence[ModelRow], search: str) -> list[ModelRow]:
+    """The rows whose models `search` names, best first; all of them where it is empty."""
+    if not search.strip():
+        return list(rows)
+    by_model = {row.model: row for row in rows}
+    names = catalogue.search_models(search, limit=len(catalogue.model_ids()))
+    return [by_model[name] for name in names if name in by_model]
 
 
 def _sentence(

@@ -11,7 +11,7 @@ from kvcore import catalogue
 from kvcore.present.matrix import Row
 from kvcore.present.page_parameters import LARGEST_PRICE
 from kvcore.present.text import Words
-from pages.ui import state
+from pages.ui import net, state
 from pages.ui.fold import fold
 
 PRICED = "explore_priced"
@@ -60,12 +60,14 @@ def show(rows: Sequence[Row], t: Words) -> None:
                 )
 
 
+@net.callback
 def _set_price(card: str) -> None:
     price = st.session_state[f"price.{card}"]
     kept = {name: amount for name, amount in prices().items() if name != card}
     _tell(kept | ({card: round(price, 6)} if price else {}))
 
 
+@net.callback
 def _drop_others() -> None:
     """Callback: a card that is taken out loses its price."""
     _tell({card: price for card, price in prices().items() if card in st.session_state[PRICED]})

@@ -13,7 +13,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.present import name_facts, summary
 from kvcore.present.matrix import VENDOR_NAMES
 from kvcore.present.text import Words
-from pages.ui import command_source, model_source, problems, state
+from pages.ui import command_source, model_source, net, problems, state
 
 PICKED = "_picked"
 MODEL, CARD = "model_search", "accelerator_search"
@@ -237,6 +237,7 @@ def _own_card(t: Words) -> None:
     problems.show(OWN_NAME, t("The accelerator was not changed."), t)
 
 
+@net.callback
 def _use_own_card() -> None:
     facts = st.session_state
     try:
