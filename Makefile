@@ -1,6 +1,6 @@
 # make run    a fresh machine to the app in the browser      make test   everything, a real browser included
 # make check  style, types, layers                            make bench  timings as ratios against a baseline
-# make fuzz   the log reader on more than 10^5 inputs          make accuracy   our error on published starts, anew
+# make fuzz   every reader on more than 10^6 inputs             make accuracy   our error on published starts, anew
 # make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle (MINUTES=2 SESSIONS=20)
 # make lock   the two lists of pins with their hashes, anew from pyproject.toml (make lock UPGRADE=1: newer ones)
 # make audit  known vulnerabilities, licences (docs/licences.md), bill of materials (build/sbom.cdx.json)
@@ -28,7 +28,8 @@ check: $(VENV)/.test
 	$(BIN)/lint-imports
 
 fuzz: $(VENV)/.test
-	LOG_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_log_fuzz.py
+	$(BIN)/python -m tools.fuzz --executions 1000000 --keep
+	FUZZ_EXAMPLES=2000 LOG_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_fuzz.py tests/test_log_fuzz.py
 
 soak: $(VENV)/.test
 	$(BIN)/python -m tools.soak --minutes $(MINUTES) --sessions $(SESSIONS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -30,6 +32,8 @@ from kvcore.workload.report import workload_report
 MAX_BYTES: Final = 1 << 16
 """Of one input: longer ones find what is slow, not what is wrong, and that has tests of its own."""
 
+SHOWN: Final = int(os.environ.get("FUZZ_SHOWN", "1"))
+"""Showing a plan costs ten times what planning it does: the fuzzer shows every eighth, the tests show all."""
 _STATUSES: Final = ("ok", "error")
 _T: Final = words(Language.ENGLISH)
 
@@ -100,7 +104,7 @@ def command(data: bytes) -> None:
 
 
 def views(scenario: Scenario) -> None:
-    """What the Plan page computes for a scenario, planned or refused."""
+    """What the Plan page computes for a scenario, planned or refused; one in `SHOWN` of what is planned is shown."""
     encoded = link.encode(scenario)
     link.query_string(encoded)
     settings.settings_in_force(scenario, _T)
@@ -111,7 +115,8 @@ def views(scenario: Scenario) -> None:
         if isinstance(error, EngineRefusalError):
             refusal_fixes(scenario, error)
         return
-    views_of_plan(planned)
+    if SHOWN == 1 or zlib.crc32(repr(encoded).encode("utf-8", "replace")) % SHOWN == 0:
+        views_of_plan(planned)
 
 
 def views_of_plan(planned: Plan) -> None:

@@ -1,0 +1,81 @@
+"""One target under atheris: `python -m tools.fuzz.one TARGET CORPUS... [libFuzzer flags]`.
+
+Leaves at the first input that the target neither answers nor refuses by code, or that costs more than it may.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qsl
+
+import atheris
+
+with atheris.instrument_imports(include=["kvcore"]):
+    from tools.fuzz import mutation, seeds, targets
+
+MAX_CPU_SECONDS = 5.0
+"""Of one input, instrumented: several times what it takes without."""
+
+
+class TooSlowError(AssertionError):
+    """An input that costs more than it may."""
+
+
+def checked(target: targets.Target) -> Callable[[bytes], None]:
+    """`target` with its cost held to the limit; a second try tells cold caches from slow input."""
+
+    def run(data: bytes) -> None:
+        for is_last in (False, True):
+            start = time.process_time()
+            target(data)
+            if time.process_time() - start <= MAX_CPU_SECONDS:
+                return
+            if is_last:
+                raise TooSlowError
+
+    return run
+
+
+def mutator(name: str) -> Callable[[bytes, int, int], bytes]:
+    """Mostly changes that mean something to the target; libFuzzer's own for the rest."""
+    own = meaningful(name)
+
+    def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+        chance = random.Random(seed)
+        if chance.random() < 0.1:
+            return bytes(atheris.Mutate(data, max_size))
+        made = own(data, chance)
+        return made if len(made) <= max_size else data
+
+    return mutate
+
+
+def meaningful(name: str) -> Callable[[bytes, random.Random], bytes]:
+    """How inputs of the target are changed."""
+    given = seeds.seeds_of(name)
+    if name in ("config", "contract", "request"):
+        documents = [json.loads(data) for data in given if data.startswith(b"{") and data.endswith(b"}")]
+        if name != "config":
+            documents += [{"config": config} for config in seeds.configs()]
+        words = mutation.vocabulary_of(documents)
+        return lambda data, chance: mutation.mutated_json(data, chance, words)
+    if name == "link":
+        pairs = [pair for data in given for pair in parse_qsl(data.decode("utf-8", "replace"))]
+        pairs += [("config", json.dumps(config)) for config in seeds.configs()[::10]]
+        return lambda data, chance: mutation.mutated_link(data, chance, pairs)
+    return lambda data, chance: mutation.mutated_text(data, chance, given)
+
+
+def main() -> None:
+    """Runs until a limit of libFuzzer's flags, or a finding."""
+    name = sys.argv[1]
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], checked(targets.TARGETS[name]), custom_mutator=mutator(name))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
