@@ -162,12 +162,12 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         *(segment.start + segment.size for segment in segments(plan)),
         missing.start + missing.size if missing else 0,
     )
-    covered = missing if missing is not None else overlap(plan)
+    under = overlap(plan)
     data = [
         trace
         for segment in segments(plan)
         for trace in (
-            _segment_traces(segment, covered, t)
+            _segment_traces(segment, missing or (under if _reaches(under, segment) else None), t)
             if explained is None or segment.part.name in explained
             else [_unexplained_trace(segment)]
         )
@@ -216,6 +216,10 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         "hoverlabel": {"align": "left"},
     }
     return {"data": data, "layout": layout}
+
+
+def _reaches(under: Shortage | None, segment: Segment) -> bool:
+    return under is not None and segment.start < under.start + under.size
 
 
 def _segment_traces(segment: Segment, missing: Shortage | None, t: Words) -> list[Figure]:
