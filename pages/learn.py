@@ -15,7 +15,7 @@ name = learn_steps.chosen()
 notes.repairs(t)
 learn_steps.way(name, t)
 if isinstance(plan, KvPlannerError):
-    notes.refusal(plan, t)
+    notes.refused(plan, t)
     st.caption(
         t("The derivation follows the scenario in the sidebar: it goes on as soon as that can be planned.")
     )

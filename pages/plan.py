@@ -4,7 +4,7 @@ import streamlit as st
 
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
-from kvcore.errors import EngineRefusalError, KvPlannerError
+from kvcore.errors import KvPlannerError
 from kvcore.plan import Verdict
 from kvcore.present import bar, charts, explain, overrides, summary
 from kvcore.workload.limits import is_above_model
@@ -18,11 +18,7 @@ plan = state.planned()
 notes.what_this_is(t)
 notes.repairs(t)
 if isinstance(plan, KvPlannerError):
-    notes.refusal(plan, t)
-    if isinstance(plan, EngineRefusalError):
-        notes.accepted(state.scenario(), plan, t)
-    notes.setting_chips(state.scenario(), t)
-    undo.offer(t)
+    notes.refused(plan, t)
     st.stop()
 
 figures = explain.figures(plan)

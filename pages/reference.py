@@ -39,7 +39,7 @@ st.segmented_control(
 planned = None if isinstance(plan, KvPlannerError) else plan
 if section in (PARAMETERS, GOING_LIVE):
     if isinstance(plan, KvPlannerError):
-        notes.refusal(plan, t)
+        notes.refused(plan, t)
     else:
         notes.scenario_line(plan, t)
 if section == PARAMETERS:

@@ -18,7 +18,7 @@ if mix is None:
 
 workload_input.source(mix, t)
 if isinstance(plan, KvPlannerError):
-    notes.refusal(plan, t)
+    notes.refused(plan, t)
     workload_result.lengths_only(mix, t)
     st.stop()
 

@@ -26,6 +26,7 @@ START = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": 
         ({"quantization": "fp8"}, "quantization fp8"),
         ({"dtype": "float16"}, "dtype float16"),
         ({"runner": "pooling"}, "runner pooling"),
+        ({"checkpoint": {"total_size": 16 << 30}}, "checkpoint.total_size 17,179,869,184"),
         ({"cpu_offload_gb": 2.5}, "cpu_offload_gb 2.5"),
         ({"kv_cache_memory_bytes": 1 << 30}, "kv_cache_memory_bytes 1,073,741,824"),
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, "speculative_config ngram × 3"),

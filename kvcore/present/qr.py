@@ -14,14 +14,16 @@ QUIET_ZONE: Final = 4
 
 
 @lru_cache(maxsize=8)
-def qr_svg(text: str) -> str:
-    """The code as an SVG of its own: black on white in every theme, as large as its box; "" for too long a text.
+def qr_image(text: str) -> str:
+    """The address of an SVG of the code, black on white in every theme, of any size; "" for too long a text.
 
     Example:
-        >>> qr_svg("https://example.org/?v=1")[:21], qr_svg("x" * 2954)
-        ('<svg viewBox="0 0 33 ', '')
+        >>> qr_image("https://example.org/?v=1")[:18], qr_image("x" * 2954)
+        ('data:image/svg+xml', '')
     """
     if len(text.encode()) > MOST_CHARACTERS:
         return ""
     code = segno.make_qr(text, error="l")
-    return str(code.svg_inline(border=QUIET_ZONE, dark="#000", light="#fff", omitsize=True))
+    return code.svg_data_uri(
+        border=QUIET_ZONE, dark="#000", light="#fff", omitsize=True, encode_minimal=False
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
+from kvcore import catalogue
+from kvcore.catalogue.models import Checkpoint
 from kvcore.model.yarn import read_yarn
 from kvcore.present.edit import memory_override_gib
 from kvcore.present.link import catalogue_card
@@ -17,7 +19,7 @@ SHOWN_ELSEWHERE: Final = frozenset(
     ("model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "kv_cache_dtype",
      "gpu_memory_utilization", "max_model_len", "measured")
 )  # fmt: skip
-"""In the scenario line itself, or in the chip of the measured parts."""
+"""In the scenario line itself, in the chip of the measured parts, or with chips of their own."""
 LORA: Final = ("enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras")
 LISTED_SIZES: Final = 6
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,48}(?:\.\d{1,6})?")
@@ -45,7 +47,26 @@ def settings_in_force(scenario: Scenario, t: Words) -> tuple[Setting, ...]:
         >>> [setting.text for setting in settings_in_force(scenario, words(Language.ENGLISH))]
         ['max_num_seqs 16', 'enforce_eager']
     """
-    return (*_memory(scenario), *_parallel(scenario), *_flags(scenario, t), *_environment(scenario))
+    return (
+        *_checkpoint(scenario),
+        *_memory(scenario),
+        *_parallel(scenario),
+        *_flags(scenario, t),
+        *_environment(scenario),
+    )
+
+
+def _checkpoint(scenario: Scenario) -> Iterator[Setting]:
+    """Facts about a bundled model's checkpoint that its entry does not have."""
+    entry = catalogue.bundled_model(scenario.model)
+    if entry is None or entry.config != scenario.config:
+        return
+    for field in fields(Checkpoint):
+        value, known = getattr(scenario.checkpoint, field.name), getattr(entry.checkpoint, field.name)
+        if value != known:
+            restored = replace(scenario.checkpoint, **{field.name: known})
+            name = f"checkpoint.{field.name}"
+            yield Setting(field=name, text=_text(name, value), removal=(("checkpoint", restored),))
 
 
 def _memory(scenario: Scenario) -> Iterator[Setting]:

@@ -246,6 +246,15 @@ def refusal(error: KvPlannerError, t: Words) -> None:
         )
 
 
+def refused(error: KvPlannerError, t: Words) -> None:
+    """The scenario's own refusal on any page: why, the single changes that end it, and every setting in force."""
+    refusal(error, t)
+    if isinstance(error, EngineRefusalError):
+        accepted(state.scenario(), error, t)
+    setting_chips(state.scenario(), t)
+    undo.offer(t)
+
+
 def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False) -> None:
     """An error in words, with its next step and its code; `title` is a text of the catalogue.
 

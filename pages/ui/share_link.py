@@ -50,7 +50,7 @@ def button(t: Words) -> None:
                 icon=":material/link_off:",
             )
         _code(shared, "kv-qr", t)
-        if qr.qr_svg(shared):
+        if qr.qr_image(shared):
             st.button(
                 t("Full size, for a projector"),
                 icon=":material/fullscreen:",
@@ -78,11 +78,10 @@ def _show_large(is_large: bool) -> None:
 
 
 def _code(shared: str, style: str, t: Words) -> None:
-    svg = qr.qr_svg(shared)
-    if svg:
-        st.html(
-            f'<div class="{style}" role="img" aria-label="{escape(t("QR code of this link"))}">{svg}</div>'
-        )
+    image = qr.qr_image(shared)
+    if image:
+        # Streamlit takes an inline SVG out of its HTML, and leaves an image.
+        st.html(f'<img class="{style}" alt="{escape(t("QR code of this link"))}" src="{escape(image)}">')
     else:
         st.caption(
             t(

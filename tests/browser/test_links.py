@@ -1,0 +1,62 @@
+"""Links in a real Chromium: each renders, and the link that its page gives shows the same in a fresh browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.link_examples import Example, examples
+
+pytestmark = pytest.mark.browser
+
+LINKS = 30
+PARTS = 5
+SEED = 11
+SAID = ", ".join(
+    f"[data-testid=stMain] [data-testid={name}]"
+    for name in ("stAlert", "stMetric", "stText", "stCaptionContainer", "stHeading", "stButton", "stPageLink")
+)
+"""What a page says: verdict, refusal, figures, fixes, notes."""
+
+
+@contextmanager
+def opened(browser: Browser, address: str) -> Iterator[Page]:
+    """A fresh browser at an address, until the page stands."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
+    try:
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.goto(address)
+        page.locator(".st-key-navigation a").last.wait_for()
+        page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+        yield page
+    finally:
+        context.close()
+
+
+def said(page: Page) -> list[str]:
+    """The words of a page, in its order."""
+    return [text for text in page.locator(SAID).all_inner_texts() if text]
+
+
+def own_link(page: Page) -> str:
+    """The link of the page to itself, as its navigation has it."""
+    path = urlsplit(page.url).path.strip("/")
+    hrefs = page.locator(".st-key-navigation a").evaluate_all("links => links.map(link => link.href)")
+    return next(href for href in hrefs if urlsplit(href).path.strip("/") == path)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_link_shows_the_same_in_a_fresh_browser(server: str, browser: Browser, part: int) -> None:
+    for page_name, params in list(examples(LINKS, SEED))[part::PARTS]:
+        path = "" if page_name == "plan" else page_name
+        with opened(browser, f"{urljoin(server, path)}?{urlencode(params)}") as page:
+            first, link = said(page), own_link(page)
+        assert first, Example(page_name, params)
+        assert not any("internal-error" in text for text in first), Example(page_name, params)
+        with opened(browser, link) as page:
+            assert said(page) == first, Example(page_name, params)
