@@ -12,7 +12,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,6 +21,8 @@ from urllib.parse import urljoin, urlsplit
 
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import HubError, KvPlannerError
+from kvcore.hub_index import IndexReader
+from kvcore.hub_limits import InFlight, check_owner
 from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
 from kvcore.units import MIB
 from kvcore.untrusted import parse_json_object
@@ -73,24 +76,29 @@ class HubModel:
 
 
 def fetch_model(
-    model: str, *, revision: str | None = None, time_limit_seconds: float = TIME_LIMIT_SECONDS
+    model: str,
+    *,
+    revision: str | None = None,
+    time_limit_seconds: float = TIME_LIMIT_SECONDS,
+    asker: str = "",
 ) -> HubModel:
-    """config.json, quantization side file and checkpoint size of a model on the Hub.
+    """config.json, quantization side file and checkpoint size of a model on the Hub, asked for by `asker`.
 
     Raises HubError: hub-invalid-id, hub-invalid-revision, hub-not-found, hub-gated, hub-no-config, hub-offline,
-    hub-unreachable, hub-timeout, hub-too-large, hub-malformed.
+    hub-off, hub-owner-not-allowed, hub-busy, hub-unreachable, hub-timeout, hub-too-large, hub-malformed.
     """
     if ID.fullmatch(model) is None or ".." in model or "--" in model:
         raise HubError("hub-invalid-id", field="model", value=model)
     if revision is not None and (REVISION.fullmatch(revision) is None or ".." in revision):
         raise HubError("hub-invalid-revision", field="model", value=revision)
+    check_owner(model)
     if is_offline():
         return _from_cache(model, revision)
     lookup = _Lookup(
         model=model, revision=revision, endpoint=_endpoint(), deadline=time.monotonic() + time_limit_seconds,
         time_limit_seconds=time_limit_seconds,
     )  # fmt: skip
-    return _within(lookup, lambda: _from_hub(lookup))
+    return _within(lookup, asker, lambda: _from_hub(lookup))
 
 
 def is_offline() -> bool:
@@ -144,25 +152,54 @@ class _Lookup:
         self, client: httpx2.Client, url: str, name: str, limit: int = SIZE_LIMIT_BYTES
     ) -> dict[str, Any] | None:
         """The JSON object at `url`, or None where there is nothing."""
+        with self._read_within_limits():
+            text = self._text(client, url, name, limit)
+        return None if text is None else _parsed(self.model, name, text, limit)
+
+    @contextmanager
+    def _read_within_limits(self) -> Iterator[None]:
         import httpx2
 
         try:
-            text = self._text(client, url, name, limit)
+            yield
         except httpx2.TimeoutException:
             raise self.timeout() from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise self.refused("hub-unreachable", reason=type(error).__name__) from None
-        return None if text is None else _parsed(self.model, name, text, limit)
+
+    def index_size(self, client: httpx2.Client, commit: str) -> int | None:
+        """`metadata.total_size` of the shards' index, None without one that is usable; reads no further than that."""
+        from huggingface_hub import hf_hub_url
+
+        reader = IndexReader()
+        url = hf_hub_url(self.model, INDEX, revision=commit, endpoint=self.endpoint)
+        with self._read_within_limits():
+            self._take(client, url, INDEX, INDEX_LIMIT_BYTES, reader.feed)
+        return reader.total_size
 
     def _text(self, client: httpx2.Client, url: str, name: str, limit: int) -> str | None:
+        body = bytearray()
+
+        def keep(piece: bytes) -> bool:
+            body.extend(piece)
+            return False
+
+        is_there = self._take(client, url, name, limit, keep)
+        return body.decode("utf-8", "replace") if is_there else None
+
+    def _take(
+        self, client: httpx2.Client, url: str, name: str, limit: int, feed: Callable[[bytes], bool]
+    ) -> bool:
+        """Feeds what is at `url` until it ends or nothing more is needed; whether there is anything."""
         for _ in range(MAX_REDIRECTS):
             with client.stream("GET", url, timeout=self.left()) as response:
                 if response.has_redirect_location:
                     url = self._redirected(url, response.headers["location"])
                     continue
-                if not self._is_there(response, name):
-                    return None
-                return self._body(response, name, limit)
+                if self._is_there(response, name):
+                    self._feed(response, name, limit, feed)
+                    return True
+                return False
         raise self.refused("hub-unreachable", reason="too many redirects")
 
     def _redirected(self, url: str, location: str) -> str:
@@ -185,18 +222,23 @@ class _Lookup:
             raise self.refused("hub-not-found")
         raise self.refused("hub-unreachable", reason=f"HTTP status {status}")
 
-    def _body(self, response: httpx2.Response, name: str, limit: int) -> str:
-        body = bytearray()
-        for chunk in response.iter_bytes():
-            body += chunk
-            if len(body) > limit:
+    def _feed(self, response: httpx2.Response, name: str, limit: int, feed: Callable[[bytes], bool]) -> None:
+        size = 0
+        for piece in response.iter_bytes():
+            size += len(piece)
+            if size > limit:
                 raise self.refused("hub-too-large", file=name or LISTING, limit=f"{limit // MIB} MiB")
+            if feed(piece):
+                return
             self.left()
-        return body.decode("utf-8", "replace")
 
 
-def _within(lookup: _Lookup, call: Callable[[], Answer]) -> Answer:
-    # In a thread, because looking up a host name knows no time limit.
+IN_FLIGHT: Final = InFlight()
+"""Of the process."""
+
+
+def _within(lookup: _Lookup, asker: str, call: Callable[[], Answer]) -> Answer:
+    # In a thread, because looking up a host name knows no time limit; its place is free when it has really ended.
     answers: list[Answer] = []
     failures: list[Exception] = []
 
@@ -205,7 +247,10 @@ def _within(lookup: _Lookup, call: Callable[[], Answer]) -> Answer:
             answers.append(call())
         except Exception as error:  # the caller's thread raises it again
             failures.append(error)
+        finally:
+            IN_FLIGHT.leave(asker)
 
+    IN_FLIGHT.enter(lookup.model, asker)
     worker = threading.Thread(target=run, daemon=True)
     worker.start()
     worker.join(lookup.time_limit_seconds)
@@ -230,6 +275,9 @@ def _from_hub(lookup: _Lookup) -> HubModel:
         facts = lookup.json(client, address, "")
         if facts is None:
             raise lookup.refused("hub-not-found")
+        name = facts.get("id")
+        if isinstance(name, str) and name != lookup.model:
+            check_owner(name)
         commit = _commit(lookup, facts)
         names = _file_names(facts)
         config = lookup.file(client, "config.json", commit)
@@ -323,14 +371,11 @@ def _counted(safetensors: Any) -> Checkpoint:
 def _indexed_size(lookup: _Lookup, client: httpx2.Client, commit: str) -> int | None:
     """`metadata.total_size` of the shards' index; without a usable index the size stays unknown."""
     try:
-        index = lookup.file(client, INDEX, commit, INDEX_LIMIT_BYTES) or {}
+        return lookup.index_size(client, commit)
     except HubError as error:
-        if error.code not in ("hub-too-large", "hub-malformed"):
+        if error.code != "hub-too-large":
             raise
         return None
-    metadata = index.get("metadata")
-    size = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return size if _is_positive(size) else None
 
 
 def _is_positive(value: Any) -> bool:

@@ -85,6 +85,16 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "the Hub cannot be asked: the server is offline (HF_HUB_OFFLINE)",
         "choose a bundled model, or upload the model's config.json",
     ),
+    "hub-off": Message(
+        "this server does not ask the Hub", "choose a bundled model, or upload the model's config.json"
+    ),
+    "hub-owner-not-allowed": Message(
+        "this server asks the Hub only about models of {owners}", "upload the model's config.json"
+    ),
+    "hub-busy": Message(
+        "too many look-ups on the Hub are under way",
+        "try again in some seconds, or upload the model's config.json",
+    ),
     "hub-unreachable": Message(
         "the Hub could not be reached: {reason}",
         "try again, set HF_ENDPOINT to a mirror, or upload the model's config.json",

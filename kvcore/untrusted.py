@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from kvcore.errors import ScenarioError
@@ -96,6 +97,10 @@ def is_json(value: object) -> bool:
     return True
 
 
+_SIGNS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""Brackets, and whole texts with the brackets in them; the last one may not end."""
+
+
 def json_depth(text: str) -> int:
     """How deep brackets nest, strings apart: counted before parsing, because the parser recurses.
 
@@ -106,20 +111,10 @@ def json_depth(text: str) -> int:
     if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
         return 0
     depth = deepest = 0
-    in_string = escaped = False
-    for character in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                in_string = False
-        elif character == '"':
-            in_string = True
-        elif character in "[{":
+    for sign in _SIGNS.finditer(text):
+        if sign[0] in "[{":
             depth += 1
             deepest = max(deepest, depth)
-        elif character in "]}":
+        elif sign[0] in "]}":
             depth -= 1
     return deepest

@@ -17,6 +17,7 @@ import pytest
 from kvcore import hub
 from kvcore.errors import HubError
 from kvcore.hub import fetch_model
+from kvcore.hub_limits import InFlight
 
 CONFIG = {"model_type": "llama", "hidden_size": 64}
 COMMIT = "c" * 40
@@ -86,7 +87,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    for name in ("HF_HUB_OFFLINE", "HF_TOKEN", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+    for name in (
+        "KVPLANNER_HUB",
+        "HF_HUB_OFFLINE",
+        "HF_TOKEN",
+        "HTTP_PROXY",
+        "http_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", url)
     yield StandIn(url, answers, asked)
@@ -329,3 +338,46 @@ def test_an_empty_token_is_none(stand_in: StandIn, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HF_TOKEN", " ")
     fetch_model("a/b")
     assert {token for _, token in stand_in.asked} == {None}
+
+
+def test_the_switch_forbids_before_anybody_is_asked(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG})
+    monkeypatch.setenv("KVPLANNER_HUB", "off")
+    assert code_of("a/b") == "hub-off"
+    monkeypatch.setenv("KVPLANNER_HUB", "qwen")
+    assert code_of("a/b") == "hub-owner-not-allowed"
+    assert not stand_in.asked
+    monkeypatch.setenv("KVPLANNER_HUB", "A")
+    assert fetch_model("a/b").config.raw == CONFIG
+
+
+def test_a_renamed_model_is_its_new_owners(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.model("new/name", {"config.json": CONFIG})
+    stand_in.answers["/api/models/old/name"] = Answer(
+        status=307, headers={"location": "/api/models/new/name"}
+    )
+    monkeypatch.setenv("KVPLANNER_HUB", "old")
+    assert code_of("old/name") == "hub-owner-not-allowed"
+
+
+def test_a_large_index_is_read_no_further_than_its_size(stand_in: StandIn) -> None:
+    index = b'{"metadata": {"total_size": 12}, "weight_map": {' + b'"a": "b", ' * (3 << 20)
+    stand_in.model("a/b", {"config.json": CONFIG, "model.safetensors.index.json": index})
+    assert fetch_model("a/b").checkpoint.total_size == 12
+
+
+def test_a_look_up_that_ran_out_of_time_counts_until_it_has_ended(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+    going = InFlight(most=9, most_of_one=1)
+    monkeypatch.setattr(hub, "IN_FLIGHT", going)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", lambda *_, **__: is_over.wait(NEVER_SECONDS))
+        assert code_of("a/b", time_limit_seconds=0.2, asker="one") == "hub-timeout"
+        assert code_of("a/b", time_limit_seconds=0.2, asker="one") == "hub-busy"
+        is_over.set()
+        while going.count:
+            threading.Event().wait(0.01)

@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.engine.versions import switches_of, vllm_releases
+from kvcore.hub_lookups import LOOKUPS, REFUSED_SECONDS, Lookups
 from kvcore.plan import plan
 from kvcore.present import link
 from kvcore.present.launch import launch_command
@@ -340,7 +341,7 @@ class TestHub:
 
     @pytest.fixture(autouse=True)
     def forget(self) -> None:
-        model_source.fetched.clear()
+        LOOKUPS.clear()
 
     def look_up(self, app: AppTest, name: str) -> AppTest:
         app.text_input(key="hub_id").set_value(name)
@@ -364,10 +365,18 @@ class TestHub:
         assert "the Hub has no model owner/missing".casefold() in seen(app).casefold()
         assert metrics(app) == before
 
-    def test_a_failure_is_not_remembered(self, stand_in: StandIn) -> None:
+    def test_a_failure_is_kept_for_a_minute_and_no_longer(
+        self, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 0.0
+        monkeypatch.setattr(model_source, "LOOKUPS", Lookups(clock=lambda: now))
         app = self.look_up(open_app(WORKED), self.NAME)
         assert "The model was not changed." in seen(app)
         stand_in.model(self.NAME, {"config.json": TestModels.CONFIG})
+        asked = len(stand_in.asked)
+        assert "The model was not changed." in seen(self.look_up(app, self.NAME))
+        assert len(stand_in.asked) == asked
+        now = REFUSED_SECONDS + 1
         self.look_up(app, self.NAME)
         assert "The model was not changed." not in seen(app)
         assert app.selectbox(key="model").value == self.NAME

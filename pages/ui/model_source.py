@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
+from uuid import uuid4
 
 import streamlit as st
 
-from kvcore import catalogue
+from kvcore import catalogue, hub, hub_limits
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
-from kvcore.hub import HubModel, fetch_model
+from kvcore.hub import HubModel
+from kvcore.hub_lookups import LOOKUPS
 from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
 from kvcore.present import link
 from kvcore.present.launch import MODEL_PLACE
@@ -25,6 +26,8 @@ POPOVER = "model_sources"
 """Whether the popover is open."""
 CONFIG_LABEL = UNNAMED_MODEL
 CONFIG_NAME = "config_name"
+ASKER = "_hub_asker"
+"""What tells this session's look-ups from those of others."""
 NAMED = "config_named"
 """The name that this session gave a config."""
 
@@ -52,7 +55,10 @@ def other_model(t: Words) -> None:
     st.button(t("Look up"), on_click=look_up, args=("hub_id",), disabled=offline)
     show_error("hub_id", t)
     if offline:
-        st.caption(t("This server works without the Hub (HF_HUB_OFFLINE)."))
+        switch = hub_limits.SWITCH if hub_limits.is_off() else "HF_HUB_OFFLINE"
+        st.caption(t("This server works without the Hub ({switch}).", switch=switch))
+    elif owners := hub_limits.owners():
+        st.caption(t("This server asks only about models of {owners}.", owners=", ".join(sorted(owners))))
     st.text_area(t("Or paste a config.json"), key="config_text", height=140, placeholder='{"model_type": …}')
     st.text_input(
         t("Name or path to use in commands"),
@@ -76,7 +82,7 @@ def other_model(t: Words) -> None:
 
 def is_offline() -> bool:
     """Whether this server never asks the Hub."""
-    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    return hub.is_offline() or hub_limits.is_off()
 
 
 def unsaved(t: Words) -> None:
@@ -107,10 +113,9 @@ def fetch_and_use(name: str, place: str) -> None:
     _attempt(name, found.config, found.checkpoint, place)
 
 
-@st.cache_resource(ttl="6h", max_entries=256, show_spinner=False)
 def fetched(name: str) -> HubModel:
     """The Hub's model of that id. Raises HubError."""
-    return fetch_model(name)
+    return LOOKUPS.look_up(name, asker=st.session_state.setdefault(ASKER, uuid4().hex))
 
 
 @net.callback
