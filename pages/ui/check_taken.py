@@ -9,7 +9,7 @@ from kvcore.plan import Plan
 from kvcore.present import artefacts, edit
 from kvcore.present.text import Words
 from kvcore.scenario import Scenario
-from pages.ui import net, shell, state, undo
+from pages.ui import net, problems, shell, state, undo
 
 TAKEN = "check.taken"
 """The scenario that a button of this page made."""
@@ -30,13 +30,14 @@ def take_with(scenario: Scenario, field: str, value: object) -> None:
     try:
         changed = edit.with_field(scenario, field, value)
     except KvPlannerError as error:
-        st.session_state["input_error"] = error
+        problems.keep("check.fix", error)
         return
     take(changed)
 
 
 def told(t: Words) -> None:
     """For as long as the scenario is the one that was taken over: its command, the link to Plan, and the way back."""
+    problems.show("check.fix", t("The scenario was not changed."), t)
     if st.session_state.get(TAKEN) != state.scenario():
         return
     if st.session_state.pop(TOAST, False):

@@ -14,7 +14,7 @@ from kvcore.present import choices, edit
 from kvcore.present.text import Words
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Engine, Runner
-from pages.ui import graph_controls, limit_controls, pickers, state
+from pages.ui import graph_controls, limit_controls, pickers, problems, state
 from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
 
@@ -209,6 +209,7 @@ def _translated(field: str, label: str, values: dict[str, Any], now: str, help_t
         help=help_text,
         on_change=lambda: set_field(field, values[st.session_state[key]]),
     )
+    problems.beside_control(field, state.translator())
 
 
 def _engine(t: Words) -> None:
@@ -230,6 +231,7 @@ def _segmented(field: str, label: str, options: Sequence[Any], now: Any, help_te
         on_change=_changed,
         args=(field, field),
     )
+    problems.beside_control(field, state.translator())
 
 
 def _choice(
@@ -253,6 +255,7 @@ def _choice(
         on_change=_changed,
         args=(field, key),
     )
+    problems.beside_control(field, state.translator())
 
 
 def _whole(field: str, label: str, now: int) -> None:
@@ -268,6 +271,7 @@ def _whole(field: str, label: str, now: int) -> None:
         on_change=_changed,
         args=(field, field),
     )
+    problems.beside_control(field, state.translator())
 
 
 def _optional(field: str, label: str, now: int | None, resolved: Any, t: Words) -> None:
@@ -284,6 +288,7 @@ def _optional(field: str, label: str, now: int | None, resolved: Any, t: Words) 
         on_change=_changed,
         args=(field, field),
     )  # fmt: skip
+    problems.beside_control(field, state.translator())
 
 
 def _exact(field: str, label: str, now: float | None, predicted: float | None) -> None:
@@ -300,12 +305,14 @@ def _exact(field: str, label: str, now: float | None, predicted: float | None) -
         on_change=_changed,
         args=(field, field),
     )
+    problems.beside_control(field, state.translator())
 
 
 def _switch(field: str, label: str, now: bool) -> None:
     st.toggle(
         label, value=now, key=seed(field, now), help=_flag(field), on_change=_changed, args=(field, field)
     )
+    problems.beside_control(field, state.translator())
 
 
 def _flag(field: str) -> str:

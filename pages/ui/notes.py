@@ -220,6 +220,7 @@ def repairs(t: Words) -> None:
                     )
                     model_source.show_error("repairs", t)
     error = st.session_state.pop("input_error", None)
+    st.session_state.pop(state.ERROR_FIELD, None)
     if error is not None:
         refusal(error, t)
     followed = st.session_state.pop("followed", ())

@@ -39,10 +39,24 @@ def at(place: str) -> KvPlannerError | None:
     return kept.error
 
 
+def beside_control(field: str, t: Words) -> None:
+    """Under the control of a field: why it shows its old value again. Once; the page then need not say it."""
+    if st.session_state.get("input_error_field") != field:
+        return
+    error: KvPlannerError | None = st.session_state.pop("input_error", None)
+    del st.session_state["input_error_field"]
+    if error is not None:
+        _say(error, t("This setting was not changed."), t)
+
+
 def show(place: str, title: str, t: Words) -> None:
     """The error of `place`, with its next step and its code; `title` is a text of the catalogue."""
     error = at(place)
     if error is not None:
-        st.error(title, icon=":material/error:")
-        st.text(f"{t.error(error)}\n{t('Next: {step}', step=t.next_step(error))}")
-        st.caption(f"`{error.code}`")
+        _say(error, title, t)
+
+
+def _say(error: KvPlannerError, title: str, t: Words) -> None:
+    st.error(title, icon=":material/error:")
+    st.text(f"{t.error(error)}\n{t('Next: {step}', step=t.next_step(error))}")
+    st.caption(f"`{error.code}`")

@@ -25,6 +25,8 @@ from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
 from pages.ui import net
 
+ERROR_FIELD = "input_error_field"
+"""The field whose control could not be followed: it says so itself where it is on the page."""
 UNDO = "undo"
 """The scenario before a change that is not plain to see, and the one after it."""
 
@@ -201,6 +203,7 @@ def set_field(field: str, value: Any) -> None:
         changed = edit.with_field(before, field, value)
     except KvPlannerError as error:
         st.session_state["input_error"] = error
+        st.session_state[ERROR_FIELD] = field
         return
     set_scenario(changed)
     tell_of_the_card(before, changed)
