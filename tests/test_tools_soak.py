@@ -18,6 +18,13 @@ import streamlit as st
 def shared():
     return []
 
+@st.fragment
+def apart():
+    st.toggle("Apart", key="apart")
+    st.metric("apart", str(st.session_state["apart"]))
+    if st.button("Whole", key="whole"):
+        st.rerun()
+
 names = shared() if st.query_params.get("leaks") else st.session_state.setdefault("names", [])
 kinds = st.session_state
 st.text_input("Name", key="name")
@@ -40,6 +47,10 @@ if st.button("Again", key="again"):
     st.rerun()
 if st.session_state.get("ran"):
     st.metric("ran", "twice")
+if st.query_params.get("fragment"):
+    apart()
+    st.session_state["runs"] = st.session_state.get("runs", 0) + 1
+    st.metric("runs", st.session_state["runs"])
 """
 
 
@@ -86,6 +97,20 @@ class TestVisitor:
                 await visitor.visit()
                 await visitor.press("again")
                 assert visitor.metrics() == {"ran": "twice"}
+
+        asyncio.run(visit())
+
+    def test_a_fragment_runs_by_itself_and_leaves_the_rest_alone(self, server):
+        async def visit() -> None:
+            async with Visitor(server) as visitor:
+                await visitor.visit("fragment=yes")
+                assert visitor.metrics() == {"apart": "False", "runs": "1"}
+                await visitor.set("apart", True)
+                assert visitor.metrics() == {"apart": "True", "runs": "1"}
+                await visitor.press("whole")
+                assert visitor.metrics() == {"apart": "True", "runs": "2"}
+                await visitor.set("name", "a")
+                assert visitor.metrics() == {"apart": "True", "runs": "3"}
 
         asyncio.run(visit())
 

@@ -51,7 +51,7 @@ WATCH_RUNS = """
         if (!(event.data instanceof ArrayBuffer)) return;
         const fields = topFields(new Uint8Array(event.data));
         if (fields.has(NEW_SESSION)) { isAskedFor = false; window.__atRest = false; }
-        if (fields.get(SCRIPT_FINISHED) === SUCCESS && !isAskedFor) window.__atRest = true;
+        if ([SUCCESS, FRAGMENT].includes(fields.get(SCRIPT_FINISHED)) && !isAskedFor) window.__atRest = true;
       });
     }
     send(data) {
@@ -70,6 +70,7 @@ for _name, _number in {
     "NEW_SESSION": ForwardMsg.NEW_SESSION_FIELD_NUMBER,
     "SCRIPT_FINISHED": ForwardMsg.SCRIPT_FINISHED_FIELD_NUMBER,
     "SUCCESS": ForwardMsg.FINISHED_SUCCESSFULLY,
+    "FRAGMENT": ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY,
     "RERUN": BackMsg.RERUN_SCRIPT_FIELD_NUMBER,
 }.items():
     WATCH_RUNS = WATCH_RUNS.replace(_name, str(_number))

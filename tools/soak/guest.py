@@ -33,6 +33,7 @@ MODELS = (
     "mistralai/Mistral-7B-Instruct-v0.3", "openai/gpt-oss-120b",
 )  # fmt: skip
 """Their configs are uploaded under a guest's own name; each is short enough for a link."""
+WORDS = ("llama 3.3 70b", "qwen3 235b", "deepseek v3", "gpt oss", "mistral 7b", "no such model")
 CARDS = ("H100-80GB", "H200-141GB", "A100-80GB", "RTX-4090-24GB")
 INTERNAL_ERROR = "internal-error"
 
@@ -110,11 +111,11 @@ class Guest:
         actions: dict[Callable[[], Awaitable[None]], int] = {
             self.move_slider: 6, self.choose_size: 4, self.type_length: 4, self.turn_page: 8, self.upload_config: 3,
             self.paste_log: 2, self.upload_log: 3, self.upload_requests: 3, self.pin: 4, self.share: 4,
-            self.switch_language: 1, self.explore_hardware: 1, self.open_folds: 2,
+            self.search_model: 3, self.switch_language: 1, self.explore_hardware: 1, self.open_folds: 2,
         }  # fmt: skip
         (chosen,) = self.random.choices(list(actions), list(actions.values()))
         await chosen()
-        if not self.visitor.page and self.random.random() < 0.3:
+        if not self.visitor.page and self.random.random() < 0.6:
             await self.check_numbers()
 
     async def move_slider(self) -> None:
@@ -145,6 +146,13 @@ class Guest:
         config = catalogue.find_model(self.random.choice(MODELS)).config
         await self.timed("name a config", self.visitor.set("config_name", f"acme/{self.sentinel}"))
         await self._upload("config_file", f"{self.sentinel}.json", config.text.encode())
+
+    async def search_model(self) -> None:
+        """Another model by a few words."""
+        await self.timed("search", self.visitor.set("model_search", self.random.choice(WORDS)))
+        hits = [name for name in self.visitor.names() if name.startswith("model_hit.")]
+        if hits:
+            await self.timed("take a hit", self.visitor.press(self.random.choice(hits)))
 
     async def paste_log(self) -> None:
         """A start-up log in the field of the Check page."""

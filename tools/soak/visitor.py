@@ -22,7 +22,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.asyncio.client import ClientConnection, connect
 
-from tools.soak.widgets import state_of, widget_of
+from tools.soak.widgets import key_of, state_of, widget_of
 
 XSRF_COOKIE = "_streamlit_xsrf"
 TEXTS = {
@@ -49,6 +49,8 @@ class Node(NamedTuple):
     script: str
     """Hash of the script that drew it: the app's frame or one page."""
     run: str
+    fragment: str
+    """The part of a script that runs by itself where one of its widgets changes; empty for the rest."""
 
 
 class Visitor:
@@ -71,6 +73,7 @@ class Visitor:
         self._values: dict[str, WidgetState] = {}
         self._pages: dict[str, str] = {}
         self._session = self._main_script = self._run = self._page_script = ""
+        self._fragments: frozenset[str] = frozenset()
         self._requests = 0
 
     async def __aenter__(self) -> Self:
@@ -128,12 +131,14 @@ class Visitor:
         """Everything written on the page that a person reads outside of widgets and charts."""
         return [getattr(element, body) for kind, body in TEXTS.items() for element in self.elements(kind)]
 
+    def names(self) -> list[str]:
+        """The keys of all widgets of the page."""
+        return [key_of(widget) for widget in self._widgets()]
+
     def find(self, name: str) -> Any | None:
         """The widget with that key, or else that label; None where the page has none."""
-        widgets = [
-            found for _, node in sorted(self.nodes.items()) if (found := widget_of(node.content)) is not None
-        ]
-        by_key = (one for one in widgets if one.id.split("-", 2)[-1] == name)
+        widgets = self._widgets()
+        by_key = (one for one in widgets if key_of(one) == name)
         return next(by_key, None) or next((one for one in widgets if one.label == name), None)
 
     # What a person does.
@@ -142,12 +147,13 @@ class Visitor:
         """Sets the widget with that key or label."""
         widget = self._needed(name)
         self._values[widget.id] = state_of(widget, value)
-        await self._rerun(self._state())
+        await self._rerun(self._state(changed=widget))
 
     async def press(self, name: str) -> None:
         """Presses the button with that key or label."""
-        state = self._state()
-        state.widget_states.widgets.append(WidgetState(id=self._needed(name).id, trigger_value=True))
+        widget = self._needed(name)
+        state = self._state(changed=widget)
+        state.widget_states.widgets.append(WidgetState(id=widget.id, trigger_value=True))
         await self._rerun(state)
 
     async def upload(self, name: str, *files: tuple[str, bytes]) -> None:
@@ -163,7 +169,7 @@ class Visitor:
             infos = infos[-1:]
         value = FileUploaderState(uploaded_file_info=infos)
         self._values[widget.id] = WidgetState(id=widget.id, file_uploader_state_value=value)
-        await self._rerun(self._state())
+        await self._rerun(self._state(changed=widget))
 
     async def go(self, page: str) -> None:
         """Follows the link of the navigation to the page with that path."""
@@ -185,14 +191,22 @@ class Visitor:
 
     # The wire.
 
+    def _widgets(self) -> list[Any]:
+        nodes = (node for _, node in sorted(self.nodes.items()))
+        return [found for node in nodes if (found := widget_of(node.content)) is not None]
+
     def _needed(self, name: str) -> Any:
         widget = self.find(name)
         if widget is None:
             raise VisitError(f"no widget {name} on the page {self.page or 'plan'}")
         return widget
 
-    def _state(self, kept: set[str] | None = None) -> ClientState:
+    def _state(self, kept: set[str] | None = None, changed: Any | None = None) -> ClientState:
         state = ClientState(query_string=self.query, page_script_hash=self._page_script)
+        for node in self.nodes.values() if changed is not None else ():
+            widget = widget_of(node.content)
+            if widget is not None and widget.id == changed.id:
+                state.fragment_id = node.fragment
         states = (value for name, value in self._values.items() if kept is None or name in kept)
         state.widget_states.widgets.extend(states)
         return state
@@ -206,12 +220,17 @@ class Visitor:
                 message = await self._receive()
                 if message.WhichOneof("type") == "script_finished" and message.script_finished in (
                     ForwardMsg.FINISHED_SUCCESSFULLY,
+                    ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY,
                     ForwardMsg.FINISHED_WITH_COMPILE_ERROR,
                 ):
                     break
-        self.nodes = {path: node for path, node in self.nodes.items() if node.run == self._run}
+        self.nodes = {path: node for path, node in self.nodes.items() if self._is_shown(node)}
         shown = {widget.id for node in self.nodes.values() if (widget := widget_of(node.content)) is not None}
         self._values = {name: value for name, value in self._values.items() if name in shown}
+
+    def _is_shown(self, node: Node) -> bool:
+        """Whether the last run has drawn it, or has left it alone."""
+        return node.run == self._run or bool(self._fragments and node.fragment not in self._fragments)
 
     async def _send(self, message: BackMsg) -> None:
         if self._socket is None:
@@ -235,6 +254,7 @@ class Visitor:
         kind = message.WhichOneof("type")
         if kind == "new_session":
             self._run = message.metadata.run.script_run_id
+            self._fragments = frozenset(message.metadata.run.fragment_ids)
             self._session = message.new_session.initialize.session_id
             self._main_script = message.new_session.main_script_hash
             self._page_script = message.new_session.page_script_hash
@@ -255,15 +275,16 @@ class Visitor:
 
     def _draw(self, message: ForwardMsg) -> None:
         path, script = tuple(message.metadata.delta_path), message.metadata.active_script_hash
+        fragment = message.delta.fragment_id
         delta = message.delta.WhichOneof("type")
         if delta == "add_block":
-            self.nodes[path] = Node(message.delta.add_block, script, self._run)
+            self.nodes[path] = Node(message.delta.add_block, script, self._run, fragment)
         elif delta == "new_element":
             element = message.delta.new_element
             below = [known for known in self.nodes if len(known) > len(path) and known[: len(path)] == path]
             for known in below:
                 del self.nodes[known]
-            self.nodes[path] = Node(element, script, self._run)
+            self.nodes[path] = Node(element, script, self._run, fragment)
             if element.WhichOneof("type") == "exception" and not element.exception.is_warning:
                 self.errors.append(f"{element.exception.type}: {element.exception.message}")
         else:

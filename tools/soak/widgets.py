@@ -27,6 +27,12 @@ def widget_of(content: Element | Block) -> Any | None:
     return getattr(content, kind) if kind in WIDGETS or kind in TRIGGERS else None
 
 
+def key_of(widget: Any) -> str:
+    """The key that the script gave a widget, "None" for none."""
+    name: str = widget.id.split("-", 2)[-1]
+    return name
+
+
 def state_of(widget: Any, value: Any = None) -> WidgetState | None:
     """What the browser sends for `value`, or where that is None for the value that the server drew.
 
