@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Final
 
 from kvcore import catalogue
@@ -62,11 +62,10 @@ def _checkpoint(scenario: Scenario) -> Iterator[Setting]:
     if entry is None or entry.config != scenario.config:
         return
     for field in fields(Checkpoint):
-        value, known = getattr(scenario.checkpoint, field.name), getattr(entry.checkpoint, field.name)
-        if value != known:
-            restored = replace(scenario.checkpoint, **{field.name: known})
+        value = getattr(scenario.checkpoint, field.name)
+        if value not in (None, getattr(entry.checkpoint, field.name)):
             name = f"checkpoint.{field.name}"
-            yield Setting(field=name, text=_text(name, value), removal=(("checkpoint", restored),))
+            yield Setting(field=name, text=_text(name, value), removal=(("checkpoint", entry.checkpoint),))
 
 
 def _memory(scenario: Scenario) -> Iterator[Setting]:
