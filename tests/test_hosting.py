@@ -93,7 +93,7 @@ def test_what_the_image_imports_is_in_the_image(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, '.')\n"
         "from streamlit.testing.v1 import AppTest\n"
-        "at = AppTest.from_file('app.py', default_timeout=120).run()\n"
+        "at = AppTest.from_file('app.py', default_timeout=300).run()\n"
         "assert not at.exception, at.exception\n"
         "import kvcore; print(kvcore.__file__, len(at.metric))"
     )

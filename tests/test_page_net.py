@@ -24,7 +24,7 @@ def broken(*_: Any, **__: Any) -> NoReturn:
 
 
 def opened(query: dict[str, str], script: str = "plan.py") -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=60)
+    app = AppTest.from_file(APP, default_timeout=300)
     app.context = {"locale": "en-US"}
     for name, value in query.items():
         app.query_params[name] = value

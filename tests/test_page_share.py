@@ -28,7 +28,7 @@ LONG = {f"env.NAME_{number}": "x" * 200 for number in range(40)}
 
 
 def opened(path: str, params: dict[str, str], locale: str = "en-US", *, large: bool = False) -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=120)
+    app = AppTest.from_file(APP, default_timeout=300)
     app.context = {"locale": locale}
     for language in Language:
         app.session_state[f"share_link.{language}"] = True
