@@ -72,6 +72,13 @@ def _upload(t: Words) -> None:
         max_upload_size=LARGEST_UPLOAD_MB,
         key=f"workload.upload.{number}",
     )
+    read = tuple(upload.file_id for upload in uploads)
+    if uploads and st.session_state.get(READ) != read:
+        _read(uploads, t)
+    error = st.session_state.get(ERROR)
+    if uploads and error is not None:
+        notes.problem(t("This log cannot be read"), error, t)
+        st.text("\n".join(upload.name for upload in uploads))
     st.markdown(
         "\n".join(
             f"- {line}"
@@ -85,13 +92,6 @@ def _upload(t: Words) -> None:
             )
         )
     )  # fmt: skip
-    read = tuple(upload.file_id for upload in uploads)
-    if uploads and st.session_state.get(READ) != read:
-        _read(uploads, t)
-    error = st.session_state.get(ERROR)
-    if uploads and error is not None:
-        notes.problem(t("This log cannot be read"), error, t)
-        st.text("\n".join(upload.name for upload in uploads))
 
 
 def _read(uploads: Sequence[Any], t: Words) -> None:
