@@ -184,7 +184,7 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         data.append(overlap_trace(reaching, 0, 1, t))
         if missing is None:
             extra = EXTRA_ROW if reaching.size < NARROW * end else 0
-            label = t("parts {size} too high", size=gib_text(reaching.size * GIB))
+            label = t("parts estimated {size} too high", size=gib_text(reaching.size * GIB))
             notes.append(_shortage_note(reaching, label, end))
     if missing is not None:
         extra = EXTRA_ROW if missing.size < NARROW * end else 0
