@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from typing import Any, Final
 
 from kvcore.errors import ScenarioError
@@ -97,8 +98,10 @@ def is_json(value: object) -> bool:
     return True
 
 
-_SIGNS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-"""Brackets, and whole texts with the brackets in them; the last one may not end."""
+_TEXT: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A text with the brackets in it; the last one may not end."""
+_BRACKETS: Final = re.compile(r"[\[\]{}]+")
+_STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def json_depth(text: str) -> int:
@@ -110,11 +113,5 @@ def json_depth(text: str) -> int:
     """
     if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
         return 0
-    depth = deepest = 0
-    for sign in _SIGNS.finditer(text):
-        if sign[0] in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif sign[0] in "]}":
-            depth -= 1
-    return deepest
+    brackets = "".join(_BRACKETS.findall(_TEXT.sub("", text)))
+    return max(accumulate(map(_STEP.__getitem__, brackets), initial=0))

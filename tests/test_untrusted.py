@@ -1,9 +1,20 @@
 """JSON and text from outside."""
 
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvcore.errors import ScenarioError
-from kvcore.untrusted import MAX_INTEGER_DIGITS, is_json, parse_json_object, utf8_text
+from kvcore.untrusted import (
+    MAX_INTEGER_DIGITS,
+    MAX_JSON_DEPTH,
+    is_json,
+    json_depth,
+    parse_json_object,
+    utf8_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,3 +55,32 @@ def test_what_no_json_can_say_again(value: object) -> None:
 @pytest.mark.parametrize("value", [None, "🙂", 1.5, [1, {"a": "模型"}]])
 def test_what_json_can_say_again(value: object) -> None:
     assert is_json(value)
+
+
+def depth_by_hand(text: str) -> int:
+    depth = deepest = 0
+    in_string = escaped = False
+    for character in text:
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = not escaped and character == "\\"
+        elif character == '"':
+            in_string = True
+        else:
+            depth += (character in "[{") - (character in "]}")
+            deepest = max(deepest, depth)
+    return deepest
+
+
+class TestDepth:
+    @given(st.text('[]{}"\\a\n', max_size=20))
+    def test_brackets_count_outside_of_texts(self, text):
+        padding = "[]" * MAX_JSON_DEPTH
+        assert json_depth(padding + text) == max(1, depth_by_hand(text))
+
+    @pytest.mark.parametrize("piece", ["[],", "[" * 40 + "]" * 40 + ",", '"\\"[",', "{},", '"'])
+    def test_two_mebibytes_are_counted_in_a_second(self, piece):
+        text = '{"a": [' + piece * ((2 << 20) // len(piece))
+        started = time.process_time()
+        json_depth(text)
+        assert time.process_time() - started < 1
