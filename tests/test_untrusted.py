@@ -75,7 +75,7 @@ def depth_by_hand(text: str) -> int:
 class TestDepth:
     @given(st.text('[]{}"\\a\n', max_size=20))
     def test_brackets_count_outside_of_texts(self, text):
-        padding = "[]" * MAX_JSON_DEPTH
+        padding = "[]" * (MAX_JSON_DEPTH + 1)
         assert json_depth(padding + text) == max(1, depth_by_hand(text))
 
     @pytest.mark.parametrize("piece", ["[],", "[" * 40 + "]" * 40 + ",", '"\\"[",', "{},", '"'])
