@@ -37,7 +37,7 @@ TRACES = ("Traceback (most recent call last)", f"{INTERNAL_ERROR}:")
 """What the server writes of a defect."""
 GROWTH_LIMIT = 1.15
 """Of memory after the warm-up. Not asked of a run under TREND_MINUTES, which is all warm-up."""
-TREND_MINUTES = 10.0
+TREND_MINUTES = 20.0
 
 
 class Memory(NamedTuple):
