@@ -99,7 +99,7 @@ def cell_sentence(cell: Cell, card: Accelerator, t: Words) -> str:
 
 def column_names(rows: Sequence[Row], target: Target, t: Words) -> tuple[str, ...]:
     """The heads of the columns of `heat_map`."""
-    own = (t("Fewest GPUs"), *((t("Cost per hour"),) if target.prices else ()))
+    own = (t("Fewest GPUs"), *((t("Cost per hour, per slot"),) if target.prices else ()))
     return (*own, *(f"TP {cell.tensor_parallel_size}" for cell in rows[0][1])) if rows else own
 
 
@@ -238,11 +238,11 @@ def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
     )
     if target.prices:
         costs = [(row[0].id, target.cost(row)) for row in rows]
-        yield _texts([(card, 1.5, DASH if cost is None else _cost_text(cost, t)) for card, cost in costs])
+        yield _texts([(card, 1.5, DASH if cost is None else _cost_text(cost)) for card, cost in costs])
 
 
-def _cost_text(cost: Cost, t: Words) -> str:
-    return f"{money(cost.per_hour)}<br>{t('{amount} a slot', amount=money(cost.per_slot_hour))}"
+def _cost_text(cost: Cost) -> str:
+    return f"{money(cost.per_hour)}<br>{money(cost.per_slot_hour)}"
 
 
 def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
