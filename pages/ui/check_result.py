@@ -100,6 +100,8 @@ def headline(compared: Comparison, log: StartupLog, planned: Plan, t: Words, *, 
     if said is not None:
         if said.is_lost:
             st.warning(said.text, icon=":material/trending_down:")
+        elif log.failure is not None or not is_known:
+            st.info(said.text, icon=":material/straighten:")
         else:
             st.success(said.text, icon=":material/check_circle:")
     elif log.failure is None and is_known and not compared.measured_parts:
