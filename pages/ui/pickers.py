@@ -77,44 +77,52 @@ def accelerator(t: Words) -> None:
 
 @st.fragment
 def _search_model(t: Words, now: str) -> None:
-    text = _field(
-        MODEL,
-        t("Model"),
-        now,
-        t("Type a few words: `llama 3.3 70b`. Any other model comes from the Hub or from its config.json."),
-    )
-    if text:
-        hits = [Hit(name, name, name_facts.bundled_facts(name, t)) for name in catalogue.search_models(text)]
-        _hits(hits, "model", _take_model, t)
-        if not hits:
-            _nothing(t("No bundled model has this name."), t("Another model"), MODEL_SOURCES, _ask_for_model)
-    _run_the_page()
+    with net.under("model_search", t):
+        text = _field(
+            MODEL,
+            t("Model"),
+            now,
+            t(
+                "Type a few words: `llama 3.3 70b`. Any other model comes from the Hub or from its config.json."
+            ),
+        )
+        if text:
+            hits = [
+                Hit(name, name, name_facts.bundled_facts(name, t)) for name in catalogue.search_models(text)
+            ]
+            _hits(hits, "model", _take_model, t)
+            if not hits:
+                _nothing(
+                    t("No bundled model has this name."), t("Another model"), MODEL_SOURCES, _ask_for_model
+                )
+        _run_the_page()
 
 
 @st.fragment
 def _search_card(t: Words, now: str) -> None:
-    text = _field(
-        CARD,
-        t("Accelerator"),
-        now,
-        t("The memory is what the driver shows, a little less than the figure in the name."),
-    )
-    if text:
-        cards = catalogue.search_accelerators(text)
-        _hits(
-            [Hit(card.id, card.name, name_facts.accelerator_facts(card, t)) for card in cards],
-            "accelerator",
-            _take_card,
-            t,
+    with net.under("card_search", t):
+        text = _field(
+            CARD,
+            t("Accelerator"),
+            now,
+            t("The memory is what the driver shows, a little less than the figure in the name."),
         )
-        if not cards:
-            _nothing(
-                t("No bundled accelerator has this name."),
-                t("Another accelerator"),
-                CARD_SOURCES,
-                _ask_for_card,
+        if text:
+            cards = catalogue.search_accelerators(text)
+            _hits(
+                [Hit(card.id, card.name, name_facts.accelerator_facts(card, t)) for card in cards],
+                "accelerator",
+                _take_card,
+                t,
             )
-    _run_the_page()
+            if not cards:
+                _nothing(
+                    t("No bundled accelerator has this name."),
+                    t("Another accelerator"),
+                    CARD_SOURCES,
+                    _ask_for_card,
+                )
+        _run_the_page()
 
 
 def _field(key: str, label: str, now: str, help_text: str) -> str:

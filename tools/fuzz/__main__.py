@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tools.fuzz import seeds
 
-TARGETS = ("contract", "config", "request", "link", "start_up_log", "request_log", "command")
+TARGETS = ("contract", "config", "request", "link", "start_up_log", "request_log", "command", "search")
 SHARES = {
     "contract": 3,
     "config": 3,
@@ -28,6 +28,7 @@ SHARES = {
     "start_up_log": 2,
     "request_log": 4,
     "command": 3,
+    "search": 2,
 }
 """Of the executions: cheap targets take more of them."""
 MAX_BYTES = 1 << 15

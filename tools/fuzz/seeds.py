@@ -39,6 +39,14 @@ _COMMANDS: Final = (
     b"model: Qwen/Qwen3-32B\nmax-model-len: 8192\ncudagraph-capture-sizes: [1, 2, 4]\n",
     b"ASCEND_TOTAL_MEMORY_GB=64 vLLM_MODEL_MEMORY_USE_GB=50 vllm-mindspore serve Qwen/Qwen3-8B --block-size 128",
 )
+_SEARCHES: Final = (
+    b"llama 3.3 70b",
+    b"qwen3 235b",
+    "gpt oss 模型".encode(),
+    b"h200 141",
+    b"nvidia a100-40GB",
+    b"910b4",
+)
 _FIELDS: Final[tuple[dict[str, Any], ...]] = (
     {"engine": Engine.VLLM_MINDSPORE, "env": {"ASCEND_TOTAL_MEMORY_GB": 64, "vLLM_MODEL_MEMORY_USE_GB": 50}},
     {"checkpoint": {"total_size": 65524246528}, "accelerator": {"memory_gib": 79.19, "vendor": "nvidia"}},
@@ -56,6 +64,7 @@ _FIELDS: Final[tuple[dict[str, Any], ...]] = (
     },
     {"num_gpu_blocks_override": 1000, "kv_cache_memory_bytes": 1 << 33, "block_size": 32},
     {"decode_context_parallel_size": 2, "data_parallel_size": 4, "enable_expert_parallel": True},
+    {"hf_overrides": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "max_model_len": 131072},
     {"runner": "pooling", "dtype": "float16", "max_cudagraph_capture_size": 64, "max_num_seqs": 4},
 )
 """Of the contract, that the plain requests do not have."""
@@ -71,6 +80,7 @@ def seeds_of(target: str) -> list[bytes]:
         "start_up_log": _logs,
         "request_log": lambda: iter(_REQUEST_LOGS),
         "command": lambda: iter(_COMMANDS),
+        "search": lambda: iter(_SEARCHES),
     }[target]()
     return list(dict.fromkeys([*made, *kept(target)]))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from kvcore import catalogue
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.advice.refusals import refusal_fixes
@@ -103,6 +104,18 @@ def command(data: bytes) -> None:
     start_up_log(data)
 
 
+def search(data: bytes) -> None:
+    """What somebody types to find a model or a card, or to describe one."""
+    text = data.decode("utf-8", "replace")[:200]
+    catalogue.search_models(text)
+    catalogue.search_accelerators(text)
+    for vendor in (None, text):
+        try:
+            scenario_from_request({"model": text, "accelerator": {"name": text, "vendor": vendor}})
+        except KvPlannerError as error:
+            _check_error(error)
+
+
 def views(scenario: Scenario) -> None:
     """What the Plan page computes for a scenario, planned or refused; one in `SHOWN` of what is planned is shown."""
     encoded = link.encode(scenario)
@@ -161,4 +174,5 @@ TARGETS: Final[Mapping[str, Target]] = {
     "start_up_log": start_up_log,
     "request_log": request_log,
     "command": command,
+    "search": search,
 }
