@@ -273,7 +273,7 @@ UNKNOWN = (
 def test_nothing_is_compared_or_fixed_before_the_model_is_known() -> None:
     app = paste(open_check(), UNKNOWN)
     assert "nobody/heard-of-it" in "".join(element.value for element in app.text)
-    assert "5.14 GiB of KV memory" in seen(app)
+    assert [element.value for element in app.info] == ["The engine printed 5.14 GiB of KV memory"]
     assert any("37424" in code.value for code in app.code)
     assert not figures(app)
     assert not {key for key in keys(app) if key.startswith(("check.fix", "check.change", CALIBRATE))}
