@@ -288,7 +288,7 @@ def test_a_model_that_the_hub_does_not_have_is_said_beside_the_button(
     def missing(name: str) -> None:
         raise HubError("hub-not-found", field="model", value=name)
 
-    monkeypatch.setattr(model_source, "fetch_model", missing)
+    monkeypatch.setattr(model_source, "fetched", missing)
     app = paste(open_check(), UNKNOWN.replace("heard-of-it", "heard-of-this"))
     checked(app.button(key="check.look_up").click().run())
     assert [element.value for element in app.error if "model" in element.value] == [

@@ -36,7 +36,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise HubError("hub-not-found", field="model", value=name)
 
-    monkeypatch.setattr(model_source, "fetch_model", missing)
+    monkeypatch.setattr(model_source, "fetched", missing)
 
 
 def test_each_button_of_another_model_says_what_it_could_not_do() -> None:
