@@ -20,21 +20,15 @@ SECTIONS = {
 }
 
 
-def choose() -> None:
-    """Kept apart from the widget, whose labels change with the language."""
-    st.session_state["reference_chosen"] = st.session_state["reference_section"]
-
-
 notes.repairs(t)
-section = st.session_state.get("reference_chosen", PARAMETERS)
+section = state.page_parameter("section")
 st.segmented_control(
     t("Part"),
     list(SECTIONS),
     format_func=lambda name: t(SECTIONS[name]),
-    key=state.seed("reference_section", section),
     required=True,
     label_visibility="collapsed",
-    on_change=choose,
+    **state.bound("section", "reference_section"),
 )
 planned = None if isinstance(plan, KvPlannerError) else plan
 if section in (PARAMETERS, GOING_LIVE):

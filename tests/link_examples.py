@@ -103,10 +103,13 @@ PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "vary": ("accelerator", "block_size", "max_model_len", "split", "quantization"),
         "cards": ("L4-24GB", "L4-24GB,H20-96GB"),
     },
-    "workload": {"lengths": ("800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712",)},
+    "workload": {
+        "lengths": ("800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712",),
+        "limit": ("1", "1024", "65536"),
+    },
     "check": {},
-    "learn": {"step": tuple("12345678")},
-    "reference": {},
+    "learn": {"step": tuple("12345678"), "answers": ("true",)},
+    "reference": {"section": ("going-live", "catalogue", "glossary")},
     "accuracy": {},
 }
 SHARES = {

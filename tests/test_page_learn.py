@@ -179,3 +179,15 @@ class TestChinese:
         assert "答案：" in html(chinese)
         specs = json.dumps(figures(chinese)[0], ensure_ascii=False)
         assert "Weights" not in specs
+
+
+def test_the_last_step_of_a_model_whose_pool_holds_no_request() -> None:
+    app = open_step(
+        8,
+        {
+            "model": "Alibaba-NLP/gte-Qwen2-7B-instruct",
+            "accelerator": "RTX-5000-Ada-32GB",
+            "tensor_parallel_size": "2",
+        },
+    )
+    assert app.header[0].value.startswith("8 · ")

@@ -39,6 +39,9 @@ LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
         ("cards", "L4-24GB", ("L4-24GB",)),
         ("lengths", LENGTHS, LENGTHS),
         ("step", "8", 8),
+        ("answers", "true", True),
+        ("limit", "1792", 1792),
+        ("section", "glossary", "glossary"),
     ],
 )
 def test_every_parameter_comes_back(name: str, text: str, value: object) -> None:
@@ -105,7 +108,7 @@ def test_what_absent_means_is_frozen() -> None:
         "view": "cards", "wanted": 10, "gpus": 8, "vendors": (), "memory": (), "sort": "vendor", "failing": False,
         "search": "", "prices": {}, "vary": "tensor_parallel_size",
         "cards": ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB"),
-        "lengths": "", "step": 1,
+        "lengths": "", "limit": None, "section": "parameters", "answers": False, "step": 1,
     }  # fmt: skip
 
 

@@ -75,7 +75,7 @@ class TestParameters:
     def test_without_a_plan_the_texts_are_still_there(self) -> None:
         refused = {"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"}
         app = open_reference(query=refused)
-        assert "This cannot be planned" in seen(app)
+        assert "The engine refuses this start" in seen(app)
         assert html(app).count("<details") == len(PARAMETERS)
 
 

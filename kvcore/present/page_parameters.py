@@ -21,6 +21,7 @@ from kvcore.present.matrix import GPU_LIMITS, MEMORY_BANDS, VENDOR_NAMES, Order
 from kvcore.present.repair import Repair
 from kvcore.present.text import Language
 from kvcore.workload.quantiles import LengthQuantiles
+from kvcore.workload.request import MAX_TOKENS
 
 Reader: TypeAlias = Callable[[str, str], Any]
 """The value of a parameter, from its name and its text. Raises a KvPlannerError that says what it may be."""
@@ -197,7 +198,13 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "cards": PageParameter(read=some_of(card_ids, MOST_CARDS), default=POPULAR_CARDS),
     # -- Workload
     "lengths": PageParameter(read=_lengths, default=""),
+    "limit": PageParameter(read=whole(1, MAX_TOKENS)),
+    # -- Reference
+    "section": PageParameter(
+        read=one_of(("parameters", "going-live", "catalogue", "glossary")), default="parameters"
+    ),
     # -- Learn
+    "answers": PageParameter(read=switch, default=False),
     "step": PageParameter(read=whole(1, 8), default=1),
 }
 """What is added here is carried by every link, and read by the pages as `state.page_parameter(name)`."""

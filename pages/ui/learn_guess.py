@@ -10,6 +10,7 @@ import streamlit as st
 from kvcore.present.derivation import Step
 from kvcore.present.derivation.step import Content, Prediction, judgement, prose
 from kvcore.present.text import Words
+from pages.ui import state
 
 EVERY_ANSWER = "learn.every_answer"
 ANSWERS = "learn.answers"
@@ -29,12 +30,12 @@ class Guess:
 
 def switch(t: Words) -> None:
     """Answers without guessing first: to read, to print."""
-    st.toggle(t("Show every answer"), key=EVERY_ANSWER, persist_state="session")
+    st.toggle(t("Show every answer"), **state.bound("answers", EVERY_ANSWER))
 
 
 def is_revealed(step: Step) -> bool:
     """Whether this step shows its answer."""
-    return bool(st.session_state.get(EVERY_ANSWER)) or step.name in _guesses()
+    return state.page_parameter("answers") or step.name in _guesses()
 
 
 def idea(content: Content, t: Words) -> None:
@@ -52,7 +53,7 @@ def ask(step: Step, t: Words) -> None:
         if guess is not None:
             _judged(step, guess, t)
             return
-        if st.session_state.get(EVERY_ANSWER):
+        if state.page_parameter("answers"):
             st.html(
                 f'<div class="kv-lesson"><b>{escape(prediction.question)}</b> {_solution(prediction, t)}</div>'
             )

@@ -36,7 +36,7 @@ FIELD, SLIDER = "workload.limit", "workload.limit.slider"
 
 def tried(plan: Plan, mix: Mix) -> int:
     """The limit under the hand: at first the recommended one."""
-    chosen: int = st.session_state.get(TRIED, mix.recommended_max_model_len)
+    chosen: int = state.page_parameter(TRIED) or mix.recommended_max_model_len
     return chosen
 
 
@@ -147,7 +147,7 @@ def limit_steps(longest: int) -> tuple[int, ...]:
 
 @net.callback
 def _try(key: str) -> None:
-    st.session_state[TRIED] = int(st.session_state[key])
+    state.set_page_parameter(TRIED, int(st.session_state[key]))
 
 
 def _legend(t: Words) -> None:

@@ -17,7 +17,8 @@ from pages.ui import state
 PARAMETER = "lengths"
 """Of the link: twelve numbers, see `LengthQuantiles.encode`."""
 KEPT = "workload.kept"
-TRIED = "workload.tried"
+TRIED = "limit"
+"""Of the link: the limit under the hand."""
 
 
 class KeptLog(NamedTuple):
@@ -59,12 +60,12 @@ def keep(source: str, log: RequestLog) -> None:
 
 def show(quantiles: LengthQuantiles) -> None:
     """Makes these percentiles the workload. For callbacks."""
-    st.session_state.pop(TRIED, None)
+    state.set_page_parameter(TRIED, None)
     state.set_page_parameter(PARAMETER, quantiles.encode())
 
 
 def clear() -> None:
     """Back to the question. For callbacks."""
     st.session_state.pop(KEPT, None)
-    st.session_state.pop(TRIED, None)
+    state.set_page_parameter(TRIED, None)
     state.set_page_parameter(PARAMETER, None)

@@ -108,7 +108,7 @@ def _utilization(base: Plan, t: Words) -> Exercise | None:
 def _tensor_parallel(base: Plan, t: Words) -> Exercise | None:
     size = base.scenario.parallel.tensor_parallel_size
     other = changed(base, "tensor_parallel_size", 2 * size)
-    if other is None or other.cache is None or base.cache is None or not base.cache.num_blocks:
+    if other is None or other.cache is None or base.cache is None or not base.cache.max_concurrency:
         return None
     factor = other.cache.max_concurrency / base.cache.max_concurrency
     cost, less = kib_text(base.cache.bytes_per_token), kib_text(other.cache.bytes_per_token)
