@@ -106,7 +106,7 @@ def test_compose_on_ascend_mounts_the_driver() -> None:
 def test_no_container_is_written_for_a_card_whose_image_is_unknown(kind: Artefact, card: object) -> None:
     elsewhere = planned(accelerator=card, engine="vllm")
     assert not has_image(elsewhere)
-    with pytest.raises(ScenarioError, match="no container of vllm") as raised:
+    with pytest.raises(ScenarioError, match="no container image of vllm") as raised:
         artefact(kind, elsewhere)
     assert raised.value.code == "no-container-image"
     assert artefact(Artefact.COMMAND, elsewhere).startswith("vllm serve")

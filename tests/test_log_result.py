@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvcore.errors import ScenarioError
 from kvcore.evidence.log_result import log_result
 from kvcore.evidence.logs import read_log
 from kvcore.request import parse_request, scenario_from_request
@@ -55,11 +56,30 @@ def test_result_of_a_failed_start() -> None:
     )
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.log")), ids=lambda path: path.stem)
+OLDER_THAN_KNOWN = ("v0_0.6.4_h200",)
+"""Samples of releases before the first that is planned: their figures are read, and the request is refused by name."""
+
+
+def _request_text(path: Path) -> str:
+    result = log_result(read_log(path.read_text("utf-8")))
+    return json.dumps({**result["request"], "config": CONFIG, "measured": result["measured"]})
+
+
+@pytest.mark.parametrize("name", OLDER_THAN_KNOWN)
+def test_a_release_before_the_first_known_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ScenarioError, match="is older than") as caught:
+        scenario_from_request(parse_request(_request_text(DATA / f"{name}.log")))
+    assert (caught.value.code, caught.value.field) == ("engine-version-too-old", "engine_version")
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for path in DATA.glob("*.log") if path.stem not in OLDER_THAN_KNOWN),
+    ids=lambda path: path.stem,
+)
 def test_request_of_every_sample_can_be_planned(path: Path) -> None:
     result = log_result(read_log(path.read_text("utf-8")))
-    request = {**result["request"], "config": CONFIG, "measured": result["measured"]}
-    scenario = scenario_from_request(parse_request(json.dumps(request)))
+    scenario = scenario_from_request(parse_request(_request_text(path)))
     assert scenario.engine.value == result["engine"]
     assert scenario.max_model_len == result["request"]["max_model_len"]
     assert scenario.measured.available_kv_gib == result["measured"].get("available_kv_gib")
