@@ -38,7 +38,7 @@ def test_sample_sentence_use_plan_undo_link(server: str, open_page: OpenPage) ->
     page = go_to_workload(open_page(server))
     page.get_by_role("button", name="Customer service").click()
     expect(page.get_by_text(SENTENCE).first).to_be_visible()
-    expect(page.get_by_text("your 8,192 holds").first).to_be_visible()
+    expect(page.get_by_text("your 8,192 fits").first).to_be_visible()
     page.locator(".st-key-workload_histogram .main-svg").first.wait_for()
 
     page.get_by_role("button", name="Use 1,792").click()
