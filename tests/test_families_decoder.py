@@ -231,8 +231,10 @@ class TestRefusals:
 
 
 class TestRegistry:
-    def test_the_same_config_gives_the_same_object(self):
-        assert read(LLAMA) is read(dict(reversed(LLAMA.items())))
+    def test_the_same_config_is_read_once(self):
+        config = ModelConfig.from_mapping(LLAMA)
+        assert read_architecture(config) is read_architecture(config)
+        assert read(LLAMA).layers == read(dict(reversed(LLAMA.items()))).layers
 
     def test_model_type_decides_when_no_architecture_is_named(self):
         assert read({**LLAMA, "architectures": None}).family == "decoder"
