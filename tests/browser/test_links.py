@@ -31,7 +31,7 @@ def opened(browser: Browser, address: str) -> Iterator[Page]:
         page = context.new_page()
         page.set_default_timeout(60_000)
         page.goto(address)
-        page.locator(".st-key-navigation a").last.wait_for()
+        page.locator(".st-key-navigation a:visible").last.wait_for()
         page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
         yield page
     finally:
