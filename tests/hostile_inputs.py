@@ -133,7 +133,7 @@ CODES: Final = {
     "twenty patterns that backtrack": {"unsupported-pattern"},
     "twenty patterns of stars": FITS,
     "200 patterns of stars": FITS,
-    "twenty patterns of stars on the deepest model": DOES_NOT_FIT,
+    "twenty patterns of stars on the deepest model": {"module-lists-too-costly"},
     "1,000 names on the deepest model": DOES_NOT_FIT,
     "the deepest model": DOES_NOT_FIT,
     "the deepest model, layer by layer": DOES_NOT_FIT,

@@ -106,7 +106,7 @@ def links(t: Words) -> None:
         params = state.params()
         with st.container(horizontal=True, key="navigation"):
             for spec, page in zip(PAGES, st.session_state["_pages"], strict=True):
-                st.page_link(page, help=t(spec.help), query_params=params)
+                st.page_link(page, icon=spec.icon, help=t(spec.help), query_params=params)
 
 
 def frame() -> None:
@@ -133,11 +133,11 @@ def language_switch(t: Words) -> None:
 
 
 def _pages(t: Words) -> list[StreamlitPage]:
+    """Without icons: a browser would fetch that of the present page from Google's fonts to show it in its tab."""
     return [
         st.Page(
             ROOT / "pages" / spec.script,
             title=t(spec.title),
-            icon=spec.icon,
             url_path=spec.path,
             default=not spec.path,
         )

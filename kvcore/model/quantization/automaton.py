@@ -16,10 +16,10 @@ FIELD: Final = "config.quantization_config"
 MAX_PATTERNS: Final = 1024
 MAX_CHARACTERS: Final = 1 << 15
 MAX_STATES: Final = 1 << 15
-MAX_STEPS: Final = 300_000
+MAX_STEPS: Final = 150_000
 """Of one config: its patterns, all of their characters, the states of their automata, and the steps over all names.
 
-The longest lists that are published take 4 % of the steps.
+The longest lists that are published take 8 % of the steps.
 """
 CHARACTERS_PER_STEP: Final = 8
 """A remembered move takes less time than one of the states that a new move looks at."""
