@@ -30,7 +30,7 @@ def test_a_concurrency_below_one_never_reads_one(value: float) -> None:
 
 @given(st.floats(1, 1e6) | st.integers(1, 1000).map(lambda whole: whole - 0.004))
 def test_a_sentence_never_promises_a_whole_request_too_many(value: float) -> None:
-    assert whole_requests(value) <= max(value, 1)
+    assert whole_requests(value) <= max(value, 1) + 1e-8
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
+from statistics import NormalDist
 from typing import Final
 
 from kvcore.cache.capacity import max_concurrency_at
@@ -95,7 +96,8 @@ def _drawn(histogram: LengthHistogram, shares: tuple[float, ...]) -> Batches:
 def draw_batches(shares: tuple[float, ...], counts: tuple[int, ...]) -> Batches:
     """Requests drawn one after another until the pool is full, in up to 500 batches.
 
-    Every batch has random numbers of its own, so a mix of longer requests never holds more in any of them.
+    Every batch has random numbers of its own, so a mix of longer requests never holds more in any of them. Of a pool
+    that stores too many to draw them one by one, the batches follow the normal law of their sum instead.
 
     Example:
         >>> draw_batches((0.25,), (1,)).held[:3]
@@ -104,10 +106,23 @@ def draw_batches(shares: tuple[float, ...], counts: tuple[int, ...]) -> Batches:
     cumulative = tuple(accumulate(counts))
     mean = sum(share * count for share, count in zip(shares, counts, strict=True)) / cumulative[-1]
     expected = 1 / mean if mean and math.isfinite(mean) else 1.0
+    if expected > MOST_DRAWS / FEWEST_BATCHES:
+        return _many_held(shares, counts, mean)
     batches = max(FEWEST_BATCHES, min(BATCHES, int(MOST_DRAWS / max(1.0, expected))))
-    chunk = int(min(expected, MOST_DRAWS) * 1.1) + 8
+    chunk = int(expected * 1.1) + 8
     held = (_held(Random(SEED + index), shares, cumulative, chunk) for index in range(batches))
     return Batches(held=tuple(sorted(held)))
+
+
+def _many_held(shares: tuple[float, ...], counts: tuple[int, ...], mean: float) -> Batches:
+    """Batches at even steps of the normal law that the number of requests in a full pool nears as it grows.
+
+    mean 1 / m, variance v / m³, with m and v the mean and variance of one request's share (renewal theory).
+    """
+    variance = sum((share - mean) ** 2 * count for share, count in zip(shares, counts, strict=True)) / sum(counts)
+    law = NormalDist(1 / mean, math.sqrt(variance / mean**3))
+    steps = ((index + 0.5) / BATCHES for index in range(BATCHES))
+    return Batches(held=tuple(math.floor(law.inv_cdf(step) if law.stdev else law.mean) for step in steps))
 
 
 def _held(random: Random, shares: tuple[float, ...], cumulative: tuple[int, ...], chunk: int) -> int:
