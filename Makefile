@@ -19,7 +19,7 @@ run: $(VENV)/.run
 test: $(VENV)/.test
 	$(BIN)/python tools/browser.py --install
 	$(BIN)/python tools/proxy.py --install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .
