@@ -119,7 +119,9 @@ def _many_held(shares: tuple[float, ...], counts: tuple[int, ...], mean: float) 
 
     mean 1 / m, variance v / m³, with m and v the mean and variance of one request's share (renewal theory).
     """
-    variance = sum((share - mean) ** 2 * count for share, count in zip(shares, counts, strict=True)) / sum(counts)
+    variance = sum((share - mean) ** 2 * count for share, count in zip(shares, counts, strict=True)) / sum(
+        counts
+    )
     law = NormalDist(1 / mean, math.sqrt(variance / mean**3))
     steps = ((index + 0.5) / BATCHES for index in range(BATCHES))
     return Batches(held=tuple(math.floor(law.inv_cdf(step) if law.stdev else law.mean) for step in steps))
