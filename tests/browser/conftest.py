@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,9 +151,20 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         context.close()
 
 
+def until(page: Page, expression: str, argument: object = None) -> None:
+    """Waits until an expression is true in the page.
+
+    Page.wait_for_function evaluates a text inside the page, which a content security policy without eval forbids.
+    """
+    deadline = time.monotonic() + STATE_SECONDS
+    while not page.evaluate(expression, argument):
+        assert time.monotonic() < deadline, f"never true: {expression}"
+        page.wait_for_timeout(50)
+
+
 def at_rest(page: Page) -> None:
     """Waits until every run that the page has asked for is over and drawn."""
-    page.wait_for_function("window.__atRest")
+    until(page, "() => window.__atRest")
     page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
 
 
