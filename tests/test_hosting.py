@@ -44,11 +44,19 @@ def policy() -> dict[str, list[str]]:
 def test_the_policy_names_the_inline_scripts_and_no_others() -> None:
     script = policy()["script-src"]
     assert {one.strip("'") for one in script if one.startswith("'sha256-")} == inline_script_hashes()
-    assert {one for one in script if not one.startswith("'sha256-")} == {"'self'"}
+    assert {one for one in script if not one.startswith("'sha256-")} == {"'self'", "'wasm-unsafe-eval'"}
 
 
 def test_the_policy_lets_nothing_come_from_elsewhere() -> None:
-    own = {"'self'", "'none'", "data:", "blob:", "'unsafe-inline'", "{$KV_FRAME_ANCESTORS:'none'}"}
+    own = {
+        "'self'",
+        "'wasm-unsafe-eval'",
+        "'none'",
+        "data:",
+        "blob:",
+        "'unsafe-inline'",
+        "{$KV_FRAME_ANCESTORS:'none'}",
+    }
     assert policy()["default-src"] == ["'none'"]
     for name, values in policy().items():
         assert {value for value in values if not value.startswith("'sha256-")} <= own, name

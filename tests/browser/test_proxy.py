@@ -116,8 +116,8 @@ def visitor(browser: Browser, locale: str = "en-US") -> tuple[Page, list[str]]:
 def drawn(page: Page, language: str) -> None:
     """The run is over, and our own script has run: it alone marks the page's link."""
     at_rest(page)
-    page.locator(f"html[lang={language}]").wait_for()
-    page.locator(".st-key-navigation a[aria-current=page]").first.wait_for()
+    page.locator(f"html[lang={language}]").wait_for(state="attached")
+    page.locator(".st-key-navigation a[aria-current=page]").first.wait_for(state="attached")
 
 
 def replica_of(page: Page) -> str:
@@ -204,7 +204,7 @@ def test_an_upload_is_read_and_a_report_names_the_address_of_the_proxy(
 
     page.goto(f"{hosted.address}/{PLAN}")
     settled(page)
-    page.get_by_text("Share and launch").first.click()
+    page.get_by_text("Launch and export").first.click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Printable report").click()
     report = Path(download.value.path()).read_text("utf-8")
