@@ -2,23 +2,24 @@
 
 import streamlit as st
 
-from pages.ui import controls, measurements, net, share_link, shell, state
+from pages.ui import controls, measurements, net, reconnect, share_link, shell, state
 
 st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
-state.adopt_link()
-t = state.translator()
-page = shell.navigation(t)
-shell.frame()
-planned = state.make_plan()
-with st.sidebar:
-    with net.under("sidebar", t):
-        controls.scenario(planned, t)
-    shell.language_switch(t)
-with net.under("head", t):
-    with st.container(horizontal=True, key="top", gap="small", vertical_alignment="center"):
-        shell.links(t)
-        share_link.button(t)
-    share_link.large_code(t)
-    measurements.chip(t)
-with net.under("page", t):
-    page.run()
+with reconnect.replayed():
+    state.adopt_link()
+    t = state.translator()
+    page = shell.navigation(t)
+    shell.frame()
+    planned = state.make_plan()
+    with st.sidebar:
+        with net.under("sidebar", t):
+            controls.scenario(planned, t)
+        shell.language_switch(t)
+    with net.under("head", t):
+        with st.container(horizontal=True, key="top", gap="small", vertical_alignment="center"):
+            shell.links(t)
+            share_link.button(t)
+        share_link.large_code(t)
+        measurements.chip(t)
+    with net.under("page", t):
+        page.run()

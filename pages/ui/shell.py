@@ -13,7 +13,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from kvcore.present.text import Language, Words, msg, words
-from pages.ui import state
+from pages.ui import reconnect, state
 
 ROOT = Path(__file__).resolve().parents[2]
 STYLE = Path(__file__).with_name("style.css")
@@ -96,8 +96,9 @@ def page_at(path: str) -> StreamlitPage:
 def guard() -> None:
     """The first line of every page: runs the page inside the app where Streamlit started it alone."""
     if not st.session_state.pop("_shell", False):
-        st.navigation(_pages(words(Language.ENGLISH)), position="hidden")
-        st.rerun()
+        with reconnect.replayed():
+            st.navigation(_pages(words(Language.ENGLISH)), position="hidden")
+            st.rerun()
 
 
 def links(t: Words) -> None:

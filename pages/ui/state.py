@@ -24,6 +24,7 @@ from kvcore.present.repair import Repair
 from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
 from pages.ui import net
+from pages.ui.reconnect import REPEATED
 
 ERROR_FIELD = "input_error_field"
 """The field whose control could not be followed: it says so itself where it is on the page."""
@@ -251,6 +252,7 @@ def seed(key: str, value: Any) -> str:
     A widget of the sidebar takes `value` as its default too: where a second run overtakes the first before the
     browser has drawn the widget, only the default arrives, and an unset one would come back as what the person chose.
     """
-    if key not in st.session_state or st.session_state[key] != value:
+    is_shown = key in st.session_state and st.session_state[key] == value
+    if not is_shown or st.session_state.get(REPEATED):
         st.session_state[key] = value
     return key

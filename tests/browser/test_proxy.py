@@ -311,6 +311,8 @@ def test_a_replica_that_is_killed_is_missed_by_nobody(hosted: Hosted, browser: B
         page.locator("[data-testid=stApp][data-test-connection-state=CONNECTED]").wait_for()
         settled(page)
         assert tuple(metrics(page).items()) == planned
+        move_slider(page)
+        assert tuple(metrics(page).items()) != planned
     newcomer, broken = visitor(browser)
     newcomer.goto(f"{hosted.address}/{PLAN}")
     settled(newcomer)
