@@ -18,6 +18,16 @@ NOT_OURS = ("#stDecoration", ".js-plotly-plot", "[data-testid=stDataFrame]")
 """Drawn by libraries on a canvas or as SVG, each with its own text alternative next to it."""
 
 
+STYLED = """() => !document.querySelector("[data-testid=stSkeleton]") && [...document.styleSheets].some(
+  (sheet) => [...sheet.cssRules].some((rule) => rule.selectorText === ".kv-legend"))"""
+
+
+def drawn(page: Page) -> None:
+    """Waits for the end of the run, for every element's code, and for our own stylesheet, which is one of them."""
+    at_rest(page)
+    page.wait_for_function(STYLED)
+
+
 def serious_violations(page: Page) -> list[str]:
     """What axe finds serious: rule, element, why."""
     found = Axe().run(page, context={"exclude": [[selector] for selector in NOT_OURS]})
@@ -32,17 +42,17 @@ def serious_violations(page: Page) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", [spec.path for spec in PAGES])
 def test_nothing_serious(open_page: OpenPage, server: str, path: str, scheme: str) -> None:
-    page = open_page(f"{server}/{path}{LINK}", scheme=scheme, wait=at_rest)
+    page = open_page(f"{server}/{path}{LINK}", scheme=scheme, wait=drawn)
     assert serious_violations(page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_where_it_does_not_fit(open_page: OpenPage, server: str, scheme: str) -> None:
-    page = open_page(f"{server}/{REFUSED}", scheme=scheme, wait=at_rest)
+    page = open_page(f"{server}/{REFUSED}", scheme=scheme, wait=drawn)
     assert serious_violations(page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_on_a_phone_with_all_options(open_page: OpenPage, server: str, scheme: str) -> None:
-    page = open_page(f"{server}/{LINK}", width=390, height=844, scheme=scheme, wait=at_rest)
+    page = open_page(f"{server}/{LINK}", width=390, height=844, scheme=scheme, wait=drawn)
     assert serious_violations(page) == []
