@@ -11,8 +11,9 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import wraps
+from itertools import chain
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -192,6 +193,8 @@ def bounded(most_bytes: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 _SHARED: Final = (type, FunctionType, MemberDescriptorType)
+_PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
+"""Refer to nothing. Most of what is measured is of them, so that they never wait."""
 
 
 def size_of(value: Any) -> int:
@@ -214,17 +217,22 @@ def size_of(value: Any) -> int:
         elif not isinstance(one, _SHARED):
             total += sys.getsizeof(one)
             if not isinstance(one, Keeper) or one is value:
-                waiting.extend(_parts(one))
+                for part in _parts(one):
+                    if type(part) not in _PLAIN:
+                        waiting.append(part)
+                    elif id(part) not in seen:
+                        seen.add(id(part))
+                        total += sys.getsizeof(part)
     return total
 
 
-def _parts(value: Any) -> list[Any]:
-    if isinstance(value, str | bytes | int | float | None):
-        return []
+def _parts(value: Any) -> Iterable[Any]:
+    if type(value) in _PLAIN:
+        return ()
     if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
+        return chain(value, value.values())
     if isinstance(value, tuple | list | set | frozenset):
-        return list(value)
+        return value
     if isinstance(value, CellType):
         return [value.cell_contents]
     slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))

@@ -277,7 +277,7 @@ MESSAGES: Final[Mapping[str, Message]] = {
         "write it without references, possessive repeats and inline flags, or list the modules by name",
     ),
     "too-many-patterns": Message(
-        "{field} lists more than {limit} patterns, or parts of patterns",
+        "{field} lists more than {limit} patterns, parts of patterns, or groups",
         "join patterns that differ only in a number, or list the modules by name",
     ),
     "module-lists-too-costly": Message(

@@ -47,10 +47,10 @@ def test_sample_sentence_use_plan_undo_link(server: str, open_page: OpenPage) ->
     expect(page.get_by_text("your 1,792 is right").first).to_be_visible()
 
     to_plan(page)
-    expect(page.get_by_text("requests of 1,792 tokens").first).to_be_visible()
+    expect(page.get_by_text("1,792 tokens · utilization").first).to_be_visible()
     page.get_by_role("button", name="Undo the last change").click()
     page.wait_for_function("location.search.includes('max_model_len=8192')")
-    expect(page.get_by_text("requests of 8,192 tokens").first).to_be_visible()
+    expect(page.get_by_text("8,192 tokens · utilization").first).to_be_visible()
     at_rest(page)
     before = metrics(page)
 

@@ -55,7 +55,7 @@ def read_compressed_tensors(section: Section) -> Quantization:
     allowance = Allowance()
     ignored = tuple(map(canonical, section.strings("ignore") or ()))
     ignore = PatternList(ignored, allowance)
-    groups = read_groups(section)
+    groups = read_groups(section, allowance)
     targets = [(PatternList(group.targets, allowance), group.weights) for group in groups]
     general = next((group.weights for group in groups if group.is_general), UNQUANTIZED)
 
@@ -79,13 +79,17 @@ def read_compressed_tensors(section: Section) -> Quantization:
     )
 
 
-def read_groups(section: Section) -> tuple[Group, ...]:
-    """The config groups, but for those of attention alone, which concern the KV cache."""
+def read_groups(section: Section, allowance: Allowance) -> tuple[Group, ...]:
+    """The config groups, but for those of attention alone, which concern the KV cache.
+
+    Raises ModelError `too-many-patterns`: a group costs no less than a pattern.
+    """
     table = section.optional_section("config_groups")
     if table is None:
         return ()
     groups = []
     for name in table.raw:
+        allowance.take_pattern(characters=0)
         written = table.section(name)
         targets = written.strings("targets") or ()
         if len(targets) == 1 and targets[0].endswith("Attention"):
