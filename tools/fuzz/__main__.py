@@ -21,14 +21,14 @@ from tools.fuzz import seeds
 
 TARGETS = ("contract", "config", "request", "link", "start_up_log", "request_log", "command", "search")
 SHARES = {
-    "contract": 3,
-    "config": 3,
-    "request": 2,
-    "link": 3,
-    "start_up_log": 2,
-    "request_log": 4,
+    "contract": 60,
+    "config": 8,
+    "request": 60,
+    "link": 4,
+    "start_up_log": 4,
+    "request_log": 60,
     "command": 3,
-    "search": 2,
+    "search": 1,
 }
 """Of the executions: cheap targets take more of them."""
 MAX_BYTES = 1 << 15
