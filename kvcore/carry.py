@@ -12,7 +12,7 @@ from typing import Any, Final
 from kvcore.errors import KvPlannerError
 from kvcore.memory.budget import RankMemory
 from kvcore.memory.parts import MACHINE_PARTS
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.scenario import Engine, Measured, Origin, Scenario
 from kvcore.units import gib
 

@@ -20,7 +20,7 @@ from kvcore.evidence.log_report import log_report, log_table
 from kvcore.evidence.logs import read_log
 from kvcore.fields import Json
 from kvcore.hub import fetch_model
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present.choices import engine_versions
 from kvcore.present.sweep_rows import json_lines, table_lines
 from kvcore.request import FetchModel, id_of, parse_request, scenario_from_request

@@ -7,7 +7,7 @@ from typing import Any, Final
 from kvcore.advice.fixes import Fix
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.memory.parts import RankMemory
-from kvcore.plan import Plan, Verdict
+from kvcore.planning import Plan, Verdict
 from kvcore.present.launch import launch_command
 from kvcore.units import rounded_gib
 

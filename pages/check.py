@@ -5,7 +5,7 @@ import streamlit as st
 from kvcore.errors import KvPlannerError, LogError
 from kvcore.evidence.calibration import compare
 from kvcore.evidence.recognized import scenario_from_log
-from kvcore.plan import plan
+from kvcore.planning import plan
 from pages.ui import check_log, check_model, check_result, check_taken, notes, prerun, shell, state
 
 shell.guard()

@@ -5,7 +5,7 @@ import streamlit as st
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
-from kvcore.plan import Verdict
+from kvcore.planning import Verdict
 from kvcore.present import bar, charts, explain, overrides, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state, undo

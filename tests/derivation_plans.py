@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present.derivation import Step, derivation
 from kvcore.present.text import Language, words
 from kvcore.request import scenario_from_request

@@ -9,7 +9,7 @@ from kvcore.engine.defaults import resolve
 from kvcore.engine.resolved import Resolved
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.families import read_architecture
-from kvcore.plan import ASSUMED_ACCELERATOR
+from kvcore.planning import ASSUMED_ACCELERATOR
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Scenario
 

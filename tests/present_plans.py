@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.request import scenario_from_request
 
 FITS = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192}

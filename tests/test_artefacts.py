@@ -19,7 +19,7 @@ import yaml
 from kvcore import catalogue
 from kvcore.errors import ScenarioError
 from kvcore.evidence.logs import read_log
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present.artefacts import CONTAINERS, Artefact, artefact
 from kvcore.present.containers import has_image
 from kvcore.present.expected_log import expected_log_lines

@@ -22,7 +22,7 @@ from kvcore.evidence.logs import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.evidence.startup_log import StartupLog
 from kvcore.memory.parts import half_width
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Measured, Origin, Scenario

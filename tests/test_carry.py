@@ -7,7 +7,7 @@ import pytest
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.carry import carried_over, carried_to_model
-from kvcore.plan import Verdict, plan
+from kvcore.planning import Verdict, plan
 from kvcore.present.edit import with_field
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request

@@ -23,7 +23,7 @@ from kvcore.catalogue.models import (
 from kvcore.catalogue.name_patterns import fold, names_of, patterns_of, unfold
 from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.scenario import Measured, Scenario, SpeculativeConfig
 from kvcore.units import gib

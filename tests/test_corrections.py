@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kvcore.plan import Verdict, plan
+from kvcore.planning import Verdict, plan
 from kvcore.present import link
 from kvcore.present.corrections import CORRECTIONS, POST_MORTEM, RULE_OF_THUMB, facts, truth
 from kvcore.present.text import Language, words

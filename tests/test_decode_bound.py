@@ -3,7 +3,7 @@
 import pytest
 
 from kvcore.advice.decode_bound import decode_bound, decode_weight_bytes
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from tests import present_plans
 
 HEAD = 151936

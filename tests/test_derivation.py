@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from kvcore.memory.budget import CHECKS_FREE_MEMORY
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present.derivation import STEPS, Equation, Step, StepName, derivation
 from kvcore.present.derivation.step import EXPLAINED, Prediction, Slip, judgement, part, prose
 from kvcore.present.explain import any_cache

@@ -13,7 +13,7 @@ from kvcore.cache.spec import CacheKind
 from kvcore.engine.draft import read_draft
 from kvcore.memory.draft import draft_parameter_bytes
 from kvcore.memory.lora import Slots, lora_bytes
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.request import scenario_from_request
 
 FACTS = [

@@ -14,7 +14,7 @@ from kvcore.engine.architectures import absence_of, is_surely_there, model_class
 from kvcore.engine.versions import planned_release
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.config import ModelConfig
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present.choices import assumed_version
 from kvcore.present.text import Language, words
 from kvcore.request import scenario_from_request

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.engine.availability import read_availabilities
 from kvcore.errors import CatalogueError, EngineRefusalError
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 
 LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "accelerator": "H100-80GB"}

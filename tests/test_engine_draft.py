@@ -13,7 +13,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.draft import Draft
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.request import scenario_from_request, speculative_method
 from kvcore.scenario import Parallel, SpeculativeConfig
 from tests.engine_examples import LLAMA_8B

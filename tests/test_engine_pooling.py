@@ -19,7 +19,7 @@ from kvcore import catalogue
 from kvcore.contract import error_of, result_of
 from kvcore.engine.pooling import runner_flag, runner_of
 from kvcore.errors import EngineRefusalError, KvPlannerError
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present.launch import launch_arguments
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Runner

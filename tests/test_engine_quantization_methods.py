@@ -11,7 +11,7 @@ from kvcore.advice.fixes import fixes
 from kvcore.catalogue import find_model
 from kvcore.engine.quantization_methods import quantization_methods, read_quantization_methods
 from kvcore.errors import CatalogueError, EngineRefusalError
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 
 LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 4096}

@@ -11,7 +11,7 @@ from kvcore.cache.states import recurrent_state_bytes
 from kvcore.engine.recurrent import mamba_cache_mode
 from kvcore.errors import EngineRefusalError
 from kvcore.model.cache_state import RecurrentState, StateShape
-from kvcore.plan import Plan, Verdict, plan
+from kvcore.planning import Plan, Verdict, plan
 from kvcore.present.choices import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
 from kvcore.present.launch import launch_arguments
 from kvcore.present.state_mode import state_mode_text

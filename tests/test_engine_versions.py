@@ -21,7 +21,7 @@ from kvcore.engine.versions import (
     vllm_releases,
 )
 from kvcore.errors import CatalogueError, ScenarioError
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Engine
 from kvcore.units import GIB

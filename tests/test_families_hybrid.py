@@ -9,7 +9,7 @@ from kvcore.model.cache_state import CrossAttention, FullAttention, Mla, Recurre
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.scenario import Measured, Parallel, Scenario
 from kvcore.units import gib
 from tests.special_models import (

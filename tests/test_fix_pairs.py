@@ -3,7 +3,7 @@
 import pytest
 
 from kvcore.advice.fixes import MENDED, fix_pairs, fixes
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present import edit
 from kvcore.request import scenario_from_request
 

@@ -9,7 +9,7 @@ import pytest
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.logs import read_log
 from kvcore.evidence.recognized import scenario_from_log
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present import link, pins
 from kvcore.request import parse_request, scenario_from_request
 from tests import hostile_inputs

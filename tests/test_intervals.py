@@ -15,7 +15,7 @@ from kvcore.carry import carried_over
 from kvcore.contract import result_of
 from kvcore.errors import EngineRefusalError
 from kvcore.memory.parts import PART_NAMES
-from kvcore.plan import Plan, Verdict, plan
+from kvcore.planning import Plan, Verdict, plan
 from kvcore.present import explain, summary
 from kvcore.present.bar import budget_end_gib, difference_name, memory_bar, overlap, segments
 from kvcore.present.charts import curve_lengths

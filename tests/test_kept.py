@@ -12,7 +12,7 @@ from kvcore.advice.fixes import fixes
 from kvcore.kept import LEDGER, MOST_RESULTS, RESULT_BYTES, Keeper, Ledger, bounded, kept, size_of
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present import link
 from kvcore.request import scenario_from_request
 from tests.test_families_decoder import LLAMA

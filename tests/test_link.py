@@ -17,7 +17,7 @@ from kvcore import catalogue
 from kvcore.errors import MESSAGES, KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.model.yarn import Yarn
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present import link, link_config
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES, scenario_from_request
 from kvcore.scenario import (

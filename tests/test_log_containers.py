@@ -9,7 +9,7 @@ from kvcore.evidence.logs import read_log
 from kvcore.evidence.manifests import MAX_CHARACTERS, find_manifests
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.evidence.startup_log import LogFlags, StartupLog
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present.artefacts import Artefact, artefact
 from kvcore.request import scenario_from_request
 

@@ -6,7 +6,7 @@ from kvcore.evidence.log_graphs import graph_flags
 from kvcore.evidence.logs import read_log
 from kvcore.evidence.recognized import scenario_from_log, with_logged_graphs
 from kvcore.evidence.startup_log import LoggedGraphs
-from kvcore.plan import plan
+from kvcore.planning import plan
 
 OWN = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
 """Sizes of a start without flags, 0.11.1 to 0.33.0."""

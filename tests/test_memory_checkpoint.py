@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvcore import catalogue
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 from kvcore.units import GIB
 

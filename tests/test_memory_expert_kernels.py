@@ -20,7 +20,7 @@ from kvcore.memory.expert_kernels import ExpertKernel, expert_kernel, expert_ker
 from kvcore.memory.tables import read_rows
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.quantization.formats import ExpertsShape
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 from kvcore.units import GIB
 

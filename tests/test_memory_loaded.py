@@ -17,7 +17,7 @@ from kvcore.memory.weights import WeightBytes
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel

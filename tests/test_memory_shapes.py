@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvcore.errors import EngineRefusalError
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 
 MOE = "Qwen/Qwen3-235B-A22B-FP8"  # experts of 1536 features, blocks of 128 × 128

@@ -20,7 +20,7 @@ from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import READERS, read_architecture
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
 from kvcore.units import gib

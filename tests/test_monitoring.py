@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kvcore.engine.metrics import exported_metrics
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.monitoring import Load, alert_rules, dashboard, default_load, thresholds
 from tests import present_plans
 

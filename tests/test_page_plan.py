@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.engine.versions import switches_of, vllm_releases
 from kvcore.hub_lookups import LOOKUPS, REFUSED_SECONDS, Lookups
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present import link
 from kvcore.present.launch import launch_command
 from kvcore.present.text import DASH

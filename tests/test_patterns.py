@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvcore.errors import ModelError
 from kvcore.model.quantization.automaton import MAX_STEPS, Allowance
 from kvcore.model.quantization.patterns import Patterns
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 from tests.cpu import answer_within
 

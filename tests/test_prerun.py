@@ -16,7 +16,7 @@ from kvcore.evidence.prerun import (
     out_of_memory_remedies,
     prerun_from_log,
 )
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
 

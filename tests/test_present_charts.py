@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvcore.advice.curve import ConcurrencyCurve, tensor_parallel_curves
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.bar import budget_end_gib, counted_graphs_gib, memory_bar, segments, shortage
 from kvcore.present.charts import LengthMark, concurrency_chart, curve_lengths, with_length_marks
 from kvcore.present.palette import PARTS

@@ -5,7 +5,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present import choices
 from kvcore.present.edit import engine_followed, memory_override_gib, with_field, with_model
 from kvcore.request import scenario_from_request

@@ -7,7 +7,7 @@ from kvcore.advice.smallest import Cost, smallest
 from kvcore.advice.sweep import sweep
 from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Interconnect
-from kvcore.plan import Verdict
+from kvcore.planning import Verdict
 from kvcore.present.heat import (
     MET,
     cell_sentence,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present.launch import launch_arguments
 from kvcore.request import scenario_from_request
 

@@ -4,7 +4,7 @@ import pytest
 
 from kvcore.advice.curve import concurrency_curve
 from kvcore.advice.fixes import fixes
-from kvcore.plan import Plan, Verdict
+from kvcore.planning import Plan, Verdict
 from kvcore.present import explain, summary
 from kvcore.present.charts import curve_lengths
 from kvcore.present.summary import Outcome

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.length_histogram import (
     bin_edges,
     binned,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 
 ORIN = (

@@ -17,7 +17,7 @@ from kvcore.model.quantization.gguf_mixtures import (
     takes_more_bits,
     tensor_type,
 )
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
 from tests.test_families_decoder import LLAMA

@@ -9,7 +9,7 @@ import pytest
 from kvcore.advice.fixes import MENDED
 from kvcore.advice.refusals import refusal_fixes
 from kvcore.errors import EngineRefusalError
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present import edit
 from kvcore.request import scenario_from_request
 

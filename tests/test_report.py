@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.report import report_html
 from kvcore.present.svg import memory_svg
 from kvcore.present.text import Language, count, words

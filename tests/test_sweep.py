@@ -8,7 +8,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
 from kvcore.cli import main
-from kvcore.plan import Verdict
+from kvcore.planning import Verdict
 from kvcore.present.sweep_rows import json_lines, table_lines
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Engine

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore.errors import WorkloadError
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.workload.batch import Batches, batches_of, draw_batches, pool_shares
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.limits import ALLOW_LONG, limit_choice, limit_choices, refuses_longer, requests_at

@@ -17,7 +17,7 @@ from kvcore.evidence.logs import read_log
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
 from kvcore.model.yarn import Yarn, read_yarn
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present.edit import with_model
 from kvcore.present.launch import launch_command
 from kvcore.request import scenario_from_request

@@ -37,7 +37,7 @@ from kvcore.evidence.accuracy import (  # noqa: E402
     read_accuracy,
     summarize,
 )
-from kvcore.plan import Plan, plan  # noqa: E402
+from kvcore.planning import Plan, plan  # noqa: E402
 from kvcore.request import scenario_from_request  # noqa: E402
 from kvcore.units import GIB, gib  # noqa: E402
 from tools.residuals import (  # noqa: E402

@@ -30,7 +30,7 @@ from kvcore.errors import KvPlannerError  # noqa: E402
 from kvcore.hub import ID, SENTENCE_TRANSFORMERS, fetch_model  # noqa: E402
 from kvcore.memory.weights import DTYPE_BYTES  # noqa: E402
 from kvcore.model.config import ModelConfig  # noqa: E402
-from kvcore.plan import Plan, plan  # noqa: E402
+from kvcore.planning import Plan, plan  # noqa: E402
 from kvcore.scenario import Measured, Scenario, SpeculativeConfig  # noqa: E402
 from kvcore.untrusted import parse_json_object  # noqa: E402
 

@@ -33,7 +33,7 @@ from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.tables import activation_tables, graph_tables
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
-from kvcore.plan import ASSUMED_ACCELERATOR
+from kvcore.planning import ASSUMED_ACCELERATOR
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
 from kvcore.units import gib

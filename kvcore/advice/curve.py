@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.carry import carried_over
 from kvcore.errors import KvPlannerError
-from kvcore.plan import HIGH, LOW, Plan, plan, stage_kv_bytes
+from kvcore.planning import HIGH, LOW, Plan, plan, stage_kv_bytes
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16)
 

@@ -9,7 +9,7 @@ from kvcore.engine.partition import stage_layers
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Experts, Module, VocabEmbedding
 from kvcore.model.cache_state import BlockIndexer, CompressedLatent, LatentWindow, SparseIndexer
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.units import GB
 
 

@@ -12,7 +12,7 @@ from kvcore.catalogue.accelerators import Interconnect
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
-from kvcore.plan import Plan, Verdict, plan
+from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario import Scenario
 from kvcore.units import ceil_div, gib
 

@@ -11,7 +11,7 @@ from kvcore.advice.fixes import MENDED
 from kvcore.carry import carried_over
 from kvcore.engine.versions import find_release, vllm_releases
 from kvcore.errors import EngineRefusalError, KvPlannerError
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.scenario import AUTO, Engine, Scenario
 
 Value: TypeAlias = int | str | bool | None

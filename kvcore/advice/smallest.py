@@ -26,7 +26,7 @@ def smallest(cells: Iterable[Cell], cards: Mapping[str, Accelerator], wanted: fl
 
     Example:
         >>> from kvcore import catalogue
-        >>> from kvcore.plan import Verdict
+        >>> from kvcore.planning import Verdict
         >>> cards = {card.id: card for card in catalogue.load_accelerators()}
         >>> cells = [Cell("H200-141GB", 1, Verdict.FITS, gpus=1, max_concurrency=30.0),
         ...          Cell("RTX-4090-24GB", 4, Verdict.FITS, gpus=4, max_concurrency=21.0)]
@@ -74,7 +74,7 @@ def cost_of(cell: Cell, price_per_gpu_hour: float, max_num_seqs: int | None = No
     """The cost of a deployment that starts; no more requests run at once than `max_num_seqs` allows.
 
     Example:
-        >>> from kvcore.plan import Verdict
+        >>> from kvcore.planning import Verdict
         >>> cost_of(Cell("H100-80GB", 2, Verdict.FITS, gpus=2, max_concurrency=40.0), 2.5)
         Cost(per_hour=5.0, per_slot_hour=0.125)
     """

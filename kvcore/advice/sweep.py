@@ -17,7 +17,7 @@ from kvcore.engine.versions import planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.scenario import Engine, Measured, Runner, Scenario, with_accelerator, without_state_flags
 
 SIZES: Final = (1, 2, 4, 8)

@@ -34,7 +34,7 @@ from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting, link_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.plan import Plan, Verdict, config_in_force, plan, prepare
+from kvcore.planning import Plan, Verdict, config_in_force, plan, prepare
 from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Engine, Scenario
 from kvcore.units import gib

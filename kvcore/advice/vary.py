@@ -13,7 +13,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.plan import Plan, Verdict, plan
+from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario import Parallel, Scenario, SpeculativeConfig, with_accelerator
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)

@@ -9,7 +9,7 @@ from kvcore.errors import KvPlannerError, Notice
 from kvcore.evidence.causes import Difference, likely_causes
 from kvcore.evidence.logs import measured_from
 from kvcore.evidence.startup_log import Reading, StartupLog
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.scenario import Engine, Measured, Origin
 from kvcore.units import gib
 

@@ -13,7 +13,7 @@ from kvcore.evidence.log_identity import release_of
 from kvcore.evidence.logs import request_from
 from kvcore.evidence.startup_log import StartupLog
 from kvcore.memory.activations import restart_gain_bytes
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.scenario import Parallel
 
 OTHER_PROCESS_GIB: Final = 0.3

@@ -13,7 +13,7 @@ from kvcore.evidence.log_result import log_result
 from kvcore.evidence.logs import request_from
 from kvcore.evidence.recognized import find_logged_model, scenario_from_log, with_logged_graphs
 from kvcore.evidence.startup_log import StartupLog
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.request import scenario_from_request
 from kvcore.units import rounded
 

@@ -11,7 +11,7 @@ from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
 from kvcore.evidence.logs import request_from
 from kvcore.evidence.startup_log import LogScenario, StartupLog
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Engine, Measured, Parallel, Scenario, runs_on

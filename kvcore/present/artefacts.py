@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.containers import compose_text, docker_text
 from kvcore.present.kubernetes import kubernetes_text
 from kvcore.present.launch import (

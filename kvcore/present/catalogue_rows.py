@@ -14,7 +14,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry, find_model
 from kvcore.engine.versions import PLUGIN_FILES, plugin_of, switches_of, vllm_releases
 from kvcore.errors import KvPlannerError
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Engine

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kvcore.advice.curve import ConcurrencyCurve
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.palette import (
     BUDGET,
     CAPACITY,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kvcore.plan import Plan, Verdict
+from kvcore.planning import Plan, Verdict
 from kvcore.present.monitoring import Load, Thresholds
 from kvcore.present.text import Words, concurrency_text, count, gib_text
 

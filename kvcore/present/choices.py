@@ -14,7 +14,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.evidence.log_flags import read_length
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.families import read_architecture
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.scenario import AUTO, Engine, Scenario
 
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 from kvcore.evidence.calibration import Comparison, PartComparison
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.palette import CAPACITY, OUTLINE, PARTS, Part
 from kvcore.present.text import Words, gib_text
 from kvcore.units import GIB, gib

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import ScenarioError
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.launch import (
     PORT,
     TOKEN,

@@ -6,7 +6,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.units import gib
 
 AVAILABLE_LINE: Final = Version("0.9.2")

@@ -11,7 +11,7 @@ from typing import Final
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.errors import KvPlannerError
 from kvcore.memory.parts import given_grade
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.palette import OVERESTIMATED, UNACCOUNTED
 from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
 from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from kvcore.advice.smallest import Cost
 from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.plan import Verdict
+from kvcore.planning import Verdict
 from kvcore.present.matrix import VENDOR_NAMES, Row, Target, money
 from kvcore.present.palette import DARK_TEXT
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, msg

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.containers import image
 from kvcore.present.launch import (
     PORT,

@@ -11,7 +11,7 @@ from kvcore.engine.backends import backend_to_ask_for
 from kvcore.engine.pooling import runner_flag
 from kvcore.engine.versions import switches_of
 from kvcore.model.yarn import read_yarn
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.request import UNNAMED_MODEL
 from kvcore.scenario import AUTO, Engine, Parallel, Runner, Scenario
 
@@ -169,7 +169,7 @@ def served_model(plan: Plan) -> str:
 
     Example:
         >>> from kvcore import catalogue
-        >>> from kvcore.plan import plan
+        >>> from kvcore.planning import plan
         >>> from kvcore.request import scenario_from_request
         >>> config = dict(catalogue.find_model("Qwen/Qwen3-8B").config.raw)
         >>> served_model(plan(scenario_from_request({"config": config, "accelerator": "H100-80GB"})))

@@ -24,7 +24,7 @@ from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.log_flags import read_length
 from kvcore.fields import BOUNDS
 from kvcore.model.config import ModelConfig
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.present.link_names import full_name, full_names, is_ours
 from kvcore.present.repair import Repair

@@ -15,7 +15,7 @@ import yaml
 
 from kvcore.advice.decode_bound import decode_bound
 from kvcore.engine.metrics import exported_metrics
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 
 HIGHEST_USAGE: Final = 0.95
 LOWEST_USAGE: Final = 0.5

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from kvcore.advice.vary import Knob, Variant
 from kvcore.errors import KvPlannerError
-from kvcore.plan import Plan, Verdict
+from kvcore.planning import Plan, Verdict
 from kvcore.present.bar import Segment, overlap, overlap_trace, segments, shortage
 from kvcore.present.palette import CAPACITY, OUTLINE, WARNING_GROUND, WARNING_TEXT
 from kvcore.present.summary import waiting_seats

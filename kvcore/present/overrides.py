@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore.errors import KvPlannerError
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present.edit import memory_override_gib, with_field
 from kvcore.present.link import catalogue_card
 from kvcore.present.text import msg

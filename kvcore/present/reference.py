@@ -10,7 +10,7 @@ from typing import Any, Final
 from kvcore.engine.defaults import resolve
 from kvcore.errors import KvPlannerError
 from kvcore.memory.mindspore import DEFAULT_MODEL_GB, DEFAULT_TOTAL_GB, MODEL_VARIABLE, TOTAL_VARIABLE
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present.choices import engine_versions, tensor_parallel_sizes
 from kvcore.present.edit import with_field
 from kvcore.present.text import Words, count

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from kvcore.advice.curve import concurrency_curve
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.bar import overlap, segments
 from kvcore.present.charts import curve_lengths
 from kvcore.present.expected_log import expected_log_lines

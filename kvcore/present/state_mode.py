@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvcore.cache.spec import CacheKind
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.text import Words, count
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, FixPair
 from kvcore.evidence.calibration import fields_by_origin
-from kvcore.plan import Plan, Verdict
+from kvcore.planning import Plan, Verdict
 from kvcore.present.explain import Figures, bytes_per_token_in_all
 from kvcore.present.settings import settings_in_force
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests

@@ -11,7 +11,7 @@ from html import escape
 from typing import Final
 
 from kvcore.advice.curve import ConcurrencyCurve
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.bar import budget_end_gib, budget_label, overlap, segments, shortage
 from kvcore.present.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POINT, UNACCOUNTED
 from kvcore.present.text import Words, concurrency_text, count, gib_text, short_tokens

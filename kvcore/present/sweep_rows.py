@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell
-from kvcore.plan import Verdict
+from kvcore.planning import Verdict
 from kvcore.units import rounded
 
 _WORDS: Final = {

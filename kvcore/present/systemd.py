@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.launch import (
     PORT,
     TOKEN,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present import link as links
 from kvcore.present.bar import difference_name
 from kvcore.present.expected_log import expected_log_lines

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvcore.plan import Verdict
+from kvcore.planning import Verdict
 from kvcore.present.summary import Outcome, Sentence
 from kvcore.present.text import DASH, Words, concurrency_text, count, msg
 from kvcore.workload.batch import Share

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.text import DASH, Words, count
 from kvcore.units import ceil_div, round_up
 from kvcore.workload.limits import LimitChoice

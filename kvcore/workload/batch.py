@@ -16,7 +16,7 @@ from typing import Final
 
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.kept import kept
-from kvcore.plan import Plan, stage_kv_bytes
+from kvcore.planning import Plan, stage_kv_bytes
 from kvcore.workload.histogram import LengthHistogram
 
 SEED: Final = 20_240_117

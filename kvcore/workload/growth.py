@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcore.cache.spec import FULL_KINDS
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.workload.limits import requests_at
 
 

@@ -13,7 +13,7 @@ from kvcore.carry import carried_over
 from kvcore.catalogue.yarn import documented_yarn
 from kvcore.errors import KvPlannerError
 from kvcore.model.yarn import Yarn
-from kvcore.plan import Plan, Verdict, plan, stage_kv_bytes
+from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
 from kvcore.units import round_up
 from kvcore.workload.batch import Batches, Share, batches_of

@@ -12,7 +12,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
 from kvcore.evidence.recognized import Recognized
 from kvcore.evidence.startup_log import StartupLog
-from kvcore.plan import Plan, Verdict
+from kvcore.planning import Plan, Verdict
 from kvcore.present import summary
 from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
 from kvcore.present.comparison import headline as comparison_headline

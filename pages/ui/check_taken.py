@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present import artefacts, edit
 from kvcore.present.text import Words
 from kvcore.scenario import Scenario

@@ -9,7 +9,7 @@ import streamlit as st
 
 from kvcore.errors import KvPlannerError
 from kvcore.fields import BOUNDS
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present import choices, edit
 from kvcore.present.text import Words
 from kvcore.request import DTYPES, KV_CACHE_DTYPES

@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvcore.advice.decode_bound import decode_bound
 from kvcore.engine.metrics import exported_metrics
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.checklist import Tick, checklist
 from kvcore.present.load_test import load_test
 from kvcore.present.monitoring import Load, alert_rules, dashboard, default_load, thresholds

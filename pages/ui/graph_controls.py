@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.fields import BOUNDS
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present import choices
 from kvcore.present.text import Words, count
 from kvcore.scenario import AUTO, CudagraphMode

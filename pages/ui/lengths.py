@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.charts import LengthMark
 from kvcore.present.text import Words
 from kvcore.workload.limits import requests_at

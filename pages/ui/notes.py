@@ -14,7 +14,7 @@ from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, fix_pairs
 from kvcore.advice.refusals import refusal_fixes
 from kvcore.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present import summary
 from kvcore.present.listing import listed
 from kvcore.present.refusal import accepted_label

@@ -9,7 +9,7 @@ from html import escape
 import streamlit as st
 
 from kvcore.contract import result_of
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.explain import Figures, NumberRow, numbers_csv
 from kvcore.present.overrides import OverrideStep
 from kvcore.present.text import Words, count, gib_text

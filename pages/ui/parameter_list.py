@@ -11,7 +11,7 @@ from html import escape
 import streamlit as st
 
 from kvcore.engine.former_flags import former_flag
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present import corrections, link
 from kvcore.present.glossary import GLOSSARY
 from kvcore.present.reference import (

@@ -11,7 +11,7 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.bar import difference_name, shortage
 from kvcore.present.explain import RequestShare, request_share
 from kvcore.present.palette import PARTS, UNACCOUNTED, Part

@@ -22,7 +22,7 @@ from kvcore.evidence.prerun import (
 from kvcore.evidence.recognized import find_logged_model
 from kvcore.memory.mindspore import DEFAULT_MODEL_GB, DEFAULT_TOTAL_GB, MODEL_VARIABLE, TOTAL_VARIABLE
 from kvcore.model.families import read_architecture
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present.listing import listed
 from kvcore.present.text import Words, count, msg
 from kvcore.scenario import Engine, Measured, Scenario

@@ -7,7 +7,7 @@ import json
 import streamlit as st
 
 from kvcore.contract import result_of
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.artefacts import CONTAINERS, Artefact, artefact
 from kvcore.present.containers import has_image, no_image
 from kvcore.present.expected_log import expected_log_lines

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import streamlit as st
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present import link, qr
 from kvcore.present.text import Words, count
 from kvcore.present.ticket import NOT_CARRIED

@@ -15,7 +15,7 @@ import streamlit as st
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError, ScenarioError, defect, shorten
 from kvcore.model.config import ModelConfig
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present import edit, link, page_parameters, pins
 from kvcore.present.link_names import is_ours
 from kvcore.present.page_parameters import LANGUAGE, PARAMETERS

@@ -6,7 +6,7 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.text import Words, count
 from kvcore.present.workload_advice import advice_lines
 from kvcore.present.workload_panels import (

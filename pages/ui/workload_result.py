@@ -10,7 +10,7 @@ from typing import TypeAlias
 import streamlit as st
 
 from kvcore.carry import carried_over
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.choices import nearest_below
 from kvcore.present.length_histogram import length_histogram, marked_limits
 from kvcore.present.listing import listed

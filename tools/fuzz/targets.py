@@ -21,7 +21,7 @@ from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.logs import read_log
 from kvcore.evidence.recognized import scenario_from_log
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present import bar, charts, explain, launch, link, overrides, settings, summary
 from kvcore.present.text import Language, words
 from kvcore.request import id_of, parse_request, scenario_from_request

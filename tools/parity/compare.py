@@ -1,4 +1,4 @@
-"""What kvcore.plan says beside what the engine said: a row, its disagreements, a table of agreement."""
+"""What `plan` says beside what the engine said: a row, its disagreements, a table of agreement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvcore.contract import error_of, result_of
 from kvcore.engine.draft import read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.draft import draft_parameter_bytes
-from kvcore.plan import plan as plan_of
+from kvcore.planning import plan as plan_of
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
 from kvcore.units import GIB

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 from kvcore import catalogue
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.errors import KvPlannerError
-from kvcore.plan import plan
+from kvcore.planning import plan
 from kvcore.present import charts, explain, link, summary
 from kvcore.present.text import Language, words
 from tools.server import ROOT

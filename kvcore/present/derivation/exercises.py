@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvcore.errors import KvPlannerError
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present import edit
 from kvcore.present.derivation.step import Exercise
 from kvcore.present.explain import any_cache

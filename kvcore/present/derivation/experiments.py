@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from kvcore.errors import KvPlannerError
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present import edit
 from kvcore.present.derivation.requests import shorter_concurrency
 from kvcore.present.derivation.step import Effect, Experiment, StepName

@@ -15,7 +15,7 @@ from kvcore.cache.spec import (
     grows_with_length,
 )
 from kvcore.model.cache_state import Mla
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.derivation.equation import given
 from kvcore.quantity import Grade, Quantity, Unit
 

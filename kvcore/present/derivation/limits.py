@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.engine.metrics import exported_metrics
-from kvcore.plan import Plan, Verdict
+from kvcore.planning import Plan, Verdict
 from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.exercises import exercises
 from kvcore.present.derivation.pool import plan_grade

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcore.errors import KvPlannerError
 from kvcore.memory.mindspore import MODEL_VARIABLE
-from kvcore.plan import Plan, plan
+from kvcore.planning import Plan, plan
 from kvcore.present.derivation.equation import equation
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.step import Content, Option, Prediction, part

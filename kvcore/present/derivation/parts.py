@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvcore.memory.budget import CHECKS_FREE_MEMORY
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.derivation.equation import equation
 from kvcore.present.derivation.step import Content, Option, Prediction, Slip, part
 from kvcore.present.palette import PARTS

@@ -8,7 +8,7 @@ from typing import Final
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.rules import planner_rules
 from kvcore.cache.spec import demand_of
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.step import Content, Prediction, Slip, part

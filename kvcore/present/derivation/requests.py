@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcore.cache.capacity import CachePlan, max_concurrency_at
 from kvcore.cache.rules import planner_rules
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.pool import blocks_of, blocks_of_request, plan_grade

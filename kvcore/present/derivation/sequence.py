@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.derivation.experiments import experiment
 from kvcore.present.derivation.limits import limits_content
 from kvcore.present.derivation.overheads import overheads_content

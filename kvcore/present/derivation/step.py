@@ -9,7 +9,7 @@ from enum import StrEnum
 from html import escape
 from typing import Final
 
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.derivation.equation import Equation
 from kvcore.present.palette import PARTS
 from kvcore.present.text import Words, msg

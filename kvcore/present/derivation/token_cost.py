@@ -7,7 +7,7 @@ from typing import Final
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.formats import kv_format
 from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.kept import (
     SPECS,

@@ -6,7 +6,7 @@ from kvcore.engine.partition import stage_layers
 from kvcore.memory.encoder import loaded_architecture
 from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.model.quantization import NOT_QUANTIZED
-from kvcore.plan import Plan
+from kvcore.planning import Plan
 from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.step import Content, Prediction, Slip, part
 from kvcore.present.text import Words, count, gib_text

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.errors import EngineRefusalError, KvPlannerError
-from kvcore.plan import Plan, Verdict, plan
+from kvcore.planning import Plan, Verdict, plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
 from kvcore.units import GIB
