@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from kvcore import catalogue
 from kvcore.engine.versions import vllm_releases
+from kvcore.fields import BOUNDS
 from kvcore.present import link, pins
 from kvcore.present.page_parameters import decode_language, decode_page
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES
@@ -171,6 +172,38 @@ def scenario_params(draw: random.Random) -> dict[str, str]:
     if draw.random() < 0.5:
         params["tensor_parallel_size"] = draw.choice(("2", "4", "8"))
     return params
+
+
+def range_examples(number: int, seed: int) -> Iterator[Example]:
+    """`number` links whose numbers lie anywhere between the bounds of the request, the bounds themselves among them."""
+    draw = random.Random(seed)
+    pages = [page for page in SHARES if page != "explore"]
+    found = 0
+    while found < number:
+        params = {"model": draw.choice(MODELS), "accelerator": draw.choice(CARDS)}
+        for name in draw.sample(list(BOUNDS), draw.randint(1, 6)):
+            params[name] = number_between(draw, *BOUNDS[name], is_whole=name not in DECIMALS)
+            if name.startswith("speculative_config."):
+                params["speculative_config.method"] = "ngram"
+        if is_read(params):
+            found += 1
+            yield Example("plan" if draw.random() < 0.6 else draw.choice(pages), params)
+
+
+DECIMALS = frozenset(
+    name for name in BOUNDS if name.endswith(("_gib", "_gb")) or name == "gpu_memory_utilization"
+)
+
+
+def number_between(draw: random.Random, low: float, high: float, is_whole: bool) -> str:
+    """One of the two bounds, or a number of any size between them."""
+    if draw.random() < 0.4:
+        value = draw.choice((low, high))
+    else:
+        width = high - low
+        value = draw.choice((low, max(low, 0))) + width ** draw.random()
+    value = min(max(value, low), high)
+    return str(round(value)) if is_whole else repr(float(value))
 
 
 def is_read(params: Mapping[str, str]) -> bool:

@@ -11,11 +11,13 @@ from urllib.parse import parse_qsl
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.link_examples import Example, examples
+from tests.link_examples import Example, examples, range_examples
 from tests.test_page_plan import APP, FOLDED, checked
 
 LINKS = 300
 PARTS = 20
+RANGE_LINKS = 40
+RANGE_PARTS = 4
 SEED = 9
 RANDOM = re.compile(r'deferred_file_id: "\w+"')
 """What Streamlit itself draws anew for each download."""
@@ -64,3 +66,23 @@ def test_every_link_renders_and_comes_back_as_the_same_page(part: int) -> None:
         app = opened(page, params)
         again = opened(page, own_link(app, page))
         assert shown(again) == shown(app), Example(page, params)
+
+
+@pytest.mark.parametrize("part", range(RANGE_PARTS))
+def test_every_number_that_a_request_may_have_is_drawn(part: int) -> None:
+    for page, params in islice(range_examples(RANGE_LINKS, SEED), part, None, RANGE_PARTS):
+        opened(page, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_num_batched_tokens", "1500000000"),
+        ("measured.non_torch_gib", "-1"),
+        ("measured.cuda_graph_gib", "-0.5"),
+        ("measured.weights_gib", "20000"),
+    ],
+)
+def test_a_control_shows_a_number_that_is_far_from_usual(name: str, value: str) -> None:
+    app = opened("plan", {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", name: value})
+    assert app.number_input(key=name).value == float(value)
