@@ -1,4 +1,4 @@
-"""Every coded error and notice; their English words are in `kvcore.messages`.
+"""Every coded error and notice; their English words are in `kvcore/texts/messages.toml`.
 
     KvPlannerError(ValueError)      code, field, value, params; message and next step from MESSAGES
     ├── ScenarioError               a field of the request, the link or the page is unusable
@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from kvcore.messages import MESSAGES, Message
+from kvcore.texts import MESSAGES, Message
 
 __all__ = [
     "MESSAGES",

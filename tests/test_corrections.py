@@ -6,15 +6,16 @@ import pytest
 
 from kvcore.planning import Verdict, plan
 from kvcore.present import link
-from kvcore.present.corrections import CORRECTIONS, POST_MORTEM, RULE_OF_THUMB, facts, truth
+from kvcore.present.corrections import POST_MORTEM, RULE_OF_THUMB, facts, truth
 from kvcore.present.text import Language, words
+from kvcore.texts import CORRECTIONS
 from tests import present_plans
 
 KNOWN = facts(present_plans.fits())
 
 
 def said(name: str, language: Language = Language.ENGLISH) -> str:
-    correction = next(one for one in CORRECTIONS if one.name == name)
+    correction = CORRECTIONS[name]
     return truth(correction, KNOWN, words(language))
 
 
@@ -58,7 +59,7 @@ def test_metrics_are_those_of_the_version() -> None:
 
 @pytest.mark.parametrize("language", Language)
 def test_every_parameter_is_filled_in(language: Language) -> None:
-    for correction in CORRECTIONS:
+    for correction in CORRECTIONS.values():
         text = said(correction.name, language)
         assert text
         assert not re.search(r"\{\w+\}", text), text

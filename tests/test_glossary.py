@@ -1,16 +1,16 @@
 """The words of the page."""
 
-from kvcore.present.glossary import GLOSSARY
 from kvcore.present.text import Language, words
+from kvcore.texts import GLOSSARY
 
 
 def test_each_term_is_there_once_and_in_order() -> None:
-    names = [term.name.lower() for term in GLOSSARY]
+    names = [term.name.lower() for term in GLOSSARY.values()]
     assert names == sorted(set(names))
 
 
 def test_what_the_page_says_is_explained() -> None:
-    explained = " ".join(term.name for term in GLOSSARY)
+    explained = " ".join(term.name for term in GLOSSARY.values())
     said = (
         "KV cache|Weights|Activations|CUDA graphs|Budget|Block|Requests at once|Context length|TP|PP|DP|EP|MLA|GQA|"
         "TTFT|TPOT|TPS|Preemption|OOM"
@@ -21,7 +21,7 @@ def test_what_the_page_says_is_explained() -> None:
 
 def test_chinese_terms_are_those_of_the_page() -> None:
     t = words(Language.CHINESE)
-    spoken = {t(term.name) for term in GLOSSARY}
+    spoken = {t(term.name) for term in GLOSSARY.values()}
     assert {
         "权重",
         "激活",

@@ -140,7 +140,7 @@ class TestAnswer:
         assert "hidden_size" in html(app)
 
     def test_a_published_example_is_one_click(self) -> None:
-        app = press(open_step(5, TOO_BIG), "001: Qwen3-32B on 8 × RTX 4090")
+        app = press(open_step(5, TOO_BIG), "Qwen3-32B on 8 × RTX 4090")
         press(app, "Reveal")
         assert "Answer: 32 KiB" in html(app)
 

@@ -8,8 +8,7 @@ import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
-from kvcore.present.glossary import GLOSSARY
-from kvcore.present.reference_parameters import PARAMETERS
+from kvcore.texts import GLOSSARY, PARAMETERS
 from tests.test_page_plan import checked, open_app, params, seen
 
 QUERY = {
@@ -61,14 +60,14 @@ class TestParameters:
 
     def test_the_worked_example_is_one_click_away(self) -> None:
         app = open_reference()
-        app.button(key="load_001").click()
+        app.button(key="load_rule_of_thumb").click()
         checked(app.run())
         assert params(app)["measured.weights_gib"] == "8"
         assert params(app)["accelerator.memory_gib"] == "24"
 
     def test_the_post_mortem_is_one_click_away(self) -> None:
         app = open_reference()
-        app.button(key="load_004").click()
+        app.button(key="load_post_mortem").click()
         checked(app.run())
         assert params(app)["model"] == "meta-llama/Llama-2-70b-chat-hf"
 

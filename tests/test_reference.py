@@ -4,43 +4,45 @@ from __future__ import annotations
 
 import pytest
 
-from kvcore.present.reference import Knob, Parameter, defaults_by_version, effects, matching, value_text
-from kvcore.present.reference_parameters import PARAMETERS
+from kvcore.present.reference import defaults_by_version, effects, matching, value_text
 from kvcore.present.text import Language, words
+from kvcore.texts import PARAMETERS, Knob, Parameter, Source
 from tests import present_plans
 
 T, ZH = words(Language.ENGLISH), words(Language.CHINESE)
 DOCUMENTS = {
-    "000": ("ASCEND_TOTAL_MEMORY_GB", "vLLM_MODEL_MEMORY_USE_GB", "--gpu-memory-utilization", "--max-num-seqs",
+    Source.ASCEND_TUNING: (
+            "ASCEND_TOTAL_MEMORY_GB", "vLLM_MODEL_MEMORY_USE_GB", "--gpu-memory-utilization", "--max-num-seqs",
             "--max-model-len", "--max-num-batched-tokens", "GLOG_v"),
-    "001": ("--dtype",),
-    "002": ("--tensor-parallel-size", "--pipeline-parallel-size", "--quantization", "--enforce-eager",
+    Source.RULE_OF_THUMB: ("--dtype",),
+    Source.PARAMETERS: (
+            "--tensor-parallel-size", "--pipeline-parallel-size", "--quantization", "--enforce-eager",
             "--gpu-memory-utilization", "--max-model-len", "max_tokens", "--enable-prefix-caching",
             "--use-v2-block-manager", "--enable-chunked-prefill", "--max-num-batched-tokens", "--speculative-mode",
             "--num-speculative-tokens", "--ngram-prompt-lookup-max"),
-    "004": ("--max-model-len", "--gpu-memory-utilization", "--tensor-parallel-size", "--block-size",
+    Source.POST_MORTEM: ("--max-model-len", "--gpu-memory-utilization", "--tensor-parallel-size", "--block-size",
             "--max-num-seqs", "max_tokens"),
 }  # fmt: skip
 
 
 def parameter(flag: str) -> Parameter:
-    return next(one for one in PARAMETERS if one.flag == flag)
+    return PARAMETERS[flag]
 
 
 @pytest.mark.parametrize(("document", "flags"), DOCUMENTS.items())
-def test_every_parameter_of_the_documents_is_there(document: str, flags: tuple[str, ...]) -> None:
-    assert {one.flag for one in PARAMETERS if document in one.documents} >= set(flags)
+def test_every_parameter_of_the_documents_is_there(document: Source, flags: tuple[str, ...]) -> None:
+    assert {one.flag for one in PARAMETERS.values() if document in one.sources} >= set(flags)
 
 
 def test_no_flag_is_there_twice() -> None:
-    assert len({one.flag for one in PARAMETERS}) == len(PARAMETERS)
+    assert len({one.flag for one in PARAMETERS.values()}) == len(PARAMETERS)
 
 
 def test_field_and_knob_come_together() -> None:
-    assert all((one.field is None) == (one.knob is None) for one in PARAMETERS)
+    assert all((one.field is None) == (one.knob is None) for one in PARAMETERS.values())
 
 
-@pytest.mark.parametrize("flag", [one.flag for one in PARAMETERS if one.knob is not None])
+@pytest.mark.parametrize("flag", [one.flag for one in PARAMETERS.values() if one.knob is not None])
 def test_every_knob_marks_the_present_value(flag: str) -> None:
     plan = present_plans.request(tensor_parallel_size=2)
     if flag.endswith("_GB"):
@@ -96,11 +98,11 @@ def test_defaults_are_those_of_the_engine() -> None:
 
 
 def test_search_knows_both_spellings_and_both_languages() -> None:
-    assert [one.flag for one in matching(PARAMETERS, "max_model_len max-num", T)] != []
-    assert parameter("--block-size") in matching(PARAMETERS, "block_size", T)
-    assert parameter("--tensor-parallel-size") in matching(PARAMETERS, "整除", ZH)
-    assert matching(PARAMETERS, "no such words", T) == ()
-    assert matching(PARAMETERS, "", T) == PARAMETERS
+    assert [one.flag for one in matching(PARAMETERS.values(), "max_model_len max-num", T)] != []
+    assert parameter("--block-size") in matching(PARAMETERS.values(), "block_size", T)
+    assert parameter("--tensor-parallel-size") in matching(PARAMETERS.values(), "整除", ZH)
+    assert matching(PARAMETERS.values(), "no such words", T) == ()
+    assert matching(PARAMETERS.values(), "", T) == tuple(PARAMETERS.values())
 
 
 def test_values_as_people_read_them() -> None:
@@ -114,4 +116,4 @@ def test_values_as_people_read_them() -> None:
 
 
 def test_all_knobs_are_used() -> None:
-    assert {one.knob for one in PARAMETERS if one.knob} == set(Knob)
+    assert {one.knob for one in PARAMETERS.values() if one.knob} == set(Knob)

@@ -1,7 +1,7 @@
 """Keeps the catalogues in step with the texts: `python tools/messages.py` rewrites locale/*/LC_MESSAGES/kvplanner.po.
 
-A text is the first argument of `t(...)` in a page or in kvcore/present, of `msg(...)` anywhere, a coded message of
-kvcore/errors.py, or the `{reason}` that an error carries. New texts appear with an empty translation, texts that are
+A text is the first argument of `t(...)` in a page or in kvcore/present, of `msg(...)` anywhere, a text of
+kvcore/texts, or the `{reason}` that an error carries. New texts appear with an empty translation, texts that are
 gone disappear, translations stay. English is its own translation.
 """
 
@@ -19,8 +19,8 @@ from babel.messages.pofile import read_po, write_po
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from kvcore.errors import MESSAGES  # noqa: E402
 from kvcore.present.text import LOCALE_ROOT, REASON, Language  # noqa: E402
+from kvcore.texts import ALL  # noqa: E402
 
 TRANSLATORS = ("t", "msg")
 REFUSERS = {"refuse": 1, "invalid": 2, "contradicting": 1}
@@ -31,9 +31,7 @@ Key = tuple[str, str]
 
 def wanted() -> dict[Key, None]:
     """Every text that a person may see, as (context, English), in a stable order."""
-    keys: dict[Key, None] = {}
-    for message in MESSAGES.values():
-        keys |= {("", message.text): None, ("", message.next_step): None}
+    keys: dict[Key, None] = {("", text): None for texts in ALL for text in texts.shown}
     files = [
         ROOT / "app.py",
         *sorted((ROOT / "pages").rglob("*.py")),

@@ -32,7 +32,8 @@ from kvcore.memory.mindspore import TOTAL_VARIABLE, written_gb
 from kvcore.scenario import Engine, Measured
 
 ESTIMATE_CHARGED_FROM: Final = (0, 20)
-"""vLLM takes the graph estimate off the budget from this version on. Source: MEMORY_MODEL 1.4."""
+"""vLLM takes the graph estimate off the budget from this version on. Source: vllm/envs.py:
+VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS (0.18.1, 0.20.2)."""
 START_STEPS: Final = 1000
 """Of a look at one start: all formats are looked for in it."""
 EXPECTED: Final = "Model loading took, Available KV cache memory, GPU KV cache size, non-default args"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from kvcore.engine.metrics import exported_metrics
 from kvcore.planning import Plan, plan
 from kvcore.present.expected_log import expected_log_lines
-from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, kib_text, msg
+from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, kib_text
 from kvcore.request import scenario_from_request
+from kvcore.texts import Correction
 from kvcore.units import GIB, ceil_div
 
 POST_MORTEM: Final[Mapping[str, Any]] = {
@@ -23,7 +23,7 @@ POST_MORTEM: Final[Mapping[str, Any]] = {
     "max_model_len": 8192,
     "env.VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
 }
-"""Document 004, as a link."""
+"""The post-mortem's start, as a link."""
 RULE_OF_THUMB: Final[Mapping[str, Any]] = {
     "model": "Qwen/Qwen3-32B",
     "accelerator": "RTX-4090-24GB",
@@ -37,186 +37,10 @@ RULE_OF_THUMB: Final[Mapping[str, Any]] = {
     "measured.peak_activation_gib": 0,
     "measured.cuda_graph_gib": 0,
 }
-"""Document 001 with its assumptions as the person's own figures, as a link. By yorickbao, CC BY 4.0."""
-DOCUMENTS: Final[Mapping[str, str]] = {
-    "000": msg("Parameter tuning for vllm-mindspore on Ascend"),
-    "001": msg("Qwen3-32B on 8 × RTX 4090, by yorickbao"),
-    "002": msg("vLLM's parameters, one by one"),
-    "004": msg("Llama-2-70B on 4 × A100, an out-of-memory post-mortem"),
-}
-"""The source documents by number: what each one is."""
+"""The rule of thumb with its assumptions as the person's own figures, as a link. By yorickbao, CC BY 4.0."""
 BATCH: Final = 8
 PROMPT_TOKENS: Final = 1500
 LATENT_POOL_GIB: Final = 8
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Correction:
-    """A claim of a document, and what is true; `truth` has parameters that `facts` gives."""
-
-    name: str
-    document: str
-    claim: str
-    truth: str
-
-
-CORRECTIONS: Final = (
-    Correction(
-        name="hidden_size",
-        document="004",
-        claim=msg("KV cache = batch × layers × 2 × hidden_size × length × bytes"),
-        truth=msg(
-            "The hidden size counts all {heads} heads, but Llama-2-70B keeps keys and values of {kv_heads}: "
-            "{factor} times too much. One request of {length} tokens takes {right}, not {wrong}."
-        ),
-    ),
-    Correction(
-        name="batch",
-        document="004",
-        claim=msg("The script prints 32 GB for one request"),
-        truth=msg(
-            "It computes the whole batch of {batch} and prints {printed}: {wrong} for each request by that "
-            "formula, {right} in truth, over all GPUs together."
-        ),
-    ),
-    Correction(
-        name="reserve",
-        document="004",
-        claim=msg("vLLM reserves max_length for every request in advance"),
-        truth=msg(
-            "It reserves one pool at start, whatever max_model_len, and allocates blocks of {block} "
-            "tokens as requests grow. A prompt of 1,500 tokens takes {blocks} blocks."
-        ),
-    ),
-    Correction(
-        name="last_block",
-        document="004",
-        claim=msg("block_size 64: the last block is used to 60 %, 40 % are wasted"),
-        truth=msg(
-            "1,000 tokens take 16 blocks of 64; the last one stores 40, 62.5 %. 24 of 1,024 slots "
-            "are empty: 2.3 % of the request."
-        ),
-    ),
-    Correction(
-        name="boundaries",
-        document="004",
-        claim=msg(
-            "At 4 × A100: 4 requests at 2,048 tokens, 2 at 4,096, 1 at 8,192; beyond that out of memory"
-        ),
-        truth=msg(
-            "The pool of that start holds {tokens} tokens: {at_2048} requests of 2,048 tokens, {at_4096} of "
-            "4,096. Requests beyond it wait or are preempted; the engine does not run out of memory."
-        ),
-    ),
-    Correction(
-        name="model_limit",
-        document="004",
-        claim=msg("max_model_len 8192 for Llama-2-70B"),
-        truth=msg(
-            "The model was trained for {limit} tokens. The engine refuses more unless "
-            "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set."
-        ),
-    ),
-    Correction(
-        name="utilization",
-        document="004",
-        claim=msg("gpu-memory-utilization is the share for the KV cache"),
-        truth=msg(
-            "It is the share of the whole card for all that the engine keeps. The KV cache gets what weights, "
-            "activations and graphs leave."
-        ),
-    ),
-    Correction(
-        name="heads",
-        document="004",
-        claim=msg("tensor-parallel-size must be a factor of the number of GPUs"),
-        truth=msg("It must divide the attention heads of the model; the GPUs only have to be there."),
-    ),
-    Correction(
-        name="peak",
-        document="004",
-        claim=msg("Peak memory grows with a long prompt: proof of the reservation"),
-        truth=msg(
-            "What grows is activations: the pool is there before the first request. With four GPUs the "
-            "script's own process sees none of the workers' memory."
-        ),
-    ),
-    Correction(
-        name="gpu_alarm",
-        document="004",
-        claim=msg("Alert when GPU memory is above 90 %"),
-        truth=msg("The engine takes its share at start and keeps it, so this is always on. Watch {metric}."),
-    ),
-    Correction(
-        name="latency_metric",
-        document="004",
-        claim=msg("Metric request_latency_seconds"),
-        truth=msg("The name is {metric}, a histogram, at /metrics (not /v1/metrics)."),
-    ),
-    Correction(
-        name="hit_rate",
-        document="004",
-        claim=msg("Metric kv_cache_hit; below 90 % the cache is too small"),
-        truth=msg(
-            "There is none of that name. {hits} over {queries} is the share of prompt tokens found "
-            "in the prefix cache: it says how much prompts have in common, not whether the cache is "
-            "large enough. Use {usage} and {preemptions} instead."
-        ),
-    ),
-    Correction(
-        name="log_line",
-        document="004",
-        claim=msg("The log prints “KV cache size: … bytes, allocated: …”"),
-        truth=msg("No version we read prints that. Look for: {lines}"),
-    ),
-    Correction(
-        name="p99",
-        document="004",
-        claim=msg("p99 of the latency below 2 s"),
-        truth=msg(
-            "Reasonable for the first token. 512 tokens at the post-mortem's own 15 tokens/s take 34 s."
-        ),
-    ),
-    Correction(
-        name="former",
-        document="002",
-        claim=msg("Block manager V2, speculative-mode, SqueezeLLM"),
-        truth=msg("Removed or renamed; the list above says in which release."),
-    ),
-    Correction(
-        name="batched_tokens",
-        document="002",
-        claim=msg("max_num_batched_tokens of 256 to 512 for short response times"),
-        truth=msg("The engine refuses less than max_num_seqs ({seats} here)."),
-    ),
-    Correction(
-        name="latent",
-        document="000",
-        claim=msg("Tokens = memory / (layers × heads × head size × 2), for DeepSeek-V3"),
-        truth=msg(
-            "DeepSeek-V3 keeps one latent vector of 512 + 64 numbers per layer (MLA): {right} per token, not "
-            "{wrong}. 8 GiB hold {tokens} tokens, on every NPU alike: tensor parallelism does not divide it."
-        ),
-    ),
-    Correction(
-        name="batched_product",
-        document="000",
-        claim=msg("max_num_batched_tokens ≥ max_num_seqs × max_model_len"),
-        truth=msg(
-            "Only without chunked prefill, and then at least max_model_len. With it the batch may be far "
-            "smaller than one request."
-        ),
-    ),
-    Correction(
-        name="rule_of_thumb",
-        document="001",
-        claim=msg("24 GB per card, 2 bytes × 32B of weights, 5 GB fixed per card"),
-        truth=msg(
-            "A rule of thumb, and a good one: loaded below, the Plan page shows term by term what the engine "
-            "finds instead. By yorickbao, CC BY 4.0."
-        ),
-    ),
-)
 
 
 def facts(planned: Plan) -> dict[str, dict[str, str]]:

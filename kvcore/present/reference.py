@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final
 
 from kvcore.engine.defaults import resolve
@@ -15,40 +14,7 @@ from kvcore.present.choices import engine_versions, tensor_parallel_sizes
 from kvcore.present.edit import with_field
 from kvcore.present.text import Words, count
 from kvcore.scenario import Engine, Scenario, SpeculativeConfig
-
-
-class Knob(StrEnum):
-    """Which values of a parameter are tried."""
-
-    LENGTHS = "lengths"
-    SHARES = "shares"
-    SIZES = "sizes"
-    PIPELINES = "pipelines"
-    PRECISIONS = "precisions"
-    KV_DTYPES = "kv-dtypes"
-    DTYPES = "dtypes"
-    SEATS = "seats"
-    BATCHES = "batches"
-    BLOCKS = "blocks"
-    SWITCH = "switch"
-    SPECULATION = "speculation"
-    OFFLOADS = "offloads"
-    NPU_TOTALS = "npu-totals"
-    NPU_MODELS = "npu-models"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parameter:
-    """One parameter of the source documents. `field` and `knob` are None where no plan depends on it."""
-
-    flag: str
-    documents: str
-    meaning: str
-    memory: str
-    mistake: str
-    advice: str
-    field: str | None = None
-    knob: Knob | None = None
+from kvcore.texts import Knob, Parameter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,7 +180,7 @@ def defaults_by_version(planned: Plan) -> dict[str, tuple[DefaultRun, ...]]:
     return {field: tuple(found) for field, found in runs.items()}
 
 
-def matching(parameters: Sequence[Parameter], query: str, t: Words) -> tuple[Parameter, ...]:
+def matching(parameters: Iterable[Parameter], query: str, t: Words) -> tuple[Parameter, ...]:
     """The parameters that have every word of `query`, in either language's texts."""
     wanted = query.lower().replace("_", "-").split()
     return tuple(

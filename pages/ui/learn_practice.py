@@ -10,6 +10,7 @@ from kvcore.present import corrections as known_slips
 from kvcore.present.derivation import Step
 from kvcore.present.derivation.experiments import IN_MORE_OPTIONS
 from kvcore.present.text import Words
+from kvcore.texts import CORRECTIONS, SOURCES
 from pages.ui import undo
 
 
@@ -67,9 +68,9 @@ def corrections(step: Step, t: Words) -> None:
         return
     facts = known_slips.facts(step.plan)
     items = "".join(
-        f"<details><summary>{escape(t(known_slips.DOCUMENTS[one.document]))}: {escape(t(one.claim))}</summary>"
+        f"<details><summary>{escape(t(SOURCES[one.source].name))}: {escape(t(one.claim))}</summary>"
         f"<p>{escape(known_slips.truth(one, facts, t))}</p></details>"
-        for one in known_slips.CORRECTIONS
+        for one in CORRECTIONS.values()
         if one.name in step.corrections
     )
     st.subheader(t("What published guides say about this"), anchor=False)

@@ -69,8 +69,8 @@ def ends(t: Words, *, offers_undo: bool) -> None:
     with st.container(horizontal=True, key="learn_examples", vertical_alignment="center", gap="small"):
         st.caption(t("Step through a published example:"), width="content")
         for key, label, example in (
-            ("learn.001", t("001: Qwen3-32B on 8 × RTX 4090"), corrections.RULE_OF_THUMB),
-            ("learn.004", t("004: Llama-2-70B on 4 × A100"), corrections.POST_MORTEM),
+            ("learn.rule_of_thumb", t("Qwen3-32B on 8 × RTX 4090"), corrections.RULE_OF_THUMB),
+            ("learn.post_mortem", t("Llama-2-70B on 4 × A100"), corrections.POST_MORTEM),
         ):
             params = {field: str(value) for field, value in example.items()}
             st.button(label, key=key, type="tertiary", on_click=_load, args=(params,))
@@ -79,7 +79,7 @@ def ends(t: Words, *, offers_undo: bool) -> None:
     st.caption(
         t("Computed in bytes, shown rounded.")
         + " "
-        + t("001: “Qwen3-32B on 8 × RTX 4090”, by yorickbao, CC BY 4.0.")
+        + t("“Qwen3-32B on 8 × RTX 4090”, by yorickbao, CC BY 4.0.")
     )
 
 

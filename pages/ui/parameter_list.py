@@ -13,11 +13,9 @@ import streamlit as st
 from kvcore.engine.former_flags import former_flag
 from kvcore.planning import Plan
 from kvcore.present import corrections, link
-from kvcore.present.glossary import GLOSSARY
 from kvcore.present.reference import (
     DefaultRun,
     Effect,
-    Parameter,
     defaults_by_version,
     effects,
     matching,
@@ -25,8 +23,8 @@ from kvcore.present.reference import (
     takes_part,
     value_text,
 )
-from kvcore.present.reference_parameters import PARAMETERS
 from kvcore.present.text import DASH, Words, concurrency_text, count
+from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, SOURCES, Document, Parameter
 from pages.ui import state, undo
 
 
@@ -38,7 +36,7 @@ def parameters(plan: Plan | None, t: Words) -> None:
         placeholder="max_model_len, fp8, graphs …",
         icon=":material/search:",
     )
-    found = matching(PARAMETERS, st.session_state.get("reference_query") or "", t)
+    found = matching(PARAMETERS.values(), st.session_state.get("reference_query") or "", t)
     st.caption(
         t("{count} parameters. Bars: requests of the full length at once, with this scenario.", count=str(len(found)))
     )  # fmt: skip
@@ -56,7 +54,7 @@ def glossary(t: Words) -> None:
     query = st.text_input(t("Search terms"), key="glossary_query", icon=":material/search:") or ""
     rows = [
         (t(term.name), term.name, t(term.meaning))
-        for term in GLOSSARY
+        for term in GLOSSARY.values()
         if query.lower() in f"{term.name} {t(term.name)} {t(term.meaning)}".lower()
     ]
     if not rows:
@@ -79,10 +77,7 @@ def _parameter(
         (t("Common mistake"), t(parameter.mistake)),
         (t("Advice"), t(parameter.advice)),
         (t("Default"), _runs_text(runs, t)),
-        (
-            t("Documents"),
-            "; ".join(t(corrections.DOCUMENTS[one]) for one in parameter.documents.split(" · ")),
-        ),
+        (t("Documents"), "; ".join(t(SOURCES[source].name) for source in parameter.sources)),
     ]
     former = former_flag(parameter.flag)
     if former is not None:
@@ -159,9 +154,9 @@ def _corrections(plan: Plan, t: Words) -> None:
     )
     known = corrections.facts(plan)
     rows = "".join(
-        f"<tr><td>{escape(t(corrections.DOCUMENTS[one.document]))}</td><td>{escape(t(one.claim))}</td>"
+        f"<tr><td>{escape(t(SOURCES[one.source].name))}</td><td>{escape(t(one.claim))}</td>"
         f"<td>{escape(corrections.truth(one, known, t))}</td></tr>"
-        for one in corrections.CORRECTIONS
+        for one in CORRECTIONS.values()
     )
     head = "".join(
         f'<th scope="col">{escape(text)}</th>' for text in (t("Document"), t("Says"), t("Correct"))
@@ -171,17 +166,27 @@ def _corrections(plan: Plan, t: Words) -> None:
     )
     with st.container(horizontal=True):
         for key, label, example in (
-            ("load_001", t("Load 001: Qwen3-32B on 8 × RTX 4090, with its assumptions"), corrections.RULE_OF_THUMB),
-            ("load_004", t("Load 004: Llama-2-70B on 4 × A100"), corrections.POST_MORTEM),
-        ):  # fmt: skip
+            (
+                "load_rule_of_thumb",
+                t("Load Qwen3-32B on 8 × RTX 4090, with its assumptions"),
+                corrections.RULE_OF_THUMB,
+            ),
+            ("load_post_mortem", t("Load Llama-2-70B on 4 × A100"), corrections.POST_MORTEM),
+        ):
             params = {name: str(value) for name, value in example.items()}
             st.button(
                 label, key=key, on_click=lambda given=params: undo.take_to_plan(link.decode(given).scenario)
             )
-    st.caption(t("001: “Qwen3-32B on 8 × RTX 4090”, by yorickbao, CC BY 4.0."))
+    st.html(f'<dl class="kv-glossary">{"".join(_document(one, t) for one in SOURCES.values())}</dl>')
     st.page_link(
         "pages/check.py",
-        label=t("000: the pre-run for Ascend, step by step, on the Check page"),
+        label=t("The pre-run for Ascend, step by step, on the Check page"),
         icon=":material/fact_check:",
         query_params=state.params(),
     )
+
+
+def _document(document: Document, t: Words) -> str:
+    """A source by its name, its own title, its author and licence where known, and what is taken from it."""
+    by = "; ".join(escape(text) for text in (document.title, document.author, document.license) if text)
+    return f"<dt>{escape(t(document.name))} <span class=kv-soft>{by}</span></dt><dd>{escape(t(document.taken))}</dd>"

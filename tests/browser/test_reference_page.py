@@ -48,7 +48,7 @@ def test_nothing_is_wider_than_a_phone(server: str, open_page: OpenPage) -> None
 def test_the_worked_example_goes_to_plan(server: str, open_page: OpenPage) -> None:
     page = open_page(f"{server}/?{QUERY}")
     go(page)
-    page.get_by_role("button", name="Load 001").click()
+    page.get_by_role("button", name="Load Qwen3-32B").click()
     page.wait_for_function("() => location.pathname === '/'")
     settled(page)
     assert metrics(page)["KV cache tokens"] == "163,840"

@@ -1,0 +1,195 @@
+"""Prose as data: messages by their codes, and the reference's terms, parameters and corrections by their names.
+
+Each file is a table of entries that share one class, read strictly when the first of them is looked up. A `Text` is
+shown to people and therefore translated (`tools/messages.py` collects them); every other value is a name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import StrEnum
+from functools import cached_property
+from importlib import resources
+from typing import Any, Final, Generic, NewType, TypeVar
+
+Text = NewType("Text", str)
+"""English that is shown, and looked up in the catalogues of the other languages."""
+
+
+class TextsError(ValueError):
+    """A file of texts is wrong; the message names the file, the entry, the key, and what it may be."""
+
+
+class Source(StrEnum):
+    """The documents that this planner grew from; `SOURCES` names them."""
+
+    ASCEND_TUNING = "ascend-tuning"
+    RULE_OF_THUMB = "rule-of-thumb"
+    PARAMETERS = "vllm-parameters"
+    POST_MORTEM = "post-mortem"
+
+
+class Knob(StrEnum):
+    """Which values of a parameter the reference tries."""
+
+    LENGTHS = "lengths"
+    SHARES = "shares"
+    SIZES = "sizes"
+    PIPELINES = "pipelines"
+    PRECISIONS = "precisions"
+    KV_DTYPES = "kv-dtypes"
+    DTYPES = "dtypes"
+    SEATS = "seats"
+    BATCHES = "batches"
+    BLOCKS = "blocks"
+    SWITCH = "switch"
+    SPECULATION = "speculation"
+    OFFLOADS = "offloads"
+    NPU_TOTALS = "npu-totals"
+    NPU_MODELS = "npu-models"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """A coded error or notice; `{params}` are filled in after translation."""
+
+    text: Text
+    """What is wrong, lower case."""
+    next_step: Text
+    """What the person can do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One word of the pages, explained in a sentence."""
+
+    name: Text
+    meaning: Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """A source document: what it is about, its own title, author and licence where known, what is taken from it."""
+
+    name: Text
+    title: str | None = None
+    author: str | None = None
+    license: str | None = None
+    taken: Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parameter:
+    """A parameter that the source documents explain. `field` and `knob` are None where no plan depends on it."""
+
+    flag: str
+    sources: tuple[Source, ...]
+    meaning: Text
+    memory: Text
+    mistake: Text
+    advice: Text
+    field: str | None = None
+    knob: Knob | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Correction:
+    """A claim of a source document, and what is true; `truth` has parameters that `corrections.facts` gives."""
+
+    name: str
+    source: Source
+    claim: Text
+    truth: Text
+
+
+Entry = TypeVar("Entry")
+
+
+class Texts(Mapping[str, Entry], Generic[Entry]):
+    """The entries of one file by their keys, in its order; `key` is the field of the class that repeats the key.
+
+    Example:
+        >>> MESSAGES["missing-field"].next_step
+        'add it'
+    """
+
+    def __init__(self, file: str, kind: type[Entry], *, key: str | None = None) -> None:
+        self.file, self.kind, self.key = file, kind, key
+
+    def __getitem__(self, key: str) -> Entry:
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def shown(self) -> Iterator[Text]:
+        """Every text of the file, in its order."""
+        hints = typing.get_type_hints(self.kind)
+        return (getattr(entry, name) for entry in self.values() for name in hints if hints[name] is Text)
+
+    @cached_property
+    def _entries(self) -> dict[str, Entry]:
+        text = resources.files("kvcore.texts").joinpath(self.file).read_text(encoding="utf-8")
+        return self.read(text)
+
+    def read(self, text: str) -> dict[str, Entry]:
+        """The entries of a file's `text`. Raises TextsError by file, entry and key."""
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise TextsError(f"{self.file}: {error}") from None
+        return {key: self._entry(key, table) for key, table in tables.items()}
+
+    def _entry(self, key: str, table: Any) -> Entry:
+        place = f"{self.file}: [{key}]"
+        if not isinstance(table, dict):
+            raise TextsError(f"{place} must be a table")
+        given = table if self.key is None else {self.key: key, **table}
+        known: dict[str, Field[Any]] = {field.name: field for field in fields(self.kind)}  # type: ignore[arg-type]
+        if unknown := sorted(table.keys() - (known.keys() - {self.key})):
+            raise TextsError(f"{place} {unknown[0]}: no such key; known are {', '.join(known)}")
+        for name, field in known.items():
+            if name not in given and field.default is MISSING:
+                raise TextsError(f"{place} {name}: missing")
+        hints = typing.get_type_hints(self.kind)
+        return self.kind(
+            **{name: _value(f"{place} {name}", hints[name], value) for name, value in given.items()}
+        )
+
+
+def _value(place: str, hint: Any, value: Any) -> Any:
+    """`value` as `hint` wants it: a text, a name, one of the values of an enum, or several of them."""
+    if isinstance(hint, types.UnionType):
+        hint = typing.get_args(hint)[0]
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list) or not value:
+            raise TextsError(f"{place}: must be a list")
+        return tuple(_value(place, typing.get_args(hint)[0], one) for one in value)
+    if not isinstance(value, str) or not value.strip():
+        raise TextsError(f"{place}: must be a text")
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        if value not in list(hint):
+            raise TextsError(f"{place}: {value!r} is none of {', '.join(hint)}")
+        return hint(value)
+    return value
+
+
+MESSAGES: Final = Texts("messages.toml", Message)
+"""The words of every coded error and notice, by its code."""
+GLOSSARY: Final = Texts("glossary.toml", Term)
+"""In alphabetical order of the English words."""
+PARAMETERS: Final = Texts("parameters.toml", Parameter, key="flag")
+"""In the order in which they decide a deployment; former ones last."""
+CORRECTIONS: Final = Texts("corrections.toml", Correction, key="name")
+"""What the source documents get wrong."""
+SOURCES: Final = Texts("sources.toml", Document)
+"""By `Source`."""
+ALL: Final[tuple[Texts[Any], ...]] = (MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES)

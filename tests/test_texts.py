@@ -1,0 +1,67 @@
+"""Prose as data: every file is read, and what is wrong in one is named by file, entry and key."""
+
+from pathlib import Path
+
+import pytest
+
+from kvcore import texts
+from kvcore.texts import ALL, CORRECTIONS, MESSAGES, PARAMETERS, SOURCES, Source, TextsError
+
+FILES = Path(texts.__file__).parent
+
+
+def test_every_file_is_read_and_collected() -> None:
+    assert {one.file for one in ALL} == {path.name for path in FILES.glob("*.toml")}
+    assert all(len(one) for one in ALL)
+
+
+def test_every_source_is_named_and_used() -> None:
+    used = {one.source for one in CORRECTIONS.values()}.union(*(one.sources for one in PARAMETERS.values()))
+    assert set(SOURCES) == used == set(Source)
+
+
+def test_what_is_shown_is_text_and_names_are_not() -> None:
+    shown = list(PARAMETERS.shown)
+    assert PARAMETERS["--max-model-len"].meaning in shown
+    assert not {"max_model_len", "lengths", "--max-model-len"} & set(shown)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[a]\ntext = 'x'", "messages.toml: [a] next_step: missing"),
+        (
+            "[a]\ntext = 'x'\nnext_stp = 'y'",
+            "messages.toml: [a] next_stp: no such key; known are text, next_step",
+        ),
+        ("[a]\ntext = 1\nnext_step = 'y'", "messages.toml: [a] text: must be a text"),
+        ("[a]\ntext = ' '\nnext_step = 'y'", "messages.toml: [a] text: must be a text"),
+        ("a = 'x'", "messages.toml: [a] must be a table"),
+        ("[a", "messages.toml: "),
+        ("[a]\n[a]", "messages.toml: "),
+    ],
+)
+def test_a_wrong_message_is_named(table: str, said: str) -> None:
+    with pytest.raises(TextsError) as caught:
+        MESSAGES.read(table)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "sources = ['post-mortem', 'postmortem']",
+            "sources: 'postmortem' is none of ascend-tuning, rule-of-thumb",
+        ),
+        ("sources = 'post-mortem'", "sources: must be a list"),
+        ("sources = []", "sources: must be a list"),
+        ("sources = ['post-mortem']\nknob = 'length'", "knob: 'length' is none of lengths, shares"),
+        ("sources = ['post-mortem']\nflag = '--b'", "flag: no such key"),
+    ],
+)
+def test_a_wrong_name_is_named_with_what_is_allowed(line: str, said: str) -> None:
+    prose = "meaning = 'a'\nmemory = 'a'\nmistake = 'a'\nadvice = 'a'"
+    with pytest.raises(TextsError) as caught:
+        PARAMETERS.read(f"[--a]\n{line}\n{prose}")
+    assert str(caught.value).startswith(f"parameters.toml: [--a] {said}")
