@@ -82,7 +82,6 @@ def architecture(layers: Sequence[Layer], **changes: Any) -> Architecture:
     """A model of these layers; 8 KV heads of 128 unless changed."""
     values: dict[str, Any] = {
         "model_type": "example",
-        "family": "example",
         "hidden_size": 4096,
         "intermediate_size": 14_336,
         "vocab_size": 128_256,

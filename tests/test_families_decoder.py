@@ -237,7 +237,7 @@ class TestRegistry:
         assert read(LLAMA).layers == read(dict(reversed(LLAMA.items()))).layers
 
     def test_model_type_decides_when_no_architecture_is_named(self):
-        assert read({**LLAMA, "architectures": None}).family == "decoder"
+        assert read({**LLAMA, "architectures": None}).read_as == "llama"
 
     @pytest.mark.parametrize("name", ["LlamaModel", "LlamaForSequenceClassification", "LlamaForRewardModel"])
     def test_a_model_that_embeds_or_classifies_is_read_as_the_one_that_generates(self, name):

@@ -211,8 +211,6 @@ class Architecture(Keeper):
     """
 
     model_type: str
-    family: str
-    """The reader's name: the file in `kvcore.model.families`."""
     hidden_size: int
     intermediate_size: int
     vocab_size: int

@@ -83,7 +83,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="bailing_hybrid",
         heads=as_heads(latent),
         layers=tuple(layers[kind] for kind in kinds),
         intermediate_size=intermediate,
@@ -203,7 +202,6 @@ def read_v3(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="bailing_hybrid",
         heads=as_heads(latent),
         layers=tuple(layers[kind] for kind in kinds),
         intermediate_size=intermediate,

@@ -334,7 +334,6 @@ def decoder(
     config: ModelConfig,
     section: Section,
     *,
-    family: str,
     heads: Heads,
     layers: tuple[Layer, ...],
     intermediate_size: int,
@@ -366,7 +365,6 @@ def decoder(
         rotary_tables = tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section))
     return Architecture(
         model_type=config.model_type,
-        family=family,
         hidden_size=heads.hidden_size,
         intermediate_size=intermediate_size,
         vocab_size=vocab_size or section.integer("vocab_size"),

@@ -95,7 +95,6 @@ def read_text(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="chatglm",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate,

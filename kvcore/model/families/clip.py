@@ -83,7 +83,6 @@ def build(
     built = decoder(
         config,
         text,
-        family="clip",
         heads=heads,
         layers=(text_layer(heads, inner, is_kept=is_kept),) * text.layers(),
         intermediate_size=inner,

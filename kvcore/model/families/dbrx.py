@@ -54,7 +54,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="dbrx",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=experts.intermediate_size,

@@ -99,7 +99,6 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
     built = decoder(
         config,
         section,
-        family="decoder",
         heads=heads,
         layers=tuple(layers[window] for window in windows),
         intermediate_size=intermediate,

@@ -82,7 +82,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="deepseek_v4",
         heads=heads,
         layers=tuple(order),
         intermediate_size=moe.moe_intermediate_size,

@@ -188,7 +188,6 @@ def read_language(config: ModelConfig, layer_prefix: str) -> Architecture:
     return replace(
         built,
         model_type=config.model_type,
-        family="deepseek_vl",
         layer_prefix=layer_prefix,
         is_multimodal=True,
     )

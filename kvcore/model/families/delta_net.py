@@ -86,7 +86,6 @@ def read_text(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="delta_net",
         heads=heads,
         layers=tuple(variants[key] for key in zip(kinds, sparse, strict=True)),
         intermediate_size=section.optional_integer("intermediate_size", minimum=1)
@@ -269,7 +268,6 @@ def read_olmo_hybrid(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="delta_net",
         heads=heads,
         layers=tuple(layers[kind] for kind in layer_kinds(section)),
         intermediate_size=intermediate,

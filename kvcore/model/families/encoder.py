@@ -124,7 +124,6 @@ def encoder(
     return decoder(
         config,
         config.language,
-        family="encoder",
         heads=heads,
         layers=layers,
         intermediate_size=intermediate_size,

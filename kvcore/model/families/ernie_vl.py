@@ -70,7 +70,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="ernie_vl",
         heads=heads,
         layers=tuple(sparse if each else dense for each in which_layers_are_sparse(section, count)),
         intermediate_size=intermediate,

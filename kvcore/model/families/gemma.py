@@ -82,7 +82,6 @@ def read_gemma2(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="gemma",
         heads=heads,
         layers=tuple(layers[kind] for kind in layer_kinds(section, pattern=2)),
         intermediate_size=intermediate,
@@ -114,7 +113,6 @@ def read_gemma3(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="gemma",
         heads=heads,
         layers=tuple(layers[kind] for kind in layer_kinds(section, GEMMA3_PATTERN)),
         intermediate_size=intermediate,
@@ -192,7 +190,6 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
     return decoder(
         config,
         section,
-        family="gemma",
         heads=local,
         layers=tuple(variants[kind, index >= shared_from] for index, kind in enumerate(kinds)),
         intermediate_size=section.integer("intermediate_size"),

@@ -65,7 +65,6 @@ def read_gemma3n(config: ModelConfig) -> Architecture:
         decoder(
             config,
             section,
-            family="gemma",
             heads=heads,
             layers=tuple(order),
             intermediate_size=max(sizes) if sizes else section.integer("intermediate_size"),

@@ -49,7 +49,6 @@ def build(
     return decoder(
         config,
         section,
-        family="gpt",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate_size,

@@ -65,7 +65,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="hunyuan",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=dense,

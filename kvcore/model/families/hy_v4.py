@@ -53,7 +53,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="hy_v4",
         heads=as_heads(latent),
         layers=tuple(layers[kind] for kind in kinds),
         intermediate_size=intermediate,

@@ -76,7 +76,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="k2_horizon",
         heads=heads,
         layers=tuple(layers[is_sparse] for is_sparse in which_layers_are_sparse(TRAITS, section)),
         intermediate_size=intermediate,

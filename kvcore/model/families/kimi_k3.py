@@ -79,7 +79,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="kimi_k3",
         heads=as_heads(latent),
         layers=tuple(layers[kind] for kind in kinds),
         intermediate_size=section.integer("intermediate_size"),

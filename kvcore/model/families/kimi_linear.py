@@ -67,7 +67,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="kimi_linear",
         heads=as_heads(latent),
         layers=tuple(order),
         intermediate_size=section.integer("intermediate_size"),

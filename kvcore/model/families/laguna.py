@@ -59,7 +59,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="laguna",
         heads=heads,
         layers=tuple(layers[kind] for kind in kinds),
         intermediate_size=intermediate,

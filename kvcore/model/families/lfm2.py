@@ -58,7 +58,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="lfm2",
         heads=heads,
         layers=tuple(order),
         intermediate_size=dense_width(section),

@@ -68,7 +68,6 @@ def read_longcat(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="longcat",
         heads=as_heads(latent),
         layers=(layer,) * section.layers("num_layers" if section.has("num_layers") else "num_hidden_layers"),
         intermediate_size=intermediate,
@@ -145,7 +144,6 @@ def read_minicpm3(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="longcat",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate,

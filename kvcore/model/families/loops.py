@@ -55,7 +55,6 @@ def read_loop_coder(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="loops",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=inner,
@@ -82,7 +81,6 @@ def read_ouro(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="loops",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=inner,
@@ -113,7 +111,6 @@ def read_hrm_text(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="loops",
         heads=heads,
         layers=tuple(layer for layer in kinds for _ in range(stack)),
         intermediate_size=inner,

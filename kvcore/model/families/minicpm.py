@@ -53,7 +53,6 @@ def read_text(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="minicpm",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate,
@@ -111,7 +110,6 @@ def read_vision(config: ModelConfig) -> Architecture:
     return replace(
         language,
         model_type=config.model_type,
-        family="minicpm",
         every=(
             *vision.siglip(tower, layers, "vpm"),
             *resampler(queries, width, out),

@@ -61,7 +61,6 @@ def read_m2(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="minimax",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=moe.moe_intermediate_size,
@@ -131,7 +130,6 @@ def read_text_01(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="minimax",
         heads=heads,
         layers=tuple(variants[key] for key in zip(kinds, shared, strict=True)),
         intermediate_size=moe.moe_intermediate_size,

@@ -55,7 +55,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="minimax_m3",
         heads=heads,
         layers=tuple(layers[kind] for kind in kinds),
         intermediate_size=section.integer("dense_intermediate_size"),

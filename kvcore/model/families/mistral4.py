@@ -66,7 +66,6 @@ def read_section(config: ModelConfig, section: Section) -> Architecture:
     return decoder(
         config,
         section,
-        family="mistral4",
         heads=heads,
         layers=tuple(dense if index < first else sparse for index in range(section.layers())),
         intermediate_size=section.integer("intermediate_size"),

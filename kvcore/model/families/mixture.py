@@ -126,7 +126,6 @@ def read_mixture(traits: Mixture, config: ModelConfig, section: Section | None =
     built = decoder(
         config,
         section,
-        family="mixture",
         heads=heads,
         layers=tuple(layers[kind] for kind in kinds),
         intermediate_size=intermediate,

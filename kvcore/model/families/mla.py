@@ -47,7 +47,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="mla",
         heads=as_heads(latent),
         layers=tuple(variants[key] for key in zip(sparse, indexed, strict=True)),
         intermediate_size=section.integer("intermediate_size"),

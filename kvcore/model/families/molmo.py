@@ -70,7 +70,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="molmo",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=double // 2,

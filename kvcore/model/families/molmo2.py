@@ -63,7 +63,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="molmo2",
         heads=heads,
         layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
         intermediate_size=intermediate,

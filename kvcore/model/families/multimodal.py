@@ -98,7 +98,6 @@ def with_encoder(
     return replace(
         language,
         model_type=config.model_type,
-        family="multimodal",
         every=modules,
         rotary_tables=(*language.rotary_tables, *tables),
         vision=encoder,

@@ -77,7 +77,6 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="nemotron_h",
         heads=heads,
         layers=tuple(order),
         intermediate_size=max(widths) or section.integer("moe_intermediate_size", mixer.intermediate_size),

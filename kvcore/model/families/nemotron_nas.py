@@ -53,7 +53,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="nemotron_nas",
         heads=with_kv_heads(section, heads, kv_heads),
         layers=tuple(layers),
         intermediate_size=widest or heads.hidden_size,

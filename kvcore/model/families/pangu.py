@@ -61,7 +61,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="pangu",
         heads=heads,
         layers=tuple(layers[index >= dense] for index in range(section.layers())),
         intermediate_size=intermediate,

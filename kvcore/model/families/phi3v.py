@@ -44,7 +44,6 @@ def read(config: ModelConfig) -> Architecture:
     return replace(
         language,
         model_type=config.model_type,
-        family="phi3v",
         every=(
             *vision.clip(
                 tower, CLIP_VIT_LARGE_336["num_hidden_layers"] - 1, "vision_embed_tokens.img_processor"

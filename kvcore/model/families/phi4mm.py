@@ -44,7 +44,6 @@ def read(config: ModelConfig) -> Architecture:
     return replace(
         language,
         model_type=config.model_type,
-        family="phi4mm",
         every=(*eyes(hidden), *ears(config.root, hidden)),
         vision=VisionEncoder(
             hidden_size=SIGLIP_448["hidden_size"],

@@ -47,7 +47,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="qwen",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=double // 2,

@@ -39,7 +39,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="sarvam",
         heads=as_heads(latent),
         layers=tuple(
             layers[index >= dense and (index - dense) % every == 0] for index in range(section.layers())

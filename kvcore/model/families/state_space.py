@@ -90,7 +90,6 @@ def pure(config: ModelConfig, section: Section, layer: Layer, intermediate_size:
     return decoder(
         config,
         section,
-        family="state_space",
         heads=replace(ATTENTION_FREE, hidden_size=hidden),
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate_size,
@@ -156,7 +155,6 @@ def read_jamba(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="state_space",
         heads=heads,
         layers=tuple(order),
         intermediate_size=intermediate,
@@ -226,7 +224,6 @@ def read_falcon_h1(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="state_space",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate,
@@ -255,7 +252,6 @@ def read_bamba(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="state_space",
         heads=heads,
         layers=tuple(attending if index in chosen else mixing for index in range(section.layers())),
         intermediate_size=intermediate,
@@ -314,7 +310,6 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="state_space",
         heads=heads,
         layers=tuple(layers[kind] for kind in kinds[:count]),
         intermediate_size=max(intermediate, shared),

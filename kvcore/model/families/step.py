@@ -50,7 +50,6 @@ def read_step1(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="step",
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=inner,
@@ -82,7 +81,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="step",
         heads=heads,
         layers=tuple(variants[key] for key in zip(sliding, sparse, strict=True)),
         intermediate_size=section.integer("intermediate_size"),

@@ -56,7 +56,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="step3",
         heads=heads,
         layers=tuple(layers[each] for each in which_layers_are_sparse(section, section.layers())),
         intermediate_size=section.integer("intermediate_size"),

@@ -69,4 +69,4 @@ def read_unknown(config: ModelConfig) -> Architecture:
 
     Raises ModelError for a missing or unusable size.
     """
-    return replace(read_decoder(LLAMA, config), family="unknown", is_assumed=True)
+    return replace(read_decoder(LLAMA, config), is_assumed=True)

@@ -45,7 +45,6 @@ def read(config: ModelConfig) -> Architecture:
     return decoder(
         config,
         section,
-        family="whisper",
         heads=heads,
         layers=(layer,) * section.layers("decoder_layers"),
         intermediate_size=section.integer("decoder_ffn_dim"),

@@ -50,7 +50,6 @@ def read(config: ModelConfig) -> Architecture:
     built = decoder(
         config,
         section,
-        family="zamba2",
         heads=heads,
         layers=tuple(hybrid if kind == HYBRID else plain for kind in kinds),
         intermediate_size=intermediate,
