@@ -1,0 +1,99 @@
+"""The memory of each GPU or NPU that serves a large language model: planned as vLLM itself would plan it.
+
+A `Scenario` says what is served, on what, with which flags; `plan` turns it into a `Plan`: where every byte goes, and
+what that buys. Fields are named as the engine names its flags.
+
+    >>> import kvcore
+    >>> found = kvcore.plan(model="Qwen/Qwen3-32B", accelerator="H100-80GB", tensor_parallel_size=2)
+    >>> found.verdict.value, found.resolved.max_model_len
+    ('fits', 40960)
+    >>> found.cache.tokens > found.resolved.max_model_len
+    True
+
+What cannot be planned is an error with a code, the field it is about and a next step:
+
+    >>> try:
+    ...     kvcore.plan(model="Qwen/Qwen3-32B", accelerator="H100-80GB", tensor_parallel_size=3)
+    ... except kvcore.KvPlannerError as error:
+    ...     print(error.code, error.field)
+    heads-not-divisible tensor_parallel_size
+
+| name | what |
+|---|---|
+| `plan(model=..., **flags)`, `plan(scenario)` | one deployment -> `Plan`, with its `Verdict` |
+| `load_scenario(source)` | a request, or a file with one -> `Scenario` |
+| `sweep(models=..., accelerators=...)` | many models on many cards |
+| `catalogue` | the bundled models and accelerators |
+| `read_log(text)` | a start-up log -> what it printed |
+| `KvPlannerError` | every error: `ScenarioError`, `ModelError`, `EngineRefusalError`, ... |
+
+`python -m kvcore` is the same from a shell. Longer examples: docs/library.md; each field: docs/contract.md.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kvcore import catalogue
+    from kvcore.errors import (
+        CatalogueError,
+        DefectError,
+        EngineRefusalError,
+        HubError,
+        KvPlannerError,
+        LogError,
+        ModelError,
+        ScenarioError,
+        WorkloadError,
+    )
+    from kvcore.evidence.logs import read_log
+    from kvcore.library import load_scenario, plan, sweep
+    from kvcore.planning import Plan, Verdict
+    from kvcore.scenario import Scenario
+
+__all__ = [
+    "CatalogueError",
+    "DefectError",
+    "EngineRefusalError",
+    "HubError",
+    "KvPlannerError",
+    "LogError",
+    "ModelError",
+    "Plan",
+    "Scenario",
+    "ScenarioError",
+    "Verdict",
+    "WorkloadError",
+    "catalogue",
+    "load_scenario",
+    "plan",
+    "read_log",
+    "sweep",
+]
+
+_HOMES: Final = {
+    "Plan": "planning",
+    "Scenario": "scenario",
+    "Verdict": "planning",
+    "load_scenario": "library",
+    "plan": "library",
+    "read_log": "evidence.logs",
+    "sweep": "library",
+}
+"""The module of each name that is not an error."""
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this package
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported when it is first asked for: `import kvcore` alone reads nothing else."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "catalogue":
+            return import_module("kvcore.catalogue")
+        found = getattr(import_module(f"kvcore.{_HOMES.get(name, 'errors')}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

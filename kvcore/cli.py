@@ -11,23 +11,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kvcore import catalogue
-from kvcore.advice.curve import tensor_parallel_curves
-from kvcore.advice.fixes import fixes
-from kvcore.advice.sweep import SIZES, sweep
 from kvcore.contract import error_of, needs_fixes, result_of
 from kvcore.errors import KvPlannerError, defect
-from kvcore.evidence.log_report import log_report, log_table
-from kvcore.evidence.logs import read_log
 from kvcore.fields import Json
-from kvcore.hub import fetch_model
+from kvcore.library import SIZES, from_hub, sweep
 from kvcore.planning import plan
-from kvcore.present.choices import engine_versions
-from kvcore.present.sweep_rows import json_lines, table_lines
 from kvcore.request import FetchModel, id_of, parse_request, scenario_from_request
 from kvcore.scenario import Engine
 from kvcore.untrusted import utf8_text
-from kvcore.workload.records import read_request_logs
-from kvcore.workload.report import workload_report, workload_table
 
 UNREADABLE_INPUT = 2
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
@@ -136,7 +127,7 @@ def answer(given: str | bytes) -> dict[str, Any]:
     try:
         request = parse_request(utf8_text(given) if isinstance(given, bytes) else given)
         request_id = id_of(request)
-        return planned_answer(request, request_id, fetch_model)
+        return planned_answer(request, request_id, from_hub)
     except KvPlannerError as error:
         return error_of(error, request_id)
     except Exception as error:  # the last net: one request must not end a batch
@@ -146,7 +137,11 @@ def answer(given: str | bytes) -> dict[str, Any]:
 def planned_answer(request: Json, request_id: object, fetch: FetchModel | None = None) -> dict[str, Any]:
     """The contract's result for one request that was read. Raises KvPlannerError for what cannot be planned."""
     planned = plan(scenario_from_request(request, fetch))
-    return result_of(planned, request_id, fixes(planned) if needs_fixes(planned) else ())
+    if not needs_fixes(planned):
+        return result_of(planned, request_id)
+    from kvcore.advice.fixes import fixes
+
+    return result_of(planned, request_id, fixes(planned))
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -160,10 +155,12 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _curve(arguments: argparse.Namespace) -> int:
+    from kvcore.advice.curve import tensor_parallel_curves
+
     with _open(arguments.file) as source:
         request: Json = parse_request(utf8_text(source.read()))
     request_id = id_of(request)
-    base = plan(scenario_from_request(request, fetch_model))
+    base = plan(scenario_from_request(request, from_hub))
     curves = tensor_parallel_curves(base, arguments.lengths)
     if arguments.json:
         rows = [
@@ -187,6 +184,9 @@ def _curve(arguments: argparse.Namespace) -> int:
 
 
 def _log(arguments: argparse.Namespace) -> int:
+    from kvcore.evidence.log_report import log_report, log_table
+    from kvcore.evidence.logs import read_log
+
     data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
     config = None if arguments.config is None else parse_request(utf8_text(arguments.config.read_bytes()))
     report = log_report(read_log(data), config)
@@ -195,6 +195,9 @@ def _log(arguments: argparse.Namespace) -> int:
 
 
 def _workload(arguments: argparse.Namespace) -> int:
+    from kvcore.workload.records import read_request_logs
+    from kvcore.workload.report import workload_report, workload_table
+
     with ExitStack() as opened:
         files = [
             sys.stdin.buffer if path == "-" else opened.enter_context(Path(path).open("rb"))
@@ -206,8 +209,8 @@ def _workload(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    models = [catalogue.find_model(name) for name in arguments.models or catalogue.model_ids()]
-    named = [catalogue.find_accelerator(name) for name in arguments.accelerators]
+    from kvcore.present.sweep_rows import json_lines, table_lines
+
     flags = (
         "max_model_len",
         "gpu_memory_utilization",
@@ -216,9 +219,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
         "engine_version",
     )
     given = {flag: getattr(arguments, flag) for flag in flags if getattr(arguments, flag) is not None}
-    base = scenario_from_request({"model": models[0].id, **given})
     sizes = tuple(dict.fromkeys(arguments.tensor_parallel_sizes))
-    for swept in sweep(base, models, named or catalogue.load_accelerators(), sizes):
+    named = {"models": arguments.models, "accelerators": arguments.accelerators}
+    for swept in sweep(**named, tensor_parallel_sizes=sizes, **given):
         lines = json_lines(swept) if arguments.json else table_lines(swept, sizes)
         sys.stdout.write("\n".join(lines) + "\n")
     return 0
@@ -239,6 +242,8 @@ def _catalogue(arguments: argparse.Namespace) -> int:
 
 def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
     """The catalogue as plain rows, by kind."""
+    from kvcore.present.choices import engine_versions
+
     return {
         "models": [
             {"id": entry.id, "source": entry.source, "checked": entry.checked}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kvcore.advice.fixes import Fix
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, Verdict
 from kvcore.present.launch import launch_command
 from kvcore.units import rounded_gib
+
+if TYPE_CHECKING:
+    from kvcore.advice.fixes import Fix
 
 PARTS: Final = (
     "total",

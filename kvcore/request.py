@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -17,7 +17,6 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
 from kvcore.fields import Fields, Json
-from kvcore.hub import HubModel
 from kvcore.model.config import ModelConfig
 from kvcore.model.yarn import read_yarn
 from kvcore.scenario import (
@@ -33,6 +32,9 @@ from kvcore.scenario import (
     engine_of,
 )
 from kvcore.untrusted import is_json, parse_json_object
+
+if TYPE_CHECKING:
+    from kvcore.hub import HubModel
 
 DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
 KV_CACHE_DTYPES: Final = (
@@ -60,7 +62,7 @@ MAMBA_DTYPES: Final = (AUTO, "float32", "float16", "bfloat16")
 UNNAMED_MODEL: Final = "config.json"
 """What a model is called of which there is only the config."""
 
-FetchModel = Callable[[str], HubModel]
+FetchModel = Callable[[str], "HubModel"]
 
 
 def parse_request(text: str) -> Json:

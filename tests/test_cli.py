@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from kvcore import catalogue, cli
 
+ROOT = Path(__file__).parents[1]
 CARD = "H100-80GB"
 GOOD = json.dumps({"id": "good", "model": "Qwen/Qwen3-32B", "accelerator": CARD, "tensor_parallel_size": 2})
 
@@ -120,7 +122,7 @@ def test_a_command_that_fails_says_so_and_shows_no_stack(
     def broken(_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "read_log", broken)
+    monkeypatch.setattr("kvcore.evidence.logs.read_log", broken)
     log = tmp_path / "a.log"
     log.write_text("INFO Available KV cache memory: 1.50 GiB")
     assert cli.main(["log", str(log)]) == cli.UNREADABLE_INPUT
@@ -134,3 +136,26 @@ def test_a_byte_order_mark_is_no_error(
 ) -> None:
     result = answered(GOOD.encode("utf-8-sig"), monkeypatch=monkeypatch, capsys=capsys)[0]
     assert result["status"] == "ok"
+
+
+UNUSED_BY_A_PLAN = (
+    "huggingface_hub", "httpx2", "rapidfuzz", "yaml", "segno", "sqlite3", "asyncio", "pandas", "plotly", "streamlit",
+    "kvcore.advice", "kvcore.evidence", "kvcore.hub", "kvcore.workload", "kvcore.carry",
+)  # fmt: skip
+
+
+def test_a_plan_from_the_shell_imports_only_what_it_needs() -> None:
+    script = "import sys; from kvcore.cli import main; main(['plan']); print(*sys.modules, file=sys.stderr)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        input=GOOD,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert json.loads(ran.stdout)["verdict"] == "fits"
+    imported = set(ran.stderr.split())
+    assert "kvcore.planning" in imported
+    assert [name for name in UNUSED_BY_A_PLAN if name in imported] == []
+    assert {name for name in imported if name.startswith("kvcore.present.")} <= {"kvcore.present.launch"}

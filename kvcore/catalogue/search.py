@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeVar
 
-from rapidfuzz.distance import OSA
-
 from kvcore.catalogue.accelerators import Accelerator, load_accelerators
 from kvcore.catalogue.models import model_ids
 
@@ -122,6 +120,8 @@ class _Name:
         allowed = 0 if letters < 4 else 1 if letters < 8 else 2
         if not allowed:
             return 0.0
+        from rapidfuzz.distance import OSA  # here and not above: a plan has no use for its 48 modules
+
         bounds, best = (*self.starts, len(self.text)), 0.0
         for index, start in enumerate(self.starts):
             for end in bounds[index + 1 : index + 1 + LONGEST_RUN]:

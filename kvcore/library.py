@@ -1,0 +1,141 @@
+"""What a Python program calls: `plan`, `load_scenario` and `sweep`, as `import kvcore` offers them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, overload
+
+from kvcore import catalogue, planning
+from kvcore.errors import ScenarioError
+from kvcore.fields import Json
+from kvcore.planning import Plan
+from kvcore.request import parse_request, scenario_from_request
+from kvcore.scenario import Scenario
+from kvcore.untrusted import utf8_text
+
+if TYPE_CHECKING:
+    from kvcore.advice.sweep import SweptModel
+    from kvcore.hub import HubModel
+
+SIZES: Final = (1, 2, 4, 8)
+"""Tensor parallel sizes of a sweep."""
+_VARIED: Final = (
+    "model",
+    "config",
+    "hf_quant_config",
+    "checkpoint",
+    "accelerator",
+    "tensor_parallel_size",
+    "measured",
+)
+"""Fields that a sweep sets itself or leaves out."""
+
+
+@overload
+def plan(scenario: Scenario, /) -> Plan: ...
+
+
+@overload
+def plan(*, model: str, accelerator: str | Mapping[str, object] | None = None, **flags: object) -> Plan: ...
+
+
+@overload
+def plan(*, config: Mapping[str, object], **flags: object) -> Plan: ...
+
+
+def plan(scenario: Scenario | None = None, /, **flags: object) -> Plan:
+    """The memory plan of one deployment: of a scenario, or of the fields of a request (docs/contract.md).
+
+    A model that is not bundled is looked up on the Hugging Face Hub, unless HF_HUB_OFFLINE=1.
+
+    Raises KvPlannerError with the code, the field and a next step. A deployment that does not fit is no error but a
+    plan with its verdict.
+
+    Example:
+        >>> found = plan(model="Qwen/Qwen3-32B", accelerator="H100-80GB", tensor_parallel_size=2)
+        >>> found.verdict.value
+        'fits'
+        >>> plan(found.scenario) == found
+        True
+    """
+    if scenario is None:
+        scenario = load_scenario(flags)
+    elif flags:
+        raise TypeError("a scenario carries its own flags: change it with dataclasses.replace")
+    return planning.plan(scenario)
+
+
+def load_scenario(source: str | os.PathLike[str] | Mapping[str, object]) -> Scenario:
+    """The scenario of a request, given as a mapping or as the path of a JSON file.
+
+    Raises KvPlannerError, and OSError for a file that cannot be read.
+
+    Example:
+        >>> load_scenario({"model": "Qwen/Qwen3-8B", "max_model_len": "auto"}).max_model_len
+        -1
+    """
+    if isinstance(source, Mapping):
+        return scenario_from_request(_as_json(source), from_hub)
+    return scenario_from_request(parse_request(utf8_text(Path(source).read_bytes())), from_hub)
+
+
+def sweep(
+    *,
+    models: Iterable[str] = (),
+    accelerators: Iterable[str] = (),
+    tensor_parallel_sizes: Sequence[int] = SIZES,
+    **flags: object,
+) -> Iterator[SweptModel]:
+    """Each of `models` on each of `accelerators` at each size, all with the same flags; catalogue ids, or none for all.
+
+    Raises KvPlannerError; a combination that the engine refuses is a cell with its code.
+
+    Example:
+        >>> [swept] = sweep(models=["Qwen/Qwen3-32B"], accelerators=["H100-80GB"], max_model_len=8192)
+        >>> [(cell.tensor_parallel_size, cell.verdict.value) for cell in swept.cells][:2]
+        [(1, 'fits'), (2, 'fits')]
+    """
+    from kvcore.advice import sweep as rows
+
+    for name in _VARIED:
+        if name in flags:
+            raise ScenarioError("unknown-field", field=name)
+    entries = [catalogue.find_model(name) for name in tuple(models) or catalogue.model_ids()]
+    cards = [catalogue.find_accelerator(name) for name in accelerators] or catalogue.load_accelerators()
+    base = scenario_from_request(_as_json({"model": entries[0].id, **flags}))
+    return rows.sweep(base, entries, cards, tuple(dict.fromkeys(tensor_parallel_sizes)))
+
+
+def from_hub(model: str) -> HubModel:
+    """What the Hugging Face Hub says of a model that is not bundled. Raises HubError."""
+    from kvcore.hub import fetch_model
+
+    return fetch_model(model)
+
+
+def _as_json(request: Mapping[str, object]) -> Json:
+    """`request` as it would come from a file, with the same bounds."""
+    try:
+        return parse_request(json.dumps(dict(request)))
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, ScenarioError):
+            raise
+    raise _not_json(request)
+
+
+def _not_json(request: Mapping[str, object]) -> ScenarioError:
+    """Names the field whose value JSON cannot write."""
+    for name, value in request.items():
+        try:
+            json.dumps({name: value})
+        except (TypeError, ValueError, RecursionError):
+            break
+    return ScenarioError(
+        "invalid-value",
+        field=str(name),
+        value=type(value).__name__,
+        reason="it must be what JSON can write: text, a number, true, false, a list or an object",
+    )

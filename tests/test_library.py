@@ -1,0 +1,136 @@
+"""The public face: `import kvcore`, its members, its errors, what it imports, and the examples of docs/library.md."""
+
+import dataclasses
+import doctest
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvcore
+from kvcore.request import scenario_from_request
+
+ROOT = Path(__file__).parents[1]
+CARD = "H100-80GB"
+DEPLOYMENT = {"model": "Qwen/Qwen3-32B", "accelerator": CARD, "tensor_parallel_size": 2}
+MEMBERS = {
+    "CatalogueError", "DefectError", "EngineRefusalError", "HubError", "KvPlannerError", "LogError", "ModelError",
+    "Plan", "Scenario", "ScenarioError", "Verdict", "WorkloadError", "catalogue", "load_scenario", "plan", "read_log",
+    "sweep",
+}  # fmt: skip
+
+
+def modules_after(statement: str) -> set[str]:
+    """All modules that a fresh Python has once `statement` is done."""
+    script = f"{statement}\nimport sys\nprint('\\n'.join(sorted(sys.modules)), file=sys.stderr)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, encoding="utf-8"
+    )
+    return set(ran.stderr.split())
+
+
+def test_the_members_are_these_and_each_is_there() -> None:
+    assert set(kvcore.__all__) == MEMBERS
+    assert set(dir(kvcore)) >= MEMBERS
+    for name in MEMBERS:
+        assert getattr(kvcore, name).__doc__, name
+        assert f"`{name}" in (kvcore.__doc__ or "") or name.endswith("Error"), name
+    with pytest.raises(AttributeError, match="no attribute 'pictures'"):
+        kvcore.pictures  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_error_is_a_member() -> None:
+    assert {kind.__name__ for kind in kvcore.KvPlannerError.__subclasses__()} <= MEMBERS
+
+
+def test_importing_the_package_imports_no_module_of_it() -> None:
+    assert {name for name in modules_after("import kvcore") if name.startswith("kvcore.")} == set()
+
+
+def test_asking_for_a_name_imports_its_module_alone() -> None:
+    found = modules_after("import kvcore; kvcore.KvPlannerError")
+    assert "kvcore.errors" in found
+    assert not {"kvcore.planning", "kvcore.catalogue", "kvcore.library"} & found
+
+
+def test_keywords_a_mapping_and_a_file_plan_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(DEPLOYMENT))
+    planned = kvcore.plan(model="Qwen/Qwen3-32B", accelerator=CARD, tensor_parallel_size=2)
+    expected = scenario_from_request(DEPLOYMENT)
+    assert planned.scenario == kvcore.load_scenario(DEPLOYMENT) == kvcore.load_scenario(file) == expected
+    assert kvcore.plan(expected) == planned
+    changed = dataclasses.replace(expected, max_model_len=4096)
+    assert kvcore.plan(changed).resolved.max_model_len == 4096
+
+
+def test_a_scenario_takes_no_flags() -> None:
+    with pytest.raises(TypeError, match=r"dataclasses\.replace"):
+        kvcore.plan(kvcore.load_scenario(DEPLOYMENT), max_model_len=4096)  # type: ignore[call-overload]
+
+
+def nested(depth: int) -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(depth):
+        deep = [deep]
+    return deep
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "field"),
+    [
+        ({}, "missing-field", "model"),
+        ({**DEPLOYMENT, "max_modell_len": 1}, "unknown-field", "max_modell_len"),
+        ({**DEPLOYMENT, "max_model_len": 8192.5}, "invalid-value", "max_model_len"),
+        ({**DEPLOYMENT, "gpu_memory_utilization": math.nan}, "invalid-value", "gpu_memory_utilization"),
+        ({**DEPLOYMENT, "env": {"A": object()}}, "invalid-value", "env"),
+        ({**DEPLOYMENT, "accelerator": Path("H100")}, "invalid-value", "accelerator"),
+        ({**DEPLOYMENT, "env": nested(100)}, "input-too-deep", ""),
+        ({**DEPLOYMENT, "env": nested(100_000)}, "invalid-value", "env"),
+        ({"model": "Qwen/Qwen3-32B", "accelerator": "H100-81GB-none"}, "unknown-accelerator", "accelerator"),
+    ],
+)
+def test_whatever_is_wrong_is_a_coded_error(request_: dict[str, Any], code: str, field: str) -> None:
+    with pytest.raises(kvcore.KvPlannerError) as raised:
+        kvcore.plan(**request_)
+    assert (raised.value.code, raised.value.field) == (code, field)
+    assert raised.value.next_step
+
+
+def test_a_sweep_is_what_plan_answers() -> None:
+    [swept] = kvcore.sweep(
+        models=["Qwen/Qwen3-32B"],
+        accelerators=[CARD, "A100-80GB"],
+        tensor_parallel_sizes=(1, 2),
+        max_model_len=8192,
+    )
+    assert [(cell.accelerator, cell.tensor_parallel_size) for cell in swept.cells] == [
+        (card, size) for card in (CARD, "A100-80GB") for size in (1, 2)
+    ]
+    for cell in swept.cells:
+        planned = kvcore.plan(
+            model="Qwen/Qwen3-32B",
+            accelerator=cell.accelerator,
+            tensor_parallel_size=cell.tensor_parallel_size,
+            max_model_len=8192,
+        )
+        assert cell.verdict is planned.verdict
+        assert planned.cache is not None
+        assert cell.tokens == planned.cache.tokens
+
+
+@pytest.mark.parametrize("field", ["model", "accelerator", "tensor_parallel_size", "measured"])
+def test_a_sweep_refuses_what_it_varies_itself(field: str) -> None:
+    with pytest.raises(kvcore.ScenarioError) as raised:
+        kvcore.sweep(models=["Qwen/Qwen3-32B"], **{field: 1})
+    assert (raised.value.code, raised.value.field) == ("unknown-field", field)
+
+
+def test_the_examples_of_the_documentation_are_true() -> None:
+    found = doctest.testfile(str(ROOT / "docs" / "library.md"), module_relative=False, encoding="utf-8")
+    assert found.attempted >= 15
+    assert found.failed == 0
