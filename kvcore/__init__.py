@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         ScenarioError,
         WorkloadError,
     )
-    from kvcore.evidence.logs import read_log
+    from kvcore.evidence.log.reader import read_log
     from kvcore.library import load_scenario, plan, sweep
     from kvcore.planning import Plan, Verdict
     from kvcore.scenario import Scenario

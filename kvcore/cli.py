@@ -184,8 +184,8 @@ def _curve(arguments: argparse.Namespace) -> int:
 
 
 def _log(arguments: argparse.Namespace) -> int:
+    from kvcore.evidence.log.reader import read_log
     from kvcore.evidence.log_report import log_report, log_table
-    from kvcore.evidence.logs import read_log
 
     data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
     config = None if arguments.config is None else parse_request(utf8_text(arguments.config.read_bytes()))

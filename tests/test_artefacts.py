@@ -18,7 +18,7 @@ import yaml
 
 from kvcore import catalogue
 from kvcore.errors import ScenarioError
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.reader import read_log
 from kvcore.planning import Plan, plan
 from kvcore.present.artefacts import CONTAINERS, Artefact, artefact
 from kvcore.present.containers import has_image

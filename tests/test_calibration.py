@@ -18,9 +18,9 @@ from kvcore.evidence.calibration import (
     compare,
     fields_by_origin,
 )
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.log.startup import StartupLog
 from kvcore.evidence.recognized import scenario_from_log
-from kvcore.evidence.startup_log import StartupLog
 from kvcore.memory.parts import half_width
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade

@@ -6,7 +6,7 @@ import pytest
 
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
-from kvcore.carry import carried_over, carried_to_model
+from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.planning import Verdict, plan
 from kvcore.present.edit import with_field
 from kvcore.quantity import Grade

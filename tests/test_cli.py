@@ -122,7 +122,7 @@ def test_a_command_that_fails_says_so_and_shows_no_stack(
     def broken(_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("kvcore.evidence.logs.read_log", broken)
+    monkeypatch.setattr("kvcore.evidence.log.reader.read_log", broken)
     log = tmp_path / "a.log"
     log.write_text("INFO Available KV cache memory: 1.50 GiB")
     assert cli.main(["log", str(log)]) == cli.UNREADABLE_INPUT
@@ -140,7 +140,7 @@ def test_a_byte_order_mark_is_no_error(
 
 UNUSED_BY_A_PLAN = (
     "huggingface_hub", "httpx2", "rapidfuzz", "yaml", "segno", "sqlite3", "asyncio", "pandas", "plotly", "streamlit",
-    "kvcore.advice", "kvcore.evidence", "kvcore.hub", "kvcore.workload", "kvcore.carry",
+    "kvcore.advice", "kvcore.evidence", "kvcore.hub", "kvcore.workload", "kvcore.evidence.carry",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kvcore.errors import KvPlannerError
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
 from kvcore.present import link, pins

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.advice.curve import concurrency_curve
-from kvcore.carry import carried_over
 from kvcore.contract import result_of
 from kvcore.errors import EngineRefusalError
+from kvcore.evidence.carry import carried_over
 from kvcore.memory.parts import PART_NAMES
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.present import explain, summary

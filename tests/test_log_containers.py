@@ -3,12 +3,12 @@
 import pytest
 
 from kvcore.errors import LogError
-from kvcore.evidence.containers import docker_container
-from kvcore.evidence.log_text import clean_log
-from kvcore.evidence.logs import read_log
-from kvcore.evidence.manifests import MAX_CHARACTERS, find_manifests
+from kvcore.evidence.log.cleaned import clean_log
+from kvcore.evidence.log.containers import docker_container
+from kvcore.evidence.log.manifests import MAX_CHARACTERS, find_manifests
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.log.startup import LogFlags, StartupLog
 from kvcore.evidence.recognized import scenario_from_log
-from kvcore.evidence.startup_log import LogFlags, StartupLog
 from kvcore.planning import plan
 from kvcore.present.artefacts import Artefact, artefact
 from kvcore.request import scenario_from_request

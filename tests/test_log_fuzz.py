@@ -13,21 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvcore.errors import LogError
-from kvcore.evidence import (
-    containers,
-    last_error,
-    log_commands,
-    log_flags,
-    log_formats,
-    log_identity,
-    log_lines,
-    log_text,
-)
-from kvcore.evidence.log_errors import known_errors
-from kvcore.evidence.log_formats import MAX_HITS, LineFormat, find_lines, load_formats
-from kvcore.evidence.log_text import clean_log
-from kvcore.evidence.logs import measured_from, read_log, request_from
-from kvcore.evidence.startup_log import StartupLog
+from kvcore.evidence.log import arguments as log_flags
+from kvcore.evidence.log import cleaned as log_text
+from kvcore.evidence.log import commands as log_commands
+from kvcore.evidence.log import containers, last_error
+from kvcore.evidence.log import identity as log_identity
+from kvcore.evidence.log import line_formats as log_formats
+from kvcore.evidence.log import lines as log_lines
+from kvcore.evidence.log.cleaned import clean_log
+from kvcore.evidence.log.failures import known_errors
+from kvcore.evidence.log.line_formats import MAX_HITS, LineFormat, find_lines, load_formats
+from kvcore.evidence.log.reader import measured_from, read_log, request_from
+from kvcore.evidence.log.startup import StartupLog
 
 EXAMPLES = int(os.environ.get("LOG_FUZZ_EXAMPLES", "120"))
 DATA = Path(__file__).parent / "data" / "logs"

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.advice import curve
-from kvcore.evidence import logs
+from kvcore.evidence.log import reader as logs
 from kvcore.present import edit, link
 from pages.ui import command_source, notes, shell, state
 from tests.test_page_plan import APP, params, seen

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import ScenarioError
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (
     PreRun,
     PreRunResult,

@@ -13,7 +13,7 @@ from kvcore import catalogue
 from kvcore.advice.sweep import sweep
 from kvcore.catalogue.yarn import documented
 from kvcore.errors import ScenarioError
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.reader import read_log
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
 from kvcore.model.yarn import Yarn, read_yarn

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kvcore.cache.capacity import max_concurrency_at
-from kvcore.carry import carried_over
 from kvcore.errors import KvPlannerError
+from kvcore.evidence.carry import carried_over
 from kvcore.planning import HIGH, LOW, Plan, plan, stage_kv_bytes
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore import catalogue
-from kvcore.carry import carried_over
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.errors import KvPlannerError
+from kvcore.evidence.carry import carried_over
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.planning import Plan, Verdict, plan

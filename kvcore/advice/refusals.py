@@ -8,9 +8,9 @@ from typing import Final, TypeAlias
 
 from kvcore import catalogue
 from kvcore.advice.fixes import MENDED
-from kvcore.carry import carried_over
 from kvcore.engine.versions import find_release, vllm_releases
 from kvcore.errors import EngineRefusalError, KvPlannerError
+from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan, plan
 from kvcore.scenario import AUTO, Engine, Scenario
 

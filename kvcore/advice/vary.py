@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Final
 
 from kvcore.advice.curve import TENSOR_PARALLEL_SIZES
-from kvcore.carry import carried_over
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError
+from kvcore.evidence.carry import carried_over
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, Verdict, plan

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.evidence.causes import Difference, likely_causes
-from kvcore.evidence.logs import measured_from
-from kvcore.evidence.startup_log import Reading, StartupLog
+from kvcore.evidence.log.reader import measured_from
+from kvcore.evidence.log.startup import Reading, StartupLog
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Engine, Measured, Origin
 from kvcore.units import gib

@@ -9,10 +9,10 @@ from typing import Any
 
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
+from kvcore.evidence.log.reader import request_from
+from kvcore.evidence.log.startup import StartupLog
 from kvcore.evidence.log_result import log_result
-from kvcore.evidence.logs import request_from
 from kvcore.evidence.recognized import find_logged_model, scenario_from_log, with_logged_graphs
-from kvcore.evidence.startup_log import StartupLog
 from kvcore.planning import Plan, plan
 from kvcore.request import scenario_from_request
 from kvcore.units import rounded

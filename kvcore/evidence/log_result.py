@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from kvcore.errors import Notice
-from kvcore.evidence.logs import measured_from, request_from
-from kvcore.evidence.startup_log import Failure, Reading, StartupLog
+from kvcore.evidence.log.reader import measured_from, request_from
+from kvcore.evidence.log.startup import Failure, Reading, StartupLog
 
 
 def log_result(log: StartupLog) -> dict[str, Any]:
     """Measured values and resolved flags as JSON: `request` is what `plan` accepts, `measured` goes into it.
 
     Example:
-        >>> from kvcore.evidence.logs import read_log
+        >>> from kvcore.evidence.log.reader import read_log
         >>> log_result(read_log("Model loading took 15.27 GiB and 4.0 seconds"))["measured"]
         {'weights_gib': 15.27}
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore.errors import Notice, ScenarioError
-from kvcore.evidence.startup_log import StartupLog
+from kvcore.evidence.log.startup import StartupLog
 from kvcore.memory.mindspore import (
     DEFAULT_MODEL_GB,
     DEFAULT_TOTAL_GB,

@@ -9,8 +9,8 @@ from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
-from kvcore.evidence.logs import request_from
-from kvcore.evidence.startup_log import LogScenario, StartupLog
+from kvcore.evidence.log.reader import request_from
+from kvcore.evidence.log.startup import LogScenario, StartupLog
 from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
@@ -42,7 +42,7 @@ def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recog
     what `scenario_from_request` raises for flags that cannot be.
 
     Example:
-        >>> from kvcore.evidence.logs import read_log
+        >>> from kvcore.evidence.log.reader import read_log
         >>> log = read_log("non-default args: {'model': '/models/Qwen3-8B', 'max_model_len': 8192}")
         >>> found = scenario_from_log(log)
         >>> found.scenario.model, found.scenario.max_model_len, found.borrowed

@@ -11,7 +11,7 @@ from kvcore.engine.availability import is_available
 from kvcore.engine.traits import traits_of
 from kvcore.engine.versions import PLUGIN_FILES, planned_release, plugin_of, vllm_releases
 from kvcore.errors import KvPlannerError
-from kvcore.evidence.log_flags import read_length
+from kvcore.evidence.log.arguments import read_length
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan

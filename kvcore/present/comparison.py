@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.evidence.calibration import Comparison, FigureComparison, PartComparison
-from kvcore.evidence.startup_log import Reading
+from kvcore.evidence.log.startup import Reading
 from kvcore.present.text import DASH, Words, concurrency_text, count, msg
 from kvcore.scenario import Origin
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kvcore import catalogue
-from kvcore.carry import carried_over, carried_to_model
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.versions import knows_release
+from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size
 from kvcore.present.link import catalogue_card, with_memory

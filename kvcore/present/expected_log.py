@@ -20,7 +20,7 @@ def expected_log_lines(plan: Plan) -> tuple[str, ...]:
     """What to look for at start, to check the plan against; empty where the start fails or the card is unknown.
 
     Figures are the predicted ones: weights exact, KV memory within the interval of the plan.
-    Source: docs of the log reader (kvcore/evidence/log_formats.toml).
+    Source: docs of the log reader (kvcore/evidence/log/line_formats.toml).
     """
     cache, resolved = plan.cache, plan.resolved
     if cache is None or plan.available_kv_bytes is None or not cache.fits:

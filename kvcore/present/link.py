@@ -21,7 +21,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.versions import PLUGIN_FILES, plugin_of
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
-from kvcore.evidence.log_flags import read_length
+from kvcore.evidence.log.arguments import read_length
 from kvcore.fields import BOUNDS
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan

@@ -9,9 +9,9 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.cache.capacity import max_concurrency_at
-from kvcore.carry import carried_over
 from kvcore.catalogue.yarn import documented_yarn
 from kvcore.errors import KvPlannerError
+from kvcore.evidence.carry import carried_over
 from kvcore.model.yarn import Yarn
 from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import streamlit as st
 
 from kvcore.errors import LogError
-from kvcore.evidence.logs import read_log
-from kvcore.evidence.startup_log import StartupLog
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.log.startup import StartupLog
 from kvcore.present.comparison import FIGURE_LABELS, reading_text
 from kvcore.present.listing import listed
 from kvcore.present.text import Words, msg

@@ -10,8 +10,8 @@ import streamlit as st
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
+from kvcore.evidence.log.startup import StartupLog
 from kvcore.evidence.recognized import Recognized
-from kvcore.evidence.startup_log import StartupLog
 from kvcore.planning import Plan, Verdict
 from kvcore.present import summary
 from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows

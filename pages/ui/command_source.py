@@ -9,7 +9,7 @@ from typing import NamedTuple
 import streamlit as st
 
 from kvcore.errors import HubError, KvPlannerError, Notice
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.present.comparison import BORROWED_LABELS
 from kvcore.present.text import Words

@@ -9,7 +9,7 @@ import streamlit as st
 
 from kvcore import catalogue
 from kvcore.errors import KvPlannerError, LogError, Notice
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (
     DEFAULT_LENGTH,
     DEFAULT_UTILIZATION,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import streamlit as st
 
-from kvcore.carry import carried_over
+from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
 from kvcore.present.choices import nearest_below
 from kvcore.present.length_histogram import length_histogram, marked_limits

@@ -18,8 +18,8 @@ from kvcore.cli import planned_answer
 from kvcore.contract import error_of
 from kvcore.engine.versions import find_release
 from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
+from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
-from kvcore.evidence.logs import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import Plan, plan
 from kvcore.present import bar, charts, explain, launch, link, overrides, settings, summary

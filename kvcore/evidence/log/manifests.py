@@ -13,7 +13,7 @@ from typing import Final
 
 import yaml
 
-from kvcore.evidence.containers import Container, container, split_words, variables
+from kvcore.evidence.log.containers import Container, container, split_words, variables
 
 MAX_CHARACTERS: Final = 1 << 16
 MAX_NODES: Final = 1 << 14

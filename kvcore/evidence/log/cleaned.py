@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvcore.errors import LogError, shorten
-from kvcore.evidence.log_lines import MAX_LINE_CHARACTERS, line_blocks, message_of
-from kvcore.evidence.log_steps import Steps
+from kvcore.evidence.log.lines import MAX_LINE_CHARACTERS, line_blocks, message_of
+from kvcore.evidence.log.steps import Steps
 
 MAX_LOG_LINES: Final = 1_000_000
 SHOWN_LINE_CHARACTERS: Final = 400

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from kvcore.errors import CatalogueError
-from kvcore.evidence.log_text import LogText
+from kvcore.evidence.log.cleaned import LogText
 from kvcore.units import GIB, KIB, MIB
 
 MAX_HITS: Final = 4096
@@ -160,7 +160,7 @@ def _number(text: str, kind: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatTable:
-    """log_formats.toml."""
+    """line_formats.toml."""
 
     figures: Mapping[str, FigureRule]
     lines: tuple[LineFormat, ...]
@@ -172,7 +172,7 @@ def load_formats() -> FormatTable:
 
     Raises CatalogueError for an unknown or missing key, or a figure without a rule.
     """
-    table = read_table("log_formats.toml", frozenset(("figure", "line")))
+    table = read_table("line_formats.toml", frozenset(("figure", "line")))
     figures = {
         name: FigureRule(**checked(entry, ("unit", "scope", "worst", "low", "high"), f"figure.{name}"))
         for name, entry in table["figure"].items()
@@ -193,7 +193,7 @@ def load_formats() -> FormatTable:
 
 def read_table(name: str, sections: frozenset[str]) -> Mapping[str, Any]:
     """A bundled TOML file with exactly these sections. Raises CatalogueError otherwise."""
-    table = tomllib.loads(files("kvcore.evidence").joinpath(name).read_text("utf-8"))
+    table = tomllib.loads(files("kvcore.evidence.log").joinpath(name).read_text("utf-8"))
     if set(table) != sections:
         raise CatalogueError(
             "invalid-catalogue-entry", field=name, reason=f"sections must be {', '.join(sorted(sections))}"

@@ -9,7 +9,8 @@ from itertools import islice, takewhile
 from typing import Final
 
 from kvcore.errors import shorten
-from kvcore.evidence.containers import (
+from kvcore.evidence.log.cleaned import LogText
+from kvcore.evidence.log.containers import (
     PROGRAMS,
     RUNNERS,
     VARIABLES,
@@ -17,12 +18,11 @@ from kvcore.evidence.containers import (
     split_words,
     variables,
 )
-from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS
-from kvcore.evidence.log_graphs import LISTS
-from kvcore.evidence.log_lines import MAX_JSON_LINE_CHARACTERS, message_of
-from kvcore.evidence.log_steps import Steps
-from kvcore.evidence.log_text import LogText
-from kvcore.evidence.manifests import Manifest, find_manifests
+from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS
+from kvcore.evidence.log.graph_arguments import LISTS
+from kvcore.evidence.log.lines import MAX_JSON_LINE_CHARACTERS, message_of
+from kvcore.evidence.log.manifests import Manifest, find_manifests
+from kvcore.evidence.log.steps import Steps
 
 MAX_COMMANDS: Final = 32
 """Commands of one start that are read."""

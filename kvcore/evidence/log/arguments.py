@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Final
 
 from kvcore.errors import Notice, shorten
-from kvcore.evidence.log_commands import Command, CommandFlag, find_commands
-from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
-from kvcore.evidence.log_graphs import GraphValue, graph_flags, logged_graphs
-from kvcore.evidence.log_text import LogText
-from kvcore.evidence.startup_log import FlagLine, LogFlags, LoggedGraphs
+from kvcore.evidence.log.cleaned import LogText
+from kvcore.evidence.log.commands import Command, CommandFlag, find_commands
+from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
+from kvcore.evidence.log.graph_arguments import GraphValue, graph_flags, logged_graphs
+from kvcore.evidence.log.startup import FlagLine, LogFlags, LoggedGraphs
 from kvcore.model.yarn import KIND as YARN
 from kvcore.model.yarn import LARGEST_FACTOR, Yarn
 from kvcore.scenario import Runner, SpeculativeConfig
@@ -251,7 +251,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     What the person asked for (arguments, command) stands above what the engine resolved (config line).
 
     Example:
-        >>> from kvcore.evidence.log_text import clean_log
+        >>> from kvcore.evidence.log.cleaned import clean_log
         >>> log = clean_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
         >>> found = read_flags(log, 0, len(log.text))
         >>> found.model, found.flags.max_model_len

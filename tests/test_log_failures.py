@@ -3,9 +3,9 @@
 import pytest
 
 from kvcore.errors import MESSAGES
-from kvcore.evidence.log_errors import known_errors
-from kvcore.evidence.logs import read_log
-from kvcore.evidence.startup_log import Change, Failure, Phase
+from kvcore.evidence.log.failures import known_errors
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.log.startup import Change, Failure, Phase
 
 ARGS = (
     "non-default args: {'model': 'Qwen/Qwen3-32B', 'max_model_len': 40960, 'tensor_parallel_size': 2, "

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from kvcore.evidence.last_error import last_error
-from kvcore.evidence.log_formats import LineFormat, checked, compile_format, find_lines, read_table
-from kvcore.evidence.log_text import LogText
-from kvcore.evidence.startup_log import Change, Failure, LogFlags, Number, Phase, RankFigures
+from kvcore.evidence.log.cleaned import LogText
+from kvcore.evidence.log.last_error import last_error
+from kvcore.evidence.log.line_formats import LineFormat, checked, compile_format, find_lines, read_table
+from kvcore.evidence.log.startup import Change, Failure, LogFlags, Number, Phase, RankFigures
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
@@ -23,7 +23,7 @@ TOKENS_STEP: Final = 16
 LARGEST_TENSOR_PARALLEL: Final = 64
 
 SOMETHING_FAILED: Final = 2
-"""Rank of the errors that say nothing else, as in log_errors.toml."""
+"""Rank of the errors that say nothing else, as in failures.toml."""
 BEHIND_PROCESS: Final = 80
 """Characters of a line within which its process stands."""
 
@@ -57,8 +57,8 @@ class KnownError:
 
 @cache
 def known_errors() -> tuple[KnownError, ...]:
-    """log_errors.toml. Raises CatalogueError for an unknown or missing key."""
-    table = read_table("log_errors.toml", frozenset(("error",)))
+    """failures.toml. Raises CatalogueError for an unknown or missing key."""
+    table = read_table("failures.toml", frozenset(("error",)))
     errors: list[KnownError] = []
     for entry in table["error"]:
         values = checked(entry, ("code", "rank", "phase", "texts", "versions", "source"), "error")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kvcore.evidence.log_graphs import graph_flags
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.graph_arguments import graph_flags
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.log.startup import LoggedGraphs
 from kvcore.evidence.recognized import scenario_from_log, with_logged_graphs
-from kvcore.evidence.startup_log import LoggedGraphs
 from kvcore.planning import plan
 
 OWN = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]

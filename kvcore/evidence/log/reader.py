@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.errors import LogError, Notice
-from kvcore.evidence.log_errors import StartFacts, find_failures
-from kvcore.evidence.log_flags import LoggedArguments, read_flags
-from kvcore.evidence.log_identity import (
+from kvcore.evidence.log.arguments import LoggedArguments, read_flags
+from kvcore.evidence.log.cleaned import LogText, clean_log
+from kvcore.evidence.log.failures import StartFacts, find_failures
+from kvcore.evidence.log.identity import (
     card_of,
     engine_of,
     is_v0,
@@ -17,9 +18,8 @@ from kvcore.evidence.log_identity import (
     start_offsets,
     version_of,
 )
-from kvcore.evidence.log_ranks import Found, engine_figures, find_readings, rank_figures
-from kvcore.evidence.log_text import LogText, clean_log
-from kvcore.evidence.startup_log import (
+from kvcore.evidence.log.ranks import Found, engine_figures, find_readings, rank_figures
+from kvcore.evidence.log.startup import (
     EngineFigures,
     Failure,
     LogFlags,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kvcore.evidence.log_fields import cut_fields, pairs, unquoted
-from kvcore.evidence.startup_log import LoggedGraphs
+from kvcore.evidence.log.dictionaries import cut_fields, pairs, unquoted
+from kvcore.evidence.log.startup import LoggedGraphs
 from kvcore.scenario import CudagraphMode
 
 MAX_CONFIG_CHARACTERS: Final = 1 << 15

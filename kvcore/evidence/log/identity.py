@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from kvcore.errors import shorten
-from kvcore.evidence.log_text import LogText
+from kvcore.evidence.log.cleaned import LogText
 from kvcore.scenario import Engine
 
 MAX_MARKS: Final = 10_000
@@ -58,7 +58,7 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
     """Where each start begins: at the server's version line, else where an engine process initialises again.
 
     Example:
-        >>> from kvcore.evidence.log_text import clean_log
+        >>> from kvcore.evidence.log.cleaned import clean_log
         >>> start_offsets(clean_log("vLLM API server version 0.9.2"))
         (0,)
     """

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kvcore.evidence.log_lines import message_of
-from kvcore.evidence.log_text import WINDOW, LogText
+from kvcore.evidence.log.cleaned import WINDOW, LogText
+from kvcore.evidence.log.lines import message_of
 
 LINES_BACK: Final = 4000
 """Lines above the end of a failed start that are looked at; every rank prints a traceback."""
@@ -36,7 +36,7 @@ def last_error(log: LogText, start: int, end: int) -> int | None:
     Without a line that says so, the last error behind a traceback that nothing follows. None where there is neither.
 
     Example:
-        >>> from kvcore.evidence.log_text import clean_log
+        >>> from kvcore.evidence.log.cleaned import clean_log
         >>> log = clean_log("ImportError: libcudart.so.12\\nRuntimeError: Engine core initialization failed.")
         >>> last_error(log, 0, len(log.text))
         0

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from kvcore.errors import Notice
-from kvcore.evidence.log_formats import FigureRule, LineFormat, find_lines, load_formats
-from kvcore.evidence.log_text import LogText
-from kvcore.evidence.startup_log import EngineFigures, RankFigures, Reading, Spread, format_number
+from kvcore.evidence.log.cleaned import LogText
+from kvcore.evidence.log.line_formats import FigureRule, LineFormat, find_lines, load_formats
+from kvcore.evidence.log.startup import EngineFigures, RankFigures, Reading, Spread, format_number
 
 MAX_NOTICES: Final = 20
 SAME_GIB: Final = 0.02

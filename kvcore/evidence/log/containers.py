@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvcore.evidence.log_fields import MAX_VALUE_CHARACTERS
+from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS
 
 PROGRAMS: Final = ("vllm serve", "vllm-mindspore serve", "vllm.entrypoints", "vllm_mindspore.entrypoints")
 """How a shell starts a server."""

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kvcore.evidence.log_flags import read_flags
-from kvcore.evidence.log_text import clean_log
-from kvcore.evidence.startup_log import LogFlags
+from kvcore.evidence.log.arguments import read_flags
+from kvcore.evidence.log.cleaned import clean_log
+from kvcore.evidence.log.startup import LogFlags
 from kvcore.scenario import SpeculativeConfig
 
 

@@ -15,7 +15,7 @@ class Reading:
     """One figure, its unit, and the line it was read from, as pasted."""
 
     figure: str
-    """Its name in log_formats.toml."""
+    """Its name in line_formats.toml."""
     value: float
     unit: str
     line_number: int
