@@ -77,7 +77,7 @@ _HOMES: Final = {
     "Verdict": "planning",
     "load_scenario": "library",
     "plan": "library",
-    "read_log": "evidence.logs",
+    "read_log": "evidence.log.reader",
     "sweep": "library",
 }
 """The module of each name that is not an error."""
