@@ -19,7 +19,15 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.mixture import (
+    MAX_EXPERTS,
+    MIXTURES,
+    Mixture,
+    expert_modules,
+    read_experts,
+    shared_size,
+)
+from kvcore.model.parts.blocks import (
     Heads,
     column,
     decoder,
@@ -31,16 +39,8 @@ from kvcore.model.families.blocks import (
     qkv,
     row,
 )
-from kvcore.model.families.latent import Latent, absorbed, as_heads, heads_column, latent_attention
-from kvcore.model.families.mixture import (
-    MAX_EXPERTS,
-    MIXTURES,
-    Mixture,
-    expert_modules,
-    read_experts,
-    shared_size,
-)
-from kvcore.model.families.states import convolution, read_conv_kernel
+from kvcore.model.parts.latent import Latent, absorbed, as_heads, heads_column, latent_attention
+from kvcore.model.parts.states import convolution, read_conv_kernel
 from kvcore.model.rope import read_ropes
 
 TRAITS: Final[Mixture] = replace(MIXTURES["bailing_moe"], router_dtype_key="", router_dtype="float32")

@@ -12,7 +12,8 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Layer, Module, Parameter, VisionEncoder, VocabEmbedding
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import (
+from kvcore.model.families.towers import read_siglip
+from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
     decoder,
@@ -21,7 +22,6 @@ from kvcore.model.families.blocks import (
     read_heads,
     replicated,
 )
-from kvcore.model.families.towers import read_siglip
 
 
 def read_clip(config: ModelConfig) -> Architecture:

@@ -8,30 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     DraftTraits,
+    Flag,
     Heads,
     attention,
     cache_of,
     column,
     decoder,
+    flag,
     gated_mlp,
     head,
     is_tied,
-    layer_windows,
     norm,
     norms,
     plain_mlp,
     read_heads,
     with_drafts,
 )
-
-Flag: TypeAlias = bool | tuple[str, bool]
-"""Always so, or a key of the config with the class's default."""
+from kvcore.model.parts.pattern import layer_windows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +70,6 @@ class Decoder:
     """One number a head beside its keys."""
     drafts: DraftTraits | None = None
     """How the layers that predict further tokens are built, where the checkpoint has some."""
-
-
-def flag(section: Section, value: Flag) -> bool:
-    """A flag as written in the table or, by its key, in the config."""
-    return value if isinstance(value, bool) else section.boolean(*value)
 
 
 def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None = None) -> Architecture:

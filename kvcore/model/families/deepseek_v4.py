@@ -21,7 +21,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, CompressedLatent, LatentWindow
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     column,
     decoder,

@@ -9,8 +9,8 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import mixture, mla, vision
-from kvcore.model.families.blocks import Heads, norm, plain_mlp, replicated
 from kvcore.model.families.decoder import Decoder
+from kvcore.model.parts.blocks import Heads, norm, plain_mlp, replicated
 
 CLIP: Final[Mapping[str, int]] = {
     "hidden_size": 1024,

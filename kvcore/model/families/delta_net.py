@@ -19,7 +19,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
@@ -34,7 +34,7 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.states import DeltaNet, convolution, read_conv_kernel, wide_column
+from kvcore.model.parts.states import DeltaNet, convolution, read_conv_kernel, wide_column
 
 LINEAR: Final = "linear_attention"
 FULL: Final = "full_attention"

@@ -9,8 +9,8 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Linear, Module, Output, Split, VisionEncoder
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import column, gated_mlp, norm, norms, replicated, row
 from kvcore.model.families.multimodal import with_encoder, with_tower
+from kvcore.model.parts.blocks import column, gated_mlp, norm, norms, replicated, row
 
 
 def read_dots(config: ModelConfig) -> Architecture:

@@ -9,7 +9,7 @@ from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter, RotaryTable
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.draft import Draft, first_embedding
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,

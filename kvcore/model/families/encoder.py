@@ -21,7 +21,10 @@ from kvcore.model.architecture import (
     VocabEmbedding,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.decoder import SECTION_READERS
+from kvcore.model.families.gemma import read_gemma3
+from kvcore.model.families.pooling import HEAD_DTYPE, number_of_labels, with_classifier, without_cache
+from kvcore.model.parts.blocks import (
     Heads,
     decoder,
     gated_mlp,
@@ -33,9 +36,6 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.decoder import SECTION_READERS
-from kvcore.model.families.gemma import read_gemma3
-from kvcore.model.families.pooling import HEAD_DTYPE, number_of_labels, with_classifier, without_cache
 from kvcore.model.rope import read_ropes
 
 Pieces = tuple[Module, ...]

@@ -18,7 +18,8 @@ from kvcore.model.architecture import (
     VocabEmbedding,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.towers import read_gemma4_audio, read_gemma4_vision, read_siglip
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
@@ -32,7 +33,6 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.towers import read_gemma4_audio, read_gemma4_vision, read_siglip
 from kvcore.model.rope import read_ropes
 
 SLIDING: Final = "sliding_attention"

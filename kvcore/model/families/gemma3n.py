@@ -13,7 +13,8 @@ from kvcore.model.architecture import (
     Parameter,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.gemma import FOUR_NORMS, SLIDING, layer_kinds, per_layer_inputs, query_or_qkv
+from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
     column,
@@ -26,7 +27,6 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.gemma import FOUR_NORMS, SLIDING, layer_kinds, per_layer_inputs, query_or_qkv
 
 GEMMA3N_PATTERN: Final = 5
 

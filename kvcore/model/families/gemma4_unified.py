@@ -9,8 +9,8 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import column, norm, norms, replicated
 from kvcore.model.families.gemma import read_gemma4
+from kvcore.model.parts.blocks import column, norm, norms, replicated
 
 MAX_TOKENS: Final = 280
 """Of an image. Source: vllm/model_executor/models/gemma4_mm.py (0.32), the default of `max_soft_tokens`."""

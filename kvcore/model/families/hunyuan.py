@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     attention,
     cache_of,
     decoder,

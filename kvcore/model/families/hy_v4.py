@@ -16,8 +16,9 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import MLP_KINDS, decoder, gated_mlp, head, is_tied, norm, norms, replicated
-from kvcore.model.families.latent import (
+from kvcore.model.families.mla import read_moe, which_layers_index
+from kvcore.model.parts.blocks import decoder, gated_mlp, head, is_tied, norm, norms, replicated
+from kvcore.model.parts.latent import (
     Latent,
     absorbed,
     as_heads,
@@ -26,7 +27,7 @@ from kvcore.model.families.latent import (
     latent_attention,
     read_latent,
 )
-from kvcore.model.families.mla import read_moe, which_layers_index
+from kvcore.model.parts.pattern import MLP_KINDS
 from kvcore.model.rope import read_ropes
 
 SPARSE_KINDS: Final = ("sparse_attention", "sparse", "indexed_attention", "deepseek_sparse_attention")

@@ -9,8 +9,8 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import norm, plain_mlp, qkv, replicated, row, whole_unless_divided
 from kvcore.model.families.multimodal import square_encoder, with_tower
+from kvcore.model.parts.blocks import norm, plain_mlp, qkv, replicated, row, whole_unless_divided
 
 
 def read_internvl(config: ModelConfig, *, is_nvlm: bool = False) -> Architecture:

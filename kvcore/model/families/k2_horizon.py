@@ -18,7 +18,18 @@ from kvcore.model.architecture import (
     Split,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.decoder import Decoder
+from kvcore.model.families.minimax import key_norm
+from kvcore.model.families.mixture import (
+    MAX_EXPERTS,
+    SPARSE_BY_STEP,
+    Mixture,
+    expert_modules,
+    read_experts,
+    shared_size,
+    which_layers_are_sparse,
+)
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
@@ -30,17 +41,6 @@ from kvcore.model.families.blocks import (
     read_heads,
     replicated,
     row,
-)
-from kvcore.model.families.decoder import Decoder
-from kvcore.model.families.minimax import key_norm
-from kvcore.model.families.mixture import (
-    MAX_EXPERTS,
-    SPARSE_BY_STEP,
-    Mixture,
-    expert_modules,
-    read_experts,
-    shared_size,
-    which_layers_are_sparse,
 )
 from kvcore.model.rope import read_ropes
 

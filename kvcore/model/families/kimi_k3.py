@@ -21,7 +21,8 @@ from kvcore.model.architecture import (
     VisionEncoder,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.kimi_linear import kda_modules, kda_state, read_moe
+from kvcore.model.parts.blocks import (
     Heads,
     decoder,
     gated_mlp,
@@ -34,8 +35,7 @@ from kvcore.model.families.blocks import (
     row,
     whole_unless_divided,
 )
-from kvcore.model.families.kimi_linear import kda_modules, kda_state, read_moe
-from kvcore.model.families.latent import (
+from kvcore.model.parts.latent import (
     Latent,
     absorbed,
     as_heads,

@@ -19,9 +19,9 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import column, decoder, gated_mlp, norm, norms, replicated, row
-from kvcore.model.families.latent import absorbed, as_heads, heads_column, latent_attention, read_latent
-from kvcore.model.families.states import read_conv_kernel
+from kvcore.model.parts.blocks import column, decoder, gated_mlp, norm, norms, replicated, row
+from kvcore.model.parts.latent import absorbed, as_heads, heads_column, latent_attention, read_latent
+from kvcore.model.parts.states import read_conv_kernel
 
 MOST_EXPERTS: Final = 65_536
 

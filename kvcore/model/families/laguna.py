@@ -15,8 +15,7 @@ from kvcore.model.architecture import (
     Parameter,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
-    MLP_KINDS,
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
@@ -24,12 +23,12 @@ from kvcore.model.families.blocks import (
     decoder,
     gated_mlp,
     is_tied,
-    layer_windows,
     norms,
     read_heads,
     replicated,
     with_kv_heads,
 )
+from kvcore.model.parts.pattern import MLP_KINDS, layer_windows
 
 MOST_EXPERTS: Final = 65_536
 

@@ -17,7 +17,8 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import (
+from kvcore.model.families.towers import siglip_layer
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
@@ -29,8 +30,7 @@ from kvcore.model.families.blocks import (
     read_heads,
     replicated,
 )
-from kvcore.model.families.states import read_conv_kernel, short_convolution, short_convolution_state
-from kvcore.model.families.towers import siglip_layer
+from kvcore.model.parts.states import read_conv_kernel, short_convolution, short_convolution_state
 from kvcore.units import round_up
 
 MOST_EXPERTS: Final = 65_536

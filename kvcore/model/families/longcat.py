@@ -17,8 +17,9 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import Heads, decoder, gated_mlp, norm, norms, replicated, row
-from kvcore.model.families.latent import (
+from kvcore.model.families.mla import MOST_EXPERTS, TWO_NORMS, rotary_tables
+from kvcore.model.parts.blocks import Heads, decoder, gated_mlp, norm, norms, replicated, row
+from kvcore.model.parts.latent import (
     Latent,
     absorbed,
     as_heads,
@@ -26,7 +27,6 @@ from kvcore.model.families.latent import (
     latent_attention,
     read_latent,
 )
-from kvcore.model.families.mla import MOST_EXPERTS, TWO_NORMS, rotary_tables
 from kvcore.model.rope import read_ropes
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Parameter, Split
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,

@@ -11,7 +11,7 @@ from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Mod
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder as plain
 from kvcore.model.families import sound, vision
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     attention,
     cache_of,
     decoder,

@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import delta_net, vision
-from kvcore.model.families.blocks import norm, norms, replicated
+from kvcore.model.parts.blocks import norm, norms, replicated
 
 WINDOW: Final = 2
 """Patches along a side that a merger takes together.

@@ -20,7 +20,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,

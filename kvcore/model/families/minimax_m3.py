@@ -18,7 +18,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import BlockIndexer, CacheState
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
     decoder,

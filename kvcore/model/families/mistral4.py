@@ -11,7 +11,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     column,
     decoder,

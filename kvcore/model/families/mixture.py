@@ -19,28 +19,27 @@ from kvcore.model.architecture import (
     Parameter,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
-    MLP_KINDS,
+from kvcore.model.families.decoder import (
+    ATTENTION_BIAS,
+    Decoder,
+    layer_norms,
+)
+from kvcore.model.parts.blocks import (
     DraftTraits,
+    Flag,
     attention,
     cache_of,
     decoder,
+    flag,
     gated_mlp,
     head,
     is_tied,
-    layer_windows,
     norm,
     read_heads,
     replicated,
     with_drafts,
 )
-from kvcore.model.families.decoder import (
-    ATTENTION_BIAS,
-    Decoder,
-    Flag,
-    flag,
-    layer_norms,
-)
+from kvcore.model.parts.pattern import MLP_KINDS, layer_windows
 
 EXPERT_KEYS: Final = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 MAX_EXPERTS: Final = 65_536

@@ -17,9 +17,9 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import decoder, gated_mlp, norms, replicated
-from kvcore.model.families.latent import Latent, absorbed, as_heads, indexer, latent_attention, read_latent
 from kvcore.model.families.towers import read_moonvit
+from kvcore.model.parts.blocks import decoder, gated_mlp, norms, replicated
+from kvcore.model.parts.latent import Latent, absorbed, as_heads, indexer, latent_attention, read_latent
 from kvcore.model.rope import read_ropes
 
 MOST_EXPERTS: Final = 65_536

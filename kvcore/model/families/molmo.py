@@ -17,7 +17,7 @@ from kvcore.model.architecture import (
     VocabEmbedding,
 )
 from kvcore.model.config import ModelConfig
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     attention,
     cache_of,
     column,

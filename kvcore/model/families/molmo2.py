@@ -17,7 +17,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
     column,

@@ -11,7 +11,7 @@ from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Module, RotaryTable, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder, gemma, gpt, mistral4, mixture, vision
-from kvcore.model.families.blocks import norm, replicated
+from kvcore.model.parts.blocks import norm, replicated
 
 
 def read_isaac_text(config: ModelConfig, section: Section) -> Architecture:

@@ -15,7 +15,8 @@ from kvcore.model.architecture import (
     Parameter,
 )
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.state_space import MOST_EXPERTS, experts_of
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     beside_expert_ranks,
@@ -30,8 +31,7 @@ from kvcore.model.families.blocks import (
     read_heads,
     replicated,
 )
-from kvcore.model.families.state_space import MOST_EXPERTS, experts_of
-from kvcore.model.families.states import Mamba2, read_conv_kernel
+from kvcore.model.parts.states import Mamba2, read_conv_kernel
 
 PATTERN: Final[Mapping[str, str]] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """What the letters of `hybrid_override_pattern` stand for."""

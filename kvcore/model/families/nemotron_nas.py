@@ -8,7 +8,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Layer, Module
 from kvcore.model.cache_state import CacheState
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,

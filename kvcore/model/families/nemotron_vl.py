@@ -10,7 +10,7 @@ from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import nemotron_h, vision
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     norm,
     norms,
     plain_mlp,

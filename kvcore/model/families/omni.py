@@ -9,8 +9,8 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import sound, vision
-from kvcore.model.families.blocks import norm, replicated
 from kvcore.model.families.multimodal import with_tower
+from kvcore.model.parts.blocks import norm, replicated
 
 
 def read(config: ModelConfig) -> Architecture:

@@ -19,7 +19,8 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.mla import read_moe
+from kvcore.model.parts.blocks import (
     Heads,
     decoder,
     gated_mlp,
@@ -29,7 +30,6 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.mla import read_moe
 
 NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 SANDWICH: Final = ("pre_mlp_layernorm", "post_mlp_layernorm")

@@ -10,7 +10,7 @@ from kvcore.model.architecture import Architecture, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder as plain
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import replicated
+from kvcore.model.parts.blocks import replicated
 
 CLIP_VIT_LARGE_336: Final[Mapping[str, int]] = {
     "hidden_size": 1024,

@@ -10,7 +10,7 @@ from kvcore.model.architecture import Architecture, Module, Parameter, VisionEnc
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder as plain
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import norms, replicated
+from kvcore.model.parts.blocks import norms, replicated
 
 SIGLIP_448: Final[Mapping[str, int]] = {
     "hidden_size": 1152,

@@ -9,7 +9,6 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Linear, Module, Output, Parameter, Split, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import column, norm, norms, plain_mlp, qkv, replicated, row
 from kvcore.model.families.lfm2 import siglip2
 from kvcore.model.families.multimodal import (
     square_encoder,
@@ -17,6 +16,7 @@ from kvcore.model.families.multimodal import (
     with_encoder,
 )
 from kvcore.model.families.towers import read_siglip, siglip_layer
+from kvcore.model.parts.blocks import column, norm, norms, plain_mlp, qkv, replicated, row
 
 PROJECTOR: Final = "multi_modal_projector"
 

@@ -10,7 +10,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Linear, VocabEmbedding
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import decoder
-from kvcore.model.families.blocks import column, replicated, row
+from kvcore.model.parts.blocks import column, replicated, row
 
 HEAD_DTYPE: Final = "float32"
 """Source: vllm/config/model.py:head_dtype (0.32)."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer
 from kvcore.model.config import ModelConfig
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     cache_of,
     decoder,
     embedding,

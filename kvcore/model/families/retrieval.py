@@ -11,11 +11,11 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Module
 from kvcore.model.config import ModelConfig
-from kvcore.model.families.blocks import replicated
 from kvcore.model.families.decoder import SECTION_READERS
 from kvcore.model.families.encoder import float32_layer, read_bert, read_jina, read_modernbert
 from kvcore.model.families.gpt import read_gpt2
 from kvcore.model.families.pooling import number_of_labels, with_classifier, with_head, without_cache
+from kvcore.model.parts.blocks import replicated
 
 JINA_WIDTH: Final = 512
 """Of jina-reranker-v3's vectors. Source: vllm/model_executor/models/config.py:JinaForRankingConfig (0.32)."""

@@ -12,7 +12,6 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Module
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import DraftTraits, column, gated_mlp, norms
 from kvcore.model.families.decoder import MLP_BIAS, Decoder
 from kvcore.model.families.mixture import (
     SPARSE_AFTER_DENSE,
@@ -21,6 +20,7 @@ from kvcore.model.families.mixture import (
     Mixture,
     read_mixture,
 )
+from kvcore.model.parts.blocks import DraftTraits, column, gated_mlp, norms
 
 MIXTURES: Final[Mapping[str, Mixture]] = {
     "afmoe": Mixture(

@@ -8,9 +8,9 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import decoder, gated_mlp, is_tied, norms, replicated
-from kvcore.model.families.latent import absorbed, as_heads, latent_attention, read_latent
 from kvcore.model.families.mla import rotary_tables
+from kvcore.model.parts.blocks import decoder, gated_mlp, is_tied, norms, replicated
+from kvcore.model.parts.latent import absorbed, as_heads, latent_attention, read_latent
 
 MOST_EXPERTS: Final = 65_536
 

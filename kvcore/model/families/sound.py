@@ -9,8 +9,8 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Module, Parameter, RotaryTable
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families import vision, whisper
-from kvcore.model.families.blocks import column, norm, norms, plain_mlp, qkv, replicated, row
 from kvcore.model.families.multimodal import with_encoder
+from kvcore.model.parts.blocks import column, norm, norms, plain_mlp, qkv, replicated, row
 
 TOWER: Final = "audio_tower"
 PROJECTOR: Final = "multi_modal_projector"

@@ -19,7 +19,7 @@ from kvcore.model.architecture import (
     Split,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
@@ -33,7 +33,7 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.states import Mamba1, Mamba2, read_conv_kernel
+from kvcore.model.parts.states import Mamba1, Mamba2, read_conv_kernel
 from kvcore.units import ceil_div
 
 MOST_EXPERTS: Final = 65_536

@@ -17,7 +17,8 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import vision
-from kvcore.model.families.blocks import (
+from kvcore.model.families.step import read_moe, which_layers_are_sparse
+from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
     column,
@@ -31,7 +32,6 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.step import read_moe, which_layers_are_sparse
 from kvcore.model.rope import read_ropes
 
 MAX_PATCHES: Final = 6

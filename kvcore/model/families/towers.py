@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
 from kvcore.model.config import Section
-from kvcore.model.families.blocks import column, norm, norms, replicated, row, whole_unless_divided
+from kvcore.model.parts.blocks import column, norm, norms, replicated, row, whole_unless_divided
 
 
 def read_siglip(vision: Section, prefix: str, layers: int | None = None) -> tuple[Module, ...]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from kvcore.model.architecture import Linear, Module, Parameter, RotaryTable, VisionEncoder
 from kvcore.model.config import MAX_LAYERS, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.towers import read_siglip
+from kvcore.model.parts.blocks import (
     Heads,
     column,
     gated_mlp,
@@ -21,7 +22,6 @@ from kvcore.model.families.blocks import (
     row,
     with_kv_heads,
 )
-from kvcore.model.families.towers import read_siglip
 from kvcore.model.rope import Rope
 
 VISION_ROPE_POSITIONS = 8192

@@ -8,7 +8,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Parameter, Split
 from kvcore.model.cache_state import CrossAttention
 from kvcore.model.config import MAX_INTEGER, MAX_LAYERS, ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
     column,

@@ -20,7 +20,8 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, ChunkedLocal, FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.families.towers import read_llama4_tower
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
@@ -31,7 +32,6 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.towers import read_llama4_tower
 
 MOST_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Split
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.blocks import (
+from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
@@ -21,7 +21,7 @@ from kvcore.model.families.blocks import (
     replicated,
     row,
 )
-from kvcore.model.families.states import Mamba2, read_conv_kernel
+from kvcore.model.parts.states import Mamba2, read_conv_kernel
 
 HYBRID: Final = "hybrid"
 PLAIN: Final = "mamba"

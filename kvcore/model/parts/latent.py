@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
 from kvcore.model.cache_state import Mla
 from kvcore.model.config import Section
-from kvcore.model.families.blocks import Heads, norm, replicated, row
+from kvcore.model.parts.blocks import Heads, norm, replicated, row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

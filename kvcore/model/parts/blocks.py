@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TypeAlias
 
 from packaging.version import Version
 
@@ -27,6 +27,15 @@ from kvcore.model.context import derived_max_model_len, read_context_limits
 from kvcore.model.rope import read_ropes
 
 NEWEST = Version("999")
+
+
+Flag: TypeAlias = bool | tuple[str, bool]
+"""Always so, or a key of the config with the class's default."""
+
+
+def flag(section: Section, value: Flag) -> bool:
+    """A flag as written in the table or, by its key, in the config."""
+    return value if isinstance(value, bool) else section.boolean(*value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,65 +86,6 @@ def is_tied(config: ModelConfig, section: Section, default: bool) -> bool:
     name = "tie_word_embeddings"
     place = section if section.has(name) or not config.root.has(name) else config.root
     return place.boolean(name, default)
-
-
-def layer_windows(section: Section) -> tuple[int | None, ...]:
-    """The sliding window of each layer in tokens, None for full attention.
-
-    One window for all layers, unless `layer_types` names sliding and full ones or a pattern says which; a window of 0
-    and `use_sliding_window` false switch it off; with `max_window_layers` the layers from that one on slide.
-
-    Source: vllm/engine/arg_utils.py:create_engine_config, config/model.py (0.32).
-    """
-    count = section.layers()
-    window = section.optional_integer("sliding_window")
-    if not window or not section.boolean("use_sliding_window", True):
-        return (None,) * count
-    slides = which_layers_slide(section, count)
-    written = section.integers("sliding_windows", minimum=1)
-    if written is None:
-        return tuple(window if each else None for each in slides)
-    if len(written) < count:
-        raise section.contradicting("sliding_windows", f"{len(written)} entries for {count} layers")
-    return tuple(own if each else None for own, each in zip(written, slides, strict=False))
-
-
-PERIOD_KEYS: Final = ("sliding_window_pattern", "global_attn_every_n_layers")
-
-CLASS_PERIODS: Final = {"olmo3": 4, "vaultgemma": 2}
-"""Every so many layers one attends fully, where the config says nothing and its class does.
-
-Source: transformers/models/olmo3/configuration_olmo3.py:Olmo3Config, vaultgemma likewise (5.19).
-"""
-
-
-MLP_KINDS: Final = ("dense", "sparse")
-"""What `mlp_layer_types` says of a layer: an MLP, or experts."""
-FULL: Final = "full_attention"
-WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
-"""Layer types that keep a window of `sliding_window` tokens; chunks are Rnj-1's.
-
-Source: vllm/model_executor/models/rnj1.py:Rnj1Attention (0.32).
-"""
-
-
-def which_layers_slide(section: Section, count: int) -> tuple[bool, ...]:
-    """Whether each layer of a model with a sliding window has it."""
-    kinds = section.words("layer_types", {FULL, *WINDOWED}, count)
-    if kinds is not None:
-        return tuple(kind in WINDOWED for kind in kinds)
-    key = next((name for name in PERIOD_KEYS if section.get(name) is not None), "sliding_window_pattern")
-    pattern = section.get(key)
-    if isinstance(pattern, str) and pattern:
-        return tuple(pattern[index % len(pattern)] == "L" for index in range(count))
-    if pattern is not None:
-        period = section.integer(key)
-        return tuple((index + 1) % period != 0 for index in range(count))
-    if section.has("use_sliding_window") and section.has("max_window_layers"):
-        full = section.integer("max_window_layers", minimum=0)
-        return tuple(index >= full for index in range(count))
-    usual = CLASS_PERIODS.get(section.model_type)
-    return tuple(usual is None or (index + 1) % usual != 0 for index in range(count))
 
 
 def qkv(

@@ -8,7 +8,7 @@ from typing import Final
 from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
 from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import Section
-from kvcore.model.families.blocks import column, norms, row
+from kvcore.model.parts.blocks import column, norms, row
 
 MOST_CONV_TAPS: Final = 1024
 
