@@ -12,12 +12,12 @@ from typing import Any, BinaryIO
 
 from kvcore import catalogue
 from kvcore.contract import error_of, needs_fixes, result_of
+from kvcore.engine.rooms import engine_names
 from kvcore.errors import KvPlannerError, defect
 from kvcore.fields import Json
 from kvcore.library import SIZES, from_hub, sweep
 from kvcore.planning import plan
 from kvcore.request import FetchModel, id_of, parse_request, scenario_from_request
-from kvcore.scenario import Engine
 from kvcore.untrusted import utf8_text
 
 UNREADABLE_INPUT = 2
@@ -261,8 +261,8 @@ def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
             for card in catalogue.load_accelerators()
         ],
         "engines": [
-            {"engine": engine.value, "version": version}
-            for engine in Engine
+            {"engine": engine, "version": version}
+            for engine in engine_names()
             for version in engine_versions(engine)
         ],
     }

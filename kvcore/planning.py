@@ -12,18 +12,17 @@ from kvcore.cache.capacity import CachePlan, check_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.defaults import resolve
 from kvcore.engine.draft import draft_notices, read_draft
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.recurrent import check_aligned_block
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.storage import storage_of
 from kvcore.engine.versions import planned_release
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
 from kvcore.memory.checkpoint import checkpoint_notices, uncounted_bytes
 from kvcore.memory.loaded import loaded_bytes
-from kvcore.memory.mindspore import MODEL_VARIABLE
 from kvcore.memory.shapes import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -33,7 +32,7 @@ from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.model.yarn import read_yarn
 from kvcore.quantity import Quantity
-from kvcore.scenario import Engine, Origin, Scenario
+from kvcore.scenario import Origin, Scenario
 
 ASSUMED_ACCELERATOR: Final = "H100-80GB"
 _WITHOUT_STARTS: Final = (Vendor.INTEL, Vendor.OTHER)
@@ -184,12 +183,13 @@ def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:
 def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]:
     """Activations that were measured with fewer tokens in a step than this start may compute.
 
-    On vllm-mindspore they are in vLLM_MODEL_MEMORY_USE_GB, and a pre-run sends one request of the full length unless
-    something else is said.
+    Where the engine is told its memory they are in the variable for the model, and a pre-run sends one request of the
+    full length unless something else is said.
     """
     measured, batch = scenario.measured, scenario.measured.batched_tokens
-    if scenario.engine is Engine.VLLM_MINDSPORE:
-        code, is_given = "model-share-of-smaller-batch", MODEL_VARIABLE in scenario.env
+    variables = find_engine(scenario.engine).memory_variables
+    if variables is not None:
+        code, is_given = "model-share-of-smaller-batch", variables.model in scenario.env
         if batch is None and scenario.max_num_batched_tokens is not None:
             batch = resolved.max_model_len
     else:
@@ -230,12 +230,13 @@ def prepare(
     Raises EngineRefusalError for what the engine refuses before it looks at memory.
     """
     parallel = scenario.parallel
-    resolved = resolve(scenario, architecture, accelerator)
+    engine = find_engine(scenario.engine)
+    resolved = engine.resolve(scenario, architecture, accelerator)
     block_size = aligned_block_size(architecture, parallel, resolved)
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)
     check_aligned_block(resolved)
-    if scenario.engine is Engine.VLLM:
+    if engine.refusals.checks_weight_shapes:
         check_weight_shapes(architecture, quantization, parallel, resolved.version)
     stages = range(parallel.pipeline_parallel_size)
     speculative = scenario.speculative_config

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
+from kvcore.engine.rooms import engine_for, engine_names
 from kvcore.engine.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
 from kvcore.fields import Fields, Json
@@ -21,15 +22,14 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.yarn import read_yarn
 from kvcore.scenario import (
     AUTO,
+    DEFAULT_ENGINE,
     MEASURED_PARTS,
     CudagraphMode,
-    Engine,
     Measured,
     Parallel,
     Runner,
     Scenario,
     SpeculativeConfig,
-    engine_of,
 )
 from kvcore.untrusted import is_json, parse_json_object
 
@@ -123,17 +123,17 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
     else:
         max_model_len = fields.integer("max_model_len")
     accelerator = _accelerator(fields)
-    engine = fields.choice("engine", tuple(Engine))
+    engine = fields.choice("engine", engine_names())
     if engine is None:
-        engine = Engine.VLLM if accelerator is None else engine_of(accelerator)
+        engine = DEFAULT_ENGINE if accelerator is None else engine_for(accelerator).name
     engine_version = fields.text("engine_version", 80)
-    find_release(Engine(engine), engine_version)
+    find_release(engine, engine_version)
     return Scenario(
         model=model,
         config=config,
         checkpoint=checkpoint,
         accelerator=accelerator,
-        engine=Engine(engine),
+        engine=engine,
         engine_version=engine_version,
         parallel=Parallel(
             tensor_parallel_size=fields.integer("tensor_parallel_size") or 1,

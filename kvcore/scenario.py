@@ -7,18 +7,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.model.config import ModelConfig
 
 AUTO = "auto"
 """What a dtype flag says for the engine's own choice."""
-
-
-class Engine(StrEnum):
-    VLLM = "vllm"
-    VLLM_ASCEND = "vllm-ascend"
-    VLLM_MINDSPORE = "vllm-mindspore"
+DEFAULT_ENGINE: Final = "vllm"
+"""Where neither a request nor its card says another."""
 
 
 class Runner(StrEnum):
@@ -161,7 +157,8 @@ class Scenario:
     config: ModelConfig
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     accelerator: Accelerator | None = None
-    engine: Engine = Engine.VLLM
+    engine: str = DEFAULT_ENGINE
+    """Its name: that of a folder in `kvcore/engine`."""
     engine_version: str | None = None
     parallel: Parallel = Parallel()
     runner: Runner = Runner.AUTO
@@ -205,33 +202,6 @@ class Scenario:
     num_gpu_blocks_override: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     measured: Measured = Measured()
-
-
-def runs_on(engine: Engine, card: Accelerator) -> bool:
-    """Whether `engine` has a platform for `card`: vLLM's plug-ins for Ascend cards, vLLM itself for every other.
-
-    Source: vllm/platforms/__init__.py:builtin_platform_plugins (0.33.0) has none for Ascend.
-    """
-    return (engine is not Engine.VLLM) == (card.vendor is Vendor.HUAWEI)
-
-
-def engine_of(card: Accelerator) -> Engine:
-    """The engine that serves on `card` where nobody names one.
-
-    Example:
-        >>> from kvcore import catalogue
-        >>> engine_of(catalogue.find_accelerator("Ascend-910B3-64GB")).value
-        'vllm-ascend'
-    """
-    return Engine.VLLM_ASCEND if card.vendor is Vendor.HUAWEI else Engine.VLLM
-
-
-def with_accelerator(scenario: Scenario, card: Accelerator) -> Scenario:
-    """`scenario` on `card`, with the newest release of the engine that runs there where its own does not."""
-    changed = replace(scenario, accelerator=card)
-    if runs_on(scenario.engine, card):
-        return changed
-    return replace(changed, engine=engine_of(card), engine_version=None)
 
 
 def without_state_flags(scenario: Scenario) -> Scenario:

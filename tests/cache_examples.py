@@ -11,13 +11,12 @@ from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.resolved import Resolved
 from kvcore.model.architecture import Architecture, Layer
 from kvcore.model.cache_state import CacheState, FullAttention
-from kvcore.scenario import Engine
 
 
 def flags(engine_version: str = "0.32.0", **changes: Any) -> Resolved:
     """Resolved flags of a plain start, with `changes`."""
     values: dict[str, Any] = {
-        "engine": Engine.VLLM,
+        "engine": "vllm",
         "engine_version": engine_version,
         "version": Version(engine_version),
         "is_v0": False,

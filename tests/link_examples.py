@@ -9,12 +9,13 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from kvcore import catalogue
+from kvcore.engine.rooms import engine_names
 from kvcore.engine.versions import vllm_releases
 from kvcore.fields import BOUNDS
 from kvcore.present import link, pins
 from kvcore.present.page_parameters import decode_language, decode_page
 from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES
-from kvcore.scenario import MEASURED_PARTS, CudagraphMode, Engine, Runner
+from kvcore.scenario import MEASURED_PARTS, CudagraphMode, Runner
 
 MODELS = catalogue.model_ids()
 CARDS = tuple(card.id for card in catalogue.load_accelerators())
@@ -34,7 +35,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "data_parallel_size": ("2", "8", "65536"),
     "decode_context_parallel_size": ("2", "8", "1024"),
     "enable_expert_parallel": ("true", "false"),
-    "engine": tuple(map(str, Engine)),
+    "engine": engine_names(),
     "engine_version": (*(str(version) for version in vllm_releases()), "0.19.1rc1.dev5"),
     "runner": tuple(map(str, Runner)),
     "dtype": DTYPES,

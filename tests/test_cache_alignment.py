@@ -14,7 +14,7 @@ from kvcore.engine.resolved import Resolved
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import RecurrentState, StateShape
-from kvcore.scenario import Engine, Parallel
+from kvcore.scenario import Parallel
 from kvcore.units import GIB
 from tests.cache_examples import architecture, flags, full_layer, layer
 
@@ -148,7 +148,7 @@ def test_published_blocks_of_nemotron(
 
 
 def ascend(version: str, **changes: Any) -> Resolved:
-    return flags(version, engine=Engine.VLLM_ASCEND, attention_backend="ASCEND", block_size=128, **changes)
+    return flags(version, engine="vllm-ascend", attention_backend="ASCEND", block_size=128, **changes)
 
 
 def test_published_start_of_a_hybrid_model_on_ascend() -> None:

@@ -19,7 +19,7 @@ from kvcore.model.cache_state import (
 )
 from kvcore.model.draft import Draft
 from kvcore.model.quantization import Quantization
-from kvcore.scenario import Engine, Parallel
+from kvcore.scenario import Parallel
 from kvcore.units import GIB
 from tests.cache_examples import architecture, flags, full_layer, layer
 
@@ -167,6 +167,6 @@ def test_an_ascend_card_keeps_the_keys_of_an_indexer_in_the_models_dtype() -> No
     """GLM-5 with its draft layer on vllm-ascend 0.14: "GPU KV cache size: 249,216 tokens" in 25.82821 GiB."""
     glm = layer(Mla(kv_lora_rank=512, qk_rope_head_dim=64), SparseIndexer(index_head_dim=128))
     model = architecture([glm] * 79, is_mla=True)
-    specs = rank_layer_specs(model, tp(8), flags(engine=Engine.VLLM_ASCEND, block_size=128), 0)
+    specs = rank_layer_specs(model, tp(8), flags(engine="vllm-ascend", block_size=128), 0)
     block_bytes = sum(spec.layers * spec.page_size_bytes for spec in specs)
     assert int(25.82821 * GIB) // block_bytes * 128 == 249_216

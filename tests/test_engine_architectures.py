@@ -11,14 +11,12 @@ from packaging.version import Version
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
 from kvcore.engine.architectures import absence_of, is_surely_there, model_classes, read_model_classes
-from kvcore.engine.versions import planned_release
+from kvcore.engine.versions import assumed_version, planned_release
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
-from kvcore.present.choices import assumed_version
 from kvcore.present.text import Language, words
 from kvcore.request import scenario_from_request
-from kvcore.scenario import Engine
 
 QWEN = "Qwen/Qwen3.5-35B-A3B"
 BAICHUAN = "baichuan-inc/Baichuan2-7B-Chat"
@@ -31,7 +29,6 @@ read = ["0.1", "0.2", "0.3"]
 [since]
 "0.2" = ["NewForCausalLM"]
 [transformers]
-[plugins]
 [[gone]]
 first_without = "0.3"
 until = "0.1"
@@ -99,7 +96,7 @@ def test_the_words_are_the_engine_s_and_name_a_release_that_has_it() -> None:
 def test_a_class_that_came_back_is_refused_in_between_alone() -> None:
     """ExaoneMoEForCausalLM: 0.14.1 to 0.26.0, 0.32.0 and 0.33.0."""
     found = [
-        absence_of(("ExaoneMoEForCausalLM",), Engine.VLLM, Version(version)) is None
+        absence_of(("ExaoneMoEForCausalLM",), "vllm", Version(version)) is None
         for version in ("0.13.0", "0.14.1", "0.26.0", "0.27.1", "0.31.0", "0.32.0", "0.33.0")
     ]
     assert found == [False, True, True, False, False, True, True]
@@ -107,25 +104,25 @@ def test_a_class_that_came_back_is_refused_in_between_alone() -> None:
 
 def test_one_class_that_the_release_has_is_enough() -> None:
     old = Version("0.9.2")
-    assert absence_of(("Qwen3_5ForConditionalGeneration",), Engine.VLLM, old) is not None
-    assert absence_of(("Qwen3_5ForConditionalGeneration", "LlamaForCausalLM"), Engine.VLLM, old) is None
-    assert absence_of(("NeverHeardOfForCausalLM",), Engine.VLLM, old) is None
-    assert absence_of((), Engine.VLLM, old) is None
+    assert absence_of(("Qwen3_5ForConditionalGeneration",), "vllm", old) is not None
+    assert absence_of(("Qwen3_5ForConditionalGeneration", "LlamaForCausalLM"), "vllm", old) is None
+    assert absence_of(("NeverHeardOfForCausalLM",), "vllm", old) is None
+    assert absence_of((), "vllm", old) is None
 
 
 def test_what_transformers_runs_is_not_refused() -> None:
     """Transformers 4.53 has SmolLM3 for the attention of the engine, 0.10.1 an entry for it."""
     names = ("SmolLM3ForCausalLM",)
-    assert absence_of(names, Engine.VLLM, Version("0.8.5")) is not None
-    assert absence_of(names, Engine.VLLM, Version("0.9.2")) is None
+    assert absence_of(names, "vllm", Version("0.8.5")) is not None
+    assert absence_of(names, "vllm", Version("0.9.2")) is None
 
 
 def test_plug_ins_are_judged_by_their_vllm_where_their_own_classes_are_known() -> None:
     names = asked(QWEN).config.architectures
-    assert absence_of(names, Engine.VLLM_ASCEND, Version("0.13.0")) is not None
-    assert absence_of(names, Engine.VLLM_ASCEND, Version("0.18.0")) is None
-    assert absence_of(names, Engine.VLLM_ASCEND, Version("0.9.1")) is None
-    assert absence_of(names, Engine.VLLM_MINDSPORE, Version("0.9.1")) is None
+    assert absence_of(names, "vllm-ascend", Version("0.13.0")) is not None
+    assert absence_of(names, "vllm-ascend", Version("0.18.0")) is None
+    assert absence_of(names, "vllm-ascend", Version("0.9.1")) is None
+    assert absence_of(names, "vllm-mindspore", Version("0.9.1")) is None
 
 
 def test_without_a_version_the_last_release_with_the_class_is_planned_and_said() -> None:
@@ -175,7 +172,7 @@ def test_every_absence_ends_after_it_begins() -> None:
     ("old", "new"),
     [
         ('source = "x"\n', ""),
-        ("[plugins]", "[plugin]"),
+        ("[transformers]", "[transformer]"),
         ('"0.2" = ["NewForCausalLM"]', '"0.4" = ["NewForCausalLM"]'),
         ('"0.2" = ["NewForCausalLM"]', '"0.1" = ["NewForCausalLM"]'),
         ('"0.2" = ["NewForCausalLM"]', '"0.2" = ["NewForCausalLM"]\n"0.3" = ["NewForCausalLM"]'),

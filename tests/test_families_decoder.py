@@ -20,7 +20,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.context import default_max_model_len
 from kvcore.model.families import collect_readers, decoder, gpt, read_architecture
 from kvcore.model.quantization import read_quantization
-from kvcore.scenario import Engine, Parallel
+from kvcore.scenario import Parallel
 
 VLLM = Version("0.32.0")
 FACTS = [
@@ -63,7 +63,7 @@ def read(raw: dict) -> Architecture:
 
 def resolved(dtype: str = "bfloat16") -> Resolved:
     return Resolved(
-        engine=Engine.VLLM,
+        engine="vllm",
         engine_version="0.32.0",
         version=VLLM,
         is_v0=False,

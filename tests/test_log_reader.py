@@ -60,7 +60,7 @@ def test_every_era_gives_its_capacity(sample: dict[str, Any]) -> None:
 @every_sample
 def test_every_era_gives_its_engine_and_flags(sample: dict[str, Any]) -> None:
     log = read_log(text_of(sample["file"]))
-    assert log.engine.value == sample["engine"]
+    assert log.engine == sample["engine"]
     assert log.version == sample.get("version")
     assert log.is_v0 == sample.get("is_v0")
     assert log.model == sample.get("model")

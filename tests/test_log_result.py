@@ -80,6 +80,6 @@ def test_a_release_before_the_first_known_is_refused_by_name(name: str) -> None:
 def test_request_of_every_sample_can_be_planned(path: Path) -> None:
     result = log_result(read_log(path.read_text("utf-8")))
     scenario = scenario_from_request(parse_request(_request_text(path)))
-    assert scenario.engine.value == result["engine"]
+    assert scenario.engine == result["engine"]
     assert scenario.max_model_len == result["request"]["max_model_len"]
     assert scenario.measured.available_kv_gib == result["measured"].get("available_kv_gib")

@@ -8,11 +8,12 @@ from typing import Final, TypeAlias
 
 from kvcore import catalogue
 from kvcore.advice.fixes import MENDED
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.versions import find_release, vllm_releases
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan, plan
-from kvcore.scenario import AUTO, Engine, Scenario
+from kvcore.scenario import AUTO, Scenario
 
 Value: TypeAlias = int | str | bool | None
 """None leaves the flag out."""
@@ -103,8 +104,8 @@ def _whole_experts(scenario: Scenario) -> _Changes:
 
 
 def _releases(scenario: Scenario) -> _Changes:
-    """The nearest release that does, later ones before earlier ones."""
-    if scenario.engine is not Engine.VLLM or scenario.engine_version is None:
+    """The nearest release that does, later ones before earlier ones; none for a plug-in, which runs on few."""
+    if find_engine(scenario.engine).releases or scenario.engine_version is None:
         return
     now = find_release(scenario.engine, scenario.engine_version).version
     known = vllm_releases()

@@ -13,12 +13,13 @@ from typing import Final
 from kvcore.advice.sweep_cell import Cell, Sweeper, cell_of
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
+from kvcore.engine.rooms import with_accelerator
 from kvcore.engine.versions import planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
 from kvcore.planning import plan
-from kvcore.scenario import Engine, Measured, Runner, Scenario, with_accelerator, without_state_flags
+from kvcore.scenario import Measured, Runner, Scenario, without_state_flags
 
 SIZES: Final = (1, 2, 4, 8)
 DEFAULT_LENGTH: Final = 8192
@@ -110,13 +111,13 @@ def model_scenario(base: Scenario, entry: ModelEntry) -> Scenario:
     )
 
 
-def engine_for(scenario: Scenario, card: Accelerator) -> tuple[Engine, str | None]:
+def engine_for(scenario: Scenario, card: Accelerator) -> tuple[str, str | None]:
     """The engine that runs on `card`, with its version; None is the newest."""
     changed = with_accelerator(scenario, card)
     return changed.engine, changed.engine_version
 
 
-def _with_engine(scenario: Scenario, engine: tuple[Engine, str | None]) -> Scenario:
+def _with_engine(scenario: Scenario, engine: tuple[str, str | None]) -> Scenario:
     return replace(scenario, engine=engine[0], engine_version=engine[1])
 
 

@@ -22,6 +22,7 @@ from kvcore.engine.defaults import BFLOAT16_CAPABILITY, TURBOQUANT
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.quantization_methods import check_quantization
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.storage import storage_of
 from kvcore.engine.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
@@ -36,7 +37,7 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, Verdict, config_in_force, plan, prepare
 from kvcore.quantity import Grade, Quantity
-from kvcore.scenario import Engine, Scenario
+from kvcore.scenario import Scenario
 from kvcore.units import gib
 
 _KeyOf: TypeAlias = Callable[[Accelerator], Hashable]
@@ -182,7 +183,7 @@ class Sweeper:
 def _is_plain(scenario: Scenario, release: Release) -> bool:
     """Whether cards can be planned together: one stage, the V1 engine, a given length, memory that is profiled."""
     return (
-        scenario.engine is not Engine.VLLM_MINDSPORE
+        find_engine(scenario.engine).follows_vllm
         and release.switches.v1_engine == "only"
         and scenario.parallel.pipeline_parallel_size == 1
         and scenario.max_model_len != -1

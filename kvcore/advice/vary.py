@@ -9,12 +9,13 @@ from typing import Final
 
 from kvcore.advice.curve import TENSOR_PARALLEL_SIZES
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.rooms import with_accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.scenario import Parallel, Scenario, SpeculativeConfig, with_accelerator
+from kvcore.scenario import Parallel, Scenario, SpeculativeConfig
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 SIZES: Final = (1, 2, 4, 8)

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from kvcore.cache.rules import planner_rules
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import CatalogueError
-from kvcore.scenario import Engine
 from kvcore.units import ceil_div
 
 DEFAULT_KERNEL_BLOCK: Final = 16
@@ -29,7 +29,7 @@ class HybridPages:
     """What a page of any layer is padded to."""
 
 
-def ascend_pages(*, tensor_bytes: tuple[int, ...], token_bytes: int, resolved: Resolved) -> HybridPages:
+def contiguous_pages(*, tensor_bytes: tuple[int, ...], token_bytes: int, resolved: Resolved) -> HybridPages:
     """Blocks whose keys are as large as a state's largest tensor; a page has the other tensors behind the values.
 
     block = a × ⌈largest tensor / (a × bytes of one token's keys)⌉, page = block × bytes of one token + the rest.
@@ -65,7 +65,7 @@ def hybrid_block_size(
         return resolved.block_size
     rules = planner_rules(resolved.version)
     alignment = DEFAULT_KERNEL_BLOCK
-    if resolved.engine is Engine.VLLM_ASCEND:
+    if find_engine(resolved.engine).cache.aligns_to_kernel_block:
         alignment = smallest_kernel_block(resolved.attention_backend)
     elif rules.alignment_follows_backend:
         alignment = max(smallest_kernel_block(resolved.attention_backend), resolved.block_size)

@@ -57,8 +57,6 @@ class PlannerRules:
     """Tokens that blocks of a hybrid MLA model are a multiple of; 0 follows the backend alone."""
     alignment_follows_backend: bool
     """Blocks of a hybrid model are a multiple of the backend's kernel block and of the asked block size."""
-    ascend_states: str
-    """Pages of hybrid models on Ascend: as-vllm, contiguous (keys as large as a state, what else it has behind)."""
     state_blocks_check: bool
     """Full CUDA graphs need a block of recurrent state for each of max_num_seqs."""
 

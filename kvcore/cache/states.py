@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvcore.cache.alignment import HybridPages, ascend_pages, hybrid_block_size
+from kvcore.cache.alignment import HybridPages, contiguous_pages, hybrid_block_size
 from kvcore.cache.formats import kv_format
 from kvcore.cache.rules import PlannerRules, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.partition import divided, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import Architecture, Layer
 from kvcore.model.cache_state import (
@@ -28,7 +29,7 @@ from kvcore.model.cache_state import (
     SparseIndexer,
 )
 from kvcore.model.draft import Draft
-from kvcore.scenario import Engine, Parallel
+from kvcore.scenario import Parallel
 from kvcore.units import round_up
 
 __all__ = ["CacheKind", "LayerSpec", "aligned_block_size", "rank_layer_specs"]
@@ -54,10 +55,7 @@ class _Placement:
     least_attention_page_bytes: int
     num_speculative_tokens: int
     plain_indexer: bool
-    """Keys of a sparse indexer are kept in the model's dtype, without scales: on Ascend.
-
-    Source: github.com/vllm-project/vllm-ascend/issues/6847 (0.14): GLM-5 with a draft, 1947 blocks in 25.83 GiB.
-    """
+    """Keys of a sparse indexer are kept in the model's dtype, without scales."""
 
 
 def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
@@ -155,7 +153,7 @@ def _placement(
         least_state_page_bytes=pages.page_size_bytes,
         least_attention_page_bytes=pages.page_size_bytes if _has_contiguous_states(resolved) else 0,
         num_speculative_tokens=resolved.num_speculative_tokens,
-        plain_indexer=resolved.engine is not Engine.VLLM,
+        plain_indexer=find_engine(resolved.engine).cache.has_plain_indexer,
     )
 
 
@@ -193,7 +191,7 @@ def _hybrid_pages(
     largest = max(sizes, key=lambda tensors: sum(tensors))
     token_bytes = _attention_token_bytes(architecture, distinct, parallel, resolved)
     if _has_contiguous_states(resolved) and not architecture.is_mla and any(largest):
-        return ascend_pages(tensor_bytes=largest, token_bytes=token_bytes, resolved=resolved)
+        return contiguous_pages(tensor_bytes=largest, token_bytes=token_bytes, resolved=resolved)
     block_size = hybrid_block_size(
         state_bytes=sum(largest),
         token_bytes=token_bytes,
@@ -205,9 +203,8 @@ def _hybrid_pages(
 
 
 def _has_contiguous_states(resolved: Resolved) -> bool:
-    """Whether pages of hybrid models are laid out as `ascend_pages` does."""
-    rules = planner_rules(resolved.version)
-    return resolved.engine is Engine.VLLM_ASCEND and rules.ascend_states == "contiguous"
+    """Whether pages of hybrid models are laid out as `contiguous_pages` does."""
+    return resolved.version >= find_engine(resolved.engine).cache.contiguous_states_since
 
 
 def _attention_token_bytes(

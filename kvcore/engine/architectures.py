@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from packaging.version import Version
 
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import CatalogueError, EngineRefusalError
-from kvcore.scenario import Engine
 
 FILE: Final = "architectures.toml"
 _OLDEST: Final = Version("0.0")
 _NEWEST: Final = Version("9999")
-_KEYS: Final = frozenset(("source", "read", "since", "transformers", "plugins", "gone"))
+_KEYS: Final = frozenset(("source", "read", "since", "transformers", "gone"))
 _GONE_KEYS: Final = frozenset(("first_without", "until", "architectures"))
 
 
@@ -43,10 +43,9 @@ class Absence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Classes:
-    """The file: absences by class, and from which vLLM on a plug-in has no classes of its own besides."""
+    """The file: absences by class."""
 
     absences: Mapping[str, tuple[Absence, ...]]
-    plugins: Mapping[Engine, Version]
 
 
 @cache
@@ -73,13 +72,10 @@ def read_model_classes(text: str) -> Classes:
     for row in raw["gone"]:
         for name in row["architectures"]:
             absences.setdefault(name, []).append(_gone(row, read))
-    return Classes(
-        absences={name: tuple(rows) for name, rows in absences.items()},
-        plugins={Engine(name): Version(since) for name, since in raw["plugins"].items()},
-    )
+    return Classes(absences={name: tuple(rows) for name, rows in absences.items()})
 
 
-def check_architectures(names: tuple[str, ...], engine: Engine, version: Version) -> None:
+def check_architectures(names: tuple[str, ...], engine: str, version: Version) -> None:
     """Raises EngineRefusalError where `version` surely has none of the model classes `names` of a config.
 
     `architecture-not-in-release` for the first of them that it does not have yet, `architecture-gone-from-release` for
@@ -100,16 +96,16 @@ def check_architectures(names: tuple[str, ...], engine: Engine, version: Version
     )
 
 
-def absence_of(names: tuple[str, ...], engine: Engine, version: Version) -> Absence | None:
+def absence_of(names: tuple[str, ...], engine: str, version: Version) -> Absence | None:
     """Why `version` has none of `names`, of the first of them; None where it has one, or that is not known.
 
     Example:
-        >>> absence_of(("Qwen3_5ForConditionalGeneration",), Engine.VLLM, Version("0.9.2")).since
+        >>> absence_of(("Qwen3_5ForConditionalGeneration",), "vllm", Version("0.9.2")).since
         <Version('0.17.1')>
-        >>> absence_of(("Qwen3_5ForConditionalGeneration",), Engine.VLLM, Version("0.19.1"))
+        >>> absence_of(("Qwen3_5ForConditionalGeneration",), "vllm", Version("0.19.1"))
     """
     known = model_classes()
-    if engine is not Engine.VLLM and version < known.plugins.get(engine, _NEWEST):
+    if version < find_engine(engine).refusals.model_classes_since:
         return None
     found = [
         next((absence for absence in known.absences.get(name, ()) if absence.covers(version)), None)

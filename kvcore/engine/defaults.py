@@ -29,14 +29,15 @@ from kvcore.engine.pooling import falls_back_to_v0, runner_notices, runner_of, s
 from kvcore.engine.quantization_methods import check_quantization
 from kvcore.engine.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import engine_for, find_engine
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
 from kvcore.engine.storage import storage_of
 from kvcore.engine.traits import Traits, traits_of
-from kvcore.engine.versions import PLUGIN_FILES, Release, Switches, planned_release, plugin_of
+from kvcore.engine.versions import Release, Switches, planned_release
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.context import default_max_model_len, derived_max_model_len
-from kvcore.scenario import Runner, Scenario, engine_of, runs_on
+from kvcore.scenario import Runner, Scenario
 
 TORCH_NAMES: Final = {"half": "float16", "float": "float32"}
 BFLOAT16_CAPABILITY: Final = 80
@@ -68,11 +69,11 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
         notices.append(
             Notice(code="accelerator-assumed", field="accelerator", params={"name": accelerator.name})
         )
-    elif not runs_on(scenario.engine, accelerator):
+    elif not find_engine(scenario.engine).runs_on(accelerator):
         facts = {
-            "engine": scenario.engine.value,
+            "engine": scenario.engine,
             "name": accelerator.name,
-            "other": engine_of(accelerator).value,
+            "other": engine_for(accelerator).name,
         }
         notices.append(Notice(code="engine-not-on-card", field="engine", params=facts))
     notices += runner_notices(scenario, architecture, runner, version)
@@ -365,9 +366,9 @@ def _backend(
     is_v0: bool,
 ) -> tuple[str, int]:
     """The attention backend and the block size, before hybrid alignment."""
-    if scenario.engine in PLUGIN_FILES:
-        plugin = plugin_of(scenario.engine)
-        return plugin.attention_backend, scenario.block_size or plugin.block_size
+    own = find_engine(scenario.engine).attention
+    if own is not None:
+        return own.backend, scenario.block_size or own.block_size
     attention = TURBOQUANT if kv_cache_dtype.startswith(TURBOQUANT) else traits.attention
     row = backend_row(
         release.version,

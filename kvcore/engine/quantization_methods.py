@@ -12,9 +12,9 @@ from typing import Any, Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import CatalogueError, EngineRefusalError, Notice
 from kvcore.model.quantization import NOT_QUANTIZED, agree
-from kvcore.scenario import Engine
 
 FILE: Final = "quantization_methods.toml"
 _TABLES: Final = frozenset(("source", "since", "capability", "plugin", "platform"))
@@ -106,7 +106,7 @@ def read_quantization_methods(text: str) -> QuantizationMethods:
 
 
 def check_quantization(
-    *, method: str, requested: str | None, engine: Engine, accelerator: Accelerator, version: Version
+    *, method: str, requested: str | None, engine: str, accelerator: Accelerator, version: Version
 ) -> tuple[Notice, ...]:
     """Whether a release takes the format of the checkpoint on this card; what it needs beside the engine.
 
@@ -150,18 +150,13 @@ def check_quantization(
     return (Notice(code="quantization-needs-package", field="quantization", params=facts),)
 
 
-def _platform(engine: Engine, accelerator: Accelerator) -> str:
-    if engine is Engine.VLLM_ASCEND:
-        return "ascend"
-    if engine is Engine.VLLM and accelerator.vendor is Vendor.AMD:
-        return "rocm"
-    if (
-        engine is Engine.VLLM
-        and accelerator.vendor is Vendor.INTEL
-        and not accelerator.id.startswith("Gaudi")
-    ):
-        return "xpu"
-    return ""
+def _platform(engine: str, accelerator: Accelerator) -> str:
+    own = find_engine(engine).refusals.platform
+    if own:
+        return own
+    if accelerator.vendor is Vendor.INTEL:
+        return "" if accelerator.id.startswith("Gaudi") else "xpu"
+    return "rocm" if accelerator.vendor is Vendor.AMD else ""
 
 
 def _versions(table: Mapping[str, Any]) -> dict[str, Version]:

@@ -8,14 +8,14 @@ from packaging.version import Version
 
 from kvcore.engine.captures import graph_mode
 from kvcore.errors import Notice
-from kvcore.scenario import CudagraphMode, Engine, Runner
+from kvcore.scenario import CudagraphMode, Runner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
     """The flags as the engine would print them, and the internal switches that follow from them."""
 
-    engine: Engine
+    engine: str
     engine_version: str
     """The known version whose behaviour is used."""
     version: Version

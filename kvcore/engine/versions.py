@@ -13,19 +13,15 @@ from typing import Any, Final
 from packaging.version import InvalidVersion, Version
 
 from kvcore.engine.architectures import is_surely_there
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import CatalogueError, Notice, ScenarioError
 from kvcore.kept import kept
 from kvcore.model.config import ModelConfig
-from kvcore.scenario import Engine, Scenario
+from kvcore.scenario import Scenario
 
 OLDEST: Final = Version("0.0")
 NEVER: Final = Version("9999")
 APPROXIMATED: Final = "engine-version-approximated"
-
-PLUGIN_FILES: Final[Mapping[Engine, str]] = {
-    Engine.VLLM_ASCEND: "vllm_ascend.toml",
-    Engine.VLLM_MINDSPORE: "vllm_mindspore.toml",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,22 +111,6 @@ class BackendRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plugin:
-    """vllm-ascend or vllm-mindspore: which vLLM each release runs on."""
-
-    source: str
-    block_size: int
-    attention_backend: str
-    releases: tuple[tuple[Version, Version], ...]
-    rotary_table_copies: tuple[tuple[Version, int], ...]
-    """Further copies of the plain cos/sin table, since a vLLM version."""
-
-    def table_copies(self, version: Version) -> int:
-        """How many further copies of its cos/sin table a model holds on vLLM `version`."""
-        return [copies for since, copies in self.rotary_table_copies if since <= version][-1]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
     """A known vLLM release."""
 
@@ -146,11 +126,11 @@ class Release:
 
 
 @lru_cache(maxsize=1024)
-def knows_release(engine: Engine, engine_version: str | None) -> bool:
+def knows_release(engine: str, engine_version: str | None) -> bool:
     """Whether `find_release` finds one.
 
     Example:
-        >>> knows_release(Engine.VLLM, "0.19.0"), knows_release(Engine.VLLM, "0.3.0")
+        >>> knows_release("vllm", "0.19.0"), knows_release("vllm", "0.3.0")
         (True, False)
     """
     try:
@@ -160,7 +140,7 @@ def knows_release(engine: Engine, engine_version: str | None) -> bool:
     return True
 
 
-def find_release(engine: Engine, engine_version: str | None) -> Release:
+def find_release(engine: str, engine_version: str | None) -> Release:
     """The vLLM release whose behaviour stands for `engine_version`: the latest known one not above it.
 
     None is the newest. Development builds stand for the latest release that main had behind it. Plug-ins are
@@ -169,21 +149,19 @@ def find_release(engine: Engine, engine_version: str | None) -> Release:
     Raises ScenarioError `invalid-value` for a text that is no version, `engine-version-too-old` below the oldest.
 
     Example:
-        >>> str(find_release(Engine.VLLM, "0.11.2.dev278+g55c6a5c").version)
+        >>> str(find_release("vllm", "0.11.2.dev278+g55c6a5c").version)
         '0.11.1'
-        >>> find_release(Engine.VLLM, "v0.19.0").notices
+        >>> find_release("vllm", "v0.19.0").notices
         ()
     """
     known = vllm_releases()
     if engine_version is None:
-        newest = known[-1]
-        if engine in PLUGIN_FILES:
-            newest = plugin_of(engine).releases[-1][1]
+        newest = releases_of(engine)[-1][1]
         return Release(version=newest, switches=switches_of(newest))
     asked = parse_version(engine_version)
     wanted = asked
-    if engine in PLUGIN_FILES:
-        wanted = _host_version(plugin_of(engine), asked)
+    if find_engine(engine).releases:
+        wanted = _host_version(find_engine(engine).releases, asked)
     elif asked.dev is not None:
         wanted = _behind(asked)
     below = [version for version in known if version <= wanted]
@@ -209,7 +187,7 @@ def planned_release(scenario: Scenario) -> Release:
 
     Source: vllm/envs.py:VLLM_USE_V1 (0.8.5); vllm/worker removed (0.11.0).
     """
-    if scenario.engine_version is not None or scenario.engine is not Engine.VLLM:
+    if scenario.engine_version is not None or find_engine(scenario.engine).releases:
         return find_release(scenario.engine, scenario.engine_version)
     return _assumed_release(scenario.config, scenario.env.get("VLLM_USE_V1") == "0")
 
@@ -242,15 +220,15 @@ def _approximated(engine_version: str, used: Version) -> Notice:
     )
 
 
-def _host_version(plugin: Plugin, asked: Version) -> Version:
+def _host_version(releases: tuple[tuple[Version, Version], ...], asked: Version) -> Version:
     """The vLLM that a plug-in version runs on; development and candidate versions belong to the number they name."""
     base = Version(asked.base_version)
-    for own, host in plugin.releases:
+    for own, host in releases:
         if Version(own.base_version) == base:
             return host
     if base >= vllm_releases()[0]:
         return base
-    older = [host for own, host in plugin.releases if own <= asked]
+    older = [host for own, host in releases if own <= asked]
     return older[-1] if older else base
 
 
@@ -318,10 +296,28 @@ def backend_rows() -> tuple[BackendRow, ...]:
     return read_backend_rows(_raw("vllm.toml")["backends"])
 
 
-@lru_cache(maxsize=4)
-def plugin_of(engine: Engine) -> Plugin:
-    """The plug-in behind `engine`."""
-    return read_plugin(_raw(PLUGIN_FILES[engine]), PLUGIN_FILES[engine])
+def releases_of(engine: str) -> tuple[tuple[Version, Version], ...]:
+    """Every known release of an engine, oldest first, each with the vLLM release that it runs on.
+
+    Example:
+        >>> [str(version) for version in releases_of("vllm-ascend")[-1]]
+        ['0.23.0.post1', '0.23.0']
+    """
+    return find_engine(engine).releases or tuple((version, version) for version in vllm_releases())
+
+
+def assumed_version(scenario: Scenario) -> str:
+    """The release of its engine that `scenario` is planned as while it names none.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> assumed_version(scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"}))
+        '0.23.0'
+    """
+    own = find_engine(scenario.engine).releases
+    if own:
+        return str(own[-1][0])
+    return str(planned_release(dataclasses.replace(scenario, engine_version=None)).version)
 
 
 def read_switches(raw: Mapping[str, Any]) -> dict[str, tuple[tuple[Version, Any], ...]]:
@@ -365,16 +361,6 @@ def read_backend_rows(raw: list[Mapping[str, Any]]) -> tuple[BackendRow, ...]:
             values["capability"] = tuple(values["capability"])
         rows.append(BackendRow(**values))
     return tuple(rows)
-
-
-def read_plugin(raw: Mapping[str, Any], file: str) -> Plugin:
-    """A plug-in's file; raises CatalogueError for any other shape."""
-    _check_keys(file, set(raw), {field.name for field in dataclasses.fields(Plugin)})
-    releases = sorted((Version(own), Version(host)) for own, host in raw["releases"].items())
-    copies = sorted((Version(since), count) for since, count in raw["rotary_table_copies"].items())
-    if any(type(count) is not int for _, count in copies) or copies[:1] != [(OLDEST, 0)]:
-        raise _invalid(f"{file} rotary_table_copies", "it must start with 0.0 = 0 and hold whole numbers")
-    return Plugin(**{**raw, "releases": tuple(releases), "rotary_table_copies": tuple(copies)})
 
 
 @lru_cache(maxsize=4)

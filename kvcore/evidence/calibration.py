@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.evidence.causes import Difference, likely_causes
 from kvcore.evidence.log.reader import measured_from
 from kvcore.evidence.log.startup import Reading, StartupLog
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Engine, Measured, Origin
+from kvcore.scenario import Measured, Origin
 from kvcore.units import gib
 
 PRINTED_HALF_GIB: Final = 0.006
@@ -193,7 +194,7 @@ def _parts_of(log: StartupLog, planned: Plan) -> Measured:
         return measured
     if (
         available is None
-        or scenario.engine is Engine.VLLM_MINDSPORE
+        or not find_engine(scenario.engine).measures_memory
         or scenario.kv_cache_memory_bytes is not None
     ):
         return parts

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError
 from kvcore.memory.budget import RankMemory
 from kvcore.memory.parts import MACHINE_PARTS
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Engine, Measured, Origin, Scenario
+from kvcore.scenario import Measured, Origin, Scenario
 from kvcore.units import gib
 
 IN_PROPORTION: Final = (
@@ -49,8 +50,8 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
         'carried'
     """
     measured = before.measured
-    is_told_apart = after.measured == measured and Engine.VLLM_MINDSPORE not in (before.engine, after.engine)
-    if not is_told_apart or measured == Measured():
+    is_profiled = all(find_engine(one.engine).measures_memory for one in (before, after))
+    if after.measured != measured or not is_profiled or measured == Measured():
         return after
     try:
         here, there = (plan(replace(scenario, measured=Measured())) for scenario in (before, after))

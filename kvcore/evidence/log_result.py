@@ -19,7 +19,7 @@ def log_result(log: StartupLog) -> dict[str, Any]:
     """
     return {
         "status": "ok",
-        "engine": log.engine.value,
+        "engine": log.engine,
         "engine_version": log.version,
         "v0": log.is_v0,
         "model": log.model,

@@ -11,19 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kvcore.engine.memory_variables import written_gb
+from kvcore.engine.rooms import engine_with_variables
 from kvcore.errors import Notice, ScenarioError
 from kvcore.evidence.log.startup import StartupLog
-from kvcore.memory.mindspore import (
-    DEFAULT_MODEL_GB,
-    DEFAULT_TOTAL_GB,
-    MODEL_VARIABLE,
-    SYSTEM_GIB,
-    TOTAL_VARIABLE,
-    written_gb,
-)
 from kvcore.scenario import Parallel
 from kvcore.units import GIB, ceil_div
 
+ENGINE, VARIABLES = engine_with_variables()
+"""The engine that the guide is about, and its variables."""
 DEFAULT_UTILIZATION: Final = 0.9
 DEFAULT_LENGTH: Final = 16384
 UTILIZATION_STEPS: Final = (0.87, 0.85, 0.8)
@@ -45,8 +41,8 @@ class PreRun:
         7.6
     """
 
-    total_gb: float = DEFAULT_TOTAL_GB
-    model_gb: float = DEFAULT_MODEL_GB
+    total_gb: float = VARIABLES.default_total_gb
+    model_gb: float = VARIABLES.default_model_gb
     gpu_memory_utilization: float = DEFAULT_UTILIZATION
     max_model_len: int = DEFAULT_LENGTH
     batched_tokens: int | None = None
@@ -56,7 +52,7 @@ class PreRun:
         if self.model_gb >= self.budget_gb:
             raise ScenarioError(
                 "prerun-model-share",
-                field=MODEL_VARIABLE,
+                field=VARIABLES.model,
                 value=f"{self.model_gb:g}",
                 limit=f"{self.budget_gb:.1f}",
             )
@@ -105,10 +101,10 @@ class PreRun:
     def notices(self) -> tuple[Notice, ...]:
         """`prerun-system-share` when what system and driver take does not fit beside the budget."""
         left_gb = self.total_gb - self.budget_gb
-        if left_gb >= SYSTEM_GIB:
+        if left_gb >= VARIABLES.system_gib:
             return ()
-        share = math.floor(100 * (1 - SYSTEM_GIB / self.total_gb)) / 100
-        params = {"left": f"{left_gb:.1f}", "system": f"{SYSTEM_GIB:g}", "share": f"{share:g}"}
+        share = math.floor(100 * (1 - VARIABLES.system_gib / self.total_gb)) / 100
+        params = {"left": f"{left_gb:.1f}", "system": f"{VARIABLES.system_gib:g}", "share": f"{share:g}"}
         return (Notice(code="prerun-system-share", field="gpu_memory_utilization", params=params),)
 
 
@@ -144,7 +140,7 @@ class PreRunResult:
         if self.final_model_gb >= self.prerun.budget_gb:
             raise ScenarioError(
                 "prerun-no-kv",
-                field=MODEL_VARIABLE,
+                field=VARIABLES.model,
                 value=str(self.final_model_gb),
                 limit=f"{self.prerun.budget_gb:.1f}",
             )
@@ -238,7 +234,7 @@ def out_of_memory_remedies(
 def _remedies(prerun: PreRun, parallel: Parallel, has_experts: bool) -> Iterator[Remedy]:
     shares = [math.floor(prerun.model_gb) + step for step in (1, 2, 4)]
     yield Remedy(
-        field=MODEL_VARIABLE, values=tuple(str(share) for share in shares if share < prerun.budget_gb)
+        field=VARIABLES.model, values=tuple(str(share) for share in shares if share < prerun.budget_gb)
     )
     lower = [
         step
@@ -258,8 +254,8 @@ def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
     flags = log.flags
     return replace(
         given,
-        total_gb=_number(log.env.get(TOTAL_VARIABLE), given.total_gb),
-        model_gb=_number(log.env.get(MODEL_VARIABLE), given.model_gb),
+        total_gb=_number(log.env.get(VARIABLES.total), given.total_gb),
+        model_gb=_number(log.env.get(VARIABLES.model), given.model_gb),
         gpu_memory_utilization=flags.gpu_memory_utilization or given.gpu_memory_utilization,
         max_model_len=flags.max_model_len
         if flags.max_model_len is not None and flags.max_model_len > 0
@@ -288,7 +284,7 @@ def documented_bytes_per_token(layers: int, heads: int, head_size: int) -> int:
 
 
 def _exports(total_gb: float, model_gb: float) -> dict[str, str]:
-    return {TOTAL_VARIABLE: f"{total_gb:g}", MODEL_VARIABLE: f"{model_gb:g}"}
+    return {VARIABLES.total: f"{total_gb:g}", VARIABLES.model: f"{model_gb:g}"}
 
 
 def _flags(utilization: float, seqs: int, length: int, batched_tokens: int) -> dict[str, str]:

@@ -8,13 +8,14 @@ from typing import Final
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
 from kvcore.evidence.log.reader import request_from
 from kvcore.evidence.log.startup import LogScenario, StartupLog
 from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
-from kvcore.scenario import Engine, Measured, Parallel, Scenario, runs_on
+from kvcore.scenario import Measured, Parallel, Scenario
 
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""
@@ -71,10 +72,10 @@ def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recog
         borrowed.append("accelerator")
     scenario = replace(scenario, accelerator=card)
     lent = card if card is at_hand.accelerator else None
-    if lent is not None and log.version is None and not runs_on(scenario.engine, lent):
+    if lent is not None and log.version is None and not find_engine(scenario.engine).runs_on(lent):
         scenario = replace(scenario, engine=at_hand.engine)
         borrowed.append("engine")
-    if log.version is None and at_hand.engine is scenario.engine:
+    if log.version is None and at_hand.engine == scenario.engine:
         scenario = replace(scenario, engine_version=at_hand.engine_version)
         borrowed.append("engine_version")
     if not log.flag_lines:
@@ -104,7 +105,7 @@ def _card(given: LogScenario, read: Accelerator | None, at_hand: Accelerator | N
     total = given.accelerator_memory_gib
     if at_hand is None or (given.accelerator_name is not None and read is not None):
         return read
-    if total is None or given.engine is Engine.VLLM_MINDSPORE:
+    if total is None or not find_engine(given.engine).measures_memory:
         return read or at_hand
     if abs(total - at_hand.memory_gib) <= SAME_MEMORY_GIB:
         return at_hand

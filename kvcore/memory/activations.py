@@ -221,7 +221,11 @@ def expert_workspace_bytes(setting: Setting) -> int:
     """
     architecture, resolved = setting.architecture, setting.resolved
     moe = architecture.moe
-    if moe is None or setting.runner == "ascend" or any(name in setting.storage for name in NO_WORKSPACE):
+    if (
+        moe is None
+        or not setting.rules.has_expert_workspace
+        or any(name in setting.storage for name in NO_WORKSPACE)
+    ):
         return 0
     ranks = 1 if setting.parallel.enable_expert_parallel else setting.parallel.tensor_parallel_size
     width = 2 * moe.moe_intermediate_size // ranks
@@ -233,7 +237,7 @@ def expert_workspace_bytes(setting: Setting) -> int:
 
 def indexer_bytes(setting: Setting) -> int:
     """The gather buffer of a sparse-attention indexer: max_model_len × 40 entries of 132 bytes."""
-    if not has_indexer(setting.architecture) or setting.runner == "ascend":
+    if not has_indexer(setting.architecture) or not setting.rules.has_indexer_buffer:
         return 0
     grown = setting.resolved.version >= INDEXER_GROWS
     entries = INDEXER_ENTRIES if grown else INDEXER_ENTRIES_FIRST

@@ -9,18 +9,18 @@ from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import Notice
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
 from kvcore.memory.framework import budget_kind, non_torch_bytes, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.mindspore import mindspore_memory
 from kvcore.memory.parts import RankMemory, measured_or, rank_parts, spread_in_sum
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.quantity import Grade, Quantity, Unit
-from kvcore.scenario import Engine, Scenario
+from kvcore.scenario import Scenario
 from kvcore.units import GIB, gib
 
 __all__ = ["RankMemory", "rank_memory"]
@@ -41,33 +41,37 @@ def rank_memory(
     weights: WeightBytes,
     stage: int,
 ) -> RankMemory:
-    """Where the memory of a rank of pipeline stage `stage` goes, in bytes.
+    """Where the memory of a rank of pipeline stage `stage` goes, in bytes, as its engine finds it.
+
+    The KV cache of the result is what is available; `with_cache` makes it the blocks that fit.
+    """
+    setting = setting_of(scenario, architecture, resolved, accelerator, stage)
+    return find_engine(resolved.engine).rank_memory(setting, weights_of(setting, weights))
+
+
+def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
+    """The parts of one rank where the engine runs its largest step at start and measures it.
 
     available_kv = utilization × total − weights − activations − framework − counted graphs; all that a
-    `--kv-cache-memory-bytes` gives instead. Parts in `scenario.measured` replace predicted ones. The KV cache of the
-    result is what is available; `with_cache` makes it the blocks that fit.
+    `--kv-cache-memory-bytes` gives instead. Parts in `scenario.measured` replace predicted ones.
 
     Source: vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.9.2, 0.19.0, 0.27.1, 0.32.0),
     vllm/worker/worker.py:Worker.determine_num_available_blocks (V0, 0.8.5).
     """
-    setting = setting_of(scenario, architecture, resolved, accelerator, stage)
-    weights_quantity = weights_of(setting, weights)
-    if resolved.engine is Engine.VLLM_MINDSPORE:
-        return mindspore_memory(setting, weights_quantity)
-    measured = scenario.measured
-    total = total_of(accelerator)
+    measured, resolved = setting.scenario.measured, setting.resolved
+    total = total_of(setting.accelerator)
     system = measured_or(measured, "system_gib", system_bytes(setting))
     framework = measured_or(measured, "non_torch_gib", non_torch_bytes(setting))
     activations = measured_or(measured, "peak_activation_gib", peak_activation_bytes(setting))
     graphs = measured_or(measured, "cuda_graph_gib", cuda_graph_bytes(setting))
     counted = counted_graph_bytes(setting, graphs)
     budget = budget_of(total, resolved)
-    available = available_of(setting, budget, weights_quantity, activations, framework, counted)
+    available = available_of(setting, budget, weights, activations, framework, counted)
     return rank_parts(
         total=total,
         system=system,
         framework=framework,
-        weights=weights_quantity,
+        weights=weights,
         activations=activations,
         cuda_graphs=graphs,
         counted_graphs=counted,

@@ -51,9 +51,7 @@ def budget_kind(setting: Setting) -> str:
     """How the budget is made up: v0, absolute, parts or consumed."""
     if setting.runner == "v0":
         return "v0"
-    if setting.runner == "ascend":
-        return "parts"
-    return setting.switches.budget
+    return setting.rules.budget or setting.switches.budget
 
 
 def communication_in_budget(setting: Setting) -> bool:

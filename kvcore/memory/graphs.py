@@ -9,6 +9,7 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.engine.protocol import GraphApi
 from kvcore.kept import kept
 from kvcore.memory.setting import Setting, has_indexer
 from kvcore.memory.tables import GraphRate, activation_tables, graph_tables
@@ -221,7 +222,7 @@ def output_head_size(architecture: Architecture) -> int:
 
 def gemm_workspace_bytes(setting: Setting) -> int:
     """The workspace that cuBLAS gets on the stream of the capture."""
-    if setting.runner == "ascend":
+    if not setting.rules.has_graph_workspace:
         return 0
     name = capability_name(setting)
     return next(row.kib for row in graph_tables().gemm_workspace if row.capability in ("", name)) * KIB
@@ -265,9 +266,9 @@ def full_count(setting: Setting) -> int:
 
 
 def captures_piecewise(setting: Setting) -> bool:
-    """Whether every size is captured piecewise. Ascend's published starts capture 35 of 51 sizes: the full ones."""
+    """Whether every size is captured piecewise."""
     modes = setting.resolved.cudagraph_modes
-    return "PIECEWISE" in modes and not (setting.runner == "ascend" and "FULL" in modes)
+    return "PIECEWISE" in modes and ("FULL" not in modes or setting.rules.pieces_beside_full_graphs)
 
 
 def graph_count(setting: Setting) -> int:
@@ -297,9 +298,9 @@ def driver_factor(setting: Setting) -> float:
 
 
 def graph_kind(setting: Setting) -> str:
-    """Which rate holds: ascend, sparse, latent, experts or dense."""
-    if setting.runner == "ascend":
-        return "ascend"
+    """Which rate holds: acl, sparse, latent, experts or dense."""
+    if setting.rules.graphs is GraphApi.ACL:
+        return "acl"
     if setting.architecture.is_mla:
         return "sparse" if has_indexer(setting.architecture) else "latent"
     return "dense" if setting.architecture.moe is None else "experts"

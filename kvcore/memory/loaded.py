@@ -7,7 +7,7 @@ from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.versions import PLUGIN_FILES, plugin_of
+from kvcore.engine.rooms import find_engine
 from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.draft import draft_bytes
 from kvcore.memory.encoder import SKIPPED_SINCE, loaded_architecture, takes_images_or_video
@@ -55,8 +55,8 @@ def loaded_bytes(
     added = rearranged + deepstack_bytes(architecture, scenario, resolved)
     if added:
         weights = replace(weights, loading=weights.loading + added)
-    if scenario.engine in PLUGIN_FILES:
-        copies = plugin_of(scenario.engine).table_copies(resolved.version)
+    copies = find_engine(scenario.engine).memory.table_copies_in(resolved.version)
+    if copies:
         copied = copies * plain_table_bytes(architecture, DTYPE_BYTES[resolved.dtype])
         weights = replace(weights, buffers=weights.buffers + copied)
     if draft is not None and stage == parallel.pipeline_parallel_size - 1:

@@ -7,13 +7,15 @@ from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine.partition import stage_layers
+from kvcore.engine.protocol import MemoryRules
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.storage import storage_of
 from kvcore.engine.versions import Switches, switches_of
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import SparseIndexer
-from kvcore.scenario import Engine, Parallel, Scenario
+from kvcore.scenario import Parallel, Scenario
 
 DTYPE_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -30,7 +32,7 @@ class Setting:
     switches: Switches
     stage: int
     runner: str
-    """v0, v1, v2 or ascend."""
+    """v0, v1, v2, or the engine's own overheads."""
     link: str
     """single, unified (memory shared with the processor), nvlink (any fast link inside a machine) or pcie."""
     element_bytes: int
@@ -38,6 +40,11 @@ class Setting:
     """Decoder layers of this stage."""
     storage: str
     """The storage format of the weights: method and detail, lower case."""
+
+    @property
+    def rules(self) -> MemoryRules:
+        """What is the engine's own."""
+        return find_engine(self.resolved.engine).memory
 
     @property
     def is_last(self) -> bool:
@@ -73,10 +80,9 @@ def setting_of(
 
 
 def _runner(resolved: Resolved) -> str:
-    if resolved.engine is not Engine.VLLM:
-        return "ascend"
-    if resolved.is_v0:
-        return "v0"
+    own = find_engine(resolved.engine).memory.overheads
+    if own or resolved.is_v0:
+        return own or "v0"
     return "v2" if resolved.use_v2_model_runner else "v1"
 
 

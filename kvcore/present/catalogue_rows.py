@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -12,12 +11,13 @@ from packaging.version import Version
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry, find_model
-from kvcore.engine.versions import PLUGIN_FILES, plugin_of, switches_of, vllm_releases
+from kvcore.engine.protocol import Engine
+from kvcore.engine.rooms import engines
+from kvcore.engine.versions import releases_of, switches_of
 from kvcore.errors import KvPlannerError
 from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
-from kvcore.scenario import Engine
 from kvcore.units import GIB, KIB
 
 LARGEST_CARD_GIB: Final = 1024.0
@@ -138,28 +138,21 @@ def _accelerator_row(card: Accelerator) -> AcceleratorRow:
 @cache
 def version_rows() -> tuple[VersionRow, ...]:
     """Every known release, newest first, vLLM before its plug-ins."""
-    return (*_vllm_rows(), *(row for engine in PLUGIN_FILES for row in _plugin_rows(engine)))
+    return tuple(
+        _version_row(engine, own, host)
+        for engine in engines()
+        for own, host in reversed(releases_of(engine.name))
+    )
 
 
-def _vllm_rows() -> Iterator[VersionRow]:
-    for version in reversed(vllm_releases()):
-        yield _version_row(Engine.VLLM, version, version, "github.com/vllm-project/vllm/releases")
-
-
-def _plugin_rows(engine: Engine) -> Iterator[VersionRow]:
-    plugin = plugin_of(engine)
-    for own, host in reversed(plugin.releases):
-        yield _version_row(engine, own, host, plugin.source)
-
-
-def _version_row(engine: Engine, version: Version, host: Version, source: str) -> VersionRow:
+def _version_row(engine: Engine, version: Version, host: Version) -> VersionRow:
     switches = switches_of(host)
     generation = {"never": "V0", "opt-in": "V0", "default": "V1", "only": "V1"}[switches.v1_engine]
     return VersionRow(
-        engine=engine.value,
+        engine=engine.name,
         version=str(version),
-        runs_on=str(host) if engine is not Engine.VLLM else "",
+        runs_on=str(host) if engine.releases else "",
         generation=generation,
         utilization=switches.gpu_memory_utilization,
-        source=source,
+        source=engine.source,
     )

@@ -9,13 +9,13 @@ from typing import Final
 
 from kvcore.engine.availability import is_available
 from kvcore.engine.traits import traits_of
-from kvcore.engine.versions import PLUGIN_FILES, planned_release, plugin_of, vllm_releases
+from kvcore.engine.versions import planned_release, releases_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.log.arguments import read_length
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
-from kvcore.scenario import AUTO, Engine, Scenario
+from kvcore.scenario import AUTO, Scenario
 
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 KV_CACHE_DTYPES: Final = ("auto", "fp8", "nvfp4")
@@ -143,29 +143,14 @@ def nearest_below(value: int, options: Sequence[int]) -> int:
     return max((option for option in options if option <= value), default=options[0])
 
 
-def engine_versions(engine: Engine) -> tuple[str, ...]:
+def engine_versions(engine: str) -> tuple[str, ...]:
     """The known releases of an engine, newest first.
 
     Example:
-        >>> "0.19.0" in engine_versions(Engine.VLLM)
+        >>> "0.19.0" in engine_versions("vllm")
         True
     """
-    if engine in PLUGIN_FILES:
-        return tuple(str(own) for own, _ in reversed(plugin_of(engine).releases))
-    return tuple(str(version) for version in reversed(vllm_releases()))
-
-
-def assumed_version(scenario: Scenario) -> str:
-    """The release of its engine that `scenario` is planned as while it names none.
-
-    Example:
-        >>> from kvcore.request import scenario_from_request
-        >>> assumed_version(scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"}))
-        '0.23.0'
-    """
-    if scenario.engine in PLUGIN_FILES:
-        return engine_versions(scenario.engine)[0]
-    return str(planned_release(replace(scenario, engine_version=None)).version)
+    return tuple(str(own) for own, _ in reversed(releases_of(engine)))
 
 
 def keeps_recurrent_states(scenario: Scenario) -> bool:

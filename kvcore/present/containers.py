@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
 from kvcore.present.launch import (
@@ -24,16 +25,10 @@ from kvcore.present.launch import (
     start_seconds,
 )
 from kvcore.present.yaml_text import yaml_text
-from kvcore.scenario import Engine
 
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
 """Checkpoints, and compiled kernels: a restart that finds them has more for its KV cache."""
 _SECRET: Final = "hf_token"
-_IMAGES: Final[Mapping[tuple[Engine, Vendor], str]] = {
-    (Engine.VLLM, Vendor.NVIDIA): "vllm/vllm-openai",
-    (Engine.VLLM, Vendor.AMD): "vllm/vllm-openai-rocm",
-    (Engine.VLLM_ASCEND, Vendor.HUAWEI): "quay.io/ascend/vllm-ascend",
-}
 _ASCEND_DEVICES: Final = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 _ASCEND_DRIVER: Final = "/usr/local/Ascend/driver:/usr/local/Ascend/driver"
 """The driver's libraries, which the image does not have.
@@ -44,23 +39,23 @@ Source: vllm-ascend's docs/source/installation.md (0.11.0).
 
 def has_image(plan: Plan) -> bool:
     """Whether the engine is published as a container image for cards of this vendor."""
-    return (plan.scenario.engine, plan.accelerator.vendor) in _IMAGES
+    return find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor) is not None
 
 
 def no_image(plan: Plan) -> ScenarioError:
     """Why there is no container of this plan, and what to do."""
-    return ScenarioError("no-container-image", field="accelerator", engine=plan.scenario.engine.value)
+    return ScenarioError("no-container-image", field="accelerator", engine=plan.scenario.engine)
 
 
 def image(plan: Plan) -> str:
     """The engine's own container image for the planned version and the card's vendor.
 
     Raises ScenarioError where none is known.
-    Source: Docker Hub vllm/vllm-openai and vllm/vllm-openai-rocm; quay.io/ascend/vllm-ascend (tags are releases).
     """
-    if not has_image(plan):
+    name = find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor)
+    if name is None:
         raise no_image(plan)
-    return f"{_IMAGES[plan.scenario.engine, plan.accelerator.vendor]}:v{plan.resolved.engine_version}"
+    return f"{name}:v{plan.resolved.engine_version}"
 
 
 def docker_text(plan: Plan, every_flag: bool) -> str:
@@ -76,7 +71,7 @@ def docker_text(plan: Plan, every_flag: bool) -> str:
         parts.append(f"-e {TOKEN}")
     parts.append(image_name)
     argv = launch_argv(plan, every_flag=every_flag)
-    if plan.scenario.engine is not Engine.VLLM:
+    if not find_engine(plan.scenario.engine).launch.image_starts_server:
         parts.append(shlex.join([*launch_program(plan), served_model(plan)]))
         argv = argv[2:]
     return " \\\n  ".join([*parts, *_pairs(argv)]) + "\n"
@@ -138,7 +133,7 @@ def compose_text(plan: Plan, every_flag: bool) -> str:
         document["secrets"] = {_SECRET: {"environment": TOKEN}}
     if environment:
         service["environment"] = environment
-    if plan.scenario.engine is not Engine.VLLM:
+    if not find_engine(plan.scenario.engine).launch.image_starts_server:
         service["command"] = [*launch_program(plan), served_model(plan), *service["command"][2:]]
     if plan.accelerator.vendor is Vendor.HUAWEI:
         service["devices"] = [f"/dev/davinci{rank}" for rank in range(ranks_of(plan))]

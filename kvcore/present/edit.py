@@ -8,6 +8,7 @@ from typing import Any
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
+from kvcore.engine.rooms import find_engine, with_accelerator
 from kvcore.engine.versions import knows_release
 from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.model.config import ModelConfig
@@ -16,12 +17,10 @@ from kvcore.present.link import catalogue_card, with_memory
 from kvcore.quantity import Grade
 from kvcore.scenario import (
     MEASURED_PARTS,
-    Engine,
     Origin,
     Parallel,
     Runner,
     Scenario,
-    with_accelerator,
     without_state_flags,
 )
 
@@ -66,7 +65,7 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field == "max_cudagraph_capture_size":
         # A list and another maximum stop the start; what the person sets last stands.
         changes["cudagraph_capture_sizes"] = None
-    if field == "engine" and not knows_release(Engine(str(value)), scenario.engine_version):
+    if field == "engine" and not knows_release(find_engine(str(value)).name, scenario.engine_version):
         changes["engine_version"] = None
     if field in _PARALLEL:
         return replace(scenario, parallel=replace(scenario.parallel, **changes))
@@ -81,7 +80,7 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
 
 def engine_followed(before: Scenario, after: Scenario) -> bool:
     """Whether the engine changed with the accelerator."""
-    return before.accelerator != after.accelerator and before.engine is not after.engine
+    return before.accelerator != after.accelerator and before.engine != after.engine
 
 
 def with_model(scenario: Scenario, model: str, config: ModelConfig, checkpoint: Checkpoint) -> Adjusted:

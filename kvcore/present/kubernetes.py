@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.rooms import find_engine
 from kvcore.planning import Plan
 from kvcore.present.containers import image
 from kvcore.present.launch import (
@@ -22,7 +23,6 @@ from kvcore.present.launch import (
     start_seconds,
 )
 from kvcore.present.yaml_text import yaml_text
-from kvcore.scenario import Engine
 from kvcore.units import GIB, ceil_div, round_up
 
 SECRET: Final = "huggingface"
@@ -98,7 +98,7 @@ def _pod(plan: Plan, name: str, every_flag: bool) -> dict[str, Any]:
     if (model := local_model(plan)) is not None:
         container["volumeMounts"].append({"name": "model", "mountPath": model, "readOnly": True})
         volumes.append({"name": "model", "hostPath": {"path": model, "type": "Directory"}})
-    if plan.scenario.engine is not Engine.VLLM:
+    if not find_engine(plan.scenario.engine).launch.image_starts_server:
         container["command"] = _literal([*launch_program(plan), served_model(plan)])
         container["args"] = _literal(argv[2:])
     if environment := _environment(plan):

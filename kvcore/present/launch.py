@@ -9,11 +9,12 @@ from typing import Any, Final
 from kvcore.catalogue.gated import is_gated
 from kvcore.engine.backends import backend_to_ask_for
 from kvcore.engine.pooling import runner_flag
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.versions import switches_of
 from kvcore.model.yarn import read_yarn
 from kvcore.planning import Plan
 from kvcore.request import UNNAMED_MODEL
-from kvcore.scenario import AUTO, Engine, Parallel, Runner, Scenario
+from kvcore.scenario import AUTO, Parallel, Runner, Scenario
 
 MODEL_PLACE: Final = "/path/to/your/model"
 PORT: Final = 8000
@@ -159,9 +160,7 @@ def launch_environment(plan: Plan) -> dict[str, str]:
 
 def launch_program(plan: Plan) -> list[str]:
     """The words before the model."""
-    if plan.scenario.engine is Engine.VLLM_MINDSPORE:
-        return ["vllm-mindspore", "serve"]
-    return ["vllm", "serve"]
+    return list(find_engine(plan.scenario.engine).launch.program)
 
 
 def served_model(plan: Plan) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engine.versions import PLUGIN_FILES, plugin_of
+from kvcore.engine.versions import assumed_version
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.log.arguments import read_length
 from kvcore.fields import BOUNDS
@@ -138,10 +138,7 @@ def written_out(plan: Plan) -> Scenario:
     Another default, of a later release or of this program, then changes nothing for who opens them.
     """
     scenario = plan.scenario
-    version = scenario.engine_version
-    if version is None:
-        own = scenario.engine in PLUGIN_FILES
-        version = str(plugin_of(scenario.engine).releases[-1][0]) if own else plan.resolved.engine_version
+    version = scenario.engine_version or assumed_version(scenario)
     share = plan.resolved.gpu_memory_utilization
     return replace(scenario, engine_version=version, gpu_memory_utilization=share)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvcore.engine.defaults import resolve
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError
-from kvcore.memory.mindspore import DEFAULT_MODEL_GB, DEFAULT_TOTAL_GB, MODEL_VARIABLE, TOTAL_VARIABLE
 from kvcore.planning import Plan, plan
 from kvcore.present.choices import engine_versions, tensor_parallel_sizes
 from kvcore.present.edit import with_field
 from kvcore.present.text import Words, count
-from kvcore.scenario import Engine, Scenario, SpeculativeConfig
+from kvcore.scenario import Scenario, SpeculativeConfig
 from kvcore.texts import Knob, Parameter
 
 
@@ -64,10 +63,6 @@ _VALUES: Final[dict[Knob, tuple[Any, ...]]] = {
     Knob.NPU_TOTALS: ("32", "64"),
     Knob.NPU_MODELS: ("30", "40", "50", "55"),
 }
-VARIABLE_DEFAULTS: Final = {
-    TOTAL_VARIABLE: f"{DEFAULT_TOTAL_GB:g}",
-    MODEL_VARIABLE: f"{DEFAULT_MODEL_GB:g}",
-}
 LENGTH_STEPS: Final = (2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1 << 20)
 DEFAULTED: Final = (
     "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size",
@@ -100,7 +95,7 @@ def present_value(planned: Plan, field: str) -> Any:
     scenario, resolved = planned.scenario, planned.resolved
     if field.startswith("env."):
         name = field.removeprefix("env.")
-        return scenario.env.get(name, VARIABLE_DEFAULTS.get(name))
+        return scenario.env.get(name, _variable_defaults(scenario).get(name))
     if field in DEFAULTED:
         return getattr(resolved, field)
     if hasattr(scenario.parallel, field):
@@ -109,9 +104,14 @@ def present_value(planned: Plan, field: str) -> Any:
 
 
 def takes_part(planned: Plan, parameter: Parameter) -> bool:
-    """Whether the engine of the scenario looks at the parameter: variables are vllm-mindspore's own."""
+    """Whether the engine of the scenario looks at the parameter: variables are one engine's own."""
     field = parameter.field or ""
-    return not field.startswith("env.") or planned.scenario.engine is Engine.VLLM_MINDSPORE
+    return not field.startswith("env.") or field.removeprefix("env.") in _variable_defaults(planned.scenario)
+
+
+def _variable_defaults(scenario: Scenario) -> Mapping[str, str]:
+    variables = find_engine(scenario.engine).memory_variables
+    return variables.defaults() if variables is not None else {}
 
 
 def effects(planned: Plan, parameter: Parameter, t: Words) -> tuple[Effect, ...]:
@@ -164,9 +164,10 @@ def defaults_by_version(planned: Plan) -> dict[str, tuple[DefaultRun, ...]]:
     nothing: dict[str, Any] = dict.fromkeys(DEFAULTED)
     bare = replace(scenario, **nothing)
     runs: dict[str, list[DefaultRun]] = {field: [] for field in DEFAULTED}
-    for version in reversed(engine_versions(scenario.engine)):
+    engine = find_engine(scenario.engine)
+    for version in reversed(engine_versions(engine.name)):
         try:
-            resolved = resolve(
+            resolved = engine.resolve(
                 replace(bare, engine_version=version), planned.architecture, planned.accelerator
             )
         except KvPlannerError:

@@ -193,7 +193,7 @@ def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
         t("{tokens} tokens", tokens=count(resolved.max_model_len)),
         t("utilization {share}", share=f"{resolved.gpu_memory_utilization:g}"),
         t("KV {dtype}", dtype=resolved.kv_cache_dtype),
-        f"{resolved.engine.value} {resolved.engine_version}",
+        f"{resolved.engine} {resolved.engine_version}",
     )  # fmt: skip
 
 

@@ -149,7 +149,7 @@ def left_out_note(choice: LimitChoice, t: Words) -> str:
     if choice.plan is None:
         return ""
     refuses = refuses_longer(choice.plan.resolved.version)
-    version = f"{choice.plan.resolved.engine.value} {choice.plan.resolved.engine_version}"
+    version = f"{choice.plan.resolved.engine} {choice.plan.resolved.engine_version}"
     if refuses is None:
         return t(
             "Over the limit: refused with an error up to vLLM 0.28, its answer stopped at the limit "

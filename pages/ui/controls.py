@@ -7,13 +7,15 @@ from typing import Any
 
 import streamlit as st
 
+from kvcore.engine.rooms import engine_names
+from kvcore.engine.versions import assumed_version
 from kvcore.errors import KvPlannerError
 from kvcore.fields import BOUNDS
 from kvcore.planning import Plan
 from kvcore.present import choices, edit
 from kvcore.present.text import Words
 from kvcore.request import DTYPES, KV_CACHE_DTYPES
-from kvcore.scenario import AUTO, Engine, Runner
+from kvcore.scenario import AUTO, Runner
 from pages.ui import graph_controls, limit_controls, pickers, problems, state
 from pages.ui.fold import fold
 from pages.ui.state import seed, set_field
@@ -214,9 +216,9 @@ def _translated(field: str, label: str, values: dict[str, Any], now: str, help_t
 
 def _engine(t: Words) -> None:
     scenario = state.scenario()
-    _choice("engine", t("Engine"), tuple(Engine), scenario.engine, None)
+    _choice("engine", t("Engine"), engine_names(), scenario.engine, None)
     own = choices.engine_versions(scenario.engine)
-    now = scenario.engine_version or choices.assumed_version(scenario)
+    now = scenario.engine_version or assumed_version(scenario)
     _choice("engine_version", t("Engine version"), own if now in own else (now, *own), now, None)
 
 

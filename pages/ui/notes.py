@@ -21,7 +21,7 @@ from kvcore.present.refusal import accepted_label
 from kvcore.present.settings import settings_in_force
 from kvcore.present.summary import Outcome, Sentence
 from kvcore.present.text import Language, Words, count
-from kvcore.scenario import Engine, Scenario
+from kvcore.scenario import Scenario
 from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
 from pages.ui import model_source, state, undo
 
@@ -94,7 +94,7 @@ def other_platform(plan: Plan, t: Words) -> None:
                     t("Use {name}", name=other),
                     key="other_platform.use",
                     on_click=undo.change,
-                    args=((("engine", Engine(other)), ("engine_version", None)),),
+                    args=((("engine", other), ("engine_version", None)),),
                 )
 
 

@@ -8,11 +8,14 @@ from dataclasses import replace
 import streamlit as st
 
 from kvcore import catalogue
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError, LogError, Notice
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (
     DEFAULT_LENGTH,
     DEFAULT_UTILIZATION,
+    ENGINE,
+    VARIABLES,
     PreRun,
     PreRunResult,
     documented_bytes_per_token,
@@ -20,12 +23,11 @@ from kvcore.evidence.prerun import (
     prerun_from_log,
 )
 from kvcore.evidence.recognized import find_logged_model
-from kvcore.memory.mindspore import DEFAULT_MODEL_GB, DEFAULT_TOTAL_GB, MODEL_VARIABLE, TOTAL_VARIABLE
 from kvcore.model.families import read_architecture
 from kvcore.planning import plan
 from kvcore.present.listing import listed
 from kvcore.present.text import Words, count, msg
-from kvcore.scenario import Engine, Measured, Scenario
+from kvcore.scenario import Measured, Scenario
 from pages.ui import check_log, net, notes, state, undo
 
 TOTAL, MODEL, SHARE, LENGTH = "prerun.total", "prerun.model", "prerun.share", "prerun.length"
@@ -34,8 +36,8 @@ TEXT, KEPT = "prerun.text", "prerun.kept"
 ROOMY_GIB = 1024.0
 LATENT_EXAMPLE = "deepseek-ai/DeepSeek-V3"
 DEFAULTS: Mapping[str, float | int] = {
-    TOTAL: DEFAULT_TOTAL_GB,
-    MODEL: DEFAULT_MODEL_GB,
+    TOTAL: VARIABLES.default_total_gb,
+    MODEL: VARIABLES.default_model_gb,
     SHARE: DEFAULT_UTILIZATION,
     LENGTH: DEFAULT_LENGTH,
 }
@@ -45,7 +47,7 @@ SMALLEST_SHARE = 0.05
 LONGEST = 1 << 24
 
 REMEDIES = {
-    "vLLM_MODEL_MEMORY_USE_GB": msg("Raise the share of the model, below {limit} GB: {values}"),
+    VARIABLES.model: msg("Raise the share of the model, below {limit} GB: {values}"),
     "gpu_memory_utilization": msg("Lower --gpu-memory-utilization: {values}"),
     "max_model_len": msg("Lower --max-model-len: {values}"),
     "tensor_parallel_size": msg("Use more cards: --tensor-parallel-size {values}"),
@@ -64,7 +66,7 @@ def section(t: Words) -> None:
             "use. One run with a request of the full length shows how much that is."
         )
     )
-    scenario = mindspore_scenario(state.scenario())
+    scenario = prerun_scenario(state.scenario())
     try:
         bytes_per_token = kv_bytes_per_token(scenario)
     except KvPlannerError as error:
@@ -87,16 +89,16 @@ def section(t: Words) -> None:
     _latent_note(scenario, t)
 
 
-def mindspore_scenario(scenario: Scenario) -> Scenario:
-    """The scenario at hand on vllm-mindspore."""
-    if scenario.engine is Engine.VLLM_MINDSPORE:
+def prerun_scenario(scenario: Scenario) -> Scenario:
+    """The scenario of the sidebar on an engine that is told its memory."""
+    if not find_engine(scenario.engine).measures_memory:
         return replace(scenario, measured=Measured())
     return replace(
         scenario,
-        engine=Engine.VLLM_MINDSPORE,
+        engine=ENGINE.name,
         engine_version=None,
         kv_cache_dtype="auto",
-        accelerator=catalogue.accelerator_from_facts(DEFAULT_TOTAL_GB, "huawei", None),
+        accelerator=catalogue.accelerator_from_facts(VARIABLES.default_total_gb, ENGINE.vendors[0], None),
         measured=Measured(),
     )
 
@@ -120,7 +122,7 @@ def _settings_now() -> dict[str, float | int]:
 def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
     """What the sidebar and the environment say. A smaller budget takes from the model, not from the KV cache."""
     found: dict[str, float | int] = {}
-    for key, name in ((TOTAL, TOTAL_VARIABLE), (MODEL, MODEL_VARIABLE)):
+    for key, name in ((TOTAL, VARIABLES.total), (MODEL, VARIABLES.model)):
         text = scenario.env.get(name, "")
         if text.isdecimal() and 1 <= int(text) <= LARGEST_GB:
             found[key] = float(text)
@@ -129,8 +131,8 @@ def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
         found[SHARE] = share
         if MODEL not in found:
             kv_gb = PreRun().kv_gb
-            budget_gb = found.get(TOTAL, DEFAULT_TOTAL_GB) * share
-            found[MODEL] = min(DEFAULT_MODEL_GB, max(1.0, float(int(budget_gb - kv_gb))))
+            budget_gb = found.get(TOTAL, VARIABLES.default_total_gb) * share
+            found[MODEL] = min(VARIABLES.default_model_gb, max(1.0, float(int(budget_gb - kv_gb))))
     if length is not None and 1 <= length <= LONGEST:
         found[LENGTH] = length
     return found
@@ -141,8 +143,8 @@ def _settings(t: Words) -> PreRun | None:
     now = _settings_now()
     grid = st.grid(5, min_column_width=150)
     for key, label, low, high, step in (
-        (TOTAL, TOTAL_VARIABLE, 1.0, LARGEST_GB, 1.0),
-        (MODEL, MODEL_VARIABLE, 1.0, LARGEST_GB, 1.0),
+        (TOTAL, VARIABLES.total, 1.0, LARGEST_GB, 1.0),
+        (MODEL, VARIABLES.model, 1.0, LARGEST_GB, 1.0),
         (SHARE, "--gpu-memory-utilization", SMALLEST_SHARE, 1.0, 0.01),
         (LENGTH, "--max-model-len", 1, LONGEST, 1024),
         (BATCH, "--max-num-batched-tokens", 1, LONGEST, 1024),
@@ -181,7 +183,10 @@ def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, s
     size = scenario.parallel.tensor_parallel_size
     arguments = {**({"--tensor-parallel-size": str(size)} if size > 1 else {}), **flags}
     command = " \\\n".join(
-        [f"vllm-mindspore serve {model}", *(f"  {name}={value}" for name, value in arguments.items())]
+        [
+            " ".join((*ENGINE.launch.program, model)),
+            *(f"  {name}={value}" for name, value in arguments.items()),
+        ]
     )
     return "\n".join([*lines, command])
 

@@ -221,7 +221,7 @@ def set_accelerator(card: Accelerator) -> None:
 def tell_of_the_card(before: Scenario, after: Scenario) -> None:
     """Has the page say what followed another accelerator, and offer the way back. For callbacks."""
     if edit.engine_followed(before, after):
-        st.session_state["followed_card"] = after.engine.value
+        st.session_state["followed_card"] = after.engine
         st.session_state[UNDO] = (before, after)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from kvcore import catalogue
 from kvcore.request import KV_CACHE_DTYPES
-from kvcore.scenario import CudagraphMode, Engine
+from kvcore.scenario import CudagraphMode
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 KEPT: Final = ROOT / "tests" / "data" / "fuzz"
@@ -48,7 +48,7 @@ _SEARCHES: Final = (
     b"910b4",
 )
 _FIELDS: Final[tuple[dict[str, Any], ...]] = (
-    {"engine": Engine.VLLM_MINDSPORE, "env": {"ASCEND_TOTAL_MEMORY_GB": 64, "vLLM_MODEL_MEMORY_USE_GB": 50}},
+    {"engine": "vllm-mindspore", "env": {"ASCEND_TOTAL_MEMORY_GB": 64, "vLLM_MODEL_MEMORY_USE_GB": 50}},
     {"checkpoint": {"total_size": 65524246528}, "accelerator": {"memory_gib": 79.19, "vendor": "nvidia"}},
     {"measured": {"weights_gib": 15.2, "peak_activation_gib": 1.1, "non_torch_gib": -0.1}},
     {"measured": {"weights_gib": 15.2, "fitted": ["weights_gib"]}, "max_num_batched_tokens": 1500000000},

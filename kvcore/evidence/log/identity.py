@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from kvcore.engine.protocol import Engine
+from kvcore.engine.rooms import engines
 from kvcore.errors import shorten
 from kvcore.evidence.log.cleaned import LogText
-from kvcore.scenario import Engine
 
 MAX_MARKS: Final = 10_000
 MAX_CARD_LINES: Final = 64
@@ -36,21 +37,6 @@ _V1_ONLY: Final = (
     "KVcachesize:",
     "(EngineCore",
     "UsingV2ModelRunner",
-)
-_MINDSPORE: Final = (
-    "vllm_mindspore",
-    "vllm-mindspore",
-    "actualpeakusedmem",
-    "vLLM_MODEL_MEMORY_USE_GB",
-    "MindSporeUsedmemory",
-)
-_ASCEND_ENGINE: Final = (
-    "vllm_ascend",
-    "vllm-ascend",
-    "Platformpluginascend",
-    "NPUKVcachesize",
-    "device_config=npu",
-    "#npublocks",
 )
 
 
@@ -88,12 +74,9 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
 
 
 def engine_of(log: LogText) -> Engine:
-    """The engine whose marks the log has; vLLM when it has none of the others'."""
-    if any(log.has(mark) for mark in _MINDSPORE):
-        return Engine.VLLM_MINDSPORE
-    if any(log.has(mark) for mark in _ASCEND_ENGINE):
-        return Engine.VLLM_ASCEND
-    return Engine.VLLM
+    """The last engine whose marks the log has; the first of all when it has none."""
+    known = engines()
+    return next((one for one in reversed(known) if any(map(log.has, one.log.marks))), known[0])
 
 
 def is_v0(log: LogText, start: int, end: int) -> bool | None:

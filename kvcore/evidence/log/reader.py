@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.memory_variables import written_gb
+from kvcore.engine.protocol import Engine
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import LogError, Notice
 from kvcore.evidence.log.arguments import LoggedArguments, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
@@ -28,17 +32,12 @@ from kvcore.evidence.log.startup import (
     Reading,
     StartupLog,
 )
-from kvcore.memory.mindspore import TOTAL_VARIABLE, written_gb
-from kvcore.scenario import Engine, Measured
+from kvcore.scenario import Measured
 
-ESTIMATE_CHARGED_FROM: Final = (0, 20)
-"""vLLM takes the graph estimate off the budget from this version on. Source: vllm/envs.py:
-VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS (0.18.1, 0.20.2)."""
 START_STEPS: Final = 1000
 """Of a look at one start: all formats are looked for in it."""
 EXPECTED: Final = "Model loading took, Available KV cache memory, GPU KV cache size, non-default args"
 
-_EXPECTED_V1: Final = ("weights_gib", "available_kv_gib", "kv_tokens", "max_concurrency")
 _EXPECTED_V0: Final = (
     "weights_gib",
     "peak_activation_gib",
@@ -46,7 +45,6 @@ _EXPECTED_V0: Final = (
     "available_kv_gib",
     "num_gpu_blocks",
 )
-_EXPECTED_MINDSPORE: Final = ("peak_used_gib",)
 _GRAPHS_CHARGED: Final = "CUDAgraphmemoryprofilingisenabled"
 _GRAPHS_NOT_CHARGED: Final = "CUDAgraphmemoryprofilingisdisabled"
 
@@ -113,7 +111,7 @@ def _start(
         utilization = figures.utilization.value
     facts = StartFacts(flags=arguments.flags, rank=ranked.worst, utilization=utilization)
     return StartupLog(
-        engine=engine,
+        engine=engine.name,
         version=version,
         is_v0=v0,
         model=arguments.model or model_of(log, start, end),
@@ -135,17 +133,16 @@ def _start(
 
 
 def _charges_estimate(log: LogText, start: int, end: int, engine: Engine, version: str | None) -> bool:
-    if engine is not Engine.VLLM or log.has(_GRAPHS_NOT_CHARGED, start, end):
+    since = engine.log.charges_graph_estimate_since
+    if since is None or log.has(_GRAPHS_NOT_CHARGED, start, end):
         return False
     release = release_of(version)
-    newer = release is not None and release >= ESTIMATE_CHARGED_FROM
+    newer = release is not None and release >= since.release
     return newer or log.has(_GRAPHS_CHARGED, start, end)
 
 
 def _missing(engine: Engine, v0: bool | None, rank: RankFigures, figures: EngineFigures) -> tuple[str, ...]:
-    expected = (
-        _EXPECTED_V0 if v0 else _EXPECTED_MINDSPORE if engine is Engine.VLLM_MINDSPORE else _EXPECTED_V1
-    )
+    expected = _EXPECTED_V0 if v0 else engine.log.figures
     known = {reading.figure for reading in rank.readings + figures.readings}
     return tuple(name for name in expected if name not in known)
 
@@ -223,8 +220,9 @@ def request_from(log: StartupLog, measured: Measured | None = None) -> LogScenar
     total = _value(log.worst_rank.total_gib)
     if total is None and log.failure is not None:
         total = log.failure.number("total_gib")
-    if total is None and log.engine is Engine.VLLM_MINDSPORE:
-        total = written_gb(env.get(TOTAL_VARIABLE, ""))
+    variables = find_engine(log.engine).memory_variables
+    if total is None and variables is not None:
+        total = written_gb(env.get(variables.total, ""))
     return LogScenario(
         model=log.model,
         engine=log.engine,
@@ -239,8 +237,11 @@ def request_from(log: StartupLog, measured: Measured | None = None) -> LogScenar
 
 
 def _vendor(log: StartupLog) -> str | None:
-    if log.engine is not Engine.VLLM or (log.card_name or "").startswith("Ascend"):
-        return "huawei"
+    vendors = find_engine(log.engine).vendors
+    if len(vendors) == 1:
+        return vendors[0]
+    if (log.card_name or "").startswith("Ascend"):
+        return Vendor.HUAWEI
     return "nvidia" if "NVIDIA" in (log.card_name or "") else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from kvcore.errors import Notice
-from kvcore.scenario import CudagraphMode, Engine, Measured, SpeculativeConfig
+from kvcore.scenario import CudagraphMode, Measured, SpeculativeConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,7 +229,7 @@ class Failure:
 class StartupLog:
     """One start of an engine. Where a log holds several, the last."""
 
-    engine: Engine
+    engine: str
     version: str | None
     is_v0: bool | None
     """None where no line tells the V0 engine from V1."""
@@ -271,7 +271,7 @@ class LogScenario:
     """What to plan so that the plan can be held against the log. Field names are the contract's."""
 
     model: str | None
-    engine: Engine
+    engine: str
     engine_version: str | None
     accelerator_memory_gib: float | None
     accelerator_name: str | None
@@ -284,7 +284,7 @@ class LogScenario:
         """The contract's JSON request; what the log does not show is left out.
 
         Example:
-            >>> LogScenario(model="Qwen/Qwen3-8B", engine=Engine.VLLM, engine_version="0.19.0",
+            >>> LogScenario(model="Qwen/Qwen3-8B", engine="vllm", engine_version="0.19.0",
             ...             accelerator_memory_gib=79.19, accelerator_name=None, accelerator_vendor=None,
             ...             flags=LogFlags(max_model_len=8192), env={}, measured=Measured()).as_request()
             {'model': 'Qwen/Qwen3-8B', 'engine': 'vllm', 'engine_version': '0.19.0', \
@@ -297,7 +297,7 @@ class LogScenario:
         }
         request: dict[str, object] = {
             "model": self.model,
-            "engine": self.engine.value,
+            "engine": self.engine,
             "engine_version": self.engine_version,
             "accelerator": _known(accelerator) if accelerator["memory_gib"] or accelerator["name"] else None,
         }

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from kvcore.engine.protocol import GraphApi
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError
-from kvcore.memory.mindspore import MODEL_VARIABLE
 from kvcore.planning import Plan, plan
 from kvcore.present.derivation.equation import equation
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.step import Content, Option, Prediction, part
 from kvcore.present.text import Words, count, exact_gib_text, gib_text
-from kvcore.scenario import Engine
 
 FALL, SAME, RISE = "fall", "same", "rise"
 NOTICEABLE: Final = 0.05
@@ -51,16 +51,18 @@ def overheads_content(base: Plan, t: Words) -> Content:
             t("{framework} and {cuda_graphs} are measured in the same run.", **words),
         ),
     )
-    if base.resolved.engine is Engine.VLLM_MINDSPORE:
+    variables = find_engine(base.resolved.engine).memory_variables
+    if variables is not None:
         content = replace(
             content,
             question=t("Why is a run before the real one needed?"),
             idea=t(
                 "{activations} are not in config.json: they depend on the kernels and on the longest prompt. "
-                "vllm-mindspore does not measure them at start. Its variable {variable} says what weights, "
+                "{engine} does not measure them at start. Its variable {variable} says what weights, "
                 "activations and framework may take together; one request of full length, sent by hand, shows in "
                 "the log what they really take.",
-                variable=f"`{MODEL_VARIABLE}`",
+                engine=base.resolved.engine,
+                variable=f"`{variables.model}`",
                 **words,
             ),
             points=(
@@ -137,7 +139,7 @@ def _reasons(effect: str, base: Plan, t: Words) -> Iterator[str]:
             "A graph is a recorded step. Of each one the driver keeps something for every layer; the activations "
             "of the largest batch, the parts of split attention and the workspaces are there once for all graphs."
         )
-        if base.resolved.engine is Engine.VLLM_ASCEND:
+        if find_engine(base.resolved.engine).memory.graphs is GraphApi.ACL:
             yield t("On Ascend the recorded steps are ACL graphs.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvcore.engine.rooms import find_engine
 from kvcore.memory.budget import CHECKS_FREE_MEMORY
 from kvcore.planning import Plan
 from kvcore.present.derivation.equation import equation
@@ -11,7 +12,6 @@ from kvcore.present.derivation.step import Content, Option, Prediction, Slip, pa
 from kvcore.present.palette import PARTS
 from kvcore.present.text import Words, exact_gib_text, gib_text
 from kvcore.quantity import Grade, Quantity, Unit
-from kvcore.scenario import Engine
 from kvcore.units import gib
 
 
@@ -129,7 +129,8 @@ def budget_content(plan: Plan, t: Words) -> Content:
 
 
 def _start_check(plan: Plan, t: Words) -> tuple[str, ...]:
-    if plan.resolved.engine is Engine.VLLM_MINDSPORE or plan.resolved.version < CHECKS_FREE_MEMORY:
+    resolved = plan.resolved
+    if not find_engine(resolved.engine).measures_memory or resolved.version < CHECKS_FREE_MEMORY:
         return ()
     return (t("The engine refuses to start when less is free at start than the budget."),)
 

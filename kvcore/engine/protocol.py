@@ -1,0 +1,207 @@
+"""What an engine provides: a frozen record, read from the `engine.toml` of its folder (docs/adding-an-engine.md).
+
+Nothing outside the folders asks which engine it is: it asks the record for what it needs to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Protocol
+
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.memory_variables import MemoryVariables
+from kvcore.scenario import Scenario
+
+if TYPE_CHECKING:
+    from kvcore.engine.resolved import Resolved
+    from kvcore.memory.parts import RankMemory
+    from kvcore.memory.setting import Setting
+    from kvcore.model.architecture import Architecture
+    from kvcore.quantity import Quantity
+
+NEVER = Version("9999")
+
+
+class ResolveFlags(Protocol):
+    """Every flag as a release fills it in; raises EngineRefusalError for what the engine refuses."""
+
+    def __call__(
+        self, scenario: Scenario, architecture: Architecture, accelerator: Accelerator
+    ) -> Resolved: ...
+
+
+class FindMemory(Protocol):
+    """Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
+
+    def __call__(self, setting: Setting, weights: Quantity) -> RankMemory: ...
+
+
+class GraphApi(StrEnum):
+    """How the platform records the steps that run as graphs."""
+
+    CUDA = "CUDA"
+    ACL = "ACL"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Functions:
+    """Where the engine's own functions are, as `module:function`. They are imported when they are first called.
+
+    The defaults follow vLLM: what a plug-in does not change.
+    """
+
+    resolve: str = "kvcore.engine.defaults:resolve"
+    memory: str = "kvcore.memory.budget:profiled_memory"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attention:
+    """The one attention backend of a platform, and its block size in tokens where no flag says another."""
+
+    backend: str
+    block_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusals:
+    """Which of vLLM's tables of refusals hold."""
+
+    source: str = ""
+    model_classes_since: Version = NEVER
+    """From this vLLM release on, every model class of the engine is one of vLLM's."""
+    platform: str = ""
+    """Whose storage formats of weights it takes (`quantization_methods.toml`); "" for those of the card's vendor."""
+    checks_weight_shapes: bool = True
+    """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheRules:
+    """Where the pages of the KV cache differ from those of the vLLM release that the engine runs on."""
+
+    source: str = ""
+    aligns_to_kernel_block: bool = False
+    """Blocks of hybrid models are multiples of the backend's smallest kernel block, in every release."""
+    contiguous_states_since: Version = NEVER
+    """From this vLLM on, a hybrid model's keys are as large as a state's largest tensor, the rest behind them."""
+    has_plain_indexer: bool = False
+    """Keys of a sparse indexer are kept in the model's dtype, without scales."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRules:
+    """What the memory of a rank takes beside what vLLM's own runners take on CUDA."""
+
+    source: str = ""
+    overheads: str = ""
+    """The rows of the tables of overheads that hold; "" for those of vLLM's runner (v0, v1, v2)."""
+    budget: str = ""
+    """How the budget is made up; "" as vLLM's release says."""
+    graphs: GraphApi = GraphApi.CUDA
+    has_expert_workspace: bool = True
+    """The profile run sees buffers of fused experts."""
+    has_indexer_buffer: bool = True
+    """The profile run sees the gather buffer of a sparse indexer."""
+    has_graph_workspace: bool = True
+    """The capture gets a workspace of the matrix library on its stream."""
+    pieces_beside_full_graphs: bool = True
+    """Where batches are captured in full, every size is captured piecewise as well."""
+    table_copies: int = 0
+    """Further copies of the plain cos/sin table that a model keeps, from `table_copies_since` on."""
+    table_copies_since: Version = NEVER
+    """A release of vLLM."""
+
+    def table_copies_in(self, version: Version) -> int:
+        """Further copies of the plain cos/sin table on vLLM `version`."""
+        return self.table_copies if version >= self.table_copies_since else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """A container image of the engine, for the cards of one vendor; its tags are v and the release."""
+
+    vendor: Vendor
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """How it is started."""
+
+    program: tuple[str, ...]
+    """The words before the model."""
+    source: str = ""
+    images: tuple[Image, ...] = ()
+    image_starts_server: bool = True
+    """The image's entry point is the server: a container gets its flags alone."""
+
+    def image_for(self, vendor: Vendor) -> str | None:
+        """The image for cards of `vendor`, without a tag; None where none is known."""
+        return next((image.name for image in self.images if image.vendor is vendor), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogFormat:
+    """What is the engine's own in a start-up log."""
+
+    source: str = ""
+    marks: tuple[str, ...] = ()
+    """Texts without spaces that only this engine prints; a log without any engine's marks is vLLM's."""
+    figures: tuple[str, ...] = ("weights_gib", "available_kv_gib", "kv_tokens", "max_concurrency")
+    """What a whole log of a start states, by the fields of its readings."""
+    charges_graph_estimate_since: Version | None = None
+    """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine:
+    """One engine."""
+
+    name: str
+    """As a request says it."""
+    order: int
+    """Of several engines that run on a card, the first serves where nobody names one."""
+    source: str
+    """Where its releases are listed."""
+    vendors: tuple[Vendor, ...]
+    """Of the cards it has a platform for."""
+    launch: Launch
+    releases: tuple[tuple[Version, Version], ...] = ()
+    """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
+    attention: Attention | None = None
+    """None where the table of attention backends decides."""
+    memory_variables: MemoryVariables | None = None
+    """Where the engine does not look at the memory of the card, but is told."""
+    refusals: Refusals = Refusals()
+    cache: CacheRules = CacheRules()
+    memory: MemoryRules = MemoryRules()
+    log: LogFormat = LogFormat()
+    functions: Functions = field(default_factory=Functions)
+
+    @property
+    def measures_memory(self) -> bool:
+        """Whether it looks at the card at start: free memory, and a profile run that its log takes apart."""
+        return self.memory_variables is None
+
+    @property
+    def follows_vllm(self) -> bool:
+        """Whether flags and memory are found as vLLM finds them, so that a sweep may plan like cards together."""
+        return self.functions == Functions()
+
+    def runs_on(self, card: Accelerator) -> bool:
+        """Whether it has a platform for `card`."""
+        return card.vendor in self.vendors
+
+    def resolve(self, scenario: Scenario, architecture: Architecture, accelerator: Accelerator) -> Resolved:
+        """`ResolveFlags` of this engine."""
+        function: ResolveFlags = resolve_name(self.functions.resolve)
+        return function(scenario, architecture, accelerator)
+
+    def rank_memory(self, setting: Setting, weights: Quantity) -> RankMemory:
+        """`FindMemory` of this engine."""
+        function: FindMemory = resolve_name(self.functions.memory)
+        return function(setting, weights)

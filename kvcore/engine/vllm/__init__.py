@@ -1,0 +1,1 @@
+"""vLLM itself, on cards of NVIDIA, AMD, Intel and others."""

@@ -1,0 +1,1 @@
+"""vllm-ascend: vLLM's plug-in for Ascend NPUs."""

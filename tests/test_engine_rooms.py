@@ -1,0 +1,203 @@
+"""Engines by their folders: read strictly, asked for what they need to know, found where they lie."""
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.engine import rooms
+from kvcore.engine.rooms import engine_for, engine_names, engines, find_engine, read_engine
+from kvcore.errors import CatalogueError, ScenarioError
+from kvcore.planning import plan
+from kvcore.request import scenario_from_request
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = Path(rooms.__file__).parent
+PLAIN = 'name = "x"\norder = 9\nsource = "y"\nvendors = ["nvidia"]\n[launch]\nprogram = ["x", "serve"]\n'
+MADE_UP = """
+name = "made-up"
+order = 1
+source = "a test"
+vendors = ["intel"]
+
+[releases]
+"1.0" = "0.11.0"
+"2.0" = "0.19.0"
+
+[attention]
+backend = "MADE_UP"
+block_size = 32
+
+[launch]
+program = ["made-up", "start"]
+images = [{ vendor = "intel", name = "example.org/made-up" }]
+image_starts_server = false
+
+[log]
+marks = ["made_up_engine"]
+
+[functions]
+memory = "kvcore.engine.made_up.budget:half_of_the_card"
+"""
+BUDGET = '''
+"""The KV cache gets half of the card, whatever else there is."""
+
+from dataclasses import replace
+
+from kvcore.memory.budget import profiled_memory
+from kvcore.quantity import Quantity, Unit
+
+
+def half_of_the_card(setting, weights):
+    usual = profiled_memory(setting, weights)
+    half = Quantity(name="available_kv", value=usual.total.value // 2, unit=Unit.BYTES)
+    return replace(usual, available_kv=half, remainder=half)
+'''
+
+
+def test_a_card_is_served_by_the_first_engine_that_has_a_platform_for_it() -> None:
+    for card in catalogue.load_accelerators():
+        served = engine_for(card)
+        assert served.runs_on(card)
+        assert served.name == ("vllm-ascend" if card.vendor == "huawei" else "vllm")
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_each_engine_names_functions_that_can_be_called(name: str) -> None:
+    """Their names are texts: nothing but a look tells that they are there."""
+    functions = find_engine(name).functions
+    assert callable(resolve_name(functions.resolve))
+    assert callable(resolve_name(functions.memory))
+
+
+def test_an_engine_that_is_not_known_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        find_engine("sglang")
+    assert caught.value.field == "engine"
+    assert "vllm-ascend" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (PLAIN + "[cach]\n", "x.toml"),
+        (PLAIN.replace('"nvidia"', '"nvidea"'), "x.toml vendors"),
+        (PLAIN.replace("order = 9", 'order = "9"'), "x.toml order"),
+        (PLAIN.replace("order = 9", "order = true"), "x.toml order"),
+        (PLAIN.replace('source = "y"\n', ""), "x.toml"),
+        (PLAIN + '[memory]\ngraphs = "Metal"\n', "x.toml memory graphs"),
+        (PLAIN + '[cache]\ncontiguous_states_since = "soon"\n', "x.toml cache contiguous_states_since"),
+        (PLAIN + '[releases]\n"1.0" = 0.19\n', "x.toml releases"),
+        (PLAIN + "[attention]\nblock_size = 16\n", "x.toml attention"),
+        ("name = \n", "x.toml"),
+    ],
+)
+def test_what_an_engine_file_must_not_say_is_named_with_its_place(text: str, where: str) -> None:
+    assert read_engine(PLAIN, "x.toml").launch.program == ("x", "serve")
+    with pytest.raises(CatalogueError) as caught:
+        read_engine(text, "x.toml")
+    assert caught.value.field == where
+
+
+def test_a_wrong_value_is_refused_with_those_that_are_allowed() -> None:
+    with pytest.raises(CatalogueError, match="nvidia, amd, intel, huawei, other"):
+        read_engine(PLAIN.replace('"nvidia"', '"nvidea"'), "x.toml")
+
+
+def test_each_switch_of_each_engine_is_read_from_its_file() -> None:
+    ascend = (FOLDERS / "vllm_ascend" / "engine.toml").read_text(encoding="utf-8")
+    changed = ascend.replace("has_plain_indexer = true", "has_plain_indexer = false")
+    assert find_engine("vllm-ascend").cache.has_plain_indexer
+    assert not read_engine(changed, "x.toml").cache.has_plain_indexer
+
+
+def compares_engine(node: ast.AST) -> bool:
+    """Whether the engine of a scenario is compared with anything but that of another."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = (node.left, *node.comparators)
+    named = [side for side in sides if isinstance(side, ast.Attribute) and side.attr == "engine"]
+    return 0 < len(named) < len(sides)
+
+
+def test_no_file_outside_asks_which_engine_it_is() -> None:
+    """A comparison with an engine's name would have to be found and edited for the next engine."""
+    assert compares_engine(ast.parse('scenario.engine == "vllm"', mode="eval").body)
+    assert compares_engine(ast.parse("plan.resolved.engine in NAMES", mode="eval").body)
+    assert not compares_engine(ast.parse("before.engine != after.engine", mode="eval").body)
+    files = (*ROOT.glob("kvcore/**/*.py"), *ROOT.glob("pages/**/*.py"), ROOT / "app.py")
+    for file in (file for file in files if not file.is_relative_to(FOLDERS)):
+        asking = [node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if compares_engine(node)]
+        assert not asking, f"{file.relative_to(ROOT)} line {asking[0].lineno}"
+
+
+def test_a_new_engine_is_a_new_folder(tmp_path: Path) -> None:
+    """docs/adding-an-engine.md: nothing but the folder is new, and requests, plans, starts and logs know it."""
+    folder = tmp_path / "made_up"
+    folder.mkdir()
+    (folder / "engine.toml").write_text(MADE_UP, encoding="utf-8")
+    (folder / "__init__.py").write_text("", encoding="utf-8")
+    (folder / "budget.py").write_text(BUDGET, encoding="utf-8")
+    script = tmp_path / "plan_it.py"
+    script.write_text(
+        f"""
+import kvcore.engine
+kvcore.engine.__path__.append({str(tmp_path)!r})
+from kvcore.evidence.logs import read_log
+from kvcore.engine.versions import assumed_version
+from kvcore.planning import plan
+from kvcore.present.containers import image
+from kvcore.present.launch import launch_command
+from kvcore.request import scenario_from_request
+asked = {{"model": "Qwen/Qwen3-8B", "engine": "made-up", "accelerator": {{"memory_gib": 64, "vendor": "intel"}}}}
+planned = plan(scenario_from_request(asked))
+print(planned.available_kv_bytes / 2**30)
+print(planned.resolved.engine_version, planned.resolved.attention_backend, planned.resolved.block_size)
+print(launch_command(planned))
+print(image(planned))
+print(assumed_version(planned.scenario))
+print(read_log("made_up_engine: Available KV cache memory: 5.00 GiB").engine)
+print([notice.code for notice in planned.notices])
+""",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.splitlines() == [
+        "32.0",
+        "0.19.0 MADE_UP 32",
+        "made-up start Qwen/Qwen3-8B",
+        "example.org/made-up:v0.19.0",
+        "2.0",
+        "made-up",
+        "['overheads-of-another-vendor']",
+    ]
+
+
+def test_the_engines_of_the_package_are_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = tmp_path / "engine"
+    shutil.copytree(FOLDERS, copied)
+    shutil.rmtree(copied / "vllm_mindspore")
+    monkeypatch.setattr("kvcore.engine.__path__", [str(copied)])
+    engines.cache_clear()
+    try:
+        assert [engine.name for engine in engines()] == ["vllm", "vllm-ascend"]
+    finally:
+        monkeypatch.undo()
+        engines.cache_clear()
+    assert len(engines()) == 3
+
+
+def test_a_plan_without_a_card_is_of_the_first_engine() -> None:
+    assert plan(scenario_from_request({"model": "Qwen/Qwen3-8B"})).resolved.engine == engines()[0].name
