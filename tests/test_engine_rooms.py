@@ -148,7 +148,7 @@ def test_a_new_engine_is_a_new_folder(tmp_path: Path) -> None:
         f"""
 import kvcore.engine
 kvcore.engine.__path__.append({str(tmp_path)!r})
-from kvcore.evidence.logs import read_log
+from kvcore.evidence.log.reader import read_log
 from kvcore.engine.versions import assumed_version
 from kvcore.planning import plan
 from kvcore.present.containers import image
