@@ -40,9 +40,9 @@ if unseen is not None and unseen.inside is not None:
     st.markdown(
         t(
             "But most constants were fitted on these very starts. With same-source data excluded "
-            "from the fit, the error is {median} (median) and {p90} (P90), and {inside} lie inside, "
-            "on the {count} starts where other publications cover every constant. For the other "
-            "{alone} nobody can say yet.",
+            "from the fit, the error is {median} (median) and {p90} (P90), and {inside} lie "
+            "inside, on the {count} starts where other publications cover every constant. For the"
+            " other {alone} the error is unknown.",
             median=words.percent(unseen.median),
             p90=words.percent(unseen.p90),
             inside=words.percent(unseen.inside),

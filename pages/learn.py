@@ -17,7 +17,7 @@ learn_steps.way(name, t)
 if isinstance(plan, KvPlannerError):
     notes.refused(plan, t)
     st.caption(
-        t("The derivation follows the scenario in the sidebar: it goes on as soon as that can be planned.")
+        t("The derivation follows the scenario in the sidebar: it continues as soon as that can be planned.")
     )
     st.stop()
 

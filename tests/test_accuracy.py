@@ -190,10 +190,10 @@ class TestLeftOut:
         assert of_one_source(self.starts(), Check.FRAMEWORK) == 1
         assert of_one_source(self.starts(), Check.WEIGHTS) == 0
         assert [fit_text(start.points[Check.FRAMEWORK], EN) for start in self.starts()] == [
-            "took part",
-            "took part",
-            "took part, no other source",
-            "took no part",
+            "in the fit",
+            "in the fit",
+            "in the fit, no other source",
+            "not in the fit",
         ]
 
     def test_the_row_compares_the_same_starts(self) -> None:

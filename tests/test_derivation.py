@@ -241,7 +241,7 @@ def test_there_is_something_to_try_on_every_step_of_an_ordinary_plan() -> None:
 def test_exercises_by_hand() -> None:
     answers = {one.question: one.answer for one in step("rule of thumb", StepName.LIMITS).content.exercises}
     last_block = next(answer for question, answer in answers.items() if "1,000 tokens" in question)
-    assert "63 blocks, 1,008 places. 8 of them are empty: 0.8 %" in last_block
+    assert "63 blocks, 1,008 slots. 8 of them are empty: 0.8 %" in last_block
     hidden_size = next(answer for question, answer in answers.items() if "hidden size" in question)
     assert "8 KV heads of 128: 1,024 numbers. The text is 5 times too high." in hidden_size
     fp8 = next(answer for question, answer in answers.items() if "fp8" in question)

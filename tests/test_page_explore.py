@@ -89,7 +89,7 @@ def test_no_card_left_says_so() -> None:
 def test_a_model_that_nothing_holds_still_has_a_page() -> None:
     app = open_page({"model": "moonshotai/Kimi-K2-Instruct", "accelerator": "T4-16GB"})
     app = checked(app.segmented_control(key="explore_gpus").set_value(1).run())
-    assert app.warning[0].value.startswith("None of these holds")
+    assert app.warning[0].value.startswith("None of these fits")
     texts = {text for trace in cells(app) for text in trace["text"]}
     assert texts == {"too big", "refused:<br>weights"}
 

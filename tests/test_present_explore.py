@@ -249,7 +249,7 @@ def test_the_sentence_names_both_or_says_that_there_is_none() -> None:
     assert all(one.max_concurrency >= 10 for one in answer.cells)
     none = smallest_answer(rows, BY_ID, 10**6, 8192, T)
     assert none.cells == ()
-    assert none.text.startswith("None of these holds 1,000,000 requests")
+    assert none.text.startswith("None of these fits 1,000,000 requests")
 
 
 def test_a_model_takes_the_fewest_gpus_that_serve() -> None:

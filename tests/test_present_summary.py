@@ -126,7 +126,7 @@ def test_max_num_seqs_bounds_the_requests_that_run_at_once() -> None:
     assert f"room for {plan.cache.max_concurrency:.2f})" in text
     card = cards(plan)["Requests at once"]
     assert card.value == "16"
-    assert card.note.startswith("per replica, by max_num_seqs; the KV cache holds ")
+    assert card.note.startswith("per replica, by max_num_seqs; the KV cache has room for ")
     assert summary.requests_at_once(plan) == 16
 
 

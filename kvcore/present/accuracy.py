@@ -118,8 +118,8 @@ def _inside(found: Summary) -> str:
 def fit_text(point: Point, t: Words) -> str:
     """Whether a point's publication took part in the fit of its constants."""
     if not point.is_fitted:
-        return t("took no part")
-    return t("took part") if point.left_out is not None else t("took part, no other source")
+        return t("not in the fit")
+    return t("in the fit") if point.left_out is not None else t("in the fit, no other source")
 
 
 def shown_starts(
@@ -240,8 +240,8 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
     kinds = (
         (True, False, t("as predicted"), CURRENT_LINE, "circle"),
         (False, False, t("off the prediction"), CAPACITY, "diamond"),
-        (True, True, t("as predicted, took part in the fit"), CURRENT_LINE, "circle-open"),
-        (False, True, t("off the prediction, took part in the fit"), CAPACITY, "diamond-open"),
+        (True, True, t("as predicted, in the fit"), CURRENT_LINE, "circle-open"),
+        (False, True, t("off the prediction, in the fit"), CAPACITY, "diamond-open"),
     )
     traces = [
         _points(chosen, name, color, symbol, t)

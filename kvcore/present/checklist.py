@@ -90,9 +90,7 @@ def _starts(plan: Plan, t: Words) -> Item:
     tick = {Verdict.FITS: Tick.ANSWERED, Verdict.TIGHT: Tick.OPEN}.get(plan.verdict, Tick.FAILS)
     detail = {
         Tick.ANSWERED: t("Weights, activations, graphs and one request of the full length fit."),
-        Tick.OPEN: t(
-            "Tight: what is to spare lies within the estimate's error. Start it once and compare the log."
-        ),
+        Tick.OPEN: t("Tight: within the estimate's error. Start it once and compare the log."),
         Tick.FAILS: t("The engine would stop at start. The Plan page lists changes that fix it."),
     }[tick]
     return Item(tick=tick, title=t("The engine starts"), detail=detail)

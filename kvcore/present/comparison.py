@@ -32,7 +32,7 @@ FIGURE_LABELS: Final[Mapping[str, str]] = {
     "non_torch_gib": msg("Framework, non-torch memory"),
     "peak_activation_gib": msg("Activation peak"),
     "summary_peak_gib": msg("Activation peak of the summary"),
-    "consumed_gib": msg("Weights and all that stayed"),
+    "consumed_gib": msg("Weights and non-torch memory"),
     "non_kv_gib": msg("All but the KV cache"),
     "cuda_graph_gib": msg("CUDA graphs"),
     "cuda_graph_estimate_gib": msg("CUDA graphs, estimated by the engine"),

@@ -158,8 +158,8 @@ def smallest_answer(
     few, least = found.fewest_gpus, found.least_memory
     if few is None or least is None:
         text = t(
-            "None of these holds {wanted} requests of {tokens} tokens at once: allow more GPUs, fewer requests or "
-            "fewer tokens, or run several replicas",
+            "None of these fits {wanted} requests of {tokens} tokens at once: allow more GPUs, "
+            "fewer requests or fewer tokens, or run several replicas",
             **facts,
         )
         return Answer(text=text, cells=())

@@ -26,5 +26,5 @@ def state_mode_text(plan: Plan, t: Words) -> str:
             size=count(spec.block_size),
         )
     return t(
-        "Mamba cache mode none: a request keeps its one recurrent state, and nothing of it is left for later requests."
+        "Mamba cache mode none: a request keeps one recurrent state, and later requests cannot use it again."
     )

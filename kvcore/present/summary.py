@@ -213,8 +213,9 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
             value=concurrency_text(requests_at_once(plan)) if starts and not keeps_none else DASH,
             note=t("nothing is kept of a request") if keeps_none else note,
             help=_help(
-                t("How many requests of the full context length the KV cache holds at once, and never more than "
-                  "max_num_seqs ({seats}) run; of shorter ones the cache holds more. The range is the 80 % interval.",
+                t("Requests of full context length that fit in the KV cache at once; at most "
+                  "max_num_seqs ({seats}) run. More fit if they are shorter. The range is the 80 "
+                  "% interval.",
                   seats=count(resolved.max_num_seqs)),
                 figures.concurrency,
             ),
@@ -247,7 +248,7 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
 def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
     if waiting_seats(plan) is not None and plan.cache is not None:
         held = concurrency_text(plan.cache.max_concurrency)
-        return t("per replica, by max_num_seqs; the KV cache holds {held}", held=held)
+        return t("per replica, by max_num_seqs; the KV cache has room for {held}", held=held)
     if curve is None or plan.resolved.max_model_len not in curve.lengths:
         return t("per replica")
     index = curve.lengths.index(plan.resolved.max_model_len)

@@ -69,7 +69,7 @@ def _requests(plan: Plan, t: Words) -> str:
     if plan.cache is None or waiting_seats(plan) is None:
         return requests
     held = concurrency_text(plan.cache.max_concurrency)
-    return t("{requests} (max_num_seqs; the KV cache holds {held})", requests=requests, held=held)
+    return t("{requests} (max_num_seqs; the KV cache has room for {held})", requests=requests, held=held)
 
 
 def _code(*lines: str) -> list[str]:

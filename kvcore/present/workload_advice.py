@@ -17,9 +17,10 @@ def advice_lines(
         (
             "--max-model-len",
             t(
-                "The P99 of prompt + max_tokens, rounded up: {limit}. It is a promise for the worst case, not a "
-                "reservation: a request of {mean} tokens takes {blocks} blocks of {block} under any limit. What a "
-                "shorter limit buys is a start in less memory, and no single request that pushes the others out.",
+                "The P99 of prompt + max_tokens, rounded up: {limit}. It is a promise for the "
+                "worst case, not a reservation: a request of {mean} tokens takes {blocks} blocks "
+                "of {block} under any limit. A shorter limit starts in less memory, and no single"
+                " request can preempt the others.",
                 limit=count(recommended.limit_tokens),
                 mean=count(recommended.mean_tokens),
                 blocks=count(ceil_div(max(1, round(recommended.mean_tokens)), plan.resolved.block_size)),
@@ -29,8 +30,9 @@ def advice_lines(
         (
             "--max-num-seqs",
             t(
-                "As many as the cache holds in 95 % of the batches of your mix: {seats}. Too many do not run out of "
-                "memory: requests wait, or are preempted and computed again.",
+                "As many as fit in the cache in 95 % of the batches of your mix: {seats}. Too "
+                "many do not run out of memory: requests wait, or are preempted and computed "
+                "again.",
                 seats=DASH if recommended.batches is None else count(recommended.batches.requests_in(95)),
             ),
         ),

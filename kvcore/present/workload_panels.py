@@ -43,7 +43,7 @@ def batch_figures(choice: LimitChoice, mix: Mix, t: Words) -> tuple[Figure, ...]
         Figure(
             label=t("Preemption risk"),
             value=share_text(batches.overflow(seats).value, t),
-            note=t("{seats} requests at once, the present max_num_seqs", seats=count(seats)),
+            note=t("{seats} requests at once, your max_num_seqs", seats=count(seats)),
         ),
     ]
     if mix.running_tokens:

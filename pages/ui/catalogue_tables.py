@@ -42,7 +42,7 @@ def tables(t: Words) -> None:
         query,
         t,
     )
-    st.caption(t("Weights and KV per token: on one GPU, by the newest version of vLLM with its defaults."))
+    st.caption(t("Weights and KV per token: on one GPU, with the newest vLLM and its defaults."))
     _table(
         t("Accelerators"),
         accelerator_rows(),

@@ -85,8 +85,8 @@ def ask(t: Words) -> None:
             st.button(t("A failed start"), on_click=_take_sample, args=("failed.log",), key="sample.failed")
     st.caption(
         t(
-            "The text is read in the memory of the server that runs this page, for this session only; it is neither "
-            "stored nor sent on. Only numbers that you take over go into the link."
+            "The text is read in the memory of the server that runs this page, for this session "
+            "only; it is neither stored nor sent on. Only numbers that you use go into the link."
         )
     )
 

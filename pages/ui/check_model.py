@@ -30,8 +30,8 @@ def unknown(found: Recognized, t: Words) -> None:
     with st.container(border=True, key="check.unknown", gap="xsmall"):
         st.text(
             t(
-                "The log names the model {model}, which is not bundled. Nothing is compared and no fix is offered "
-                "until it is known.",
+                "The log names the model {model}, which is not bundled. Identify it to compare "
+                "the log and to get fixes.",
                 model=found.unknown_model,
             )
         )

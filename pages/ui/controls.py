@@ -64,8 +64,8 @@ def _kv_cache_dtype(t: Words) -> None:
         choices.kv_cache_dtypes(state.scenario()),
         now,
         t(
-            "`--kv-cache-dtype`: auto is the model's own. fp8 halves the cache; check the accuracy of your task. "
-            "Only what card and release take."
+            "`--kv-cache-dtype`: auto is the model's own. fp8 halves the cache; check the "
+            "accuracy of your task. Only what this card and release support."
         ),
     )
 
@@ -96,7 +96,7 @@ def _more(plan: Plan | None, t: Words) -> None:
         tuple(Runner),
         scenario.runner,
         t(
-            "`--runner`: generate answers with text, pooling with embeddings or classes. auto "
+            "`--runner`: generate returns text, pooling returns embeddings or classes. auto "
             "decides by the files of the repository."
         ),
     )

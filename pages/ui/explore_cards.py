@@ -191,7 +191,7 @@ def _filters(scenario: Scenario, t: Words) -> Filters:
             **state.bound("sort", "explore_order"),
         )
         failing = st.toggle(
-            t("Also cards on which nothing starts"), **state.bound("failing", "explore_failing")
+            t("Show cards on which nothing starts"), **state.bound("failing", "explore_failing")
         )
     return Filters(vendors=vendors, memory_bands=bands, with_failing=failing, order=Order(order))
 

@@ -49,12 +49,12 @@ def show(t: Words) -> None:
     )
     st.caption(
         t(
-            "Each model on the fewest GPUs that hold the wanted requests, or where none do, on the most GPUs. Lengths "
-            "above a model's own are cut to it. Choose a row to plan it."
+            "Each model on the fewest GPUs that fit the target requests; where none do, on the "
+            "most GPUs. Lengths above a model's own are cut to it. Choose a row to plan it."
         )
     )
     if not found:
-        st.info(t("No bundled model has this in its name and starts here."), icon=":material/search_off:")
+        st.info(t("No bundled model with this name starts here."), icon=":material/search_off:")
         return
     _table(found, scenario, card, wanted, t)
 
@@ -79,14 +79,14 @@ def _sentence(
     }
     if is_searched:
         return t(
-            "{card}, at most {gpus} GPUs: of the {found} bundled models with this name that start, {serving} hold "
-            "{wanted} requests at once",
+            "{card}, at most {gpus} GPUs: of the {found} bundled models with this name that "
+            "start, {serving} fit {wanted} requests at once",
             found=count(len(found)),
             **facts,
         )
     return t(
-        "{card}, at most {gpus} GPUs: {starting} of {all} bundled models start, {serving} hold {wanted} requests at "
-        "once",
+        "{card}, at most {gpus} GPUs: {starting} of {all} bundled models start, {serving} fit "
+        "{wanted} requests at once",
         starting=count(len(found)),
         all=count(len(catalogue.model_ids())),
         **facts,

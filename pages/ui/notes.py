@@ -129,8 +129,8 @@ def above_model(plan: Plan, t: Words) -> None:
         if yarn is not None:
             st.caption(
                 t(
-                    "The model's publisher tested YaRN (--hf-overrides) for this length. It is fixed for all requests: "
-                    "short ones may be answered a little worse."
+                    "The model's publisher tested YaRN (--hf-overrides) for this length. It "
+                    "applies to all requests: answers to short ones may be a little worse."
                 )
             )
 

@@ -62,8 +62,8 @@ def section(t: Words) -> None:
     """All four steps, and what to do when memory runs out."""
     st.caption(
         t(
-            "vllm-mindspore does not measure itself at start: you tell it how much the model may "
-            "use. One run with a request of the full length shows how much that is."
+            "vllm-mindspore does not measure itself at start: you set how much the model may use."
+            " One run with a request of the full length shows how much that is."
         )
     )
     scenario = prerun_scenario(state.scenario())
@@ -288,7 +288,7 @@ def _arithmetic(result: PreRunResult, scenario: Scenario, t: Words) -> None:
             f"{result.peak_gb:.1f} − {prerun.kv_gb:.1f} = {result.model_gb:.1f}",
         ),
         (
-            t("KV cache that can be given (GB)"),
+            t("KV cache available (GB)"),
             f"{prerun.budget_gb:.1f} − {result.model_gb:.1f} = {result.kv_gb:.1f}",
         ),
         (
@@ -296,7 +296,7 @@ def _arithmetic(result: PreRunResult, scenario: Scenario, t: Words) -> None:
             f"{result.kv_gb:.2f} × 2³⁰ ÷ {result.bytes_per_token:,.0f} = {count(result.tokens)}",
         ),
         (
-            t("In whole GB for the model, rounded up"),
+            t("For the model, rounded up to whole GB"),
             f"{prerun.budget_gb:.1f} − {result.final_model_gb} = {result.final_kv_gb:.1f}, "
             + t("{tokens} tokens", tokens=count(result.final_tokens)),
         ),

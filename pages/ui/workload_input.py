@@ -160,7 +160,7 @@ def _percentiles(t: Words) -> None:
         max_value=MAX_TOKENS,
         value=DEFAULT_MAX_TOKENS,
         key="workload.max_tokens",
-        help=t("The engine makes room in the context for it, however long the answer becomes."),
+        help=t("The engine counts it against the context, however long the answer becomes."),
     )
     st.button(t("Use these lengths"), key="workload.typed", type="primary", on_click=_take_typed)
     error = st.session_state.pop(TYPED_ERROR, None)

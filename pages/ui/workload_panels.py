@@ -117,7 +117,7 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
     if choice.plan is not None and choice.starts:
         found = prefix_sharing(choice.plan, shared, request)
     if found is None or choice.plan is None:
-        st.text(t("Nothing is kept of a request here, so nothing can be shared."))
+        st.text(t("This model keeps nothing of a request, so nothing can be shared."))
         return
     for label, value, note in (
         (t("Blocks of one request"), count(found.request_blocks),

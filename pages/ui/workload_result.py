@@ -190,9 +190,10 @@ def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
     )
     st.caption(
         t(
-            "Per replica. Preemption risk: share of random batches of max_num_seqs requests, each at its full length, "
-            "that exceed the KV cache; drawn with a fixed seed, with the 95 % interval of the draw. The engine then "
-            "takes blocks away from the request that came last and computes it again: slow, but nothing fails."
+            "Per replica. Preemption risk: share of random batches of max_num_seqs requests, each"
+            " at its full length, that exceed the KV cache; drawn with a fixed seed, with the 95 "
+            "% interval of the draw. The engine then preempts the newest request and computes it "
+            "again: slow, but nothing fails."
         )
     )
     with st.container(horizontal=True):

@@ -44,13 +44,13 @@ def _last_block(base: Plan, t: Words) -> Exercise | None:
     empty = blocks * size - PROMPT_TOKENS
     return Exercise(
         question=t(
-            "A request has {tokens} tokens and blocks hold {size}. How much of its memory is empty?",
+            "A request has {tokens} tokens, and a block has {size}. How much of its memory is empty?",
             tokens=count(PROMPT_TOKENS),
             size=count(size),
         ),
         answer=t(
-            "{tokens} / {size}, rounded up: {blocks} blocks, {slots} places. {empty} of them are empty: {percent} "
-            "%. Only the last block can have empty places.",
+            "{tokens} / {size}, rounded up: {blocks} blocks, {slots} slots. {empty} of them are "
+            "empty: {percent} %. Only the last block can have empty slots.",
             tokens=count(PROMPT_TOKENS),
             size=count(size),
             blocks=count(blocks),
@@ -168,7 +168,8 @@ def _smaller_card(base: Plan, t: Words) -> Exercise | None:
     budget = exact_gib_text(other.memory.budget.value)
     rest = gib_text(left)
     answer = (
-        t("Its budget is {budget}, and {rest} are left for the KV cache: it starts or not by the length of a request.",
+        t("Its budget is {budget}, and {rest} are left for the KV cache: whether it starts "
+          "depends on the length of a request.",
           budget=budget, rest=rest)
         if left > 0
         else t("No. Its budget is {budget}, and the other parts need {missing} more than that.", budget=budget,

@@ -43,7 +43,7 @@ def limits_content(plan: Plan, t: Words) -> Content:
         points=_points(plan, t),
     )
     if plan.memory is None and plan.available_kv_bytes is None:
-        missing = t("This scenario names no card, so nothing can be said of its memory.")
+        missing = t("This scenario names no card, so its memory is unknown: choose one in the sidebar.")
         return replace(content, missing=missing)
     content = replace(
         content,
@@ -166,8 +166,8 @@ def _remarks(plan: Plan, t: Words) -> tuple[str, ...]:
     if memory is not None and memory.unused.value < 0 <= (plan.available_kv_bytes or -1):
         found.append(
             t(
-                "In total {size} more than the card has is needed: expect a crash while graphs are "
-                "captured or later.",
+                "In total the parts need {size} more than the card has: expect a crash during "
+                "graph capture or later.",
                 size=gib_text(-memory.unused.value),
             )
         )

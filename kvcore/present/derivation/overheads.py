@@ -130,14 +130,16 @@ def _reasons(effect: str, base: Plan, t: Words) -> Iterator[str]:
         )
     if "{compiling}" in memory.activations.formula:
         yield t(
-            "One of them is there in a first start alone: while kernels are compiled, a copy of the embedding table "
-            "is held. A restart that finds them compiled leaves more for the {kv_cache}.",
+            "One of them occurs in a first start alone: while kernels compile, a copy of the "
+            "embedding table is kept. A restart that finds them compiled leaves more for the "
+            "{kv_cache}.",
             kv_cache=part("kv_cache"),
         )
     if "{graphs}" in memory.cuda_graphs.formula and memory.cuda_graphs.value:
         yield t(
-            "A graph is a recorded step. Of each one the driver keeps something for every layer; the activations "
-            "of the largest batch, the parts of split attention and the workspaces are there once for all graphs."
+            "A graph is a recorded step. For each one the driver keeps some memory per layer; the"
+            " activations of the largest batch, the parts of split attention and the workspaces "
+            "exist once for all graphs."
         )
         if find_engine(base.resolved.engine).memory.graphs is GraphApi.ACL:
             yield t("On Ascend the recorded steps are ACL graphs.")
@@ -150,8 +152,8 @@ def _remarks(base: Plan, t: Words) -> tuple[str, ...]:
     if base.scenario.measured.peak_activation_gib is not None:
         found.append(
             t(
-                "You gave the {activations} yourself: {size}, whatever moves. The answer above is about those that "
-                "the engine would measure.",
+                "You gave the {activations} yourself: {size}, whatever you change. The answer "
+                "above is for those that the engine would measure.",
                 activations=part("activations"),
                 size=exact_gib_text(memory.activations.value),
             )
@@ -187,7 +189,7 @@ def _remarks(base: Plan, t: Words) -> tuple[str, ...]:
     if base.scenario.measured.available_kv_gib is not None:
         found.append(
             t(
-                "You gave the memory for the KV cache yourself: {size}. The next steps go on with it.",
+                "You gave the memory for the KV cache yourself: {size}. The next steps use it.",
                 size=gib_text(base.available_kv_bytes or 0),
             )
         )

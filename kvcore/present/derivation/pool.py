@@ -24,15 +24,15 @@ _PAGES: Final = "vllm/v1/core/kv_cache_planning.py:get_kv_cache_config_from_grou
 def pool_content(plan: Plan, t: Words) -> Content:
     """Blocks and tokens of the pool, with what the floor throws away."""
     cache, size = any_cache(plan), count(plan.resolved.block_size)
-    question = t("How many tokens does the KV cache hold?")
+    question = t("How many tokens fit in the KV cache?")
     is_one_group = cache is None or len(cache.groups) < 2
     idea = sentences(
         t,
         (
-            t("The engine hands out no bytes, but blocks: {size} tokens in all layers at once.", size=size)
+            t("The engine allocates blocks, not bytes: {size} tokens in all layers at once.", size=size)
             if is_one_group
             else t(
-                "The engine hands out no bytes, but blocks: {size} tokens in the layers of one group.",
+                "The engine allocates blocks, not bytes: {size} tokens in the layers of one group.",
                 size=size,
             ),
             t(
@@ -195,7 +195,7 @@ def blocks_of_request(plan: Plan, cache: CachePlan) -> int:
 def _points(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:
     found = []
     if plan.scenario.parallel.pipeline_parallel_size > 1:
-        found.append(t("Every pipeline stage keeps as many blocks; the stage that holds the fewest decides."))
+        found.append(t("Every pipeline stage keeps as many blocks; the stage with the fewest decides."))
     if plan.resolved.num_gpu_blocks_override is not None:
         found.append(t("`--num-gpu-blocks-override` gives the number of blocks, whatever the memory."))
     if len(cache.groups) > 1:

@@ -165,12 +165,13 @@ def _remarks(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:
     if cache.max_concurrency >= seats:
         found.append(
             t(
-                "Even of full length more fit than `--max-num-seqs` lets run: here it is the limit, not memory."
+                "More full-length requests fit than `--max-num-seqs` allows to run: here it is "
+                "the limit, not memory."
             )
         )
     elif held >= seats:
         found.append(
-            t("Of the shorter ones `--max-num-seqs` is the limit, of full-length ones memory is.")
+            t("For the shorter ones `--max-num-seqs` is the limit, for full-length ones memory.")
         )  # fmt: skip
     if not cache.fits:
         found.append(t("One request of full length does not fit, so the engine refuses to start."))

@@ -68,13 +68,13 @@ def _idea(plan: Plan, t: Words) -> str:
         )
     if not any(spec.kind in FULL_KINDS for spec in stage_specs(plan)):
         return t(
-            "No layer of this model keeps every token: what a request takes does not grow with its length without "
-            "end."
+            "No layer of this model keeps every token: beyond some length, a request takes no more memory."
         )
     return t(
-        "Of every token each attention layer keeps one key and one value for every KV head, so that later tokens "
-        "need not compute them again. Query heads keep nothing. This model has {heads} query heads and {kv_heads} "
-        "KV heads; only the KV heads count, divided over the GPUs.",
+        "For every token, each attention layer keeps one key and one value per KV head, so that "
+        "later tokens need not compute them again. Query heads keep nothing. This model has "
+        "{heads} query heads and {kv_heads} KV heads; only the KV heads count, divided over the "
+        "GPUs.",
         heads=count(architecture.num_attention_heads),
         kv_heads=count(architecture.num_kv_heads),
     )
@@ -108,27 +108,27 @@ def _points(plan: Plan, t: Words) -> tuple[str, ...]:
     if windows:
         found.append(
             t(
-                "{count} layers look back over a window only. What they keep stops growing once it is full.",
+                "{count} layers use a sliding window. What they keep stops growing once it is full.",
                 count=count(windows),
             )
         )
     if CacheKind.CHUNKED_LOCAL_ATTENTION in kinds:
         found.append(
             t(
-                "{count} layers look at the present chunk only and keep nothing of the chunks before.",
+                "{count} layers attend to the current chunk only and keep nothing of earlier chunks.",
                 count=count(layers[CacheKind.CHUNKED_LOCAL_ATTENTION]),
             )
         )
     if CacheKind.MAMBA in kinds:
         found.append(
             t(
-                "{count} layers keep a recurrent state of one size, however long the request is.",
+                "{count} layers keep a recurrent state of fixed size, however long the request is.",
                 count=count(layers[CacheKind.MAMBA]),
             )
         )
     if CacheKind.CROSS_ATTENTION in kinds:
         found.append(
-            t("The layers that look at the encoder keep its output, as long as the sound or the image.")
+            t("Cross attention layers keep the encoder's output; its length follows the audio or image.")
         )
     return tuple(found)
 
@@ -248,7 +248,7 @@ def _remarks(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:
     if cache.request_fixed_bytes and cache.bytes_per_token:
         found.append(
             t(
-                "Of that, {fixed} do not depend on how much longer it grows.",
+                "Of that, {fixed} are fixed: they do not grow with the request.",
                 fixed=gib_text(cache.request_fixed_bytes),
             )
         )

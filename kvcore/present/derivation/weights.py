@@ -47,15 +47,15 @@ def weights_content(plan: Plan, t: Words) -> Content:
         ),
         prediction=Prediction(
             question=t(
-                "The model has {count} billion parameters and runs with tensor parallel size {ranks}. How much "
-                "does one GPU hold?",
+                "The model has {count} billion parameters and runs with tensor parallel size "
+                "{ranks}. How much does one GPU store?",
                 count=f"{shares.count / 1e9:.3g}",
                 ranks=str(parallel.tensor_parallel_size),
             )
             if parallel.pipeline_parallel_size == 1
             else t(
-                "This pipeline stage has {count} billion parameters and runs with tensor parallel size {ranks}. "
-                "How much does one GPU hold?",
+                "This pipeline stage has {count} billion parameters and runs with tensor parallel"
+                " size {ranks}. How much does one GPU store?",
                 count=f"{shares.count / 1e9:.3g}",
                 ranks=str(parallel.tensor_parallel_size),
             ),
@@ -177,7 +177,7 @@ def _remarks(plan: Plan, shares: WeightShares, t: Words) -> tuple[str, ...]:
         return ()
     return (
         t(
-            "An equal share of everything would be {equal}; one GPU holds {held} of parameters.",
+            "An equal share of everything would be {equal}; one GPU stores {held} of parameters.",
             equal=gib_text(shares.whole / shares.ranks),
             held=gib_text(shares.per_rank),
         ),
