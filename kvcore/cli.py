@@ -98,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("kind", choices=("models", "accelerators", "engines"), nargs="?", help="only these")
     listing.add_argument("--json", action="store_true", help="JSON instead of a table")
     listing.set_defaults(run=_catalogue)
+
+    schema = commands.add_parser("schema", help="the JSON Schema of a request")
+    schema.set_defaults(run=_schema)
     return parser
 
 
@@ -224,6 +227,14 @@ def _sweep(arguments: argparse.Namespace) -> int:
     for swept in sweep(**named, tensor_parallel_sizes=sizes, **given):
         lines = json_lines(swept) if arguments.json else table_lines(swept, sizes)
         sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    del arguments
+    from kvcore.flags.schema import request_schema
+
+    print(json.dumps(request_schema(), indent=1, ensure_ascii=False))
     return 0
 
 

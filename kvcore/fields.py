@@ -1,133 +1,128 @@
-"""Fields of a request, read by name: each of its type and in its range, or refused by name."""
+"""Fields of a request, read by their rows of the registry: each of its kind and between its bounds, or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kvcore.errors import ScenarioError
+from kvcore.flags.registry import MAX_LISTED, Flag, Kind, fields_of
 
 Json = Mapping[str, Any]
 
-MAX_COUNT: Final = 1 << 31
-MAX_GRAPH_TOKENS: Final = 1 << 16
-"""Of one CUDA graph, 128 times the engines' default: every 16th size up to it is one more to capture and to plan."""
-MAX_LISTED: Final = 8192
-"""Numbers of a list: as many sizes as the largest captured batch makes."""
-BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
-    "max_model_len": (1, MAX_COUNT),
-    "tensor_parallel_size": (1, 1024),
-    "pipeline_parallel_size": (1, 256),
-    "data_parallel_size": (1, 65536),
-    "decode_context_parallel_size": (1, 1024),
-    "gpu_memory_utilization": (0.01, 1.0),
-    "max_num_seqs": (1, 1 << 20),
-    "max_num_batched_tokens": (1, MAX_COUNT),
-    "block_size": (1, 1 << 20),
-    "max_cudagraph_capture_size": (1, MAX_GRAPH_TOKENS),
-    "mamba_block_size": (1, MAX_COUNT),
-    "max_loras": (1, 4096),
-    "max_lora_rank": (1, 4096),
-    "cpu_offload_gb": (0, 1e6),
-    "kv_cache_memory_bytes": (1, 1 << 50),
-    "num_gpu_blocks_override": (1, MAX_COUNT),
-    "checkpoint.total_size": (1, 1 << 50),
-    "checkpoint.total_parameters": (1, 1 << 50),
-    "accelerator.memory_gib": (0.25, 10_000),
-    "speculative_config.num_speculative_tokens": (1, 1024),
-    "speculative_config.draft_tensor_parallel_size": (1, 1024),
-    "measured.weights_gib": (0, 1e5),
-    "measured.peak_activation_gib": (0, 1e5),
-    "measured.non_torch_gib": (-1e3, 1e5),
-    "measured.cuda_graph_gib": (-1e3, 1e5),
-    "measured.system_gib": (0, 1e5),
-    "measured.available_kv_gib": (-1e5, 1e5),
-    "measured.batched_tokens": (1, MAX_COUNT),
-}
-"""The least and the most of every number, by its name in a link; controls that show one take the same."""
-
 
 class Fields:
-    """Typed access to a request; whatever was never asked for is an unknown field."""
+    """The fields of an object of a request. Raises ScenarioError `unknown-field` for one that has no row."""
 
-    def __init__(self, raw: Json, known: frozenset[str], prefix: str = "") -> None:
+    def __init__(self, raw: Json, parent: str = "") -> None:
         self.raw = raw
-        self.prefix = prefix
+        self.flags = fields_of(parent)
+        prefix = f"{parent}." if parent else ""
         for name in raw:
-            if name not in known:
+            if name not in self.flags:
                 raise ScenarioError("unknown-field", field=prefix + str(name)[:80])
 
-    def refuse(self, name: str, reason: str) -> ScenarioError:
-        return ScenarioError(
-            "invalid-value", field=self.prefix + name, value=self.raw.get(name), reason=reason
-        )
+    def read(self, key: str) -> Any:
+        """The value of a field, None where nothing is said. Raises ScenarioError `invalid-value`.
 
-    def integer(self, name: str) -> int | None:
-        value = self.raw.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.refuse(name, "it must be a whole number")
-        low, high = BOUNDS[self.prefix + name]
-        if not low <= value <= high:
-            raise self.refuse(name, f"it must lie between {low} and {high}")
+        Example:
+            >>> Fields({"max_num_seqs": 64}).read("max_num_seqs")
+            64
+        """
+        value = self.raw.get(key)
+        flag = self.flags[key]
+        return None if value is None else _READERS[flag.kind](flag, value)
+
+    def given(self, keys: tuple[str, ...]) -> dict[str, Any]:
+        """The values of those of `keys` that are said."""
+        return {key: value for key in keys if (value := self.read(key)) is not None}
+
+
+def refuse(flag: Flag, reason: str, value: object) -> ScenarioError:
+    """The refusal of a value, by the name of its field."""
+    return ScenarioError("invalid-value", field=flag.name, value=value, reason=reason)
+
+
+def _integer(flag: Flag, value: object) -> int:
+    if flag.auto is not None and value in ("auto", flag.auto):
+        return flag.auto
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise refuse(flag, "it must be a whole number", value)
+    low, high = flag.bounds
+    if not low <= value <= high:
+        raise refuse(flag, f"it must lie between {low} and {high}", value)
+    return value
+
+
+def _number(flag: Flag, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise refuse(flag, "it must be a number", value)
+    low, high = flag.bounds
+    if not low <= value <= high:
+        raise refuse(flag, f"it must lie between {low:g} and {high:g}", value)
+    return float(value)
+
+
+def _boolean(flag: Flag, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise refuse(flag, "it must be true or false", value)
+    return value
+
+
+def _text(flag: Flag, value: object) -> str:
+    limit = flag.characters
+    if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+        raise refuse(flag, f"it must be a text of at most {limit} printable characters", value)
+    return value
+
+
+def _choice(flag: Flag, value: object) -> str:
+    text, choices = _text(flag, value), flag.choices
+    if text not in choices:
+        raise refuse(flag, f"it must be one of {', '.join(choices)}", value)
+    return text
+
+
+def _integers(flag: Flag, value: object) -> tuple[int, ...]:
+    """Positive whole numbers, ascending, each once."""
+    low, high = flag.bounds
+    is_list = isinstance(value, list) and value and all(type(v) is int and low <= v <= high for v in value)
+    if not isinstance(value, list) or not is_list:
+        raise refuse(flag, "it must be a list of positive whole numbers", value)
+    if len(value) > MAX_LISTED:
+        raise refuse(flag, f"it must have at most {MAX_LISTED:,} numbers", value)
+    return tuple(sorted(set(value)))
+
+
+def _names(flag: Flag, value: object) -> tuple[str, ...]:
+    """Some of the choices, in their order."""
+    if not isinstance(value, list) or not all(isinstance(one, str) and one in flag.choices for one in value):
+        raise refuse(flag, "it must be a list of parts that are given here", value)
+    return tuple(one for one in flag.choices if one in value)
+
+
+def _object(flag: Flag, value: object) -> Json:
+    if not isinstance(value, dict):
+        raise refuse(flag, "it must be an object", value)
+    return value
+
+
+def _text_or_object(flag: Flag, value: object) -> str | Json:
+    if isinstance(value, dict):
         return value
+    if not isinstance(value, str):
+        raise refuse(flag, "it must be a catalogue id or an object", value)
+    return _text(flag, value)
 
-    def number(self, name: str) -> float | None:
-        value = self.raw.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.refuse(name, "it must be a number")
-        low, high = BOUNDS[self.prefix + name]
-        if not low <= value <= high:
-            raise self.refuse(name, f"it must lie between {low:g} and {high:g}")
-        return float(value)
 
-    def flag(self, name: str) -> bool | None:
-        value = self.raw.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise self.refuse(name, "it must be true or false")
-        return value
-
-    def text(self, name: str, limit: int = 256) -> str | None:
-        value = self.raw.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, str) or len(value) > limit or not value.isprintable():
-            raise self.refuse(name, f"it must be a text of at most {limit} printable characters")
-        return value
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        value = self.text(name)
-        if value is not None and value not in choices:
-            raise self.refuse(name, f"it must be one of {', '.join(choices)}")
-        return value
-
-    def counts(self, name: str) -> tuple[int, ...] | None:
-        """Positive whole numbers, ascending, each once."""
-        value = self.raw.get(name)
-        if value is None:
-            return None
-        if not (
-            isinstance(value, list) and value and all(type(v) is int and 0 < v <= MAX_COUNT for v in value)
-        ):
-            raise self.refuse(name, "it must be a list of positive whole numbers")
-        if len(value) > MAX_LISTED:
-            raise self.refuse(name, f"it must have at most {MAX_LISTED:,} numbers")
-        return tuple(sorted(set(value)))
-
-    def names(self, name: str, known: tuple[str, ...]) -> tuple[str, ...]:
-        """Some of `known`, in its order."""
-        value = self.raw.get(name)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(one, str) and one in known for one in value):
-            raise self.refuse(name, "it must be a list of parts that are given here")
-        return tuple(one for one in known if one in value)
-
-    def mapping(self, name: str) -> Json | None:
-        value = self.raw.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise self.refuse(name, "it must be an object")
-        return value
+_READERS: Final[Mapping[Kind, Callable[[Flag, object], Any]]] = {
+    Kind.INTEGER: _integer,
+    Kind.NUMBER: _number,
+    Kind.BOOLEAN: _boolean,
+    Kind.CHOICE: _choice,
+    Kind.TEXT: _text,
+    Kind.INTEGERS: _integers,
+    Kind.NAMES: _names,
+    Kind.OBJECT: _object,
+    Kind.TEXT_OR_OBJECT: _text_or_object,
+}

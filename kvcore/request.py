@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engine.rooms import engine_for, engine_names
+from kvcore.engine.rooms import engine_for
 from kvcore.engine.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
-from kvcore.fields import Fields, Json
+from kvcore.fields import Fields, Json, refuse
+from kvcore.flags.registry import ENVIRONMENT_NAME, fields_of
 from kvcore.model.config import ModelConfig
 from kvcore.model.yarn import read_yarn
 from kvcore.scenario import (
-    AUTO,
     DEFAULT_ENGINE,
-    MEASURED_PARTS,
     CudagraphMode,
     Measured,
     Parallel,
@@ -35,29 +35,6 @@ from kvcore.untrusted import is_json, parse_json_object
 
 if TYPE_CHECKING:
     from kvcore.hub import HubModel
-
-DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
-KV_CACHE_DTYPES: Final = (
-    "auto",
-    "bfloat16",
-    "float16",
-    "fp8",
-    "fp8_e4m3",
-    "fp8_e5m2",
-    "fp8_inc",
-    "fp8_ds_mla",
-    "nvfp4",
-    "nvfp4_ds_mla",
-    "int8_per_token_head",
-    "fp8_per_token_head",
-    "int4_per_token_head",
-    "turboquant_k8v4",
-    "turboquant_4bit_nc",
-    "turboquant_k3v4_nc",
-    "turboquant_3bit_nc",
-)
-MAMBA_CACHE_MODES: Final = ("all", "align", "none")
-MAMBA_DTYPES: Final = (AUTO, "float32", "float16", "bfloat16")
 
 UNNAMED_MODEL: Final = "config.json"
 """What a model is called of which there is only the config."""
@@ -89,19 +66,17 @@ def id_of(request: Json) -> object:
     return found
 
 
-_REQUEST_FIELDS: Final = frozenset(
-    "id model config hf_quant_config checkpoint accelerator engine engine_version tensor_parallel_size"
-    " pipeline_parallel_size data_parallel_size decode_context_parallel_size enable_expert_parallel runner dtype"
-    " quantization kv_cache_dtype gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens"
-    " block_size enforce_eager max_cudagraph_capture_size cudagraph_capture_sizes cudagraph_mode enable_prefix_caching"
-    " enable_chunked_prefill mamba_cache_mode mamba_block_size mamba_cache_dtype mamba_ssm_cache_dtype"
-    " disable_hybrid_kv_cache_manager kernels_compiled speculative_config enable_lora max_loras max_lora_rank"
-    " fully_sharded_loras limit_mm_per_prompt language_model_only cpu_offload_gb hf_overrides"
-    " kv_cache_memory_bytes num_gpu_blocks_override env measured".split()
-)
-_MEASURED_FIELDS: Final = frozenset((*MEASURED_PARTS, "fitted", "carried", "batched_tokens"))
-_MODES: Final[Mapping[str | None, CudagraphMode]] = {str(mode): mode for mode in CudagraphMode}
-_ENVIRONMENT_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,79}")
+_MEASURED: Final = tuple(field.name for field in fields(Measured))
+_CHECKPOINT: Final = tuple(field.name for field in fields(Checkpoint))
+_PARALLEL: Final = tuple(field.name for field in fields(Parallel))
+_READ_APART: Final = (
+    "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "speculative_config",
+    "limit_mm_per_prompt", "hf_overrides", "env", "measured",
+)  # fmt: skip
+_PLAIN: Final = tuple(field.name for field in fields(Scenario) if field.name not in _READ_APART)
+"""Fields of a scenario that are read by their row of the registry alone."""
+_ENUMS: Final[Mapping[str, type[StrEnum]]] = {"runner": Runner, "cudagraph_mode": CudagraphMode}
+_ENVIRONMENT_NAME: Final = re.compile(ENVIRONMENT_NAME)
 
 
 def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Scenario:
@@ -115,19 +90,19 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         >>> scenario.accelerator.id, scenario.parallel.tensor_parallel_size
         ('H100-80GB', 1)
     """
-    fields = Fields(request, _REQUEST_FIELDS)
-    model, config, checkpoint = _model(fields, fetch)
-    max_model_len = request.get("max_model_len")
-    if max_model_len in ("auto", -1):
-        max_model_len = -1
-    else:
-        max_model_len = fields.integer("max_model_len")
-    accelerator = _accelerator(fields)
-    engine = fields.choice("engine", engine_names())
+    asked = Fields(request)
+    model, config, checkpoint = _model(asked, fetch)
+    accelerator = _accelerator(asked)
+    engine = asked.read("engine")
     if engine is None:
         engine = DEFAULT_ENGINE if accelerator is None else engine_for(accelerator).name
-    engine_version = fields.text("engine_version", 80)
+    engine_version = asked.read("engine_version")
     find_release(engine, engine_version)
+    parallel = Parallel(**asked.given(_PARALLEL))
+    plain: dict[str, Any] = {
+        name: _ENUMS[name](value) if name in _ENUMS else value for name, value in asked.given(_PLAIN).items()
+    }
+    overrides = request.get("hf_overrides")
     return Scenario(
         model=model,
         config=config,
@@ -135,55 +110,21 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         accelerator=accelerator,
         engine=engine,
         engine_version=engine_version,
-        parallel=Parallel(
-            tensor_parallel_size=fields.integer("tensor_parallel_size") or 1,
-            pipeline_parallel_size=fields.integer("pipeline_parallel_size") or 1,
-            data_parallel_size=fields.integer("data_parallel_size") or 1,
-            decode_context_parallel_size=fields.integer("decode_context_parallel_size") or 1,
-            enable_expert_parallel=fields.flag("enable_expert_parallel") or False,
-        ),
-        runner=Runner(fields.choice("runner", tuple(Runner)) or Runner.AUTO),
-        dtype=fields.choice("dtype", DTYPES) or "auto",
-        quantization=fields.text("quantization", 40),
-        kv_cache_dtype=fields.choice("kv_cache_dtype", KV_CACHE_DTYPES) or "auto",
-        gpu_memory_utilization=fields.number("gpu_memory_utilization"),
-        max_model_len=max_model_len,
-        max_num_seqs=fields.integer("max_num_seqs"),
-        max_num_batched_tokens=fields.integer("max_num_batched_tokens"),
-        block_size=fields.integer("block_size"),
-        enforce_eager=fields.flag("enforce_eager") or False,
-        max_cudagraph_capture_size=fields.integer("max_cudagraph_capture_size"),
-        cudagraph_capture_sizes=fields.counts("cudagraph_capture_sizes"),
-        cudagraph_mode=_MODES.get(fields.choice("cudagraph_mode", tuple(CudagraphMode))),
-        enable_prefix_caching=fields.flag("enable_prefix_caching"),
-        enable_chunked_prefill=fields.flag("enable_chunked_prefill"),
-        mamba_cache_mode=fields.choice("mamba_cache_mode", MAMBA_CACHE_MODES),
-        mamba_block_size=fields.integer("mamba_block_size"),
-        mamba_cache_dtype=fields.choice("mamba_cache_dtype", MAMBA_DTYPES) or AUTO,
-        mamba_ssm_cache_dtype=fields.choice("mamba_ssm_cache_dtype", MAMBA_DTYPES) or AUTO,
-        disable_hybrid_kv_cache_manager=fields.flag("disable_hybrid_kv_cache_manager") or False,
-        kernels_compiled=fields.flag("kernels_compiled") or False,
-        speculative_config=_speculative(fields, fetch),
-        enable_lora=fields.flag("enable_lora") or False,
-        max_loras=fields.integer("max_loras") or 1,
-        max_lora_rank=fields.integer("max_lora_rank") or 16,
-        fully_sharded_loras=fields.flag("fully_sharded_loras") or False,
-        limit_mm_per_prompt=_limits(fields),
-        language_model_only=fields.flag("language_model_only") or False,
-        cpu_offload_gb=fields.number("cpu_offload_gb") or 0.0,
-        hf_overrides=None if request.get("hf_overrides") is None else read_yarn(request["hf_overrides"]).text,
-        kv_cache_memory_bytes=fields.integer("kv_cache_memory_bytes"),
-        num_gpu_blocks_override=fields.integer("num_gpu_blocks_override"),
-        env=_environment(fields),
-        measured=_measured(fields),
+        parallel=parallel,
+        speculative_config=_speculative(asked, fetch),
+        limit_mm_per_prompt=_limits(asked),
+        hf_overrides=None if overrides is None else read_yarn(overrides).text,
+        env=_environment(asked),
+        measured=_measured(asked),
+        **plain,
     )
 
 
-def _model(fields: Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig, Checkpoint]:
-    label = fields.text("model", 400)
-    config = fields.mapping("config")
-    side_file = fields.mapping("hf_quant_config")
-    facts = _checkpoint(fields)
+def _model(asked: Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig, Checkpoint]:
+    label = asked.read("model")
+    config = asked.read("config")
+    side_file = asked.read("hf_quant_config")
+    facts = _checkpoint(asked)
     if config is not None:
         named = None if label is None else catalogue.bundled_model(label)
         ships = None if named is None else named.checkpoint.sentence_transformers
@@ -212,58 +153,46 @@ def _filled(facts: Checkpoint | None, known: Checkpoint) -> Checkpoint:
     return replace(facts, sentence_transformers=known.sentence_transformers)
 
 
-def _checkpoint(fields: Fields) -> Checkpoint | None:
-    raw = fields.mapping("checkpoint")
-    if raw is None:
-        return None
-    inner = Fields(raw, frozenset(("total_size", "total_parameters", "sentence_transformers")), "checkpoint.")
-    return Checkpoint(
-        total_size=inner.integer("total_size"),
-        total_parameters=inner.integer("total_parameters"),
-        sentence_transformers=inner.flag("sentence_transformers"),
-    )
+def _checkpoint(asked: Fields) -> Checkpoint | None:
+    raw = asked.read("checkpoint")
+    return None if raw is None else Checkpoint(**Fields(raw, "checkpoint").given(_CHECKPOINT))
 
 
-def _accelerator(fields: Fields) -> Accelerator | None:
-    raw = fields.raw.get("accelerator")
+def _accelerator(asked: Fields) -> Accelerator | None:
+    raw = asked.read("accelerator")
     if raw is None:
         return None
     if isinstance(raw, str):
-        return catalogue.find_accelerator(fields.text("accelerator") or "")
-    if not isinstance(raw, dict):
-        raise fields.refuse("accelerator", "it must be a catalogue id or an object")
-    inner = Fields(raw, frozenset(("memory_gib", "vendor", "name", "interconnect")), "accelerator.")
-    memory_gib, name = inner.number("memory_gib"), inner.text("name")
+        return catalogue.find_accelerator(raw)
+    inner = Fields(raw, "accelerator")
+    memory_gib, name = inner.read("memory_gib"), inner.read("name")
     if memory_gib is None and name is None:
         raise ScenarioError("missing-field", field="accelerator.memory_gib")
-    link = inner.choice("interconnect", tuple(Interconnect))
+    link = inner.read("interconnect")
     try:
-        card = catalogue.accelerator_from_facts(memory_gib, inner.text("vendor"), name)
+        card = catalogue.accelerator_from_facts(memory_gib, inner.read("vendor"), name)
     except CatalogueError:
         return None
     return card if link is None else catalogue.with_interconnect(card, Interconnect(link))
 
 
-def _speculative(fields: Fields, fetch: FetchModel | None) -> SpeculativeConfig | None:
-    raw = fields.mapping("speculative_config")
+def _speculative(asked: Fields, fetch: FetchModel | None) -> SpeculativeConfig | None:
+    raw = asked.read("speculative_config")
     if raw is None:
         return None
-    known = frozenset(("method", "num_speculative_tokens", "model", "config", "draft_tensor_parallel_size"))
-    inner = Fields({name: raw[name] for name in raw if name in known}, known, "speculative_config.")
-    model = inner.text("model", 400)
-    method = inner.text("method", 40) or speculative_method(model)
+    inner = Fields(raw, "speculative_config")
+    model, written = inner.read("model"), inner.read("config")
+    method = inner.read("method") or speculative_method(model)
     if method is None:
         raise ScenarioError("missing-field", field="speculative_config.method")
-    written = inner.mapping("config")
     config = None if written is None else ModelConfig.from_mapping(written)
     if config is None and model is not None and (method == "draft_model" or method.startswith("eagle")):
         config = _draft_config(model, method, fetch)
     return SpeculativeConfig(
         method=method,
-        num_speculative_tokens=inner.integer("num_speculative_tokens"),
         model=model,
         config=config,
-        draft_tensor_parallel_size=inner.integer("draft_tensor_parallel_size"),
+        **inner.given(("num_speculative_tokens", "draft_tensor_parallel_size")),
     )
 
 
@@ -304,14 +233,18 @@ def _draft_config(model: str, method: str, fetch: FetchModel | None) -> ModelCon
     return None
 
 
-def _limits(fields: Fields) -> Mapping[str, int] | None:
-    raw = fields.mapping("limit_mm_per_prompt")
+def _limits(asked: Fields) -> Mapping[str, int] | None:
+    raw = asked.read("limit_mm_per_prompt")
     if raw is None:
         return None
     limits: dict[str, int] = {}
     for name, value in raw.items():
         count = value.get("count") if isinstance(value, dict) else value
-        if name not in ("image", "video", "audio") or isinstance(count, bool) or not isinstance(count, int):
+        if (
+            name not in fields_of("limit_mm_per_prompt")
+            or isinstance(count, bool)
+            or not isinstance(count, int)
+        ):
             raise ScenarioError(
                 "invalid-value",
                 field="limit_mm_per_prompt",
@@ -322,8 +255,8 @@ def _limits(fields: Fields) -> Mapping[str, int] | None:
     return limits
 
 
-def _environment(fields: Fields) -> Mapping[str, str]:
-    raw = fields.mapping("env") or {}
+def _environment(asked: Fields) -> Mapping[str, str]:
+    raw = asked.read("env") or {}
     out: dict[str, str] = {}
     for name, value in raw.items():
         usable = isinstance(value, str | int | float) and len(str(value)) <= 400 and str(value).isprintable()
@@ -338,20 +271,13 @@ def _environment(fields: Fields) -> Mapping[str, str]:
     return out
 
 
-def _measured(fields: Fields) -> Measured:
-    raw = fields.mapping("measured")
+def _measured(asked: Fields) -> Measured:
+    raw = asked.read("measured")
     if raw is None:
         return Measured()
-    inner = Fields(raw, _MEASURED_FIELDS, "measured.")
-    given = tuple(part for part in MEASURED_PARTS if raw.get(part) is not None)
-    return Measured(
-        weights_gib=inner.number("weights_gib"),
-        peak_activation_gib=inner.number("peak_activation_gib"),
-        non_torch_gib=inner.number("non_torch_gib"),
-        cuda_graph_gib=inner.number("cuda_graph_gib"),
-        system_gib=inner.number("system_gib"),
-        available_kv_gib=inner.number("available_kv_gib"),
-        fitted=inner.names("fitted", given),
-        carried=inner.names("carried", given),
-        batched_tokens=inner.integer("batched_tokens"),
-    )
+    inner = Fields(raw, "measured")
+    values = inner.given(_MEASURED)
+    for name in ("fitted", "carried"):
+        if not set(values.get(name, ())) <= values.keys():
+            raise refuse(inner.flags[name], "it must be a list of parts that are given here", raw[name])
+    return Measured(**values)

@@ -11,11 +11,9 @@ from urllib.parse import urlencode
 from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
 from kvcore.engine.versions import vllm_releases
-from kvcore.fields import BOUNDS
+from kvcore.flags.registry import FLAGS, Flag, Kind, LinkRule
 from kvcore.present import link, pins
 from kvcore.present.page_parameters import decode_language, decode_page
-from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES
-from kvcore.scenario import MEASURED_PARTS, CudagraphMode, Runner
 
 MODELS = catalogue.model_ids()
 CARDS = tuple(card.id for card in catalogue.load_accelerators())
@@ -29,58 +27,68 @@ OWN_CONFIG = {
 }  # fmt: skip
 LONG_CONFIG = {**OWN_CONFIG, "ignored": [f"model.layers.{n}.mlp.gate" for n in range(300)]}
 
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "tensor_parallel_size": ("1", "2", "3", "4", "6", "8", "8", "16", "32", "1024"),
-    "pipeline_parallel_size": ("1", "2", "3", "256"),
-    "data_parallel_size": ("2", "8", "65536"),
-    "decode_context_parallel_size": ("2", "8", "1024"),
-    "enable_expert_parallel": ("true", "false"),
-    "engine": engine_names(),
+USUAL: Mapping[str, tuple[str, ...]] = {
+    "tensor_parallel_size": ("2", "3", "4", "6", "8", "8", "16", "32"),
+    "pipeline_parallel_size": ("2", "3"),
+    "data_parallel_size": ("2", "8"),
+    "decode_context_parallel_size": ("2", "8"),
     "engine_version": (*(str(version) for version in vllm_releases()), "0.19.1rc1.dev5"),
-    "runner": tuple(map(str, Runner)),
-    "dtype": DTYPES,
     "quantization": ("fp8", "bitsandbytes", "awq", "gptq_marlin", "gguf", "no_such_format", "<b>x</b>"),
-    "kv_cache_dtype": KV_CACHE_DTYPES,
-    "gpu_memory_utilization": ("0.01", "0.3", "0.75", "0.905", "0.9234567", "0.98", "1"),
-    "max_model_len": ("1", "17", "255", "8192", "40960", "262144", "2147483648", "auto", "32k", "1.5K"),
+    "gpu_memory_utilization": ("0.3", "0.75", "0.905", "0.9234567", "0.98"),
+    "max_model_len": ("17", "255", "8192", "40960", "262144", "auto", "32k", "1.5K"),
     "max_num_seqs": COUNTS,
     "max_num_batched_tokens": LARGE,
     "block_size": COUNTS,
-    "enforce_eager": ("true", "false"),
-    "max_cudagraph_capture_size": ("1", "7", "512", "65536"),
-    "cudagraph_capture_sizes": ("1,2,4,8", "8,2,1", "2147483648", ",".join(map(str, range(1, 400, 8)))),
-    "cudagraph_mode": tuple(map(str, CudagraphMode)),
-    "enable_prefix_caching": ("true", "false"),
-    "enable_chunked_prefill": ("true", "false"),
-    "mamba_cache_mode": MAMBA_CACHE_MODES,
+    "max_cudagraph_capture_size": ("7", "512"),
+    "cudagraph_capture_sizes": ("1,2,4,8", "8,2,1", ",".join(map(str, range(1, 400, 8)))),
     "mamba_block_size": LARGE,
-    "mamba_cache_dtype": MAMBA_DTYPES,
-    "mamba_ssm_cache_dtype": MAMBA_DTYPES,
-    "disable_hybrid_kv_cache_manager": ("true",),
-    "kernels_compiled": ("true",),
-    "enable_lora": ("true",),
-    "max_loras": ("2", "4096"),
-    "max_lora_rank": ("8", "64", "4096"),
-    "fully_sharded_loras": ("true",),
-    "language_model_only": ("true",),
+    "max_lora_rank": ("8", "64"),
     "hf_overrides": (
         '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}',
         '{"rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 40960}}',
     ),
-    "cpu_offload_gb": ("0.5", "8", "1000000"),
-    "kv_cache_memory_bytes": ("1", "10737418240", "1125899906842624"),
-    "num_gpu_blocks_override": ("1", "4096", "2147483648"),
-    "limit_mm_per_prompt.image": ("0", "1", "9"),
+    "cpu_offload_gb": ("0.5", "8"),
+    "kv_cache_memory_bytes": ("10737418240", "10G"),
+    "num_gpu_blocks_override": ("4096",),
+    "limit_mm_per_prompt.image": ("1", "9"),
     "env.VLLM_USE_V1": ("0", "1"),
     "env.VLLM_ALLOW_LONG_MAX_MODEL_LEN": ("1",),
     "env.NCCL_DEBUG": ("*[x](https://example.org)*",),
-    "accelerator.memory_gib": ("0.25", "23.7", "79.1", "10000"),
-    "checkpoint.total_size": ("1", "16000000000"),
-    "checkpoint.total_parameters": ("7000000000", "1125899906842624"),
-    **{f"measured.{part}": GIB for part in MEASURED_PARTS},
-    "measured.batched_tokens": ("2048", "2147483648"),
+    "accelerator.memory_gib": ("23.7", "79.1"),
+    "checkpoint.total_size": ("16000000000",),
+    "checkpoint.total_parameters": ("7000000000",),
+    **{name: GIB for name in FLAGS if name.startswith("measured.") and name.endswith("_gib")},
+    "measured.batched_tokens": ("2048",),
 }
-"""Values that a link may have for each field: usual ones, the ends of its range, and what an engine refuses."""
+"""Values of the middle of a range, and what an engine refuses."""
+APART = ("model", "accelerator.vendor", "accelerator.name", "accelerator.interconnect")
+"""Drawn together with others, or never alone."""
+
+
+def values_of(flag: Flag) -> tuple[str, ...]:
+    """Values that a link may have for a field: all that it may be, the ends of its range, usual ones."""
+    usual = USUAL.get(flag.name, ())
+    if flag.kind is Kind.CHOICE:
+        return flag.choices
+    if flag.kind is Kind.BOOLEAN:
+        return ("true", "false")
+    if flag.kind in (Kind.INTEGER, Kind.NUMBER):
+        return (*(f"{end:.12g}" for end in flag.bounds), *usual)
+    return ("0", *usual) if flag.kind is Kind.COUNT else usual
+
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    **{
+        name: values
+        for name, flag in FLAGS.items()
+        if flag.link is not LinkRule.NEVER
+        and flag.parent != "speculative_config"
+        and name not in APART
+        and (values := values_of(flag))
+    },
+    **{name: values for name, values in USUAL.items() if name.startswith("env.")},
+}
+"""Values that a link may have for each field of the registry."""
 
 DRAFTS: tuple[Mapping[str, str], ...] = (
     {"speculative_config.method": "ngram", "speculative_config.num_speculative_tokens": "4"},
@@ -178,33 +186,29 @@ def scenario_params(draw: random.Random) -> dict[str, str]:
 def range_examples(number: int, seed: int) -> Iterator[Example]:
     """`number` links whose numbers lie anywhere between the bounds of the request, the bounds themselves among them."""
     draw = random.Random(seed)
+    numbers = [flag for flag in FLAGS.values() if flag.kind in (Kind.INTEGER, Kind.NUMBER)]
     pages = [page for page in SHARES if page != "explore"]
     found = 0
     while found < number:
         params = {"model": draw.choice(MODELS), "accelerator": draw.choice(CARDS)}
-        for name in draw.sample(list(BOUNDS), draw.randint(1, 6)):
-            params[name] = number_between(draw, *BOUNDS[name], is_whole=name not in DECIMALS)
-            if name.startswith("speculative_config."):
+        for flag in draw.sample(numbers, draw.randint(1, 6)):
+            params[flag.name] = number_of(flag, draw)
+            if flag.parent == "speculative_config":
                 params["speculative_config.method"] = "ngram"
         if is_read(params):
             found += 1
             yield Example("plan" if draw.random() < 0.6 else draw.choice(pages), params)
 
 
-DECIMALS = frozenset(
-    name for name in BOUNDS if name.endswith(("_gib", "_gb")) or name == "gpu_memory_utilization"
-)
-
-
-def number_between(draw: random.Random, low: float, high: float, is_whole: bool) -> str:
-    """One of the two bounds, or a number of any size between them."""
+def number_of(flag: Flag, draw: random.Random) -> str:
+    """One of the two bounds of a field, or a number of any size between them."""
+    low, high = flag.bounds
     if draw.random() < 0.4:
         value = draw.choice((low, high))
     else:
-        width = high - low
-        value = draw.choice((low, max(low, 0))) + width ** draw.random()
+        value = draw.choice((low, max(low, 0))) + (high - low) ** draw.random()
     value = min(max(value, low), high)
-    return str(round(value)) if is_whole else repr(float(value))
+    return str(round(value)) if flag.kind is Kind.INTEGER else repr(float(value))
 
 
 def is_read(params: Mapping[str, str]) -> bool:

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
 from kvcore.errors import MESSAGES, KvPlannerError
+from kvcore.flags.registry import FLAGS
 from kvcore.model.config import ModelConfig
 from kvcore.model.yarn import Yarn
 from kvcore.planning import plan
 from kvcore.present import link, link_config
-from kvcore.request import DTYPES, KV_CACHE_DTYPES, MAMBA_CACHE_MODES, MAMBA_DTYPES, scenario_from_request
+from kvcore.request import scenario_from_request
 from kvcore.scenario import (
     MEASURED_PARTS,
     CudagraphMode,
@@ -70,9 +71,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             enable_expert_parallel=draw(st.booleans()),
         ),
         runner=draw(st.sampled_from(Runner)),
-        dtype=draw(st.sampled_from(DTYPES)),
+        dtype=draw(st.sampled_from(FLAGS["dtype"].choices)),
         quantization=draw(st.sampled_from((None, "fp8"))),
-        kv_cache_dtype=draw(st.sampled_from(KV_CACHE_DTYPES)),
+        kv_cache_dtype=draw(st.sampled_from(FLAGS["kv_cache_dtype"].choices)),
         gpu_memory_utilization=draw(st.none() | st.floats(0.01, 1.0)),
         max_model_len=draw(st.sampled_from((None, -1)) | counts(1 << 20)),
         max_num_seqs=draw(st.none() | counts(4096)),
@@ -86,10 +87,10 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         cudagraph_mode=draw(st.sampled_from((None, *CudagraphMode))),
         enable_prefix_caching=draw(st.none() | st.booleans()),
         enable_chunked_prefill=draw(st.none() | st.booleans()),
-        mamba_cache_mode=draw(st.sampled_from((None, *MAMBA_CACHE_MODES))),
+        mamba_cache_mode=draw(st.sampled_from((None, *FLAGS["mamba_cache_mode"].choices))),
         mamba_block_size=draw(st.none() | counts(1 << 20)),
-        mamba_cache_dtype=draw(st.sampled_from(MAMBA_DTYPES)),
-        mamba_ssm_cache_dtype=draw(st.sampled_from(MAMBA_DTYPES)),
+        mamba_cache_dtype=draw(st.sampled_from(FLAGS["mamba_cache_dtype"].choices)),
+        mamba_ssm_cache_dtype=draw(st.sampled_from(FLAGS["mamba_cache_dtype"].choices)),
         disable_hybrid_kv_cache_manager=draw(st.booleans()),
         kernels_compiled=draw(st.booleans()),
         speculative_config=draw(

@@ -12,6 +12,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.rooms import with_accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
+from kvcore.flags.registry import FLAGS
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, Verdict, plan
@@ -21,8 +22,6 @@ STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 SIZES: Final = (1, 2, 4, 8)
 SHORTEST_LENGTH: Final = 1024
 SHARES: Final = (0.80, 0.85, 0.90, 0.92, 0.95, 0.98)
-KV_CACHE_DTYPES: Final = ("auto", "fp8", "nvfp4")
-WEIGHT_PRECISIONS: Final = (None, "fp8", "bitsandbytes")
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 DRAFT_TOKENS: Final = 3
 """What the engine's own examples draft at once.
@@ -239,8 +238,12 @@ def _shares(base: Scenario, architecture: Architecture) -> list[float]:
 
 _Values = Callable[[Scenario, Architecture], Sequence[object]]
 _VALUES: Final[Mapping[Knob, _Values]] = {
-    Knob.KV_CACHE_DTYPE: lambda base, _: tuple(dict.fromkeys((*KV_CACHE_DTYPES, base.kv_cache_dtype))),
-    Knob.QUANTIZATION: lambda base, _: tuple(dict.fromkeys((*WEIGHT_PRECISIONS, base.quantization))),
+    Knob.KV_CACHE_DTYPE: lambda base, _: tuple(
+        dict.fromkeys((*FLAGS["kv_cache_dtype"].common, base.kv_cache_dtype))
+    ),
+    Knob.QUANTIZATION: lambda base, _: tuple(
+        dict.fromkeys((None, *FLAGS["quantization"].common, base.quantization))
+    ),
     Knob.UTILIZATION: _shares,
     Knob.LENGTH: _lengths,
     Knob.BLOCK_SIZE: lambda base, _: tuple(dict.fromkeys((base.block_size, *BLOCK_SIZES))),

@@ -12,17 +12,18 @@ from kvcore.engine.traits import traits_of
 from kvcore.engine.versions import planned_release, releases_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.log.arguments import read_length
+from kvcore.flags.registry import FLAGS
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
 from kvcore.scenario import AUTO, Scenario
 
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
-KV_CACHE_DTYPES: Final = ("auto", "fp8", "nvfp4")
+KV_CACHE_DTYPES: Final = FLAGS["kv_cache_dtype"].common
 """At hand; every other one the engine knows is in the full list."""
 CHECKPOINT: Final = "auto"
 """Weights as the checkpoint stores them: no `--quantization`."""
-WEIGHT_PRECISIONS: Final = (CHECKPOINT, "fp8", "bitsandbytes")
+WEIGHT_PRECISIONS: Final = (CHECKPOINT, *FLAGS["quantization"].common)
 SHORTEST_LENGTH: Final = 256
 MOST_TOKENS: Final = 1 << 30
 
@@ -189,12 +190,12 @@ def mamba_cache_modes(scenario: Scenario) -> tuple[str, ...]:
         >>> mamba_cache_modes(scenario_from_request({"model": "Qwen/Qwen3.6-27B", "engine_version": "0.33.0"}))
         ('auto', 'align')
     """
-    return (AUTO, *_taken("mamba_cache_mode", ("align", "all"), scenario))
+    return (AUTO, *_taken("mamba_cache_mode", FLAGS["mamba_cache_mode"].common, scenario))
 
 
 def mamba_dtypes(field: str, scenario: Scenario) -> tuple[str, ...]:
     """What `mamba_cache_dtype` or `mamba_ssm_cache_dtype` takes in the release of `scenario`."""
-    return (AUTO, *_taken(field, ("float32", "float16", "bfloat16"), scenario))
+    return (AUTO, *_taken(field, FLAGS[field].common, scenario))
 
 
 def _taken(field: str, values: tuple[str, ...], scenario: Scenario) -> tuple[str, ...]:

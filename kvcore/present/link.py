@@ -22,7 +22,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.versions import assumed_version
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.log.arguments import read_length
-from kvcore.fields import BOUNDS
+from kvcore.flags.registry import FLAGS
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
@@ -261,7 +261,7 @@ def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
     card = scenario.accelerator
     if card is None:
         return scenario
-    low, high = BOUNDS["accelerator.memory_gib"]
+    low, high = FLAGS["accelerator.memory_gib"].bounds
     if (
         isinstance(memory_gib, bool)
         or not isinstance(memory_gib, int | float)

@@ -10,11 +10,10 @@ import streamlit as st
 from kvcore.engine.rooms import engine_names
 from kvcore.engine.versions import assumed_version
 from kvcore.errors import KvPlannerError
-from kvcore.fields import BOUNDS
+from kvcore.flags.registry import FLAGS
 from kvcore.planning import Plan
 from kvcore.present import choices, edit
 from kvcore.present.text import Words
-from kvcore.request import DTYPES, KV_CACHE_DTYPES
 from kvcore.scenario import AUTO, Runner
 from pages.ui import graph_controls, limit_controls, pickers, problems, state
 from pages.ui.fold import fold
@@ -100,17 +99,17 @@ def _more(plan: Plan | None, t: Words) -> None:
             "decides by the files of the repository."
         ),
     )
-    _choice("dtype", t("Model dtype"), DTYPES, scenario.dtype, "`--dtype`")
+    _choice("dtype", t("Model dtype"), FLAGS["dtype"].choices, scenario.dtype, "`--dtype`")
     _choice(
         "kv_cache_dtype",
         t("KV cache dtype, all"),
-        KV_CACHE_DTYPES,
+        FLAGS["kv_cache_dtype"].choices,
         scenario.kv_cache_dtype,
         "`--kv-cache-dtype`",
         "all",
         {
             value: t("{value} (refused here)", value=str(value))
-            for value in choices.refused_values(scenario, "kv_cache_dtype", KV_CACHE_DTYPES)
+            for value in choices.refused_values(scenario, "kv_cache_dtype", FLAGS["kv_cache_dtype"].choices)
         },
     )
     parallel = scenario.parallel
@@ -261,7 +260,7 @@ def _choice(
 
 
 def _whole(field: str, label: str, now: int) -> None:
-    low, high = map(int, BOUNDS[field])
+    low, high = map(int, FLAGS[field].bounds)
     st.number_input(
         label,
         min_value=low,
@@ -277,7 +276,7 @@ def _whole(field: str, label: str, now: int) -> None:
 
 
 def _optional(field: str, label: str, now: int | None, resolved: Any, t: Words) -> None:
-    low, high = map(int, BOUNDS[field])
+    low, high = map(int, FLAGS[field].bounds)
     st.number_input(
         label,
         min_value=low,
@@ -294,7 +293,7 @@ def _optional(field: str, label: str, now: int | None, resolved: Any, t: Words) 
 
 
 def _exact(field: str, label: str, now: float | None, predicted: float | None) -> None:
-    low, high = map(float, BOUNDS[field])
+    low, high = map(float, FLAGS[field].bounds)
     st.number_input(
         label,
         min_value=low,

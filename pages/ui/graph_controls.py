@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.fields import BOUNDS
+from kvcore.flags.registry import FLAGS
 from kvcore.planning import Plan
 from kvcore.present import choices
 from kvcore.present.text import Words, count
@@ -32,7 +32,7 @@ def _largest(plan: Plan | None, t: Words) -> None:
     listed = scenario.cudagraph_capture_sizes
     sizes = plan.resolved.cudagraph_capture_sizes if plan is not None else ()
     key = seed(LARGEST, scenario.max_cudagraph_capture_size)
-    low, high = map(int, BOUNDS[LARGEST])
+    low, high = map(int, FLAGS[LARGEST].bounds)
     st.number_input(
         t("CUDA graphs up to (tokens)"),
         min_value=low,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.fields import BOUNDS
+from kvcore.flags.registry import FLAGS
 from kvcore.planning import Plan
 from kvcore.present import choices
 from kvcore.present.text import Words, count, short_tokens
@@ -16,7 +16,7 @@ from pages.ui import state
 from pages.ui.state import seed, set_field
 
 LENGTH, SHARE = "max_model_len", "gpu_memory_utilization"
-LOWEST_SHARE, HIGHEST_SHARE = BOUNDS[SHARE]
+LOWEST_SHARE, HIGHEST_SHARE = FLAGS[SHARE].bounds
 LOWEST_SLIDER_SHARE, HIGHEST_SLIDER_SHARE = 0.50, 0.98
 REFUSED = "refused_entry"
 SHOWN_CHARACTERS = 24

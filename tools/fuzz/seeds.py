@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from kvcore import catalogue
-from kvcore.request import KV_CACHE_DTYPES
+from kvcore.flags.registry import FLAGS
 from kvcore.scenario import CudagraphMode
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -126,7 +126,7 @@ def requests() -> list[dict[str, Any]]:
             "tensor_parallel_size": chance.choice((1, 2, 4, 8)),
             "pipeline_parallel_size": chance.choice((1, 1, 2)),
             "max_model_len": chance.choice((8192, "auto", None, 131072)),
-            "kv_cache_dtype": chance.choice(KV_CACHE_DTYPES),
+            "kv_cache_dtype": chance.choice(FLAGS["kv_cache_dtype"].choices),
             "quantization": chance.choice((None, None, "fp8", "awq")),
         }
         for model in chance.sample(catalogue.model_ids(), 60)

@@ -1,0 +1,223 @@
+"""Every field of a request, one row each: `registry.toml`, checked whole when loaded. See docs/adding-a-flag.md.
+
+From a row come the request's reader, its JSON Schema, the link, the readers of commands and logs, the launch command,
+the controls of the page with their bounds, and the generators of the property tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from kvcore.versioned import Published, Source, TableFile
+
+
+class Kind(StrEnum):
+    """What a field is in JSON."""
+
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    CHOICE = "choice"
+    """One of `choices`."""
+    TEXT = "text"
+    """At most `characters`, all printable."""
+    INTEGERS = "integers"
+    """A list of whole numbers."""
+    NAMES = "names"
+    """A list of some of `choices`."""
+    COUNT = "count"
+    """A whole number, or an object with one as its `count`."""
+    OBJECT = "object"
+    TEXT_OR_OBJECT = "text-or-object"
+    ANY = "any"
+
+
+class LinkRule(StrEnum):
+    """How the link says a field."""
+
+    SET = "set"
+    """Where it is not the default."""
+    ALWAYS = "always"
+    """Also where it says no more than the default: what a reader of the link looks for."""
+    PACKED = "packed"
+    """JSON, deflated where it is long."""
+    NEVER = "never"
+
+
+class LaunchRule(StrEnum):
+    """How the launch command says a flag that has a spelling (`cli`)."""
+
+    BY_KIND = "by-kind"
+    OWN = "own"
+    """By a function of `present.launch`: what stands there depends on the release or on other flags."""
+
+
+class LogRule(StrEnum):
+    """How a command, an argument line or a config line says a flag."""
+
+    NEVER = "never"
+    BY_KIND = "by-kind"
+    """A number between the bounds, a switch, one of `common`."""
+    WORD = "word"
+    """Any word; the request judges it."""
+    RUNNER = "runner"
+    LIMITS = "limits"
+    ROPE = "rope"
+    SPECULATIVE = "speculative"
+    GRAPHS = "graphs"
+    """By `log_graphs`: a flag, an older one, or a field of the compilation config."""
+    START = "start"
+    """Lines of the start itself say it."""
+
+
+class Widget(StrEnum):
+    """The control of a field on the page."""
+
+    NONE = "none"
+    BY_KIND = "by-kind"
+    """Under "More options", as its kind and its bounds say."""
+    OWN = "own"
+    """By a function of `pages.ui`."""
+
+
+MAX_LISTED: Final = 8192
+"""Numbers of a list: as many sizes as the largest captured batch makes."""
+ENVIRONMENT_NAME: Final = "[A-Za-z_][A-Za-z0-9_]{0,79}"
+BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flag:
+    """One field of a request. Raises ValueError for keys that do not go together."""
+
+    kind: Kind
+    name: str = ""
+    """As in the request and in the link; `speculative_config.method` is a field of an object."""
+    minimum: float | None = None
+    maximum: float | None = None
+    characters: int = 256
+    choices: tuple[str, ...] = ()
+    common: tuple[str, ...] = ()
+    """Values that a page offers first, and that a log may say."""
+    one_of: tuple[str, ...] = ()
+    """Fields of an object, at least one of which is said."""
+    auto: int | None = None
+    """What the word `auto` stands for."""
+    human: bool = False
+    """Also as people and the engine's parser write it: 32k, 32K."""
+    default: object = None
+    """What stands where nothing is said; None leaves it to the engine, by release."""
+    cli: tuple[str, ...] = ()
+    """The flag of the launch command, then its other spellings."""
+    path: str = ""
+    """Of the engine's nested config, where it is one of its fields."""
+    needs: str = ""
+    """A switch without which the launch command does not say it."""
+    launch: LaunchRule = LaunchRule.BY_KIND
+    link: LinkRule = LinkRule.SET
+    log: LogRule = LogRule.NEVER
+    logged: tuple[str, ...] = ()
+    """Other names of it in logs."""
+    label: str = ""
+    help: str = ""
+    widget: Widget = Widget.NONE
+    vary: bool = False
+    """Whether Compare varies it."""
+    since: Published | None = None
+    below: Published | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind in BOUNDED) is not (self.minimum is not None and self.maximum is not None):
+            raise ValueError("minimum and maximum stand with numbers, and only there")
+        if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices):
+            raise ValueError("choices stand with a choice and with names, and only there")
+        if self.choices and not set(self.common) <= set(self.choices):
+            raise ValueError("common is some of choices")
+        if self.widget is not Widget.NONE and not self.label:
+            raise ValueError("a widget needs a label")
+
+    @property
+    def parent(self) -> str:
+        """The object that it is a field of; "" for the request itself."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """Its name in that object."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most, whole for whole numbers. Raises TypeError for a field without them."""
+        if self.minimum is None or self.maximum is None:
+            raise TypeError(f"{self.name} has no bounds")
+        if self.kind is Kind.NUMBER:
+            return self.minimum, self.maximum
+        return int(self.minimum), int(self.maximum)
+
+    @property
+    def spelling(self) -> str:
+        """What a command says for it.
+
+        Example:
+            >>> FLAGS["max_model_len"].spelling, FLAGS["cudagraph_mode"].spelling
+            ('--max-model-len', '--compilation-config cudagraph_mode')
+        """
+        first = self.cli[0] if self.cli else f"--{self.name.replace('_', '-')}"
+        return f"{first} {self.name}" if first == "--compilation-config" else first
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unused:
+    """Fields of an object that the engine knows and that change nothing that is planned."""
+
+    source: Source
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registry:
+    """The whole table."""
+
+    reviewed: Published
+    flag: Mapping[str, Flag]
+    unused: Mapping[str, Unused] = field(default_factory=dict)
+
+
+def flags_of(registry: Registry) -> Mapping[str, Flag]:
+    """The rows of a registry by name, those without effect at the end."""
+    rows = {name: replace(flag, name=name) for name, flag in registry.flag.items()}
+    for parent, unused in registry.unused.items():
+        for key in unused.names:
+            name = f"{parent}.{key}"
+            rows[name] = Flag(name=name, kind=Kind.ANY, link=LinkRule.NEVER, source=unused.source)
+    return MappingProxyType(rows)
+
+
+REGISTRY: Final = TableFile("kvcore.flags", "registry.toml", Registry)
+FLAGS: Final[Mapping[str, Flag]] = flags_of(REGISTRY.load())
+
+
+def fields_of(parent: str = "") -> Mapping[str, Flag]:
+    """The fields of an object of the request by key; of the request itself for "".
+
+    Example:
+        >>> tuple(fields_of("accelerator"))
+        ('memory_gib', 'vendor', 'name', 'interconnect')
+    """
+    return _FIELDS[parent]
+
+
+def _by_parent() -> Mapping[str, Mapping[str, Flag]]:
+    found: dict[str, dict[str, Flag]] = {}
+    for flag in FLAGS.values():
+        found.setdefault(flag.parent, {})[flag.key] = flag
+    return found
+
+
+_FIELDS: Final = _by_parent()

@@ -1,0 +1,134 @@
+"""The registry of flags: whole, in step with what is planned, and loud about a wrong row."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any
+
+import pytest
+
+from kvcore.advice.vary import Knob
+from kvcore.catalogue.accelerators import Interconnect
+from kvcore.catalogue.models import Checkpoint
+from kvcore.errors import KvPlannerError
+from kvcore.flags.registry import FLAGS, REGISTRY, Kind, fields_of, flags_of
+from kvcore.scenario import (
+    MEASURED_PARTS,
+    CudagraphMode,
+    Engine,
+    Measured,
+    Parallel,
+    Runner,
+    Scenario,
+    SpeculativeConfig,
+)
+
+PLANNED = {name for name, flag in FLAGS.items() if flag.kind is not Kind.ANY}
+
+
+@pytest.mark.parametrize(
+    ("parent", "kind"),
+    [
+        ("checkpoint", Checkpoint),
+        ("measured", Measured),
+        ("speculative_config", SpeculativeConfig),
+    ],
+)
+def test_every_field_of_an_object_has_a_row(parent: str, kind: type[Any]) -> None:
+    rows = {key for key in fields_of(parent) if f"{parent}.{key}" in PLANNED}
+    assert rows == {field.name for field in fields(kind)}
+
+
+def test_every_field_of_a_scenario_has_a_row() -> None:
+    own = {field.name for kind in (Scenario, Parallel) for field in fields(kind)} - {"parallel"}
+    assert {name for name in PLANNED if "." not in name} == own | {"hf_quant_config"}
+
+
+def test_the_defaults_are_those_of_a_scenario() -> None:
+    known = {field.name: field.default for kind in (Scenario, Parallel) for field in fields(kind)}
+    for name in sorted(
+        known.keys() & FLAGS.keys() - {"config", "model", "engine", "checkpoint", "env", "measured"}
+    ):
+        assert (name, known[name]) == (name, FLAGS[name].default)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("engine", Engine),
+        ("runner", Runner),
+        ("cudagraph_mode", CudagraphMode),
+        ("accelerator.interconnect", Interconnect),
+    ],
+)
+def test_choices_are_the_members_of_their_enumeration(name: str, kind: type[StrEnum]) -> None:
+    assert set(FLAGS[name].choices) == set(kind)
+
+
+@pytest.mark.parametrize("name", ["measured.fitted", "measured.carried"])
+def test_origins_name_the_parts_in_their_order(name: str) -> None:
+    assert FLAGS[name].choices == MEASURED_PARTS
+
+
+def test_compare_varies_the_flags_that_say_so() -> None:
+    assert {flag.name for flag in FLAGS.values() if flag.vary} == set(Knob) - {Knob.SPLIT}
+
+
+def test_a_spelling_belongs_to_one_flag() -> None:
+    words = [word for flag in FLAGS.values() for word in (*flag.cli, *flag.logged)]
+    assert len(words) == len(set(words))
+    assert not {word for flag in FLAGS.values() for word in flag.logged} & FLAGS.keys()
+
+
+def test_what_a_flag_needs_is_a_switch() -> None:
+    assert all(FLAGS[flag.needs].kind is Kind.BOOLEAN for flag in FLAGS.values() if flag.needs)
+
+
+ENUMERATED = ("kind", "launch", "link", "log", "widget")
+
+
+def misspelt() -> list[tuple[str, str]]:
+    rows: Mapping[str, Any] = REGISTRY.raw()["flag"]
+    return [(name, key) for name, row in rows.items() for key in row if key in ENUMERATED]
+
+
+@pytest.mark.parametrize(("name", "key"), misspelt())
+def test_a_misspelt_value_is_refused_with_file_key_and_what_is_allowed(name: str, key: str) -> None:
+    raw = copy.deepcopy(dict(REGISTRY.raw()))
+    raw["flag"][name][key] += "x"
+    with pytest.raises(KvPlannerError) as refused:
+        REGISTRY.read(raw)
+    assert refused.value.code == "invalid-catalogue-entry"
+    told = str(refused.value)
+    assert f"registry.toml flag {name} {key}" in told
+    assert REGISTRY.raw()["flag"][name][key] in told.partition("none of")[2]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"kind": "integer", "minimum": 1}, "minimum and maximum"),
+        ({"kind": "text", "minimum": 1, "maximum": 2}, "minimum and maximum"),
+        ({"kind": "choice"}, "choices"),
+        ({"kind": "choice", "choices": ["a"], "common": ["b"]}, "common"),
+        ({"kind": "text", "widget": "by-kind"}, "label"),
+        ({"kind": "text", "labels": "x"}, "unknown labels"),
+        ({"choices": ["a"]}, "missing kind"),
+        ({"kind": "choice", "choices": "a"}, "a list"),
+        ({"kind": "integer", "minimum": "1", "maximum": 2}, "a number"),
+    ],
+)
+def test_a_row_whose_keys_do_not_go_together_is_refused(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(KvPlannerError) as refused:
+        REGISTRY.read({"reviewed": "0.33.0", "flag": {"made_up": row}})
+    assert "registry.toml flag made_up" in str(refused.value)
+    assert reason in str(refused.value)
+
+
+def test_a_new_row_is_a_flag() -> None:
+    row = {"kind": "integer", "minimum": 1, "maximum": 8, "default": 2}
+    flag = flags_of(REGISTRY.read({"reviewed": "0.33.0", "flag": {"made_up": row}}))["made_up"]
+    assert (flag.name, flag.bounds, flag.default, flag.spelling) == ("made_up", (1, 8), 2, "--made-up")
