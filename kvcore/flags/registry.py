@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from kvcore.versioned import Published, Source, TableFile
+from kvcore.flags.table import TableFile
 
 
 class Kind(StrEnum):
@@ -127,8 +127,6 @@ class Flag:
     widget: Widget = Widget.NONE
     vary: bool = False
     """Whether Compare varies it."""
-    since: Published | None = None
-    below: Published | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -176,7 +174,7 @@ class Flag:
 class Unused:
     """Fields of an object that the engine knows and that change nothing that is planned."""
 
-    source: Source
+    source: str
     names: tuple[str, ...]
 
 
@@ -184,7 +182,7 @@ class Unused:
 class Registry:
     """The whole table."""
 
-    reviewed: Published
+    reviewed: str
     flag: Mapping[str, Flag]
     unused: Mapping[str, Unused] = field(default_factory=dict)
 
