@@ -9,7 +9,6 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from kvcore import catalogue
-from kvcore.engine.rooms import engine_names
 from kvcore.engine.versions import vllm_releases
 from kvcore.flags.registry import FLAGS, Flag, Kind, LinkRule
 from kvcore.present import link, pins

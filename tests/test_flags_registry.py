@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from kvcore.flags.registry import FLAGS, REGISTRY, Kind, fields_of, flags_of
 from kvcore.scenario import (
     MEASURED_PARTS,
     CudagraphMode,
-    Engine,
     Measured,
     Parallel,
     Runner,
@@ -58,7 +58,6 @@ def test_the_defaults_are_those_of_a_scenario() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("engine", Engine),
         ("runner", Runner),
         ("cudagraph_mode", CudagraphMode),
         ("accelerator.interconnect", Interconnect),
@@ -66,6 +65,11 @@ def test_the_defaults_are_those_of_a_scenario() -> None:
 )
 def test_choices_are_the_members_of_their_enumeration(name: str, kind: type[StrEnum]) -> None:
     assert set(FLAGS[name].choices) == set(kind)
+
+
+def test_the_engines_are_the_rooms() -> None:
+    rooms = (Path(__file__).parents[1] / "kvcore" / "engine").glob("*/engine.toml")
+    assert len(FLAGS["engine"].choices) == len(list(rooms))
 
 
 @pytest.mark.parametrize("name", ["measured.fitted", "measured.carried"])

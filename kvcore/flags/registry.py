@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from kvcore.engine.rooms import engine_names
 from kvcore.flags.table import TableFile
 
 
@@ -87,6 +88,15 @@ class Widget(StrEnum):
 MAX_LISTED: Final = 8192
 """Numbers of a list: as many sizes as the largest captured batch makes."""
 ENVIRONMENT_NAME: Final = "[A-Za-z_][A-Za-z0-9_]{0,79}"
+
+
+class Source(StrEnum):
+    """Choices that are listed elsewhere."""
+
+    ENGINES = "engines"
+    """The rooms of `kvcore.engine`."""
+
+
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))
 
 
@@ -101,6 +111,8 @@ class Flag:
     maximum: float | None = None
     characters: int = 256
     choices: tuple[str, ...] = ()
+    choices_of: Source | None = None
+    """Where the choices come from instead."""
     common: tuple[str, ...] = ()
     """Values that a page offers first, and that a log may say."""
     one_of: tuple[str, ...] = ()
@@ -132,7 +144,7 @@ class Flag:
     def __post_init__(self) -> None:
         if (self.kind in BOUNDED) is not (self.minimum is not None and self.maximum is not None):
             raise ValueError("minimum and maximum stand with numbers, and only there")
-        if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices):
+        if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices or self.choices_of):
             raise ValueError("choices stand with a choice and with names, and only there")
         if self.choices and not set(self.common) <= set(self.choices):
             raise ValueError("common is some of choices")
@@ -189,7 +201,10 @@ class Registry:
 
 def flags_of(registry: Registry) -> Mapping[str, Flag]:
     """The rows of a registry by name, those without effect at the end."""
-    rows = {name: replace(flag, name=name) for name, flag in registry.flag.items()}
+    rows = {
+        name: replace(flag, name=name, choices=engine_names() if flag.choices_of else flag.choices)
+        for name, flag in registry.flag.items()
+    }
     for parent, unused in registry.unused.items():
         for key in unused.names:
             name = f"{parent}.{key}"
