@@ -17,8 +17,7 @@ run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
 
 test: $(VENV)/.test
-	$(BIN)/python tools/browser.py --install
-	$(BIN)/python tools/proxy.py --install
+	$(BIN)/python tools/programs.py browser proxy --install
 	$(BIN)/python -m pytest -n 2
 
 check: $(VENV)/.test
@@ -38,7 +37,7 @@ accuracy: $(VENV)/.test
 	$(BIN)/python tools/accuracy.py
 
 bench: $(VENV)/.test
-	$(BIN)/python tools/browser.py --install
+	$(BIN)/python tools/programs.py browser --install
 	$(BIN)/python -m benchmarks
 
 audit: $(VENV)/.test

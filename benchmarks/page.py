@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from tools.browser import find_browser
+from tools.programs import find_browser
 from tools.server import running_server
 
 EMPTY_PAGE = 'import streamlit as st\nvalue = st.slider("value", 0, 100, 50, key="value")\nst.write(f"value {value}")\n'
@@ -51,7 +51,7 @@ def main() -> None:
     """Prints both medians and their ratio."""
     browser_path = find_browser()
     if browser_path is None:
-        raise SystemExit("no browser: python tools/browser.py --install")
+        raise SystemExit("no browser: python tools/programs.py browser --install")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         empty = Path(folder) / "empty.py"
         empty.write_text(EMPTY_PAGE)

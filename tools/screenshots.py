@@ -10,7 +10,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from tests.browser.conftest import running_server, settled
-from tools.browser import ADVICE, find_browser
+from tools.programs import BROWSER_ADVICE, find_browser
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
 WORKED = (
@@ -48,7 +48,7 @@ def main() -> int:
     """Exit status 1 without a browser."""
     path = find_browser()
     if path is None:
-        print(ADVICE, file=sys.stderr)
+        print(BROWSER_ADVICE, file=sys.stderr)
         return 1
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (

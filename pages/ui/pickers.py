@@ -33,12 +33,46 @@ class Hit(NamedTuple):
     facts: str
 
 
+class Picker(NamedTuple):
+    """A field to search: what it finds, what a choice does, where to go without a hit, and its words."""
+
+    kind: str
+    key: str
+    label: str
+    help_text: str
+    find: Callable[[str], list[Hit]]
+    take: Callable[[str], None]
+    nothing: str
+    other: str
+    popover: str
+    ask: Callable[[], None]
+
+
 def model(t: Words) -> None:
     """The model: a field to search, its facts, and the other ways to name one."""
     st.session_state.pop(PICKED, None)
     scenario = state.scenario()
     shown = summary.model_name(scenario)
-    _search_model(t, shown)
+    _search(
+        Picker(
+            kind="model",
+            key=MODEL,
+            label=t("Model"),
+            help_text=t(
+                "Type a few words: `llama 3.3 70b`. Any other model comes from the Hub or from its config.json."
+            ),
+            find=lambda text: [
+                Hit(name, name, name_facts.bundled_facts(name, t)) for name in catalogue.search_models(text)
+            ],
+            take=_take_model,
+            nothing=t("No bundled model has this name."),
+            other=t("Another model"),
+            popover=MODEL_SOURCES,
+            ask=_ask_for_model,
+        ),
+        shown,
+        t,
+    )
     model_source.show_error("model", t)
     known = catalogue.bundled_model(scenario.model)
     license_name = catalogue.license_of(scenario.model) if known and known.config == scenario.config else ""
@@ -58,7 +92,25 @@ def model(t: Words) -> None:
 def accelerator(t: Words) -> None:
     """The accelerator, likewise."""
     card = state.scenario().accelerator
-    _search_card(t, card.name if card is not None else t("None chosen"))
+    _search(
+        Picker(
+            kind="accelerator",
+            key=CARD,
+            label=t("Accelerator"),
+            help_text=t("The memory is what the driver shows, a little less than the figure in the name."),
+            find=lambda text: [
+                Hit(found.id, found.name, name_facts.accelerator_facts(found, t))
+                for found in catalogue.search_accelerators(text)
+            ],
+            take=_take_card,
+            nothing=t("No bundled accelerator has this name."),
+            other=t("Another accelerator"),
+            popover=CARD_SOURCES,
+            ask=_ask_for_card,
+        ),
+        card.name if card is not None else t("None chosen"),
+        t,
+    )
     with st.container(key="accelerator_facts", gap=None):
         if card is not None:
             st.caption(name_facts.accelerator_facts(card, t))
@@ -76,53 +128,24 @@ def accelerator(t: Words) -> None:
 
 
 @st.fragment
-def _search_model(t: Words, now: str) -> None:
-    with net.under("model_search", t):
-        text = _field(
-            MODEL,
-            t("Model"),
-            now,
-            t(
-                "Type a few words: `llama 3.3 70b`. Any other model comes from the Hub or from its config.json."
-            ),
-        )
+def _search(one: Picker, now: str, t: Words) -> None:
+    """The field, and what it finds; without a hit, the other ways to name one."""
+    with net.under(one.key, t):
+        text = _field(one.key, one.label, now, one.help_text)
         if text:
-            hits = [
-                Hit(name, name, name_facts.bundled_facts(name, t)) for name in catalogue.search_models(text)
-            ]
-            _hits(hits, "model", _take_model, t)
+            hits = one.find(text)
+            _hits(hits, one.kind, one.take, t)
             if not hits:
-                _nothing(
-                    t("No bundled model has this name."), t("Another model"), MODEL_SOURCES, _ask_for_model
+                st.caption(one.nothing)
+                st.button(
+                    one.other,
+                    key=f"{one.popover}.open",
+                    icon=":material/arrow_forward:",
+                    on_click=one.ask,
+                    width="stretch",
                 )
-        _run_the_page()
-
-
-@st.fragment
-def _search_card(t: Words, now: str) -> None:
-    with net.under("card_search", t):
-        text = _field(
-            CARD,
-            t("Accelerator"),
-            now,
-            t("The memory is what the driver shows, a little less than the figure in the name."),
-        )
-        if text:
-            cards = catalogue.search_accelerators(text)
-            _hits(
-                [Hit(card.id, card.name, name_facts.accelerator_facts(card, t)) for card in cards],
-                "accelerator",
-                _take_card,
-                t,
-            )
-            if not cards:
-                _nothing(
-                    t("No bundled accelerator has this name."),
-                    t("Another accelerator"),
-                    CARD_SOURCES,
-                    _ask_for_card,
-                )
-        _run_the_page()
+        if st.session_state.pop(PICKED, False):  # a choice made inside a fragment changes the whole page
+            st.rerun()
 
 
 def _field(key: str, label: str, now: str, help_text: str) -> str:
@@ -153,11 +176,6 @@ def _hits(hits: Sequence[Hit], kind: str, take: Callable[[str], None], t: Words)
             )
 
 
-def _nothing(text: str, way_out: str, popover: str, ask: Callable[[], None]) -> None:
-    st.caption(text)
-    st.button(way_out, key=f"{popover}.open", icon=":material/arrow_forward:", on_click=ask, width="stretch")
-
-
 def _take_model(name: str) -> None:
     st.session_state[MODEL], st.session_state[PICKED] = "", True
     model_source.choose(name)
@@ -178,12 +196,6 @@ def _ask_for_model() -> None:
 def _ask_for_card() -> None:
     st.session_state[CARD_SOURCES], st.session_state[PICKED] = True, True
     st.session_state[OWN_NAME] = st.session_state[CARD].strip()
-
-
-def _run_the_page() -> None:
-    """A choice made inside a fragment changes the whole page."""
-    if st.session_state.pop(PICKED, False):
-        st.rerun()
 
 
 def _all_models(t: Words, shown: str) -> None:

@@ -51,26 +51,19 @@ def button(t: Words) -> None:
             )
         _code(shared, "kv-qr", t)
         if qr.qr_image(shared):
-            st.button(
-                t("Full size, for a projector"),
-                icon=":material/fullscreen:",
-                key="share.enlarge",
-                on_click=_show_large,
-                args=(True,),
-            )
+            _switch(t("Full size, for a projector"), "fullscreen", "share.enlarge", is_large=True)
 
 
 def large_code(t: Words) -> None:
     """The code over the whole page, for as long as the switch is on."""
     if st.session_state.get(LARGE):
         _code(address(st.session_state["_path"]), "kv-qr kv-qr-large", t)
-        st.button(
-            t("Close the QR code"),
-            icon=":material/close:",
-            key="share.close",
-            on_click=_show_large,
-            args=(False,),
-        )
+        _switch(t("Close the QR code"), "close", "share.close", is_large=False)
+
+
+def _switch(text: str, icon: str, key: str, *, is_large: bool) -> None:
+    """A button that shows the code over the whole page, or closes it."""
+    st.button(text, icon=f":material/{icon}:", key=key, on_click=_show_large, args=(is_large,))
 
 
 def _show_large(is_large: bool) -> None:

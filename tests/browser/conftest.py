@@ -15,7 +15,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from tools import server as server_process
-from tools.browser import ADVICE, find_browser
+from tools.programs import BROWSER_ADVICE, find_browser
 
 STATE_SECONDS = 120
 """How long a state is waited for: on an idle machine each comes in a second or two, on a busy one when it comes."""
@@ -90,8 +90,8 @@ def browser() -> Iterator[Browser]:
     path = find_browser()
     if path is None:
         if os.environ.get("CI"):
-            pytest.fail(ADVICE)
-        pytest.skip(ADVICE)
+            pytest.fail(BROWSER_ADVICE)
+        pytest.skip(BROWSER_ADVICE)
     with sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         plain_context = started.new_context

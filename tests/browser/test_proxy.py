@@ -21,7 +21,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser.conftest import STATE_SECONDS, at_rest, metrics, settled, until
-from tools.proxy import ADVICE, find_proxy
+from tools.programs import PROXY_ADVICE, find_proxy
 from tools.server import Server, free_port, running_server, wait_until_healthy
 
 pytestmark = pytest.mark.browser
@@ -51,8 +51,8 @@ def proxy(replicas: tuple[Server, ...], folder: Path, **environment: str) -> Ite
     caddy = find_proxy()
     if caddy is None:
         if os.environ.get("CI"):
-            pytest.fail(ADVICE)
-        pytest.skip(ADVICE)
+            pytest.fail(PROXY_ADVICE)
+        pytest.skip(PROXY_ADVICE)
     address, log = f"http://127.0.0.1:{free_port()}", folder / "caddy.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
