@@ -22,6 +22,11 @@ class MemoryVariables:
     framework_gib: float
     """What the framework takes at most."""
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Both variables."""
+        return self.total, self.model
+
     def defaults(self) -> Mapping[str, str]:
         """Each variable with the text that stands for its default."""
         return {self.total: f"{self.default_total_gb:g}", self.model: f"{self.default_model_gb:g}"}

@@ -134,6 +134,8 @@ class Launch:
 
     program: tuple[str, ...]
     """The words before the model."""
+    module: str = ""
+    """What the Python modules of its server begin with."""
     source: str = ""
     images: tuple[Image, ...] = ()
     image_starts_server: bool = True

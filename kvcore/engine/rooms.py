@@ -74,6 +74,24 @@ def engine_for(card: Accelerator) -> Engine:
     return next(engine for engine in engines() if engine.runs_on(card))
 
 
+def server_commands() -> tuple[str, ...]:
+    """How a shell starts a server of any engine: programs first, then Python modules.
+
+    Example:
+        >>> server_commands()[:2]
+        ('vllm serve', 'vllm-mindspore serve')
+    """
+    starts = [engine.launch for engine in engines()]
+    commands = (*(" ".join(start.program) for start in starts), *(start.module for start in starts))
+    return tuple(dict.fromkeys(filter(None, commands)))
+
+
+def memory_variable_names() -> tuple[str, ...]:
+    """The environment variables by which any engine is told the memory of a card."""
+    told = (engine.memory_variables for engine in engines())
+    return tuple(name for variables in told if variables is not None for name in variables.names)
+
+
 def engine_with_variables() -> tuple[Engine, MemoryVariables]:
     """The engine whose memory is declared by variables, and those: it needs a run before the real one."""
     return next(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from kvcore.engine.rooms import memory_variable_names
 from kvcore.errors import Notice, shorten
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.evidence.log.commands import Command, CommandFlag, find_commands
@@ -224,8 +225,9 @@ _LINES: Final = (
 _CONFIG: Final = "withconfig:model="
 _COMPILATION: Final = (("DirectlyloadAOTcompilationfrompath", True), ("savedAOTcompiledfunctionto", False))
 """Source: vllm/compilation/decorators.py (0.20.2, 0.32.0)."""
+_VARIABLES: Final = memory_variable_names()
 _ENVIRONMENT: Final = re.compile(
-    r"(ASCEND_TOTAL_MEMORY_GB|vLLM_MODEL_MEMORY_USE_GB)['\"]?[=:]['\"]?(\d{1,6}(?:\.\d{1,6})?)"
+    rf"({'|'.join(map(re.escape, _VARIABLES))})['\"]?[=:]['\"]?(\d{{1,6}}(?:\.\d{{1,6}})?)"
 )
 
 
@@ -290,7 +292,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         method = next((_word(value) for name, value in fields if name == "quantization"), None)
         resolved_quantization = method or resolved_quantization
         _take((pair for pair in fields if pair[0] != "quantization"), resolved, resolved_models, graphs)
-    for anchor in ("ASCEND_TOTAL_MEMORY_GB", "vLLM_MODEL_MEMORY_USE_GB"):
+    for anchor in _VARIABLES:
         for offset in _occurrences(log, anchor, start, end):
             match = _ENVIRONMENT.match(log.text, offset, min(end, log.line_end(offset)))
             if match is not None:

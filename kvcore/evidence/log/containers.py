@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvcore.engine.rooms import memory_variable_names, server_commands
 from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS
 
-PROGRAMS: Final = ("vllm serve", "vllm-mindspore serve", "vllm.entrypoints", "vllm_mindspore.entrypoints")
+PROGRAMS: Final = server_commands()
 """How a shell starts a server."""
 RUNNERS: Final = ("docker run", "docker container run", "podman run", "nerdctl run")
 VARIABLES: Final = frozenset(
     ("VLLM_USE_V1", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
-     "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", "ASCEND_TOTAL_MEMORY_GB", "vLLM_MODEL_MEMORY_USE_GB")
+     "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", *memory_variable_names())
 )  # fmt: skip
 """Environment that a plan looks at."""
 
