@@ -1,15 +1,17 @@
 """config.json -> Architecture, one small file per family of configs.
 
-To add a family follow `docs/adding-a-model-family.md`. A module has `READERS`, from what a config calls itself (an
-entry of `architectures`, or a `model_type`) to the function that reads it. Two modules that claim the same name are an
-error at import. A reader asks `config.root`, `config.language` and their sections for keys, and raises for what it
-cannot read exactly.
+To add a family follow `docs/adding-a-model-family.md`. A module of this folder that has `READERS`, from what a config
+calls itself (an entry of `architectures`, or a `model_type`) to the function that reads it, is found by itself. Two
+modules that claim the same name are an error at import. A reader asks `config.root`, `config.language` and their
+sections for keys, and raises for what it cannot read exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Final, TypeAlias
 
@@ -17,125 +19,13 @@ from kvcore.errors import CatalogueError, ModelError, shorten
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import (
-    bailing_hybrid,
-    chatglm,
-    clip,
-    dbrx,
-    decoder,
-    deepseek_v4,
-    deepseek_vl,
-    delta_net,
-    documents,
-    encoder,
-    ernie_vl,
-    gemma,
-    gemma3n,
-    gemma4_unified,
-    gpt,
-    hunyuan,
-    hy_v4,
-    internvl,
-    k2_horizon,
-    kimi_k3,
-    kimi_linear,
-    laguna,
-    lfm2,
-    longcat,
-    loops,
-    minicpm,
-    minicpmv4_6,
-    minimax,
-    minimax_m3,
-    mistral4,
-    mixture,
-    mla,
-    molmo,
-    molmo2,
-    multimodal,
-    nemotron_h,
-    nemotron_nas,
-    nemotron_vl,
-    omni,
-    pangu,
-    phi3v,
-    phi4mm,
-    pictures,
-    pooling,
-    qwen,
-    retrieval,
-    routed,
-    sarvam,
-    sound,
-    state_space,
-    step,
-    step3,
-    unknown,
-    whisper,
-    windows,
-    zamba2,
-)
+from kvcore.model.families import pooling, unknown
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 
-FAMILIES: Final[tuple[ModuleType, ...]] = (
-    decoder,
-    mixture,
-    gpt,
-    chatglm,
-    dbrx,
-    gemma,
-    gemma3n,
-    windows,
-    multimodal,
-    mla,
-    longcat,
-    deepseek_v4,
-    deepseek_vl,
-    delta_net,
-    state_space,
-    nemotron_h,
-    kimi_k3,
-    kimi_linear,
-    zamba2,
-    whisper,
-    minimax,
-    minimax_m3,
-    lfm2,
-    step,
-    hunyuan,
-    minicpm,
-    molmo,
-    nemotron_nas,
-    phi3v,
-    qwen,
-    routed,
-    laguna,
-    sarvam,
-    k2_horizon,
-    hy_v4,
-    bailing_hybrid,
-    pangu,
-    step3,
-    internvl,
-    omni,
-    mistral4,
-    sound,
-    pictures,
-    documents,
-    ernie_vl,
-    molmo2,
-    phi4mm,
-    gemma4_unified,
-    minicpmv4_6,
-    nemotron_vl,
-    clip,
-    pooling,
-    encoder,
-    loops,
-    retrieval,
-)
+_MODULES: Final = tuple(import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
 
+FAMILIES: Final = tuple(module for module in _MODULES if hasattr(module, "READERS"))
 
 GENERATING_SUFFIXES: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 POOLING_SUFFIXES: Final = (

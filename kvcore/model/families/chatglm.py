@@ -14,10 +14,9 @@ from kvcore.model.architecture import (
     Output,
     Parameter,
     Split,
-    VisionEncoder,
 )
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import vision
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
@@ -27,7 +26,6 @@ from kvcore.model.parts.blocks import (
     is_tied,
     norm,
     norms,
-    plain_mlp,
     qkv,
     replicated,
     row,
@@ -115,47 +113,36 @@ def read_vision(config: ModelConfig) -> Architecture:
     built, section = read_text(config), config.root.section("vision_config")
     width, hidden, prefix = section.integer("hidden_size"), built.hidden_size, "transformer.vision"
     patch, positions = section.integer("patch_size", maximum=4096), section.integer("num_positions")
+    channels = section.integer("in_channels", 3)
     modules: list[Module] = [
         Parameter(name=f"{prefix}.boi", replicated=hidden),
         Parameter(name=f"{prefix}.eoi", replicated=hidden),
         Parameter(name=f"{prefix}.patch_embedding.cls_embedding", replicated=width),
-        vision.convolution(
-            f"{prefix}.patch_embedding.proj",
-            section.integer("in_channels", 3),
-            width,
-            (patch, patch),
-            bias=True,
-        ),
+        vision.convolution(f"{prefix}.patch_embedding.proj", channels, width, (patch, patch), bias=True),
         vision.table(f"{prefix}.patch_embedding.position_embedding", positions, width),
         vision.convolution(f"{prefix}.conv", width, hidden, (2, 2), bias=True),
         replicated(f"{prefix}.linear_proj.linear_proj", hidden, hidden),
         norm(f"{prefix}.linear_proj.norm1", hidden, bias=True),
-        Linear(
-            name=f"{prefix}.linear_proj.merged_proj",
-            in_features=hidden,
-            outputs=(Output(units=built.intermediate_size), Output(units=built.intermediate_size)),
-            split=Split.COLUMN,
-            parts=(f"{prefix}.linear_proj.gate_proj", f"{prefix}.linear_proj.dense_h_to_4h"),
+        vision.merged(
+            f"{prefix}.linear_proj.merged_proj",
+            hidden,
+            built.intermediate_size,
+            (f"{prefix}.linear_proj.gate_proj", f"{prefix}.linear_proj.dense_h_to_4h"),
         ),
         row(f"{prefix}.linear_proj.dense_4h_to_h", built.intermediate_size, hidden),
     ]
-    heads = vision.square_heads(section, width, section.integer("num_heads"))
-    inner = section.integer("intermediate_size")
-    for index in range(section.layers()):
-        block = f"{prefix}.transformer.layers.{index}"
-        modules += vision.encoder_attention(
-            heads, f"{block}.attention", fused="query_key_value", out="dense", bias=True
-        )
-        modules += plain_mlp(width, inner, f"{block}.mlp.fc1", f"{block}.mlp.fc2", bias=True)
-        modules += norms(width, f"{block}.input_layernorm", f"{block}.post_attention_layernorm", bias=True)
-    encoder = VisionEncoder(
-        hidden_size=width,
-        intermediate_size=inner,
-        max_tokens_per_item=(positions - 1) // PATCHES_PER_TOKEN + 2,
-        patches_per_token=PATCHES_PER_TOKEN,
-    )
+    heads, inner = vision.square_heads(section, width, "num_heads"), section.integer("intermediate_size")
+    modules += vision.blocks(BLOCK, f"{prefix}.transformer.layers", section.layers(), heads, inner)
+    tokens = (positions - 1) // PATCHES_PER_TOKEN + 2
+    encoder = vision.input_limits(section, tokens, PATCHES_PER_TOKEN)
     return replace(built, every=tuple(modules), vision=encoder, is_multimodal=True)
 
+
+BLOCK: Final = vision.Block(
+    qkv="attention.query_key_value",
+    out="attention.dense",
+    norms=("input_layernorm", "post_attention_layernorm"),
+)
 
 PATCHES_PER_TOKEN: Final = 4
 """Source: vllm/model_executor/models/glm4v.py:EVA2CLIPModel.conv (0.32)."""

@@ -1,6 +1,7 @@
-"""CLIP and SigLIP as models of their own: a transformer for texts beside one for images, each embedding for itself.
+"""CLIP, SigLIP and SigLIP 2: as encoders of other models, and as models of their own that embed texts and images.
 
-CLIP's texts are read forwards, so their keys and values are kept; SigLIP's are not.
+As models, a transformer for texts stands next to one for images. CLIP's texts are read forwards, so their keys and
+values are kept; SigLIP's are not.
 """
 
 from __future__ import annotations
@@ -9,19 +10,83 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Module, Parameter, VisionEncoder, VocabEmbedding
+from kvcore.model.architecture import Architecture, Layer, Module, Parameter, VocabEmbedding
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import vision
-from kvcore.model.families.towers import read_siglip
-from kvcore.model.parts.blocks import (
-    Heads,
-    cache_of,
-    decoder,
-    norm,
-    plain_mlp,
-    read_heads,
-    replicated,
+from kvcore.model.parts import vision
+from kvcore.model.parts.blocks import Heads, cache_of, decoder, norm, plain_mlp, read_heads
+
+BLOCK: Final = vision.Block(
+    qkv="self_attn.qkv_proj", out="self_attn.out_proj", norms=("layer_norm1", "layer_norm2")
 )
+
+VISION_MODEL: Final = "vision_tower.vision_model"
+
+
+def clip(
+    section: Section,
+    layers: int,
+    prefix: str = VISION_MODEL,
+    *,
+    blocks: str = "encoder",
+    has_last_norm: bool = True,
+) -> tuple[Module, ...]:
+    """CLIP up to `layers` blocks; the norm behind all of them, where there is one.
+
+    Source: vllm/model_executor/models/clip.py (0.32).
+    """
+    width, intermediate = section.integer("hidden_size"), section.integer("intermediate_size")
+    heads = vision.square_heads(section, width)
+    channels = section.integer("num_channels", 3, maximum=64)
+    modules = vision.embeddings(section, f"{prefix}.embeddings", width, channels, bias=False)
+    modules.append(norm(f"{prefix}.pre_layrnorm", width, bias=True))
+    modules += vision.blocks(BLOCK, f"{prefix}.{blocks}.layers", layers, heads, intermediate)
+    if has_last_norm and layers == section.layers():
+        modules.append(norm(f"{prefix}.post_layernorm", width, bias=True))
+    return tuple(modules)
+
+
+def siglip(section: Section, layers: int | None = None, prefix: str = VISION_MODEL) -> tuple[Module, ...]:
+    """SigLIP up to `layers` blocks, without its pooling head; the norm behind all of them.
+
+    Source: vllm/model_executor/models/siglip.py:SiglipVisionTransformer (0.32).
+    """
+    patch = section.integer("patch_size")
+    positions = (section.integer("image_size") // patch) ** 2
+    pixels = section.integer("num_channels", 3) * patch**2
+    return embedded(section, layers, prefix, pixels, positions)
+
+
+def siglip2(section: Section, layers: int, prefix: str = VISION_MODEL) -> tuple[Module, ...]:
+    """SigLIP 2 for images of any shape: patches come flat, and its table has `num_patches` positions.
+
+    Source: vllm/model_executor/models/lfm2_siglip2.py:Siglip2VisionTransformer (0.32).
+    """
+    pixels = section.integer("num_channels", 3, maximum=64) * section.integer("patch_size", maximum=4096) ** 2
+    return embedded(section, layers, prefix, pixels, section.integer("num_patches"))
+
+
+def embedded(
+    section: Section, layers: int | None, prefix: str, pixels: int, positions: int
+) -> tuple[Module, ...]:
+    """Embeddings of patches and positions, the blocks, and the last norm behind all of them."""
+    width = section.integer("hidden_size")
+    count = section.layers() if layers is None else layers
+    return (
+        vision.table(f"{prefix}.embeddings.patch_embedding", pixels + 1, width),
+        vision.table(f"{prefix}.embeddings.position_embedding", positions, width),
+        *siglip_blocks(section, count, f"{prefix}.encoder.layers"),
+        *((norm(f"{prefix}.post_layernorm", width, bias=True),) if count == section.layers() else ()),
+    )
+
+
+def siglip_blocks(section: Section, count: int, prefix: str) -> list[Module]:
+    """SigLIP's blocks. MLPs whose sizes are no multiples of 64 are never quantized."""
+    width, intermediate = section.integer("hidden_size"), section.integer("intermediate_size")
+    heads = vision.heads_of(width, section.integer("num_attention_heads"))
+    modules = vision.blocks(BLOCK, prefix, count, heads, intermediate)
+    if width % 64 == 0 and intermediate % 64 == 0:
+        return modules
+    return vision.change_linears(modules, ".mlp.", quantizable=False)
 
 
 def read_clip(config: ModelConfig) -> Architecture:
@@ -33,14 +98,14 @@ def read_clip(config: ModelConfig) -> Architecture:
     width, out = section.integer("hidden_size"), root.integer("projection_dim", 512)
     text = config.language.integer("hidden_size")
     modules = (
-        *vision.clip(section, section.layers(), "vision_model"),
-        replicated("visual_projection", width, out, quantizable=False),
-        replicated("text_projection", text, out, quantizable=False),
+        *clip(section, section.layers(), "vision_model"),
+        vision.whole("visual_projection", width, out, bias=False),
+        vision.whole("text_projection", text, out, bias=False),
     )
     return build(config, section, modules, is_kept=True)
 
 
-def read_siglip_model(config: ModelConfig) -> Architecture:
+def read_siglip(config: ModelConfig) -> Architecture:
     """SigLIP, with its pooling head.
 
     Source: vllm/model_executor/models/siglip.py:SiglipEmbeddingModel (0.32).
@@ -49,9 +114,9 @@ def read_siglip_model(config: ModelConfig) -> Architecture:
     text = config.language.integer("hidden_size")
     out = config.language.integer("projection_size", text)
     modules = (
-        *read_siglip(section, "vision_model."),
+        *siglip(section, prefix="vision_model"),
         *(pooling_head(section) if section.boolean("vision_use_head", True) else ()),
-        replicated("text_model.head", text, out, bias=True, quantizable=False),
+        vision.whole("text_model.head", text, out),
     )
     return build(config, section, modules, is_kept=False)
 
@@ -65,8 +130,8 @@ def pooling_head(section: Section) -> tuple[Module, ...]:
     up, down = f"{prefix}.mlp.fc1", f"{prefix}.mlp.fc2"
     return (
         Parameter(name=f"{prefix}.probe", replicated=width),
-        replicated(f"{prefix}.attention.in_proj", width, 3 * width, bias=True, quantizable=False),
-        replicated(f"{prefix}.attention.out_proj", width, width, bias=True, quantizable=False),
+        vision.whole(f"{prefix}.attention.in_proj", width, 3 * width),
+        vision.whole(f"{prefix}.attention.out_proj", width, width),
         norm(f"{prefix}.layernorm", width, bias=True),
         *plain_mlp(width, section.integer("intermediate_size"), up, down, bias=True),
     )
@@ -75,16 +140,16 @@ def pooling_head(section: Section) -> tuple[Module, ...]:
 def build(
     config: ModelConfig, section: Section, modules: tuple[Module, ...], *, is_kept: bool
 ) -> Architecture:
-    """The text transformer's layers, with `modules` beside them."""
+    """The text transformer's layers, next to `modules`."""
     text = config.language
     heads = read_heads(text, "", reads_head_dim=False)
     inner = text.integer("intermediate_size")
-    side = vision.patches_per_side(section, section.integer("image_size"), section.integer("patch_size"))
+    layer = Layer(modules=vision.block(BLOCK, "", heads, inner), caches=(cache_of(heads),) if is_kept else ())
     built = decoder(
         config,
         text,
         heads=heads,
-        layers=(text_layer(heads, inner, is_kept=is_kept),) * text.layers(),
+        layers=(layer,) * text.layers(),
         intermediate_size=inner,
         first=(
             table("text_model.embeddings.token_embedding", text.integer("vocab_size"), heads),
@@ -97,29 +162,17 @@ def build(
         layer_prefix="text_model.encoder.layers",
         is_multimodal=True,
     )
-    encoder = VisionEncoder(
-        hidden_size=section.integer("hidden_size"),
-        intermediate_size=section.integer("intermediate_size"),
-        max_tokens_per_item=side * side,
-    )
-    return replace(built, vision=encoder)
-
-
-def text_layer(heads: Heads, inner: int, *, is_kept: bool) -> Layer:
-    """A layer for texts."""
-    named = vision.transformer_block(heads, inner, "layer")
-    modules = tuple(replace(module, name=module.name.removeprefix("layer.")) for module in named)
-    return Layer(modules=modules, caches=(cache_of(heads),) if is_kept else ())
+    return replace(built, vision=vision.square_limits(section))
 
 
 def table(name: str, rows: int, heads: Heads) -> VocabEmbedding:
-    """A table that is divided like the vocabulary."""
+    """A table that is sharded like the vocabulary."""
     return VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=heads.hidden_size)
 
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "CLIPModel": read_clip,
     "clip": read_clip,
-    "SiglipModel": read_siglip_model,
-    "siglip": read_siglip_model,
+    "SiglipModel": read_siglip,
+    "siglip": read_siglip,
 }

@@ -1,4 +1,4 @@
-"""DeepSeek's models that see: DeepSeek-VL2 (SigLIP) and DeepSeek-OCR (SAM, then CLIP), in front of DeepSeek V2."""
+"""DeepSeek's vision models: DeepSeek-VL2 (SigLIP) and DeepSeek-OCR (SAM, then CLIP), in front of DeepSeek V2."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import mixture, mla, vision
+from kvcore.model.families import clip, mixture, mla
 from kvcore.model.families.decoder import Decoder
-from kvcore.model.parts.blocks import Heads, norm, plain_mlp, replicated
+from kvcore.model.parts import vision
+from kvcore.model.parts.blocks import Heads, norm, norms, plain_mlp
 
 CLIP: Final[Mapping[str, int]] = {
     "hidden_size": 1024,
@@ -58,24 +59,17 @@ def read_ocr(config: ModelConfig) -> Architecture:
 
     Source: vllm/model_executor/models/deepseek_ocr.py (0.32).
     """
-    clip = Section(CLIP, "config.vision_config", "")
+    section = Section(CLIP, "config.vision_config", "")
     language = read_language(config, "model.layers")
-    tower = (
+    encoder = (
         *sam("model.sam_model"),
-        *vision.clip(clip, clip.layers(), "model.vision_model", blocks="transformer", has_last_norm=False),
+        *clip.clip(
+            section, section.layers(), "model.vision_model", blocks="transformer", has_last_norm=False
+        ),
         *projector(config.root.section("projector_config"), "model.projector.layers"),
         *separators(language.hidden_size, "model"),
     )
-    return replace(
-        language,
-        every=tower,
-        vision=VisionEncoder(
-            hidden_size=SAM_WIDTH,
-            intermediate_size=4 * SAM_WIDTH,
-            max_tokens_per_item=OCR_TOKENS,
-            patches_per_token=OCR_PATCHES_PER_TOKEN,
-        ),
-    )
+    return replace(language, every=encoder, vision=sam_limits(OCR_TOKENS))
 
 
 def read_ocr2(config: ModelConfig) -> Architecture:
@@ -84,21 +78,22 @@ def read_ocr2(config: ModelConfig) -> Architecture:
     Source: vllm/model_executor/models/deepseek_ocr2.py (0.32).
     """
     language = read_language(config, "model.layers")
-    tower = (
+    encoder = (
         *sam("model.sam_model", OCR2_NECK),
-        *reader("model.qwen2_model"),
+        *query_encoder("model.qwen2_model"),
         *projector(config.root.section("projector_config"), "model.projector.layers"),
         norm("model.view_seperator", language.hidden_size),
     )
-    return replace(
-        language,
-        every=tower,
-        vision=VisionEncoder(
-            hidden_size=SAM_WIDTH,
-            intermediate_size=4 * SAM_WIDTH,
-            max_tokens_per_item=OCR2_TOKENS,
-            patches_per_token=OCR_PATCHES_PER_TOKEN,
-        ),
+    return replace(language, every=encoder, vision=sam_limits(OCR2_TOKENS))
+
+
+def sam_limits(max_tokens: int) -> VisionEncoder:
+    """What the profile run must know of SAM with an image of `max_tokens`."""
+    return VisionEncoder(
+        hidden_size=SAM_WIDTH,
+        intermediate_size=4 * SAM_WIDTH,
+        max_tokens_per_item=max_tokens,
+        patches_per_token=OCR_PATCHES_PER_TOKEN,
     )
 
 
@@ -117,7 +112,7 @@ OCR2_TOKENS: Final = 1121
 Source: vllm/model_executor/models/deepseek_ocr2.py:get_num_image_tokens (0.32)."""
 
 
-def reader(prefix: str) -> tuple[Module, ...]:
+def query_encoder(prefix: str) -> tuple[Module, ...]:
     """A Qwen2 of 24 layers without embedding and head, with two sets of queries.
 
     Source: vllm/model_executor/models/deepencoder2.py:Qwen2Decoder2Encoder (0.32).
@@ -128,24 +123,13 @@ def reader(prefix: str) -> tuple[Module, ...]:
         modules.append(vision.table(f"{prefix}.query_{image}", count, width))
     for index in range(READER_LAYERS):
         block = f"{prefix}.model.model.layers.{index}"
-        sizes = {
-            "q_proj": (width, True),
-            "k_proj": (keys, True),
-            "v_proj": (keys, True),
-            "o_proj": (width, False),
-        }
         modules += (
-            *(
-                replicated(f"{block}.self_attn.{name}", width, out, bias=bias, quantizable=False)
-                for name, (out, bias) in sizes.items()
-            ),
-            *(
-                replicated(f"{block}.mlp.{name}", width, READER_INTERMEDIATE, quantizable=False)
-                for name in ("gate_proj", "up_proj")
-            ),
-            replicated(f"{block}.mlp.down_proj", READER_INTERMEDIATE, width, quantizable=False),
-            norm(f"{block}.input_layernorm", width),
-            norm(f"{block}.post_attention_layernorm", width),
+            vision.whole(f"{block}.self_attn.q_proj", width, width),
+            *vision.wholes(f"{block}.self_attn", ("k_proj", "v_proj"), width, keys),
+            vision.whole(f"{block}.self_attn.o_proj", width, width, bias=False),
+            *vision.wholes(f"{block}.mlp", ("gate_proj", "up_proj"), width, READER_INTERMEDIATE, bias=False),
+            vision.whole(f"{block}.mlp.down_proj", READER_INTERMEDIATE, width, bias=False),
+            *norms(width, f"{block}.input_layernorm", f"{block}.post_attention_layernorm"),
         )
     return tuple(modules)
 
@@ -158,14 +142,14 @@ def read_vl2(config: ModelConfig) -> Architecture:
     language = read_language(config, "language.model.layers")
     section = config.root.section("projector_config")
     merge = section.integer("downsample_ratio", 2, maximum=64)
-    tower = (
+    encoder = (
         *siglip("vision"),
         *projector(section, "projector.layers"),
         *separators(language.hidden_size, ""),
     )
     return replace(
         language,
-        every=tower,
+        every=encoder,
         vision=VisionEncoder(
             hidden_size=SIGLIP_WIDTH,
             intermediate_size=SIGLIP_INTERMEDIATE,
@@ -194,7 +178,7 @@ def read_language(config: ModelConfig, layer_prefix: str) -> Architecture:
 
 
 def sam(prefix: str, neck: tuple[int, int, int] = SAM_NECK) -> tuple[Module, ...]:
-    """SAM's ViT-B with relative positions, and the convolutions behind it; no rank divides any of it.
+    """SAM's ViT-B with relative positions, and the convolutions behind it; whole on every rank.
 
     Source: vllm/model_executor/models/deepencoder.py:ImageEncoderViT (0.32).
     """
@@ -222,19 +206,19 @@ def sam_block(block: str, side: int) -> tuple[Module, ...]:
     width = SAM_WIDTH
     positions = (2 * side - 1) * (width // SAM_HEADS)
     return (
-        replicated(f"{block}.attn.qkv", width, 3 * width, bias=True, quantizable=False),
-        replicated(f"{block}.attn.proj", width, width, bias=True, quantizable=False),
+        vision.whole(f"{block}.attn.qkv", width, 3 * width),
+        vision.whole(f"{block}.attn.proj", width, width),
         Parameter(name=f"{block}.attn.rel_pos_h", replicated=positions),
         Parameter(name=f"{block}.attn.rel_pos_w", replicated=positions),
-        replicated(f"{block}.mlp.lin1", width, 4 * width, bias=True, quantizable=False),
-        replicated(f"{block}.mlp.lin2", 4 * width, width, bias=True, quantizable=False),
+        vision.whole(f"{block}.mlp.lin1", width, 4 * width),
+        vision.whole(f"{block}.mlp.lin2", 4 * width, width),
         norm(f"{block}.norm1", width, bias=True),
         norm(f"{block}.norm2", width, bias=True),
     )
 
 
 def siglip(prefix: str) -> tuple[Module, ...]:
-    """SigLIP as timm builds it, with its pooling head; the ranks divide only the MLPs.
+    """SigLIP as timm builds it, with its pooling head; the ranks shard only the MLPs.
 
     Source: vllm/model_executor/models/deepseek_vl2.py:patch_vit_for_tp (0.32).
     """
@@ -247,8 +231,8 @@ def siglip(prefix: str) -> tuple[Module, ...]:
     for index in range(SIGLIP_BLOCKS):
         block = f"{prefix}.blocks.{index}"
         modules += (
-            replicated(f"{block}.attn.qkv", width, 3 * width, bias=True, quantizable=False),
-            replicated(f"{block}.attn.proj", width, width, bias=True, quantizable=False),
+            vision.whole(f"{block}.attn.qkv", width, 3 * width),
+            vision.whole(f"{block}.attn.proj", width, width),
             *timm_mlp(f"{block}.mlp"),
             norm(f"{block}.norm1", width, bias=True),
             norm(f"{block}.norm2", width, bias=True),
@@ -258,9 +242,9 @@ def siglip(prefix: str) -> tuple[Module, ...]:
         *modules,
         norm(f"{prefix}.norm", width, bias=True),
         Parameter(name=f"{pool}.latent", replicated=width),
-        replicated(f"{pool}.q", width, width, bias=True, quantizable=False),
-        replicated(f"{pool}.kv", width, 2 * width, bias=True, quantizable=False),
-        replicated(f"{pool}.proj", width, width, bias=True, quantizable=False),
+        vision.whole(f"{pool}.q", width, width),
+        vision.whole(f"{pool}.kv", width, 2 * width),
+        vision.whole(f"{pool}.proj", width, width),
         norm(f"{pool}.norm", width, bias=True),
         *timm_mlp(f"{pool}.mlp"),
     )
@@ -279,15 +263,14 @@ def projector(section: Section, prefix: str) -> tuple[Module, ...]:
     width, out = section.integer("input_dim", 1152), section.integer("n_embed", 2048)
     kind = section.string("projector_type", "downsample_mlp_gelu")
     if kind == "linear":
-        return (replicated(prefix, width, out, bias=True, quantizable=False),)
+        return (vision.whole(prefix, width, out),)
     if kind != "downsample_mlp_gelu":
         raise section.invalid("projector_type", kind, "expected linear or downsample_mlp_gelu")
     merge, inner = section.integer("downsample_ratio", 2, maximum=64), out * section.integer("mlp_ratio", 1)
     depth = section.integer("depth", 2, minimum=2, maximum=64)
     sizes = (width * merge * merge, *(inner,) * (depth - 1), out)
     return tuple(
-        replicated(f"{prefix}.{2 * index}", sizes[index], sizes[index + 1], bias=True, quantizable=False)
-        for index in range(depth)
+        vision.whole(f"{prefix}.{2 * index}", sizes[index], sizes[index + 1]) for index in range(depth)
     )
 
 

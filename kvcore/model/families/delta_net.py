@@ -18,7 +18,7 @@ from kvcore.model.architecture import (
     Split,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import vision
+from kvcore.model.families import qwen_vl
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
@@ -51,13 +51,13 @@ def read(config: ModelConfig) -> Architecture:
     built, tower = read_text(config), config.root.optional_section("vision_config")
     if tower is None:
         return built
-    eyes = vision.qwen3_tower(tower)
+    image = qwen_vl.qwen3_encoder(tower)
     return replace(
         built,
         is_multimodal=True,
-        every=eyes.modules,
-        vision=eyes.encoder,
-        rotary_tables=(*built.rotary_tables, *eyes.tables),
+        every=image.modules,
+        vision=image.vision,
+        rotary_tables=(*built.rotary_tables, *image.tables),
     )
 
 

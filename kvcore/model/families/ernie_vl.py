@@ -1,4 +1,4 @@
-"""ERNIE 4.5 VL: experts for texts beside experts for pictures in every sparse layer, a tower and a resampler."""
+"""ERNIE 4.5 VL: experts for texts beside experts for images in every sparse layer, an image encoder and a resampler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvcore.model.architecture import (
     VisionEncoder,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import vision
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
@@ -28,7 +28,6 @@ from kvcore.model.parts.blocks import (
     is_tied,
     norm,
     norms,
-    plain_mlp,
     read_heads,
     replicated,
 )
@@ -84,14 +83,13 @@ def read(config: ModelConfig) -> Architecture:
         ),
         is_multimodal=True,
     )
-    tower = config.root.section("vision_config")
-    return replace(
-        built, every=(*eyes(tower), *resampler(config.root, heads.hidden_size)), vision=encoder_of(tower)
-    )
+    image = image_encoder(config.root.section("vision_config"))
+    modules = (*image.modules, *resampler(config.root, heads.hidden_size))
+    return replace(built, every=modules, vision=image.vision)
 
 
 def pair(section: Section, name: str, default: int | None = None) -> tuple[int, int]:
-    """Two numbers, for texts and for pictures, or one for both."""
+    """Two numbers, for texts and for images, or one for both."""
     value = section.get(name)
     if isinstance(value, list):
         numbers = section.integers(name) or ()
@@ -103,7 +101,7 @@ def pair(section: Section, name: str, default: int | None = None) -> tuple[int, 
 
 
 def read_experts(section: Section, index: int, hidden: int) -> Experts:
-    """The routed experts for texts (0) or pictures (1)."""
+    """The routed experts for texts (0) or images (1)."""
     return Experts(
         name=f"mlp.{KINDS[index]}_experts",
         num_experts=pair(section, "moe_num_experts")[index],
@@ -144,26 +142,28 @@ def which_layers_are_sparse(section: Section, count: int) -> tuple[bool, ...]:
     return kinds[0]
 
 
-def eyes(section: Section) -> tuple[Module, ...]:
-    """The tower: plain blocks behind a linear patch embedding.
+def image_encoder(section: Section) -> vision.Encoder:
+    """The image encoder: plain blocks behind a linear patch embedding.
 
     Source: vllm/model_executor/models/ernie45_vl.py:Ernie4_5_VisionTransformer (0.32).
     """
     width = section.integer("embed_dim", section.optional_integer("hidden_size"))
     inner = int(width * section.number("mlp_ratio", 4))
-    heads = vision.square_heads(section, width, section.integer("num_heads"))
-    patch = section.integer("patch_size", maximum=4096)
-    pixels = section.integer("in_channels", 3, maximum=64) * patch**2
-    modules: list[Module] = [
-        replicated("vision_model.patch_embed.proj", pixels, width, quantizable=False),
-        norm("vision_model.ln", width, bias=True),
-    ]
-    for index in range(section.layers("depth")):
-        block = f"vision_model.blocks.{index}"
-        modules += vision.encoder_attention(heads, f"{block}.attn", fused="qkv", out="proj", bias=True)
-        modules += plain_mlp(width, inner, f"{block}.mlp.fc1", f"{block}.mlp.fc2", bias=True)
-        modules += norms(width, f"{block}.norm1", f"{block}.norm2", bias=True)
-    return tuple(modules)
+    heads = vision.square_heads(section, width, "num_heads")
+    pixels = section.integer("in_channels", 3, maximum=64) * section.integer("patch_size", maximum=4096) ** 2
+    prefix = "vision_model"
+    modules = (
+        vision.whole(f"{prefix}.patch_embed.proj", pixels, width, bias=False),
+        norm(f"{prefix}.ln", width, bias=True),
+        *vision.blocks(vision.Block(), f"{prefix}.blocks", section.layers("depth"), heads, inner),
+    )
+    limits = VisionEncoder(
+        hidden_size=width,
+        intermediate_size=inner,
+        max_tokens_per_item=MAX_TOKENS,
+        patches_per_token=section.integer("spatial_merge_size", 2, maximum=64) ** 2,
+    )
+    return vision.Encoder(modules=modules, vision=limits)
 
 
 def resampler(root: Section, text: int) -> tuple[Module, ...]:
@@ -171,11 +171,8 @@ def resampler(root: Section, text: int) -> tuple[Module, ...]:
 
     Source: vllm/model_executor/models/ernie45_vl.py:VariableResolutionResamplerModel (0.32).
     """
-    prefix = "model.resampler_model"
-    space, time = (
-        root.integer("spatial_conv_size", 2, maximum=64),
-        root.integer("temporal_conv_size", 2, maximum=64),
-    )
+    prefix, space = "model.resampler_model", root.integer("spatial_conv_size", 2, maximum=64)
+    time = root.integer("temporal_conv_size", 2, maximum=64)
     width = root.integer("pixel_hidden_size") * space**2
     modules: list[Module] = [
         column(f"{prefix}.spatial_linear.0", width, width, bias=True),
@@ -191,18 +188,6 @@ def resampler(root: Section, text: int) -> tuple[Module, ...]:
             norm(f"{prefix}.temporal_linear.3", width, bias=True),
         )
     return tuple(modules)
-
-
-def encoder_of(section: Section) -> VisionEncoder:
-    """What the profile run sees of the tower."""
-    width = section.integer("embed_dim", section.optional_integer("hidden_size"))
-    merge = section.integer("spatial_merge_size", 2, maximum=64)
-    return VisionEncoder(
-        hidden_size=width,
-        intermediate_size=int(width * section.number("mlp_ratio", 4)),
-        max_tokens_per_item=MAX_TOKENS,
-        patches_per_token=merge**2,
-    )
 
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {

@@ -18,7 +18,8 @@ from kvcore.model.architecture import (
     VocabEmbedding,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.towers import read_gemma4_audio, read_gemma4_vision, read_siglip
+from kvcore.model.families.clip import siglip
+from kvcore.model.parts.audio import gemma4_audio
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
@@ -33,6 +34,7 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
+from kvcore.model.parts.vision import gemma4_vision
 from kvcore.model.rope import read_ropes
 
 SLIDING: Final = "sliding_attention"
@@ -143,7 +145,7 @@ def gemma3_vision(vision: Section, hidden_size: int) -> tuple[Module, ...]:
     """
     width = vision.integer("hidden_size")
     return (
-        *read_siglip(vision, "vision_tower.vision_model."),
+        *siglip(vision),
         Parameter(name="multi_modal_projector.mm_input_projection_weight", replicated=width * hidden_size),
         norm("multi_modal_projector.mm_soft_emb_norm", width),
     )
@@ -184,9 +186,9 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
     vision, audio = (config.root.optional_section(f"{name}_config") for name in ("vision", "audio"))
     towers = embedders
     if vision is not None and not embedders:
-        towers += read_gemma4_vision(vision, local.hidden_size)
+        towers += gemma4_vision(vision, local.hidden_size)
     if audio is not None and not embedders:
-        towers += read_gemma4_audio(audio, local.hidden_size)
+        towers += gemma4_audio(audio, local.hidden_size)
     return decoder(
         config,
         section,

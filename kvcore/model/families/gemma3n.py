@@ -1,8 +1,12 @@
-"""Gemma 3n: residual streams and low-rank residuals beside attention; its encoders are named as not counted."""
+"""Gemma 3n and Gemma 4 unified.
+
+Gemma 3n has residual streams and low-rank residuals next to attention; its encoders are named as not counted. In
+Gemma 4 unified (12B) patches and samples go into the decoder through one projection each, without an encoder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -11,9 +15,18 @@ from kvcore.model.architecture import (
     Layer,
     Module,
     Parameter,
+    VisionEncoder,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.gemma import FOUR_NORMS, SLIDING, layer_kinds, per_layer_inputs, query_or_qkv
+from kvcore.model.families.gemma import (
+    FOUR_NORMS,
+    SLIDING,
+    layer_kinds,
+    per_layer_inputs,
+    query_or_qkv,
+    read_gemma4,
+)
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
@@ -73,7 +86,7 @@ def read_gemma3n(config: ModelConfig) -> Architecture:
             layer_prefix="model.language_model.layers",
             is_multimodal=config.root.optional_section("vision_config") is not None,
         ),
-        uncounted=towers(config),
+        uncounted=encoders(config),
     )
 
 
@@ -101,15 +114,63 @@ def gemma3n_modules(
     )
 
 
-def towers(config: ModelConfig) -> tuple[str, ...]:
+def encoders(config: ModelConfig) -> tuple[str, ...]:
     """The encoders of a multimodal checkpoint that this reader does not count."""
     named = (("vision_config", "vision tower"), ("audio_config", "audio tower"))
     return tuple(name for key, name in named if config.root.optional_section(key) is not None)
 
 
-READERS: Final[Mapping[str, object]] = {
+GEMMA4_MAX_TOKENS: Final = 280
+"""Of an image. Source: vllm/model_executor/models/gemma4_mm.py (0.32), the default of `max_soft_tokens`."""
+
+
+def read_gemma4_unified(config: ModelConfig) -> Architecture:
+    """Gemma 4 unified (12B).
+
+    Source: vllm/model_executor/models/gemma4_unified.py (0.32).
+    """
+    root, text = config.root, config.language.integer("hidden_size")
+    section = root.section("vision_config", "gemma4_unified_vision")
+    modules = [*patch_embedder(section, text)]
+    audio = root.optional_section("audio_config", "gemma4_unified_audio")
+    if audio is not None:
+        width = audio.integer("audio_embed_dim", audio.optional_integer("hidden_size"))
+        modules.append(replicated("embed_audio.embedding_projection", width, text))
+    width = section.integer("mm_embed_dim")
+    return replace(
+        read_gemma4(config, tuple(modules)),
+        vision=VisionEncoder(
+            hidden_size=width,
+            intermediate_size=width,
+            max_tokens_per_item=GEMMA4_MAX_TOKENS,
+            patches_per_token=1,
+        ),
+        is_multimodal=True,
+    )
+
+
+def patch_embedder(section: Section, text: int) -> tuple[Module, ...]:
+    """Norms, a layer from pixels to features, a table of rows and columns, and the projection.
+
+    Source: vllm/model_executor/models/gemma4_unified.py:Gemma4UnifiedVisionEmbedder (0.32).
+    """
+    prefix, width = "vision_embedder", section.integer("mm_embed_dim")
+    side = section.integer("patch_size", maximum=4096) * section.integer("pooling_kernel_size", maximum=64)
+    pixels = 3 * side**2
+    return (
+        norm(f"{prefix}.patch_ln1", pixels, bias=True),
+        column(f"{prefix}.patch_dense", pixels, width, bias=True),
+        *norms(width, f"{prefix}.patch_ln2", f"{prefix}.pos_norm", bias=True),
+        vision.table(f"{prefix}.pos_embedding", 2 * section.integer("mm_posemb_size"), width),
+        replicated("embed_vision.embedding_projection", width, text),
+    )
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "Gemma3nForConditionalGeneration": read_gemma3n,
     "Gemma3nForCausalLM": read_gemma3n,
     "gemma3n": read_gemma3n,
     "gemma3n_text": read_gemma3n,
+    "Gemma4UnifiedForConditionalGeneration": read_gemma4_unified,
+    "gemma4_unified": read_gemma4_unified,
 }

@@ -13,11 +13,10 @@ from kvcore.model.architecture import (
     MixtureOfExperts,
     Module,
     Parameter,
-    VisionEncoder,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import vision
-from kvcore.model.families.towers import siglip_layer
+from kvcore.model.families.clip import siglip2
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
@@ -79,42 +78,19 @@ def read_vision(config: ModelConfig) -> Architecture:
     bias, prefix = root.boolean("projector_bias", True), "multi_modal_projector"
     modules: list[Module] = [
         *siglip2(tower, vision.feature_layers(root, tower, default=-1)),
-        replicated(f"{prefix}.linear_1", merged, inner, bias=bias, quantizable=False),
-        replicated(f"{prefix}.linear_2", inner, built.hidden_size, bias=bias, quantizable=False),
+        *vision.whole_pair(prefix, merged, inner, built.hidden_size, bias=bias),
     ]
+    tiles = root.integer("max_tiles", 10, maximum=1024) + 1
+    tokens = root.integer("max_image_tokens", 256) * tiles
     if root.boolean("projector_use_layernorm", True):
         modules.append(norm(f"{prefix}.layer_norm", merged, bias=True))
     return replace(
         built,
         every=tuple(modules),
-        vision=VisionEncoder(
-            hidden_size=width,
-            intermediate_size=tower.integer("intermediate_size"),
-            max_tokens_per_item=root.integer("max_image_tokens", 256)
-            * (root.integer("max_tiles", 10, maximum=1024) + 1),
-            patches_per_token=merge**2,
-        ),
+        vision=vision.input_limits(tower, tokens, merge**2),
         is_multimodal=True,
         layer_prefix="model.language_model.layers",
     )
-
-
-def siglip2(tower: Section, layers: int, prefix: str = "vision_tower.vision_model") -> tuple[Module, ...]:
-    """SigLIP 2 for images of any shape: patches come flat, and its table has `num_patches` positions.
-
-    Source: vllm/model_executor/models/lfm2_siglip2.py:Siglip2VisionTransformer (0.32).
-    """
-    width, patch = tower.integer("hidden_size"), tower.integer("patch_size", maximum=4096)
-    pixels = tower.integer("num_channels", 3, maximum=64) * patch**2
-    modules: list[Module] = [
-        Parameter(name=f"{prefix}.embeddings.patch_embedding", replicated=(pixels + 1) * width),
-        vision.table(f"{prefix}.embeddings.position_embedding", tower.integer("num_patches"), width),
-    ]
-    for index in range(layers):
-        modules += siglip_layer(tower, width, f"{prefix}.encoder.layers.{index}.")
-    if layers == tower.layers():
-        modules.append(norm(f"{prefix}.post_layernorm", width, bias=True))
-    return tuple(modules)
 
 
 def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:

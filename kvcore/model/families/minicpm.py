@@ -1,4 +1,4 @@
-"""MiniCPM, dense and with experts, and MiniCPM-V: SigLIP with a resampler in front of another decoder."""
+"""MiniCPM, dense and with experts; MiniCPM-V and MiniCPM-o: SigLIP with a resampler or mergers, another decoder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.errors import ModelError, shorten
-from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter, VisionEncoder
+from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families import clip, delta_net
 from kvcore.model.families import decoder as plain
-from kvcore.model.families import sound, vision
+from kvcore.model.parts import audio, vision
 from kvcore.model.parts.blocks import (
     attention,
     cache_of,
@@ -18,8 +19,10 @@ from kvcore.model.parts.blocks import (
     gated_mlp,
     norm,
     norms,
+    qkv,
     read_heads,
     replicated,
+    row,
 )
 
 
@@ -79,12 +82,12 @@ def read_omni(config: ModelConfig) -> Architecture:
         return built
     section, text = config.root.section("audio_config", "whisper"), built.hidden_size
     width = section.integer("hidden_size")
-    hearing = (
-        *sound.whole_whisper(section, "apm"),
-        replicated("audio_projection_layer.linear1", width, text, bias=True, quantizable=False),
-        replicated("audio_projection_layer.linear2", text, text, bias=True, quantizable=False),
+    names = ("linear1", "linear2")
+    encoder = (
+        *audio.whole_whisper(section, "apm"),
+        *vision.whole_pair("audio_projection_layer", width, text, text, names),
     )
-    return replace(built, every=(*built.every, *hearing))
+    return replace(built, every=(*built.every, *encoder))
 
 
 def read_vision(config: ModelConfig) -> Architecture:
@@ -107,22 +110,16 @@ def read_vision(config: ModelConfig) -> Architecture:
     layers = tower.layers() - (1 if root.boolean("drop_vision_last_layer", False) else 0)
     language = plain.SECTION_READERS[LANGUAGE_OF_VERSION[version]](config, root)
     queries, width, out = root.integer("query_num"), tower.integer("hidden_size"), language.hidden_size
+    patches = (root.integer("image_size", 448) // tower.integer("patch_size")) ** 2
     return replace(
         language,
         model_type=config.model_type,
         every=(
-            *vision.siglip(tower, layers, "vpm"),
+            *clip.siglip(tower, layers, "vpm"),
             *resampler(queries, width, out),
             *(() if layers == tower.layers() else (norm("vpm.post_layernorm", width, bias=True),)),
         ),
-        vision=VisionEncoder(
-            hidden_size=width,
-            intermediate_size=tower.integer("intermediate_size"),
-            max_tokens_per_item=queries * (max_slices(root) + 1),
-            patches_per_token=max(
-                1, (root.integer("image_size", 448) // tower.integer("patch_size")) ** 2 // queries
-            ),
-        ),
+        vision=vision.input_limits(tower, queries * (max_slices(root) + 1), max(1, patches // queries)),
         is_multimodal=True,
         layer_prefix="llm.model.layers",
     )
@@ -149,10 +146,63 @@ def resampler(queries: int, vision_width: int, width: int, prefix: str = "resamp
     )
 
 
+WINDOW: Final = 2
+"""Patches along a side that a merger takes together.
+
+Source: vllm/model_executor/models/minicpmv4_6.py:MiniCPMV4_6ViTWindowAttentionMerger (0.32)."""
+
+MAX_SLICES: Final = 9
+"""Source: vllm/model_executor/models/minicpmv4_6.py, the default of `max_slice_nums` (0.32)."""
+
+
+def read_4_6(config: ModelConfig) -> Architecture:
+    """MiniCPM-V 4.6.
+
+    Source: vllm/model_executor/models/minicpmv4_6.py (0.32).
+    """
+    root, built = config.root, delta_net.read_text(config)
+    section = root.section("vision_config", "minicpmv4_6_vision")
+    width, merged = section.integer("hidden_size"), section.integer("hidden_size") * WINDOW**2
+    layers = section.layers() - (1 if root.boolean("drop_vision_last_layer", False) else 0)
+    times = root.integer("merger_times", 1, maximum=16)
+    modules = [*clip.siglip(section, layers, "vpm"), *middle_merger(section, width, merged)]
+    if layers != section.layers():
+        modules.append(norm("vpm.post_layernorm", width, bias=True))
+    for index in range(times):
+        out = built.hidden_size if index == times - 1 else width
+        modules += merger(f"merger.mlp.{index}", merged, merged, out)
+    side = root.integer("image_size", 448) // section.integer("patch_size")
+    return replace(
+        built,
+        every=tuple(modules),
+        vision=vision.input_limits(section, (side // WINDOW**2) ** 2 * (MAX_SLICES + 1), WINDOW**4),
+        is_multimodal=True,
+    )
+
+
+def middle_merger(section: Section, width: int, merged: int) -> tuple[Module, ...]:
+    """Attention over windows of patches, and an MLP that takes four to one."""
+    heads, prefix = vision.square_heads(section, width), "vit_merger.self_attn"
+    inner = section.integer("intermediate_size") * WINDOW**2
+    return (
+        qkv(heads, f"{prefix}.qkv_proj", bias=True),
+        row(f"{prefix}.out_proj", width, width, bias=True),
+        norm("vit_merger.layer_norm1", width, bias=True),
+        *merger("vit_merger", merged, inner, width),
+    )
+
+
+def merger(prefix: str, merged: int, inner: int, out: int) -> tuple[Module, ...]:
+    """A norm and two replicated layers."""
+    return (norm(f"{prefix}.pre_norm", merged, bias=True), *vision.whole_pair(prefix, merged, inner, out))
+
+
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "MiniCPMForCausalLM": read_text,
     "minicpm": read_text,
     "MiniCPMV": read_vision,
+    "MiniCPMV4_6ForConditionalGeneration": read_4_6,
+    "minicpmv4_6": read_4_6,
     "MiniCPMO": read_omni,
     "minicpmo": read_omni,
 }

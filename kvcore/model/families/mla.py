@@ -17,9 +17,9 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.towers import read_moonvit
 from kvcore.model.parts.blocks import decoder, gated_mlp, norms, replicated
 from kvcore.model.parts.latent import Latent, absorbed, as_heads, indexer, latent_attention, read_latent
+from kvcore.model.parts.vision import moonvit
 from kvcore.model.rope import read_ropes
 
 MOST_EXPERTS: Final = 65_536
@@ -62,7 +62,7 @@ def read(config: ModelConfig) -> Architecture:
         is_mla=True,
         draft_layers=(draft,) * drafts if draft else (),
         draft_steps=drafts if draft else 0,
-        every=read_moonvit(vision, latent.hidden_size, *MOONVIT[config.model_type])
+        every=moonvit(vision, latent.hidden_size, *MOONVIT[config.model_type])
         if vision and config.model_type in MOONVIT
         else (),
     )

@@ -1,4 +1,4 @@
-"""Molmo: a CLIP-like tower with pooling attention in front of a Qwen2- or OLMo-like decoder."""
+"""Molmo and Molmo 2: an image encoder, pooling attention over two of its layers, a decoder like Qwen's or OLMo's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from kvcore.model.architecture import (
     VisionEncoder,
     VocabEmbedding,
 )
-from kvcore.model.config import ModelConfig
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
+    Heads,
     attention,
     cache_of,
     column,
@@ -26,6 +28,7 @@ from kvcore.model.parts.blocks import (
     norm,
     norms,
     plain_mlp,
+    qkv,
     read_heads,
     row,
 )
@@ -33,14 +36,27 @@ from kvcore.model.parts.blocks import (
 EXTRA_VOCABULARY: Final = 128
 """Source: vllm/model_executor/models/molmo.py:ADDITIONAL_VOCAB_SIZE (0.32)."""
 
-TOWER_WIDTH: Final = 1024
-TOWER_MLP: Final = 4096
-TOWER_LAYERS: Final = 23
-TOWER_POSITIONS: Final = 577
-TOWER_PATCH: Final = 14
+WIDTH: Final = 1024
+INTERMEDIATE: Final = 4096
+LAYERS: Final = 23
+POSITIONS: Final = 577
+PATCH: Final = 14
 FEATURE_LAYERS: Final = 2
 MAX_CROPS: Final = 12
 """Source: vllm/model_executor/models/molmo.py:VisionBackboneConfig, VIT_LAYERS (0.32)."""
+
+MAX_CROPS_2: Final = 8
+"""Source: preprocessor_config.json of Molmo2-8B, max_crops."""
+
+PREFIX: Final = "vision_backbone"
+NAMES: Final = vision.Block(
+    qkv="attention.merged_qkv",
+    out="attention.wo",
+    up="feed_forward.w1",
+    down="feed_forward.w2",
+    parts=("wq", "wk", "wv"),
+    norms=("attention_norm", "ffn_norm"),
+)
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -61,77 +77,179 @@ def read(config: ModelConfig) -> Architecture:
     if section.boolean("attention_layer_norm", False):
         modules.append(norm("self_attn.q_norm", hidden))
         modules.append(norm("self_attn.k_norm", heads.num_kv_heads * heads.head_dim))
-    layer = Layer(modules=tuple(modules), caches=(cache_of(heads),))
     vocabulary = section.integer("embedding_size", section.integer("vocab_size"))
     tied = section.boolean("weight_tying", section.boolean("tie_word_embeddings", False))
     output = VocabEmbedding(name="lm_head", num_embeddings=vocabulary, embedding_dim=hidden, quantizable=True)
     final = norm("model.norm", hidden)
-    patches = TOWER_POSITIONS - 1
+    limits = VisionEncoder(
+        hidden_size=WIDTH,
+        intermediate_size=INTERMEDIATE,
+        max_tokens_per_item=(POSITIONS - 1) // 4 * (MAX_CROPS + 1),
+        patches_per_token=4,
+    )
     return decoder(
         config,
         section,
         heads=heads,
-        layers=(layer,) * section.layers(),
+        layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
         intermediate_size=double // 2,
-        first=(
-            VocabEmbedding(
-                name="model.embed_tokens", num_embeddings=vocabulary + EXTRA_VOCABULARY, embedding_dim=hidden
-            ),
-        ),
+        first=(table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
         last=(final,) if tied else (final, output),
         tied=tied,
-        every=tower(hidden, double // 2),
-        vision=VisionEncoder(
-            hidden_size=TOWER_WIDTH,
-            intermediate_size=TOWER_MLP,
-            max_tokens_per_item=patches // 4 * (MAX_CROPS + 1),
-            patches_per_token=4,
-        ),
+        every=encoder(hidden, double // 2),
+        vision=limits,
         is_multimodal=True,
         vocab_size=section.integer("vocab_size"),
     )
 
 
-def tower(hidden: int, intermediate: int) -> tuple[Module, ...]:
-    """The image encoder, the pooling attention over two of its layers, and the projector."""
-    prefix = "vision_backbone"
+def table(name: str, rows: int, hidden: int) -> VocabEmbedding:
+    """The token embedding, with further tokens for images."""
+    return VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=hidden)
+
+
+def encoder(hidden: int, intermediate: int) -> tuple[Module, ...]:
+    """Molmo's image encoder, the pooling attention over two of its layers, and the projector."""
+    vit, projector = f"{PREFIX}.image_vit", f"{PREFIX}.image_projector"
     modules: list[Module] = [
-        Parameter(name=f"{prefix}.image_vit.class_embedding", replicated=TOWER_WIDTH),
-        Parameter(name=f"{prefix}.image_vit.positional_embedding", replicated=TOWER_POSITIONS * TOWER_WIDTH),
-        Parameter(name=f"{prefix}.image_vit.patch_embedding", replicated=3 * TOWER_PATCH**2 * TOWER_WIDTH),
-        norm(f"{prefix}.image_vit.pre_ln", TOWER_WIDTH, bias=True),
+        Parameter(name=f"{vit}.class_embedding", replicated=WIDTH),
+        vision.table(f"{vit}.positional_embedding", POSITIONS, WIDTH),
+        vision.table(f"{vit}.patch_embedding", 3 * PATCH**2, WIDTH),
+        norm(f"{vit}.pre_ln", WIDTH, bias=True),
+        vision.merged(f"{projector}.merged_linear", WIDTH, intermediate),
+        row(f"{projector}.down_proj", intermediate, hidden),
+        vision.table(f"{PREFIX}.pad_embed", 2 * FEATURE_LAYERS, WIDTH),
+        *dot_product_attention(f"{PREFIX}.image_pooling_2d", FEATURE_LAYERS),
     ]
-    for index in range(TOWER_LAYERS):
-        block = f"{prefix}.image_vit.transformer.resblocks.{index}"
+    for index in range(LAYERS):
+        block = f"{vit}.transformer.resblocks.{index}"
         modules += dot_product_attention(f"{block}.attention", 1)
         modules += plain_mlp(
-            TOWER_WIDTH, TOWER_MLP, f"{block}.feed_forward.w1", f"{block}.feed_forward.w2", bias=True
+            WIDTH, INTERMEDIATE, f"{block}.feed_forward.w1", f"{block}.feed_forward.w2", bias=True
         )
-        modules += norms(TOWER_WIDTH, f"{block}.attention_norm", f"{block}.ffn_norm", bias=True)
-    modules += dot_product_attention(f"{prefix}.image_pooling_2d", FEATURE_LAYERS)
-    modules += (
-        Linear(
-            name=f"{prefix}.image_projector.merged_linear",
-            in_features=TOWER_WIDTH,
-            outputs=(Output(units=intermediate), Output(units=intermediate)),
-            split=Split.COLUMN,
-        ),
-        row(f"{prefix}.image_projector.down_proj", intermediate, hidden),
-        Parameter(name=f"{prefix}.pad_embed", replicated=2 * FEATURE_LAYERS * TOWER_WIDTH),
-    )
+        modules += norms(WIDTH, f"{block}.attention_norm", f"{block}.ffn_norm", bias=True)
     return tuple(modules)
 
 
 def dot_product_attention(prefix: str, feature_layers: int) -> tuple[Linear, ...]:
-    """Attention whose input is as wide as `feature_layers` layers of the tower."""
-    wide = feature_layers * TOWER_WIDTH
+    """Attention whose input is as wide as `feature_layers` layers of the encoder."""
+    wide = feature_layers * WIDTH
     return (
-        *(column(f"{prefix}.{name}", wide, TOWER_WIDTH, bias=True) for name in ("wq", "wk", "wv")),
-        row(f"{prefix}.wo", TOWER_WIDTH, TOWER_WIDTH, bias=True),
+        *(column(f"{prefix}.{name}", wide, WIDTH, bias=True) for name in ("wq", "wk", "wv")),
+        row(f"{prefix}.wo", WIDTH, WIDTH, bias=True),
+    )
+
+
+def read_molmo2(config: ModelConfig) -> Architecture:
+    """Molmo 2.
+
+    Source: vllm/model_executor/models/molmo2.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
+    modules: list[Module] = [
+        qkv(heads, "self_attn.att_proj", ("att_proj",), bias=section.boolean("qkv_bias", False)),
+        row("self_attn.attn_out", heads.num_heads * heads.head_dim, hidden),
+        *gated_mlp(hidden, intermediate),
+        *norms(hidden, "attn_norm", "ff_norm"),
+    ]
+    if section.boolean("use_qk_norm", False):
+        per_head = section.string("qk_norm_type", "olmo") == "qwen3"
+        modules += (
+            norm("self_attn.q_norm", heads.head_dim * (1 if per_head else heads.num_heads)),
+            norm("self_attn.k_norm", heads.head_dim * (1 if per_head else heads.num_kv_heads)),
+        )
+    vocabulary = section.integer("vocab_size") + section.integer("additional_vocab_size", 128)
+    adapter, vit = config.root.section("adapter_config"), config.root.section("vit_config")
+    image, patch = vit.integers("image_default_input_size", minimum=1), vit.integer("image_patch_size")
+    side = (image[0] if image else 378) // patch
+    return decoder(
+        config,
+        section,
+        heads=heads,
+        layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
+        intermediate_size=intermediate,
+        first=(table("model.transformer.wte", vocabulary, hidden),),
+        every=(*encoder2(vit, adapter), *pooling(vit, adapter)),
+        tied=section.boolean("tie_word_embeddings", False),
+        vision=vision.input_limits(vit, (-(-side // 2)) ** 2 * (MAX_CROPS_2 + 1), 4),
+        is_multimodal=True,
+        layer_prefix="model.transformer.blocks",
+    )
+
+
+def feature_layers(vit: Section, adapter: Section) -> tuple[int, ...]:
+    """Which blocks of the encoder the pooling looks at, counted from its start."""
+    total = vit.layers()
+    chosen = adapter.get("vit_layers") or [-3, -9]
+    if not isinstance(chosen, list) or not all(
+        isinstance(index, int) and -total <= index < total for index in chosen
+    ):
+        raise adapter.invalid("vit_layers", chosen, f"expected numbers of the tower's {total} layers")
+    return tuple(index + total if index < 0 else index for index in chosen)
+
+
+def encoder2(vit: Section, adapter: Section) -> tuple[Module, ...]:
+    """Molmo 2's image encoder up to the deepest block that is looked at.
+
+    Source: vllm/model_executor/models/molmo2.py:Molmo2VisionTransformer (0.32).
+    """
+    prefix, width = f"{PREFIX}.image_vit", vit.integer("hidden_size")
+    count, head_dim = vit.integer("num_attention_heads"), vit.integer("head_dim")
+    heads = Heads(
+        hidden_size=width,
+        num_heads=count,
+        num_kv_heads=vit.integer("num_key_value_heads", count),
+        head_dim=head_dim,
+    )
+    pixels = 3 * vit.integer("image_patch_size", maximum=4096) ** 2
+    return (
+        vision.table(f"{prefix}.positional_embedding", vit.integer("image_num_pos"), width),
+        vision.whole(f"{prefix}.patch_embedding", pixels, width),
+        *vision.blocks(
+            NAMES,
+            f"{prefix}.transformer.resblocks",
+            max(feature_layers(vit, adapter)) + 1,
+            heads,
+            vit.integer("intermediate_size"),
+            attended=count * head_dim,
+        ),
+    )
+
+
+def pooling(vit: Section, adapter: Section) -> tuple[Module, ...]:
+    """Attention of a square of patches, and a gated projector.
+
+    Source: vllm/model_executor/models/molmo2.py:ImagePoolingAttention, ImageProjectorMLP (0.32).
+    """
+    attention, projector = f"{PREFIX}.image_pooling_2d", f"{PREFIX}.image_projector"
+    wide = vit.integer("hidden_size") * len(feature_layers(vit, adapter))
+    width, head_dim = adapter.integer("hidden_size"), adapter.integer("head_dim")
+    heads = adapter.integer("num_attention_heads")
+    kv_heads = adapter.integer("num_key_value_heads", heads)
+    inner, text = adapter.integer("intermediate_size"), adapter.integer("text_hidden_size")
+    keys = Output(units=kv_heads, width=head_dim, replicable=True)
+    halves = (f"{projector}.w1", f"{projector}.w3")
+    return (
+        column(f"{attention}.wq", wide, heads * head_dim, bias=True),
+        Linear(
+            name=f"{attention}.merged_kv",
+            in_features=wide,
+            outputs=(keys, keys),
+            split=Split.COLUMN,
+            bias=True,
+            parts=(f"{attention}.wk", f"{attention}.wv"),
+        ),
+        row(f"{attention}.wo", heads * head_dim, width, bias=True),
+        vision.merged(f"{projector}.merged_linear", width, inner, halves),
+        row(f"{projector}.w2", inner, text),
     )
 
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "MolmoForCausalLM": read,
     "molmo": read,
+    "Molmo2ForConditionalGeneration": read_molmo2,
+    "molmo2": read_molmo2,
 }

@@ -12,12 +12,12 @@ from kvcore.model.architecture import (
     Layer,
     MixtureOfExperts,
     Module,
-    Parameter,
     VisionEncoder,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import vision
+from kvcore.model.families import clip
 from kvcore.model.families.step import read_moe, which_layers_are_sparse
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
     Heads,
     cache_of,
@@ -27,7 +27,6 @@ from kvcore.model.parts.blocks import (
     head,
     norm,
     norms,
-    plain_mlp,
     read_heads,
     replicated,
     row,
@@ -107,30 +106,13 @@ def eyes(section: Section) -> tuple[Module, ...]:
 
     Source: vllm/model_executor/models/step3_vl.py:Step3VisionTransformer (0.32).
     """
-    width, intermediate = section.integer("hidden_size"), section.integer("intermediate_size")
-    heads = vision.square_heads(section, width, section.integer("num_attention_heads"))
-    patch = section.integer("patch_size", maximum=4096)
-    side = vision.patches_per_side(section, section.integer("image_size"), patch)
-    prefix = "vision_model"
-    modules: list[Module] = [
-        Parameter(name=f"{prefix}.embeddings.class_embedding", replicated=width),
-        vision.convolution(
-            f"{prefix}.embeddings.patch_embedding",
-            section.integer("num_channels", 3, maximum=64),
-            width,
-            (patch, patch),
-            bias=True,
-        ),
-        vision.table(f"{prefix}.embeddings.position_embedding", side * side + 1, width),
-    ]
-    for index in range(section.layers()):
-        block = f"{prefix}.transformer.layers.{index}"
-        modules += vision.encoder_attention(
-            heads, f"{block}.self_attn", fused="qkv_proj", out="out_proj", bias=True
-        )
-        modules += plain_mlp(width, intermediate, f"{block}.mlp.fc1", f"{block}.mlp.fc2", bias=True)
-        modules += norms(width, f"{block}.layer_norm1", f"{block}.layer_norm2", bias=True)
-    return tuple(modules)
+    width, prefix = section.integer("hidden_size"), "vision_model"
+    heads = vision.square_heads(section, width)
+    channels, inner = section.integer("num_channels", 3, maximum=64), section.integer("intermediate_size")
+    return (
+        *vision.embeddings(section, f"{prefix}.embeddings", width, channels),
+        *vision.blocks(clip.BLOCK, f"{prefix}.transformer.layers", section.layers(), heads, inner),
+    )
 
 
 def projector(root: Section, section: Section, text: int) -> tuple[Module, ...]:
@@ -143,19 +125,14 @@ def projector(root: Section, section: Section, text: int) -> tuple[Module, ...]:
     return (
         vision.convolution("vit_downsampler", width, out, (2, 2), bias=True),
         vision.convolution("vit_downsampler2", out, 2 * out, (3, 3), bias=True),
-        replicated("vit_large_projector", 2 * out, text, bias=bias, quantizable=False),
+        vision.whole("vit_large_projector", 2 * out, text, bias=bias),
     )
 
 
 def encoder_of(section: Section) -> VisionEncoder:
     """What the profile run sees: a whole image and its tiles, four times four patches a token."""
     side = section.integer("image_size") // section.integer("patch_size")
-    return VisionEncoder(
-        hidden_size=section.integer("hidden_size"),
-        intermediate_size=section.integer("intermediate_size"),
-        max_tokens_per_item=(-(-side // 4)) ** 2 * (MAX_PATCHES + 1),
-        patches_per_token=16,
-    )
+    return vision.input_limits(section, (-(-side // 4)) ** 2 * (MAX_PATCHES + 1), 16)
 
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {

@@ -1,41 +1,35 @@
-"""Whisper: an encoder of sound, and a decoder that attends to itself and to the encoder's output."""
+"""Whisper, and models with an audio encoder in front of another family's decoder: Qwen2-Audio, Voxtral, ..."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Parameter, Split
+from kvcore.model.architecture import Architecture, Layer, Module, Parameter
 from kvcore.model.cache_state import CrossAttention
-from kvcore.model.config import MAX_INTEGER, MAX_LAYERS, ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    Heads,
-    cache_of,
-    column,
-    decoder,
-    embedding,
-    norm,
-    norms,
-    qkv,
-    row,
-)
+from kvcore.model.config import MAX_LAYERS, ModelConfig
+from kvcore.model.families.multimodal import with_encoder
+from kvcore.model.parts import audio, vision
+from kvcore.model.parts.blocks import Heads, cache_of, column, decoder, embedding, norm, row
+
+PROJECTOR: Final = "multi_modal_projector"
 
 
-def read(config: ModelConfig) -> Architecture:
-    """Whisper.
+def read_whisper(config: ModelConfig) -> Architecture:
+    """Whisper: an audio encoder, and a decoder that attends to itself and to the encoder's output.
 
     Source: vllm/model_executor/models/whisper.py (0.32).
     """
     section = config.language
-    hidden = section.integer("d_model")
-    heads = square_heads(hidden, section.integer("decoder_attention_heads"))
+    width, inner = section.integer("d_model"), section.integer("decoder_ffn_dim")
+    heads = vision.heads_of(width, section.integer("decoder_attention_heads"))
     frames, positions = section.integer("max_source_positions"), section.integer("max_target_positions")
     layer = Layer(
         modules=(
-            *self_attention(heads, "self_attn"),
+            *vision.block(audio.WHISPER, "", heads, inner),
             *cross_attention(heads, "encoder_attn"),
-            *mlp(hidden, section.integer("decoder_ffn_dim")),
-            *norms(hidden, "self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm", bias=True),
+            norm("encoder_attn_layer_norm", width, bias=True),
         ),
         caches=(
             cache_of(heads),
@@ -47,13 +41,13 @@ def read(config: ModelConfig) -> Architecture:
         section,
         heads=heads,
         layers=(layer,) * section.layers("decoder_layers"),
-        intermediate_size=section.integer("decoder_ffn_dim"),
+        intermediate_size=inner,
         first=(
             embedding(section, "model.decoder.embed_tokens"),
-            Parameter(name="model.decoder.embed_positions", replicated=positions * hidden),
-            *encoder(section, "model.encoder"),
+            Parameter(name="model.decoder.embed_positions", replicated=positions * width),
+            *audio.whisper(section, "model.encoder"),
         ),
-        last=(norm("model.decoder.layer_norm", hidden, bias=True),),
+        last=(norm("model.decoder.layer_norm", width, bias=True),),
         tied=True,
         rotary_tables=(),
         layer_prefix="model.decoder.layers",
@@ -61,72 +55,121 @@ def read(config: ModelConfig) -> Architecture:
     )
 
 
-def encoder(section: Section, prefix: str, *, positions_dtype: str = "") -> tuple[Module, ...]:
-    """Two convolutions, a table of positions, and blocks that the ranks divide.
-
-    Source: vllm/model_executor/models/whisper.py:WhisperEncoder (0.32).
-    """
-    hidden, mels = section.integer("hidden_size"), section.integer("num_mel_bins", 128)
-    heads = square_heads(hidden, either(section, "encoder_attention_heads", "num_attention_heads"))
-    ears: list[Module] = [
-        Parameter(name=f"{prefix}.conv1", replicated=(3 * mels + 1) * hidden),
-        Parameter(name=f"{prefix}.conv2", replicated=(3 * hidden + 1) * hidden),
-        Parameter(
-            name=f"{prefix}.embed_positions",
-            replicated=section.integer("max_source_positions") * hidden,
-            dtype=positions_dtype,
-        ),
-        norm(f"{prefix}.layer_norm", hidden, bias=True),
-    ]
-    for index in range(either(section, "encoder_layers", "num_hidden_layers", maximum=MAX_LAYERS)):
-        block = f"{prefix}.layers.{index}."
-        ears += self_attention(heads, f"{block}self_attn")
-        ears += mlp(hidden, either(section, "encoder_ffn_dim", "intermediate_size"), block)
-        ears += norms(hidden, f"{block}self_attn_layer_norm", f"{block}final_layer_norm", bias=True)
-    return tuple(ears)
-
-
-def either(section: Section, name: str, other: str, maximum: int = MAX_INTEGER) -> int:
-    """An integer under the first of two names that the section has."""
-    return section.integer(name if section.get(name) is not None else other, maximum=maximum)
-
-
-def square_heads(hidden: int, heads: int) -> Heads:
-    """As many key and value heads as queries."""
-    return Heads(hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads)
-
-
-def self_attention(heads: Heads, prefix: str) -> tuple[Linear, ...]:
-    """Attention with biases."""
-    return (
-        qkv(heads, f"{prefix}.qkv_proj", bias=True),
-        row(f"{prefix}.out_proj", heads.hidden_size, heads.hidden_size, bias=True),
-    )
-
-
-def cross_attention(heads: Heads, prefix: str) -> tuple[Linear, ...]:
+def cross_attention(heads: Heads, prefix: str) -> tuple[Module, ...]:
     """Queries of the decoder, keys and values of the encoder."""
-    hidden = heads.hidden_size
+    width, parts = heads.hidden_size, (f"{prefix}.k_proj", f"{prefix}.v_proj")
     return (
-        column(f"{prefix}.q_proj", hidden, hidden, bias=True),
-        Linear(
-            name=f"{prefix}.kv_proj",
-            in_features=hidden,
-            outputs=(Output(units=hidden), Output(units=hidden)),
-            split=Split.COLUMN,
-            bias=True,
-            parts=(f"{prefix}.k_proj", f"{prefix}.v_proj"),
-        ),
-        row(f"{prefix}.out_proj", hidden, hidden, bias=True),
+        column(f"{prefix}.q_proj", width, width, bias=True),
+        vision.merged(f"{prefix}.kv_proj", width, width, parts, bias=True),
+        row(f"{prefix}.out_proj", width, width, bias=True),
     )
 
 
-def mlp(hidden: int, width: int, prefix: str = "") -> tuple[Linear, ...]:
-    """Two linear layers."""
-    return (
-        column(f"{prefix}fc1", hidden, width, bias=True),
-        row(f"{prefix}fc2", width, hidden, bias=True),
+def read_qwen2_audio(config: ModelConfig) -> Architecture:
+    """Qwen2-Audio: a replicated Whisper encoder and one linear layer.
+
+    Source: vllm/model_executor/models/qwen2_audio.py (0.32).
+    """
+    section, text = config.root.section("audio_config"), config.language.integer("hidden_size")
+    projector = vision.whole(f"{PROJECTOR}.linear", section.integer("hidden_size"), text)
+    return with_encoder(config, (*audio.whole_whisper(section), projector))
+
+
+def read_flamingo(config: ModelConfig) -> Architecture:
+    """Audio Flamingo 3 and Music Flamingo: a replicated Whisper encoder and two linear layers.
+
+    Source: vllm/model_executor/models/audioflamingo3.py (0.32).
+    """
+    section, text = config.root.section("audio_config"), config.language.integer("hidden_size")
+    width, bias = section.integer("hidden_size"), config.root.boolean("projector_bias", True)
+    projector = vision.whole_pair(PROJECTOR, width, text, text, bias=bias, quantizable=True)
+    return with_encoder(config, (*audio.whole_whisper(section), *projector))
+
+
+DOWNSAMPLING: Final = 4
+"""Positions of the encoder that become one token. Source: params.json of Voxtral-Mini-3B-2507."""
+
+
+def read_voxtral(config: ModelConfig) -> Architecture:
+    """Voxtral: Whisper's encoder, sharded over the ranks, and two replicated linear layers.
+
+    Source: vllm/model_executor/models/voxtral.py (0.32).
+    """
+    section, text = config.root.section("audio_config"), config.language.integer("hidden_size")
+    merged = section.integer("hidden_size") * section.integer("downsample_factor", DOWNSAMPLING, maximum=64)
+    names = ("w_in", "w_out")
+    modules = (
+        *audio.whisper(section, audio.ENCODER, positions_dtype="float32"),
+        *vision.whole_pair("audio_language_adapter", merged, text, text, names, bias=False),
     )
+    return with_encoder(config, modules)
 
 
-READERS: Final[Mapping[str, object]] = {"WhisperForConditionalGeneration": read, "whisper": read}
+def read_ultravox(config: ModelConfig) -> Architecture:
+    """Ultravox: Whisper's encoder, frames stacked, and a gated projector with a norm before or behind it.
+
+    Source: vllm/model_executor/models/ultravox.py:UltravoxFeedForwardProjector (0.32).
+    """
+    root, section = config.root, config.root.section("audio_config", "whisper")
+    text, inner = config.language.integer("hidden_size"), root.integer("hidden_size", 4096)
+    merged = section.integer("hidden_size") * root.integer("stack_factor", 8, maximum=1024)
+    half = inner // 2 if root.string("projector_act", "swiglu") == "swiglu" else inner
+    further = root.integer("num_projector_layers", 0, minimum=0, maximum=MAX_LAYERS)
+    if further:
+        raise root.invalid(
+            "num_projector_layers", further, "expected 0: a projector of whole layers is not read"
+        )
+    is_inside = root.boolean("projector_ln_mid", False)
+    modules = (
+        *audio.whisper(section, audio.ENCODER),
+        norm(f"{PROJECTOR}.ln_pre", merged),
+        vision.whole(f"{PROJECTOR}.linear_1", merged, inner, bias=False),
+        vision.whole(f"{PROJECTOR}.linear_2", half, text, bias=False),
+        norm(f"{PROJECTOR}.ln_mid", half) if is_inside else norm(f"{PROJECTOR}.ln_post", text),
+    )
+    return with_encoder(config, modules)
+
+
+def read_granite_speech(config: ModelConfig) -> Architecture:
+    """Granite Speech: a Conformer, a Q-Former over windows, and Granite.
+
+    Source: vllm/model_executor/models/granite_speech.py (0.32).
+    """
+    root, text = config.root, config.language.integer("hidden_size")
+    section = root.section("projector_config")
+    width = section.integer("hidden_size")
+    window, rate = root.integer("window_size", 15), root.integer("downsample_rate", 5)
+    modules = (
+        *audio.granite(root.section("encoder_config")),
+        vision.table("projector.query", window // rate, width),
+        *vision.q_former(section, "projector.qformer"),
+        vision.whole("projector.linear", width, text),
+    )
+    return with_encoder(config, modules)
+
+
+def read_dasheng(config: ModelConfig) -> Architecture:
+    """MiDashengLM: Dasheng's encoder of spectrogram patches, two linear layers, Qwen2.
+
+    Source: vllm/model_executor/models/midashenglm.py (0.32).
+    """
+    root = config.root
+    section = root.section("audio_encoder_config", "midashenglm_dasheng_encoder")
+    width, text = section.integer("embed_dim"), config.language.integer("hidden_size")
+    merged = width * root.integer("subsample_factor", 5, maximum=1024)
+    modules = (
+        *audio.dasheng(section, width),
+        *vision.sharded_pair("audio_projector.net", merged, text, text, ("0", "2")),
+    )
+    return replace(with_encoder(config, modules), layer_prefix="decoder.model.layers")
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    **dict.fromkeys(("WhisperForConditionalGeneration", "whisper"), read_whisper),
+    **dict.fromkeys(("Qwen2AudioForConditionalGeneration", "qwen2_audio"), read_qwen2_audio),
+    **dict.fromkeys(("AudioFlamingo3ForConditionalGeneration", "audioflamingo3"), read_flamingo),
+    **dict.fromkeys(("VoxtralForConditionalGeneration", "voxtral"), read_voxtral),
+    **dict.fromkeys(("UltravoxModel", "ultravox"), read_ultravox),
+    **dict.fromkeys(("GraniteSpeechForConditionalGeneration", "granite_speech"), read_granite_speech),
+    **dict.fromkeys(("MiDashengLMModel", "midashenglm"), read_dasheng),
+}

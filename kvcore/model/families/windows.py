@@ -20,7 +20,6 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, ChunkedLocal, FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.towers import read_llama4_tower
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
@@ -32,6 +31,7 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
+from kvcore.model.parts.vision import llama4_vision
 
 MOST_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
@@ -116,7 +116,7 @@ def read_llama4(config: ModelConfig) -> Architecture:
         moe=moe,
         is_multimodal=vision is not None,
     )
-    return built if vision is None else replace(built, every=read_llama4_tower(vision, hidden))
+    return built if vision is None else replace(built, every=llama4_vision(vision, hidden))
 
 
 def llama4_layer(
