@@ -5,6 +5,7 @@ Nothing outside the folders asks which engine it is: it asks the record for what
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pkgutil import resolve_name
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.memory_variables import MemoryVariables
 from kvcore.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -121,6 +121,35 @@ class MemoryRules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryVariables:
+    """Environment variables by which an engine is told the memory of a card, and what holds without them.
+
+    A GB is 2**30 bytes, as the engines read them.
+    """
+
+    source: str
+    total: str
+    """Names the variable: the physical memory of one card, in GB."""
+    model: str
+    """Names the variable: what weights, activations and framework may take of one card, in GB."""
+    default_total_gb: float
+    default_model_gb: float
+    system_gib: float
+    """What system and driver take of a card."""
+    framework_gib: float
+    """What the framework takes at most."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Both variables."""
+        return self.total, self.model
+
+    def defaults(self) -> Mapping[str, str]:
+        """Each variable with the text that stands for its default."""
+        return {self.total: f"{self.default_total_gb:g}", self.model: f"{self.default_model_gb:g}"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
     """A container image of the engine, for the cards of one vendor; its tags are v and the release."""
 
@@ -207,3 +236,17 @@ class Engine:
         """`FindMemory` of this engine."""
         function: FindMemory = resolve_name(self.functions.memory)
         return function(setting, weights)
+
+
+def written_gb(text: str) -> float | None:
+    """The gigabytes that a variable says, None for a text that is no positive number below 1,000,000.
+
+    Example:
+        >>> written_gb("64"), written_gb("x4"), written_gb("nan")
+        (64.0, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < 1e6 else None

@@ -15,8 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 import kvcore.engine
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.memory_variables import MemoryVariables
-from kvcore.engine.protocol import Engine
+from kvcore.engine.protocol import Engine, MemoryVariables
 from kvcore.errors import CatalogueError, ScenarioError
 from kvcore.scenario import Scenario
 

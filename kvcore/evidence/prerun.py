@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvcore.engine.memory_variables import written_gb
+from kvcore.engine.protocol import written_gb
 from kvcore.engine.rooms import engine_with_variables
 from kvcore.errors import Notice, ScenarioError
 from kvcore.evidence.log.startup import StartupLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvcore.engine.memory_variables import written_gb
+from kvcore.engine.protocol import written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import ScenarioError
 from kvcore.memory.graphs import counted_graph_bytes

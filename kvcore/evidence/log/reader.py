@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.memory_variables import written_gb
-from kvcore.engine.protocol import Engine
+from kvcore.engine.protocol import Engine, written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import LogError, Notice
 from kvcore.evidence.log.arguments import LoggedArguments, read_flags
