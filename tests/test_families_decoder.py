@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.engine.resolved import Resolved
-from kvcore.errors import EngineRefusalError, ModelError
+from kvcore.errors import CatalogueError, EngineRefusalError, ModelError
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture, Experts, Linear, Module, Parameter, Split, VocabEmbedding
 from kvcore.model.cache_state import FullAttention, SlidingWindow
@@ -393,3 +394,32 @@ def test_olmo_3_without_layer_types_attends_fully_every_fourth_layer() -> None:
         *range(3, 32, 4)
     ]
     assert sum(isinstance(cache, SlidingWindow) for cache in caches) == 24
+
+
+class TestRows:
+    ROW = '[mine]\nclasses = ["MineForCausalLM"]\nqkv_bias = "attention_bias"\n'
+
+    def test_a_row_takes_over_what_another_says(self):
+        rows = decoder.load_rows(self.ROW + '[yours]\nlike = "mine"\ntied = true\n')
+        assert rows["yours"] == replace(rows["mine"], classes=(), tied=True)
+
+    @pytest.mark.parametrize(
+        ("line", "field", "named"),
+        [
+            ('qk_nrom = "whole"', "mine", "qk_nrom"),
+            ('qk_norm = "hole"', "mine.qk_norm", "per_head"),
+            ('sparse = "everywere"', "mine.sparse", "everywhere"),
+            ('like = "nobody"', "mine.like", "nobody"),
+            ('tied = "yes"', "mine.tied", "yes"),
+            ("layer_norms = [1]", "mine.layer_norms", "[1]"),
+            ('mlp_bias = ["mlp_bias", 1]', "mine.mlp_bias", "mlp_bias"),
+            ('[mine.experts]\nruoter = "gate"', "mine.experts", "ruoter"),
+            ("[mine.experts]\nshared_count = true", "mine.experts.shared_count", "True"),
+            ("[mine.drafts]\nprefix = 1", "mine.drafts.prefix", "1"),
+        ],
+    )
+    def test_a_word_nobody_knows_stops_it(self, line, field, named):
+        with pytest.raises(CatalogueError) as caught:
+            decoder.load_rows(self.ROW + line)
+        assert caught.value.field == f"decoders.toml:{field}"
+        assert named in str(caught.value)

@@ -19,7 +19,7 @@ from kvcore.errors import CatalogueError, ModelError, shorten
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import pooling, unknown
+from kvcore.model.families import decoder, pooling
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 
@@ -100,15 +100,15 @@ def _read_unknown(config: ModelConfig) -> Architecture:
     named = ", ".join(filter(None, (*config.architectures, config.model_type)))
     if not named:
         raise _unknown("(none named)", reason="the config has neither architectures nor model_type")
-    if not unknown.is_named_like_a_decoder(config):
+    if not decoder.is_named_like_a_decoder(config):
         raise _unknown(named, reason="no family of this project claims it")
-    strange = unknown.strange_keys(config)
+    strange = decoder.strange_keys(config)
     if strange:
         keys = ", ".join(map(shorten, strange[:SHOWN_KEYS]))
         raise _unknown(
             named, reason=f"no family of this project claims it, and {keys} are not of a plain decoder"
         )
-    return replace(unknown.read_unknown(config), read_as=config.architectures[0])
+    return replace(decoder.read_unknown(config), read_as=config.architectures[0])
 
 
 def _unknown(named: str, *, reason: str) -> ModelError:

@@ -1,21 +1,28 @@
-"""Plain decoders: attention and an MLP between norms, every layer alike but for its window.
+"""Decoders that differ in values alone: attention, an MLP or routed experts, norms. Their rows are `decoders.toml`.
 
-What differs between two of them is data: a row of `DECODERS`. Checked against vLLM's own model classes.
+A class that no family claims is read as a plain decoder where its config has no key that says otherwise: the engine
+runs it through its Transformers backend. What its tensors are is assumed, and the architecture says so; what it keeps
+of a request follows from its heads. Checked against vLLM's own model classes.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
-from typing import Final
+from importlib.resources import files
+from typing import Any, Final, TypeVar, assert_never, get_type_hints
 
-from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter
+from kvcore.errors import CatalogueError
+from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
     DraftTraits,
     Flag,
     Heads,
+    QkNorm,
     attention,
     cache_of,
     column,
@@ -27,16 +34,45 @@ from kvcore.model.parts.blocks import (
     norm,
     norms,
     plain_mlp,
+    qk_norm,
     read_heads,
     with_drafts,
 )
-from kvcore.model.parts.pattern import layer_windows
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import (
+    by_kind,
+    layer_windows,
+    sparse_by_interval,
+    sparse_by_step,
+    sparse_by_types,
+    sparse_from,
+)
+
+ROWS: Final = "decoders.toml"
+EXPERT_KEYS: Final = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+"""How newer libraries write the number of experts, whatever the model's own key.
+
+Source: vllm/transformers_utils/model_arch_config_convertor.py:get_num_experts (0.32).
+"""
+
+
+class Sparse(StrEnum):
+    """Which layers have experts: all, or by the config key that decides."""
+
+    EVERYWHERE = "everywhere"
+    AFTER_FIRST = "first_k_dense_replace"
+    AFTER_DENSE = "num_dense_layers"
+    BY_TYPES = "mlp_layer_types"
+    BY_STEP = "decoder_sparse_step"
+    BY_INTERVAL = "moe_layer_interval"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoder:
-    """What sets one plain decoder apart."""
+    """What sets one decoder apart. A key is one of its config."""
 
+    classes: tuple[str, ...] = ()
+    """The entries of `architectures` that are read so, beside the model_type that names the row."""
     qkv_bias: Flag = False
     out_bias: Flag = False
     mlp_bias: Flag = False
@@ -44,62 +80,118 @@ class Decoder:
     """Whether a bias of the MLP is that of its first layer too (TeleChat 2: of the second alone)."""
     intermediate_key: str = "intermediate_size"
     gated: bool = True
-    mlp_names: tuple[str, str] = ("up_proj", "down_proj")
+    mlp_names: tuple[str, ...] = ("up_proj", "down_proj")
     """Of an MLP that is not gated."""
     reads_head_dim: bool = True
     layer_norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
-    optional_norms: tuple[str, tuple[str, ...]] = ("", ())
-    """Further norms, behind the config key that switches them on."""
+    further_norms_key: str = ""
+    """The key that switches `further_norms` on."""
+    further_norms: tuple[str, ...] = ()
     norm_bias: Flag = False
     norm_weight: bool = True
     """False: norms have no parameters (OLMo 1)."""
-    qk_norm: str = ""
-    """per_head: one vector of head_dim; biased: one with a bias; whole: one of all heads; sharded: one a head, divided
-    like the heads."""
+    qk_norm: QkNorm = QkNorm.NONE
     qk_norm_key: str = ""
-    """The config key that switches the norms of queries and keys on; "" when they are always there."""
+    """The key that switches the norms of queries and keys on; "" when they are always there."""
     tied: bool = False
     """The class's default of tie_word_embeddings."""
     head_bias: Flag = False
     extra_elements: int = 0
     """Further parameter elements a layer (xIELU's two alphas)."""
     uses_window: bool = True
+    window_extra: int = 0
+    """Tokens that a window keeps beyond `sliding_window`."""
     attention_gate: str = ""
     """The name of a projection, as wide as all heads, that scales what attention gives."""
     sinks: Flag = False
     """One number a head beside its keys."""
+    experts: ExpertTraits | None = None
+    sparse: Sparse = Sparse.EVERYWHERE
+    """Which layers have the experts."""
+    dense_key: str = "intermediate_size"
+    """The width of layers without experts, in a model with some."""
     drafts: DraftTraits | None = None
     """How the layers that predict further tokens are built, where the checkpoint has some."""
+    dense_drafts: bool = False
+    """Those layers have an MLP instead of experts."""
 
 
 def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None = None) -> Architecture:
-    """A plain decoder. `section` is the language part; without one it is found in the config."""
+    """A decoder of a row. `section` is the language part; without one it is found in the config."""
     section = section or config.language
     heads = read_heads(section, reads_head_dim=traits.reads_head_dim)
-    intermediate = section.integer(traits.intermediate_key)
-    modules = (
+    hidden = heads.hidden_size
+    moe = read_moe(traits.experts, section) if traits.experts else None
+    width = section.optional_integer("intermediate_size") if moe else section.integer(traits.intermediate_key)
+    intermediate = width or (moe.moe_intermediate_size if moe else 0)
+    common = (
         *attention(heads, qkv_bias=flag(section, traits.qkv_bias), out_bias=flag(section, traits.out_bias)),
-        *mlp(traits, section, heads.hidden_size, intermediate),
         *layer_norms(traits, section, heads),
     )
+    sparse = sparse_layers(traits, section)
+    bodies: dict[bool, tuple[Module, ...]] = {
+        has_experts: feed_forward(traits, section, hidden, moe if has_experts else None)
+        for has_experts in dict.fromkeys(sparse)
+    }
     windows = layer_windows(section) if traits.uses_window else (None,) * section.layers()
-    layers = {window: Layer(modules=modules, caches=(cache_of(heads, window),)) for window in set(windows)}
+    layers = by_kind(
+        zip(sparse, (window and window + traits.window_extra for window in windows), strict=True),
+        lambda kind: Layer(modules=(*common, *bodies[kind[0]]), caches=(cache_of(heads, kind[1]),)),
+    )
     tied = is_tied(config, section, traits.tied)
     last: tuple[Module, ...] = ()
     if traits.norm_weight:
-        last = (norm("model.norm", heads.hidden_size, bias=flag(section, traits.norm_bias)),)
+        last = (norm("model.norm", hidden, bias=flag(section, traits.norm_bias)),)
     if not tied:
         last = (*last, head(section, bias=flag(section, traits.head_bias)))
     built = decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(layers[window] for window in windows),
+        layers=layers,
         intermediate_size=intermediate,
         last=last,
         tied=tied,
+        moe=moe,
     )
-    return built if traits.drafts is None else with_drafts(built, section, traits.drafts, built.layers[-1])
+    if traits.drafts is None:
+        return built
+    body = built.layers[-1]
+    if traits.dense_drafts:
+        body = replace(body, modules=(*common, *mlp(traits, section, hidden, intermediate)))
+    return with_drafts(built, section, traits.drafts, body)
+
+
+def sparse_layers(traits: Decoder, section: Section) -> tuple[bool, ...]:
+    """Whether each layer has experts."""
+    match traits.sparse:
+        case _ if traits.experts is None:
+            return (False,) * section.layers()
+        case Sparse.EVERYWHERE:
+            return (True,) * section.layers()
+        case Sparse.AFTER_FIRST | Sparse.AFTER_DENSE:
+            return sparse_from(section, traits.sparse)
+        case Sparse.BY_TYPES:
+            return sparse_by_types(section) or sparse_from(section)
+        case Sparse.BY_STEP:
+            return sparse_by_step(section)
+        case Sparse.BY_INTERVAL:
+            return sparse_by_interval(section)
+        case _ as never:
+            assert_never(never)
+
+
+def feed_forward(
+    traits: Decoder, section: Section, hidden_size: int, moe: MixtureOfExperts | None
+) -> tuple[Module, ...]:
+    """Experts, or an MLP as wide as the model's layers without experts have it."""
+    if moe and traits.experts:
+        bias = flag(section, traits.mlp_bias)
+        return expert_modules(traits.experts, section, hidden_size, moe, shared_bias=bias)
+    width = section.integer(traits.intermediate_key)
+    if traits.experts:
+        width = section.integer(traits.dense_key, width)
+    return mlp(traits, section, hidden_size, width)
 
 
 def mlp(traits: Decoder, section: Section, hidden_size: int, intermediate_size: int) -> tuple[Linear, ...]:
@@ -116,8 +208,9 @@ def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module
     """The norms of one layer, and what else it has of its own."""
     modules: list[Module] = []
     if traits.norm_weight:
-        key, further = traits.optional_norms
-        names = (*traits.layer_norms, *further) if key and section.boolean(key, False) else traits.layer_norms
+        names, key = traits.layer_norms, traits.further_norms_key
+        if key and section.boolean(key, False):
+            names = (*names, *traits.further_norms)
         modules += norms(heads.hidden_size, *names, bias=flag(section, traits.norm_bias))
     if traits.qk_norm and (not traits.qk_norm_key or section.boolean(traits.qk_norm_key, False)):
         for name, count in (("q_norm", heads.num_heads), ("k_norm", heads.num_kv_heads)):
@@ -132,264 +225,176 @@ def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module
     return tuple(modules)
 
 
-def qk_norm(kind: str, name: str, heads: int, head_dim: int) -> Parameter:
-    """A norm of queries or keys."""
-    if kind == "per_head":
-        return Parameter(name=name, replicated=head_dim)
-    if kind == "biased":
-        return Parameter(name=name, replicated=2 * head_dim)
-    if kind == "whole":
-        return Parameter(name=name, replicated=heads * head_dim)
-    return Parameter(name=name, replicated=head_dim, sharded=heads)
+def read_exaone_moe(config: ModelConfig, section: Section | None = None) -> Architecture:
+    """K-EXAONE, with its prediction layers: each like the layer of its number, with an MLP instead of experts.
 
-
-ATTENTION_BIAS: Final = ("attention_bias", False)
-MLP_BIAS: Final = ("mlp_bias", False)
-
-LLAMA: Final = Decoder(qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS)
-PLAIN: Final = Decoder()
-
-DECODERS: Final[Mapping[str, Decoder]] = {
-    "llama": LLAMA,
-    "mistral": LLAMA,
-    "ministral3": LLAMA,
-    "phi3": LLAMA,
-    "granite": LLAMA,
-    "granite_swa": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        mlp_bias=MLP_BIAS,
-        sinks=("attention_sinks", True),
-        tied=True,
-    ),
-    "smollm3": Decoder(qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, tied=True),
-    "cwm": LLAMA,
-    "helium": Decoder(qkv_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS),
-    "seed_oss": Decoder(
-        qkv_bias=("attention_bias", True), out_bias=("attention_out_bias", False), mlp_bias=MLP_BIAS
-    ),
-    "qwen2": Decoder(qkv_bias=True, reads_head_dim=False),
-    "mimo": Decoder(
-        qkv_bias=True,
-        reads_head_dim=False,
-        uses_window=False,
-        drafts=DraftTraits(
-            projection="input_proj",
-            norms=("token_layernorm", "hidden_layernorm", "final_layernorm"),
-            prefix="model.mtp_layers",
+    Source: vllm/model_executor/models/exaone_moe.py, exaone_moe_mtp.py (0.32).
+    """
+    section = section or config.language
+    built = read_decoder(DECODERS["exaone_moe"], config, section)
+    count = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=built.num_layers)
+    if not count:
+        return built
+    hidden = built.hidden_size
+    mlp = gated_mlp(hidden, built.intermediate_size, bias=section.boolean("mlp_bias", False))
+    return replace(
+        built,
+        draft_layers=tuple(
+            replace(layer, modules=(*(each for each in layer.modules if not is_of_mlp(each)), *mlp))
+            for layer in built.layers[:count]
         ),
-    ),
-    "qwen3": Decoder(qkv_bias=ATTENTION_BIAS, qk_norm="per_head"),
-    "gemma": Decoder(tied=True),
-    "glm": Decoder(qkv_bias=ATTENTION_BIAS),
-    "glm4": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        layer_norms=(
-            "input_layernorm",
-            "post_attention_layernorm",
-            "post_self_attn_layernorm",
-            "post_mlp_layernorm",
+        draft_prefix="mtp.layers",
+        draft_modules=(
+            column("mtp.fc", 2 * hidden, hidden),
+            *norms(hidden, "mtp.norm", "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding"),
         ),
-    ),
-    "stablelm": Decoder(qkv_bias=("use_qkv_bias", False), norm_bias=True, reads_head_dim=False),
-    "olmo": Decoder(norm_weight=False, qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS),
-    "olmo2": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        layer_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
-        qk_norm="whole",
-    ),
-    "olmo3": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        layer_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
-        qk_norm="whole",
-    ),
-    "starcoder2": Decoder(
-        qkv_bias=("use_bias", True),
-        out_bias=("use_bias", True),
-        mlp_bias=("use_bias", True),
-        gated=False,
-        mlp_names=("c_fc", "c_proj"),
-        norm_bias=True,
-        tied=True,
-    ),
-    "arcee": Decoder(qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, gated=False),
-    "nemotron": Decoder(
-        qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, gated=False, norm_bias=True
-    ),
-    "apertus": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        mlp_bias=MLP_BIAS,
-        gated=False,
-        layer_norms=("attention_layernorm", "feedforward_layernorm"),
-        qk_norm="per_head",
-        extra_elements=2,
-    ),
-    "exaone": LLAMA,
-    "exaone4": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        layer_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
-        qk_norm="per_head",
-    ),
-    "cohere": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        layer_norms=("input_layernorm",),
-        qk_norm="sharded",
-        qk_norm_key="use_qk_norm",
-        tied=True,
-    ),
-    "cohere2": Decoder(
-        qkv_bias=ATTENTION_BIAS, out_bias=ATTENTION_BIAS, layer_norms=("input_layernorm",), tied=True
-    ),
-    "ernie4_5": Decoder(
-        qkv_bias=("use_bias", False), out_bias=("use_bias", False), mlp_bias=("use_bias", False), tied=True
-    ),
-    "hunyuan_v1_dense": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        mlp_bias=MLP_BIAS,
-        qk_norm="per_head",
-        qk_norm_key="use_qk_norm",
-    ),
-    "internlm": Decoder(qkv_bias=("bias", True), out_bias=("bias", True), reads_head_dim=False),
-    "internlm2": Decoder(reads_head_dim=False),
-    "baichuan": Decoder(reads_head_dim=False, uses_window=False),
-    "orion": Decoder(norm_bias=True, reads_head_dim=False),
-    "xverse": Decoder(reads_head_dim=False),
-    "PanguEmbedded": Decoder(qkv_bias=("bias", True), out_bias=("bias", True)),
-    "hyperclovax": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        mlp_bias=MLP_BIAS,
-        optional_norms=("use_post_norm", ("post_norm1", "post_norm2")),
-    ),
-    "solar": LLAMA,
-    "telechat": Decoder(
-        out_bias=True, mlp_bias=True, up_bias=False, intermediate_key="ffn_hidden_size", reads_head_dim=False
-    ),
-    "telechat3": LLAMA,
-    "TeleFLM": LLAMA,
-    "iquestcoder": LLAMA,
-    "jais2": Decoder(
-        qkv_bias=("attention_bias", True),
-        out_bias=("attention_bias", True),
-        mlp_bias=("mlp_bias", True),
-        gated=False,
-        norm_bias=True,
-    ),
-    "vaultgemma": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        layer_norms=("input_layernorm", "pre_feedforward_layernorm"),
-        tied=True,
-    ),
-    "rnj1": Decoder(
-        qkv_bias=ATTENTION_BIAS,
-        out_bias=ATTENTION_BIAS,
-        layer_norms=(
-            "input_layernorm",
-            "post_attention_layernorm",
-            "pre_feedforward_layernorm",
-            "post_feedforward_layernorm",
-        ),
-        qk_norm="per_head",
-        tied=True,
-    ),
-    "plamo3": Decoder(
-        layer_norms=("pre_mixer_norm", "post_mixer_norm", "pre_mlp_norm", "post_mlp_norm"), qk_norm="per_head"
-    ),
-    "persimmon": Decoder(
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        gated=False,
-        mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
-        reads_head_dim=False,
-        norm_bias=True,
-        qk_norm="biased",
-        qk_norm_key="qk_layernorm",
-    ),
-    "phi3small": Decoder(
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        intermediate_key="ff_intermediate_size",
-        reads_head_dim=False,
-        norm_bias=True,
-        tied=True,
-    ),
-}
+        draft_steps=count,
+    )
+
+
+def is_of_mlp(module: Module) -> bool:
+    """Whether a module belongs to the MLP or the experts."""
+    return module.name.startswith("mlp.")
+
+
+Row = TypeVar("Row")
+
+
+def load_rows(text: str) -> Mapping[str, Decoder]:
+    """The rows of a table of decoders, by model_type.
+
+    Raises CatalogueError `invalid-catalogue-entry`, which names the row, for an unknown key or value.
+
+    Example:
+        >>> load_rows('[my_model]\nclasses = ["MyForCausalLM"]\nqk_norm = "per_head"')["my_model"].gated
+        True
+    """
+    document = tomllib.loads(text)
+    rows: dict[str, Decoder] = {}
+    for name, own in document.items():
+        liked = own.get("like", name)
+        if liked not in document:
+            raise _invalid(f"{name}.like", f"{liked!r} is no row")
+        base = document[liked]
+        values = {**base, "classes": [], **own}
+        if "experts" in values:
+            values["experts"] = {**base.get("experts", {}), **own.get("experts", {})}
+        values.pop("like", None)
+        row = read_row(Decoder, values, name)
+        if row.experts is not None:
+            keys = (str(row.experts.experts_key), *EXPERT_KEYS)
+            row = replace(row, experts=replace(row.experts, experts_key=keys))
+        rows[name] = row
+    return rows
+
+
+def read_row(kind: type[Row], values: Mapping[str, Any], where: str) -> Row:
+    """A row of a table as the frozen dataclass that it fills."""
+    hints = get_type_hints(kind)
+    unknown = sorted(values.keys() - hints.keys())
+    if unknown:
+        raise _invalid(where, f"{unknown[0]} is none of {', '.join(hints)}")
+    return kind(**{key: read_value(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+
+
+def read_value(hint: Any, value: Any, where: str) -> Any:
+    """One value of a row, of the type that its field says."""
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        if value not in set(hint):
+            raise _invalid(where, f"{value!r} is none of {', '.join(hint)}")
+        return hint(value)
+    if hint in (DraftTraits | None, ExpertTraits | None) and isinstance(value, dict):
+        return read_row(ExpertTraits if hint == ExpertTraits | None else DraftTraits, value, where)
+    texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if hint == Flag and isinstance(value, str):
+        return (value, False)
+    if hint == Flag and isinstance(value, list) and [type(each) for each in value] == [str, bool]:
+        return tuple(value)
+    if (hint == tuple[str, ...] or hint == str | tuple[str, ...]) and texts:
+        return tuple(value)
+    plain = bool if hint == Flag else str if hint == str | tuple[str, ...] else hint
+    if type(value) is not plain:
+        raise _invalid(where, f"{value!r} is of another type")
+    return value
+
+
+def _invalid(where: str, reason: str) -> CatalogueError:
+    return CatalogueError("invalid-catalogue-entry", field=f"{ROWS}:{where}", reason=reason)
+
+
+DECODERS: Final = load_rows(files(__package__).joinpath(ROWS).read_text("utf-8"))
 """By model_type."""
 
-ARCHITECTURES: Final[Mapping[str, str]] = {
-    "LlamaForCausalLM": "llama",
-    "LLaMAForCausalLM": "llama",
-    "InternLM3ForCausalLM": "llama",
-    "CwmForCausalLM": "cwm",
-    "HeliumForCausalLM": "helium",
-    "MistralForCausalLM": "mistral",
-    "MistralModel": "mistral",
-    "Ministral3ForCausalLM": "ministral3",
-    "Phi3ForCausalLM": "phi3",
-    "GraniteForCausalLM": "granite",
-    "GraniteSWAForCausalLM": "granite_swa",
-    "SmolLM3ForCausalLM": "smollm3",
-    "SeedOssForCausalLM": "seed_oss",
-    "Qwen2ForCausalLM": "qwen2",
-    "MiMoForCausalLM": "mimo",
-    "Qwen3ForCausalLM": "qwen3",
-    "GemmaForCausalLM": "gemma",
-    "GlmForCausalLM": "glm",
-    "Glm4ForCausalLM": "glm4",
-    "StableLmForCausalLM": "stablelm",
-    "StableLMEpochForCausalLM": "stablelm",
-    "OlmoForCausalLM": "olmo",
-    "Olmo2ForCausalLM": "olmo2",
-    "Olmo3ForCausalLM": "olmo3",
-    "Starcoder2ForCausalLM": "starcoder2",
-    "ArceeForCausalLM": "arcee",
-    "NemotronForCausalLM": "nemotron",
-    "ApertusForCausalLM": "apertus",
-    "ExaoneForCausalLM": "exaone",
-    "Exaone4ForCausalLM": "exaone4",
-    "CohereForCausalLM": "cohere",
-    "Cohere2ForCausalLM": "cohere2",
-    "Ernie4_5ForCausalLM": "ernie4_5",
-    "HunYuanDenseV1ForCausalLM": "hunyuan_v1_dense",
-    "InternLMForCausalLM": "internlm",
-    "InternLM2ForCausalLM": "internlm2",
-    "BaichuanForCausalLM": "baichuan",
-    "BaiChuanForCausalLM": "baichuan",
-    "OrionForCausalLM": "orion",
-    "XverseForCausalLM": "xverse",
-    "PanguEmbeddedForCausalLM": "PanguEmbedded",
-    "HyperCLOVAXForCausalLM": "hyperclovax",
-    "SolarForCausalLM": "solar",
-    "TeleChatForCausalLM": "telechat",
-    "TeleChat2ForCausalLM": "telechat",
-    "TeleChat3ForCausalLM": "telechat3",
-    "TeleFLMForCausalLM": "TeleFLM",
-    "IQuestCoderForCausalLM": "iquestcoder",
-    "Jais2ForCausalLM": "jais2",
-    "VaultGemmaForCausalLM": "vaultgemma",
-    "Plamo3ForCausalLM": "plamo3",
-    "Rnj1ForCausalLM": "rnj1",
-    "PersimmonForCausalLM": "persimmon",
-    "Phi3SmallForCausalLM": "phi3small",
-    "AquilaForCausalLM": "llama",
-    "Fairseq2LlamaForCausalLM": "llama",
-}
+LLAMA: Final = DECODERS["llama"]
+
+
+SUFFIX: Final = "ForCausalLM"
+DRAFTS: Final = ("eagle", "medusa", "mtp", "speculator", "draft", "dflash")
+"""In the name of what only proposes tokens for another model."""
+
+PLAIN_KEYS: Final = frozenset(
+    "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim vocab_size"
+    " max_position_embeddings rope_theta rope_scaling rope_parameters partial_rotary_factor rms_norm_eps norm_eps"
+    " layer_norm_eps layer_norm_epsilon tie_word_embeddings attention_bias mlp_bias hidden_act sliding_window"
+    " use_sliding_window max_window_layers layer_types quantization_config".split()
+)
+"""Of which every one is read, or changes no tensor."""
+
+HARMLESS_KEYS: Final = frozenset(
+    "architectures model_type auto_map torch_dtype dtype transformers_version _name_or_path bos_token_id eos_token_id"
+    " pad_token_id unk_token_id use_cache initializer_range attention_dropout residual_dropout hidden_dropout"
+    " resid_pdrop attn_pdrop embd_pdrop pretraining_tp is_causal id2label label2id task_specific_params"
+    " output_attentions output_hidden_states return_dict tokenizer_class use_flash_attn _attn_implementation"
+    " _attn_implementation_autoset attn_implementation is_decoder is_encoder_decoder add_cross_attention"
+    " chunk_size_feed_forward finetuning_task name_or_path problem_type unsloth_version unsloth_fixed".split()
+)
+
+WINDOWS: Final = frozenset({"full_attention", "sliding_attention"})
+
+GATED: Final = frozenset({"silu", "swish", "swiglu"})
+"""Activations of a gated feed-forward part. With others it may be plain."""
+
+
+def strange_keys(config: ModelConfig) -> tuple[str, ...]:
+    """What in a config is not of a plain decoder: keys, an activation that may be no gate, other kinds of layers.
+
+    Example:
+        >>> config = {"architectures": ["NewForCausalLM"], "hidden_act": "silu", "num_experts": 8}
+        >>> strange_keys(ModelConfig.from_mapping(config))
+        ('num_experts',)
+    """
+    root = config.root
+    given = {key for key, value in config.raw.items() if value is not None and value is not False}
+    strange = sorted(given - PLAIN_KEYS - HARMLESS_KEYS)
+    if root.string("hidden_act", "silu") not in GATED:
+        strange.append("hidden_act")
+    if not WINDOWS.issuperset(root.strings("layer_types") or ()):
+        strange.append("layer_types")
+    return tuple(strange)
+
+
+def is_named_like_a_decoder(config: ModelConfig) -> bool:
+    """Whether the class's name is that of a model that generates text by itself."""
+    name = config.architectures[0] if config.architectures else ""
+    return name.endswith(SUFFIX) and not any(draft in name.lower() for draft in DRAFTS)
+
+
+def read_unknown(config: ModelConfig) -> Architecture:
+    """The plain decoder that the config describes, marked as assumed.
+
+    Raises ModelError for a missing or unusable size.
+    """
+    return replace(read_decoder(LLAMA, config), is_assumed=True)
+
 
 SECTION_READERS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
-    name: partial(read_decoder, traits) for name, traits in DECODERS.items()
+    **{name: partial(read_decoder, traits) for name, traits in DECODERS.items()},
+    "exaone_moe": read_exaone_moe,
 }
 """For multimodal models, by the model_type of their language part."""
 
 READERS: Final = {
-    **SECTION_READERS,
-    **{name: SECTION_READERS[kind] for name, kind in ARCHITECTURES.items()},
+    spelling: SECTION_READERS[name]
+    for name, traits in DECODERS.items()
+    for spelling in (name, *traits.classes)
 }

@@ -8,8 +8,7 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import clip, mixture, mla
-from kvcore.model.families.decoder import Decoder
+from kvcore.model.families import clip, decoder, mla
 from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import Heads, norm, norms, plain_mlp
 
@@ -48,7 +47,7 @@ SIGLIP_PATCH: Final = 14
 
 Source: vllm/model_executor/models/deepseek_vl2.py:_init_vision_module (0.32); timm vision_transformer.py."""
 
-PLAIN_ATTENTION: Final = replace(mixture.MIXTURES["deepseek"], base=Decoder(reads_head_dim=False))
+PLAIN_ATTENTION: Final = replace(decoder.DECODERS["deepseek"], qkv_bias=False, reads_head_dim=False)
 """The config class names a head_dim that only latent attention means.
 
 Source: vllm/model_executor/models/deepseek_v2.py:DeepseekAttention (0.32)."""
@@ -168,7 +167,7 @@ def read_language(config: ModelConfig, layer_prefix: str) -> Architecture:
     if section.integer("qk_nope_head_dim", minimum=0) or section.integer("qk_rope_head_dim", minimum=0):
         built = replace(mla.read(config), uncounted=())
     else:
-        built = mixture.read_mixture(PLAIN_ATTENTION, config, section)
+        built = decoder.read_decoder(PLAIN_ATTENTION, config, section)
     return replace(
         built,
         model_type=config.model_type,

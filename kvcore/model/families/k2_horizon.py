@@ -10,7 +10,6 @@ from kvcore.model.architecture import (
     Architecture,
     Layer,
     Linear,
-    MixtureOfExperts,
     Module,
     Output,
     Parameter,
@@ -18,17 +17,8 @@ from kvcore.model.architecture import (
     Split,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import Decoder
+from kvcore.model.families.decoder import EXPERT_KEYS
 from kvcore.model.families.minimax import key_norm
-from kvcore.model.families.mixture import (
-    MAX_EXPERTS,
-    SPARSE_BY_STEP,
-    Mixture,
-    expert_modules,
-    read_experts,
-    shared_size,
-    which_layers_are_sparse,
-)
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
@@ -42,9 +32,11 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
+from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import by_kind, sparse_by_step
 from kvcore.model.rope import read_ropes
 
-TRAITS: Final = Mixture(base=Decoder(), sparse=SPARSE_BY_STEP, shared_count_key="num_shared_experts")
+EXPERTS: Final = ExpertTraits(experts_key=EXPERT_KEYS, shared_count_key="num_shared_experts")
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -55,38 +47,31 @@ def read(config: ModelConfig) -> Architecture:
     section = config.language
     heads = read_heads(section)
     hidden = heads.hidden_size
-    experts = read_experts(TRAITS, section, hidden)
-    shared = shared_size(TRAITS, section)
+    moe = read_moe(EXPERTS, section)
     intermediate = section.integer("intermediate_size")
     bodies = {
         True: (
-            *expert_modules(TRAITS, section, experts, shared),
-            *router_bias(section, "mlp.gate", experts.num_experts),
+            *expert_modules(EXPERTS, section, hidden, moe),
+            *router_bias(section, "mlp.gate", moe.num_experts),
         ),
         False: gated_mlp(hidden, intermediate),
     }
     around = norms(hidden, "input_layernorm", "post_attention_layernorm")
-    layers = {
-        is_sparse: Layer(
-            modules=(*read_attention(section, heads, is_sparse=is_sparse), *around, *body),
-            caches=(cache_of(heads),),
-        )
-        for is_sparse, body in bodies.items()
-    }
     return decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(layers[is_sparse] for is_sparse in which_layers_are_sparse(TRAITS, section)),
+        layers=by_kind(
+            sparse_by_step(section),
+            lambda is_sparse: Layer(
+                modules=(*read_attention(section, heads, is_sparse=is_sparse), *around, *bodies[is_sparse]),
+                caches=(cache_of(heads),),
+            ),
+        ),
         intermediate_size=intermediate,
         tied=is_tied(config, section, False),
         rotary_tables=(rotary_table(section, heads),),
-        moe=MixtureOfExperts(
-            num_experts=experts.num_experts,
-            top_k=experts.top_k,
-            moe_intermediate_size=experts.intermediate_size,
-            shared_intermediate_size=shared,
-        ),
+        moe=moe,
     )
 
 

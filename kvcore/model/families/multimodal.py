@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Module, RotaryTable, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import clip, decoder, gemma, gpt, mistral4, mixture
+from kvcore.model.families import clip, decoder, gemma, gpt, mistral4
 from kvcore.model.parts import vision
 
 
@@ -36,11 +36,9 @@ READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The model_types of language parts that are read as another's."""
 
-SECTION_READERS: Final = {**decoder.SECTION_READERS, **mixture.SECTION_READERS}
-
 LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
-    **SECTION_READERS,
-    **{name: SECTION_READERS[same] for same, names in READ_AS.items() for name in names},
+    **decoder.SECTION_READERS,
+    **{name: decoder.SECTION_READERS[same] for same, names in READ_AS.items() for name in names},
     "mistral4": mistral4.read_section,
     "gemma2": lambda config, section: gemma.read_gemma2(config),
     "opt": lambda config, section: gpt.read_opt(config),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from enum import StrEnum
+from typing import TypeAlias, assert_never
 
 from packaging.version import Version
 
@@ -216,6 +217,35 @@ def norm(name: str, size: int, *, bias: bool = False) -> Parameter:
 def norms(size: int, *names: str, bias: bool = False) -> tuple[Parameter, ...]:
     """Several norms of the same size."""
     return tuple(norm(name, size, bias=bias) for name in names)
+
+
+class QkNorm(StrEnum):
+    """The norms of queries and keys."""
+
+    NONE = ""
+    PER_HEAD = "per_head"
+    """One vector of head_dim."""
+    BIASED = "biased"
+    """One with a bias."""
+    WHOLE = "whole"
+    """One of all heads."""
+    SHARDED = "sharded"
+    """One a head, divided like the heads."""
+
+
+def qk_norm(kind: QkNorm, name: str, heads: int, head_dim: int) -> Parameter:
+    """A norm of queries or keys."""
+    match kind:
+        case QkNorm.BIASED:
+            return Parameter(name=name, replicated=2 * head_dim)
+        case QkNorm.WHOLE:
+            return Parameter(name=name, replicated=heads * head_dim)
+        case QkNorm.SHARDED:
+            return Parameter(name=name, replicated=head_dim, sharded=heads)
+        case QkNorm.PER_HEAD | QkNorm.NONE:
+            return Parameter(name=name, replicated=head_dim)
+        case _ as never:
+            assert_never(never)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

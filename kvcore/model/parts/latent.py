@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
+from kvcore.model.architecture import Layer, Linear, Module, Output, Parameter, Split
 from kvcore.model.cache_state import Mla
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import Heads, norm, replicated, row
@@ -81,6 +81,13 @@ def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[Module,
         norm(f"{prefix}.kv_a_layernorm", latent.kv_lora_rank),
         heads_column(f"{prefix}.kv_b_proj", latent.kv_lora_rank, latent.num_heads, up),
         row(f"{prefix}.o_proj", latent.num_heads * latent.v_head_dim, latent.hidden_size),
+    )
+
+
+def latent_layer(latent: Latent, *more: Module) -> Layer:
+    """A layer of latent attention, with what else it has."""
+    return Layer(
+        modules=(*latent_attention(latent), *more), caches=(latent.cache,), loading=(absorbed(latent),)
     )
 
 

@@ -267,6 +267,23 @@ def short_convolution_state(channels: int, kernel: int) -> RecurrentState:
     return RecurrentState(kind="short_conv", heads=channels, shapes=(rows,))
 
 
+def linear_state(heads: int, width: int) -> RecurrentState:
+    """Linear attention keeps one matrix a head."""
+    shape = StateShape(sharded=heads, replicated=width**2)
+    return RecurrentState(kind="linear_attention", heads=heads, shapes=(shape,))
+
+
+def kda_state(heads: int, width: int, kernel: int) -> RecurrentState:
+    """KDA keeps convolution rows of queries, keys and values, and float32 state matrices.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
+    """
+    channels = 3 * heads * width
+    rows = StateShape(sharded=channels * (kernel - 1), replicated=1, sharded_per_speculative_token=channels)
+    state = StateShape(sharded=heads, replicated=width**2, dtype="float32", is_ssm=True)
+    return RecurrentState(kind="kda", heads=heads, shapes=(rows, state))
+
+
 def convolution(name: str, kernel: int, outputs: tuple[Output, ...], *, bias: bool) -> Linear:
     """A depthwise convolution, whose channels are divided; never quantized."""
     return left_alone(wide_column(name, kernel, outputs, bias=bias))

@@ -1,4 +1,4 @@
-"""Ling and Ring 2.5, Ling 3: linear attention or delta nets in most layers, latent attention in every n-th, experts."""
+"""Ling (Bailing) and Ring 2.5, Ling 3: linear attention or delta nets, latent attention in some layers, experts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,8 @@ from kvcore.model.architecture import (
     RotaryTable,
     Split,
 )
-from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.mixture import (
-    MAX_EXPERTS,
-    MIXTURES,
-    Mixture,
-    expert_modules,
-    read_experts,
-    shared_size,
-)
+from kvcore.model.families.decoder import DECODERS
 from kvcore.model.parts.blocks import (
     Heads,
     column,
@@ -39,13 +31,16 @@ from kvcore.model.parts.blocks import (
     qkv,
     row,
 )
-from kvcore.model.parts.latent import Latent, absorbed, as_heads, heads_column, latent_attention
-from kvcore.model.parts.states import convolution, read_conv_kernel
+from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer
+from kvcore.model.parts.pattern import crossed
+from kvcore.model.parts.states import convolution, kda_state, linear_state, read_conv_kernel
 from kvcore.model.rope import read_ropes
 
-TRAITS: Final[Mixture] = replace(MIXTURES["bailing_moe"], router_dtype_key="", router_dtype="float32")
-
-V3_TRAITS: Final[Mixture] = replace(TRAITS, correction_bias=True)
+EXPERTS: Final = replace(
+    DECODERS["bailing_moe"].experts or ExpertTraits(), router_dtype_key="", router_dtype="float32"
+)
+V3_EXPERTS: Final = replace(EXPERTS, correction_bias=True)
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -55,55 +50,59 @@ def read(config: ModelConfig) -> Architecture:
     """
     section = config.language
     latent = read_latent(section)
-    hidden = latent.hidden_size
-    count = section.layers()
-    experts = read_experts(TRAITS, section, hidden)
-    shared = shared_size(TRAITS, section)
-    intermediate = section.integer("intermediate_size")
-    bodies = {
-        True: expert_modules(router_traits(section), section, experts, shared),
-        False: gated_mlp(hidden, intermediate, bias=section.boolean("use_bias", False)),
-    }
     heads = linear_heads(section, latent)
-    mixers = {
-        True: Layer(modules=linear_attention(section, heads), caches=(linear_state(heads),)),
-        False: Layer(modules=latent_attention(latent), caches=(latent.cache,), loading=(absorbed(latent),)),
-    }
+    traits = router_traits(section)
+    moe = read_moe(traits, section)
+    linear = Layer(
+        modules=linear_attention(section, heads), caches=(linear_state(heads.num_heads, heads.head_dim),)
+    )
     dense = section.integer("first_k_dense_replace", 0, minimum=0)
     group = section.integer("layer_group_size", 1, minimum=0)
     kinds = tuple(
-        (group > 0 and (index + 1) % group != 0, experts.num_experts > 1 and index >= dense)
-        for index in range(count)
+        (group > 0 and (index + 1) % group != 0, moe.num_experts > 1 and index >= dense)
+        for index in range(section.layers())
     )
-    around = norms(hidden, "input_layernorm", "post_attention_layernorm")
-    layers = {
-        kind: replace(mixers[kind[0]], modules=(*mixers[kind[0]].modules, *around, *bodies[kind[1]]))
-        for kind in set(kinds)
+    tables = rotary_tables(section, latent, heads)
+    return build(config, latent, traits, moe, linear, latent_layer(latent), kinds, tables)
+
+
+def build(
+    config: ModelConfig,
+    latent: Latent,
+    traits: ExpertTraits,
+    moe: MixtureOfExperts,
+    linear: Layer,
+    attending: Layer,
+    kinds: tuple[tuple[bool, bool], ...],
+    rotary: tuple[RotaryTable, ...],
+) -> Architecture:
+    """Linear and latent layers, by `kinds`: whether each is linear, and whether it has experts."""
+    section, hidden = config.language, latent.hidden_size
+    intermediate, bias = section.integer("intermediate_size"), section.boolean("use_bias", False)
+    bodies = {
+        True: expert_modules(traits, section, hidden, moe, shared_bias=bias),
+        False: gated_mlp(hidden, intermediate, bias=bias),
     }
+    around = norms(hidden, "input_layernorm", "post_attention_layernorm")
     built = decoder(
         config,
         section,
         heads=as_heads(latent),
-        layers=tuple(layers[kind] for kind in kinds),
+        layers=crossed(kinds, {True: linear, False: attending}, bodies, around),
         intermediate_size=intermediate,
         first=(embedding(section, "model.word_embeddings"),),
         last=(norm("model.norm", hidden), head(section)),
         tied=False,
-        rotary_tables=rotary_tables(section, latent, heads),
-        moe=MixtureOfExperts(
-            num_experts=experts.num_experts,
-            top_k=experts.top_k,
-            moe_intermediate_size=experts.intermediate_size,
-            shared_intermediate_size=shared,
-        ),
+        rotary_tables=rotary,
+        moe=moe,
     )
     return replace(built, is_mla=True)
 
 
-def router_traits(section: Section) -> Mixture:
+def router_traits(section: Section) -> ExpertTraits:
     """The router is in bfloat16 only where the config names another dtype than fp32."""
     name = section.string("router_dtype", "fp32")
-    return TRAITS if name == "fp32" else replace(TRAITS, router_dtype="bfloat16")
+    return EXPERTS if name == "fp32" else replace(EXPERTS, router_dtype="bfloat16")
 
 
 def read_latent(section: Section) -> Latent:
@@ -148,12 +147,6 @@ def linear_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
     )
 
 
-def linear_state(heads: Heads) -> RecurrentState:
-    """One matrix a head."""
-    shape = StateShape(sharded=heads.num_heads, replicated=heads.head_dim**2)
-    return RecurrentState(kind="linear_attention", heads=heads.num_heads, shapes=(shape,))
-
-
 def rotary_tables(section: Section, latent: Latent, heads: Heads) -> tuple[RotaryTable, ...]:
     """Of linear attention, part of each head; of latent attention, its rotated part whole."""
     rope = read_ropes(section)[0]
@@ -169,54 +162,24 @@ def read_v3(config: ModelConfig) -> Architecture:
     """
     section = config.language
     latent = read_latent(section)
-    hidden, count = latent.hidden_size, section.layers()
-    experts = read_experts(V3_TRAITS, section, hidden)
+    count = section.layers()
     shared = section.integer("moe_shared_expert_intermediate_size") * section.integer(
         "num_shared_experts", maximum=MAX_EXPERTS
     )
-    intermediate = section.integer("intermediate_size")
-    bodies = {
-        True: expert_modules(V3_TRAITS, section, experts, shared),
-        False: gated_mlp(hidden, intermediate, bias=section.boolean("use_bias", False)),
-    }
+    moe = replace(read_moe(V3_EXPERTS, section), shared_intermediate_size=shared)
     heads = linear_heads(section, latent)
     kernel = read_conv_kernel(section, "short_conv_kernel_size")
-    mixers = {
-        True: Layer(modules=delta_net(heads, kernel), caches=(delta_state(heads, kernel),)),
-        False: Layer(
-            modules=(*latent_attention(latent), *output_gate(section, latent)),
-            caches=(latent.cache,),
-            loading=(absorbed(latent),),
-        ),
-    }
+    linear = Layer(
+        modules=delta_net(heads, kernel), caches=(kda_state(heads.num_heads, heads.head_dim, kernel),)
+    )
     dense = section.integer("first_k_dense_replace", 0, minimum=0)
     group = section.integer("layer_group_size")
     whole = count // group * group
     kinds = tuple(((index + 1) % group != 0 and index < whole, index >= dense) for index in range(count))
-    around = norms(hidden, "input_layernorm", "post_attention_layernorm")
-    layers = {
-        kind: replace(mixers[kind[0]], modules=(*mixers[kind[0]].modules, *around, *bodies[kind[1]]))
-        for kind in set(kinds)
-    }
     rope = replace(read_ropes(section)[0], partial_rotary_factor=1.0)
-    built = decoder(
-        config,
-        section,
-        heads=as_heads(latent),
-        layers=tuple(layers[kind] for kind in kinds),
-        intermediate_size=intermediate,
-        first=(embedding(section, "model.word_embeddings"),),
-        last=(norm("model.norm", hidden), head(section)),
-        tied=False,
-        rotary_tables=(rope.table(latent.qk_rope_head_dim, section.integer("max_position_embeddings")),),
-        moe=MixtureOfExperts(
-            num_experts=experts.num_experts,
-            top_k=experts.top_k,
-            moe_intermediate_size=experts.intermediate_size,
-            shared_intermediate_size=shared,
-        ),
-    )
-    return replace(built, is_mla=True)
+    table = rope.table(latent.qk_rope_head_dim, section.integer("max_position_embeddings"))
+    attending = latent_layer(latent, *output_gate(section, latent))
+    return build(config, latent, V3_EXPERTS, moe, linear, attending, kinds, (table,))
 
 
 def output_gate(section: Section, latent: Latent) -> tuple[Module, ...]:
@@ -254,17 +217,6 @@ def delta_net(heads: Heads, kernel: int) -> tuple[Module, ...]:
         norm(f"{prefix}.o_norm", heads.head_dim),
         row(f"{prefix}.o_proj", heads.num_heads * heads.head_dim, hidden),
     )
-
-
-def delta_state(heads: Heads, kernel: int) -> RecurrentState:
-    """Convolution rows of queries, keys and values, and float32 state matrices.
-
-    Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
-    """
-    channels = 3 * heads.num_heads * heads.head_dim
-    rows = StateShape(sharded=channels * (kernel - 1), replicated=1, sharded_per_speculative_token=channels)
-    state = StateShape(sharded=heads.num_heads, replicated=heads.head_dim**2, dtype="float32", is_ssm=True)
-    return RecurrentState(kind="kda", heads=heads.num_heads, shapes=(rows, state))
 
 
 READERS: Final[Mapping[str, object]] = {
