@@ -124,19 +124,24 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
     moe = read_moe(traits.experts, section) if traits.experts else None
     width = section.optional_integer("intermediate_size") if moe else section.integer(traits.intermediate_key)
     intermediate = width or (moe.moe_intermediate_size if moe else 0)
-    common = (
-        *attention(heads, qkv_bias=flag(section, traits.qkv_bias), out_bias=flag(section, traits.out_bias)),
-        *layer_norms(traits, section, heads),
+    attends = attention(
+        heads, qkv_bias=flag(section, traits.qkv_bias), out_bias=flag(section, traits.out_bias)
     )
+    around = layer_norms(traits, section, heads)
     sparse = sparse_layers(traits, section)
     bodies: dict[bool, tuple[Module, ...]] = {
-        has_experts: feed_forward(traits, section, hidden, moe if has_experts else None)
+        has_experts: (
+            *attends,
+            *(around if moe else ()),
+            *feed_forward(traits, section, hidden, moe if has_experts else None),
+            *(() if moe else around),
+        )
         for has_experts in dict.fromkeys(sparse)
     }
     windows = layer_windows(section) if traits.uses_window else (None,) * section.layers()
     layers = by_kind(
         zip(sparse, (window and window + traits.window_extra for window in windows), strict=True),
-        lambda kind: Layer(modules=(*common, *bodies[kind[0]]), caches=(cache_of(heads, kind[1]),)),
+        lambda kind: Layer(modules=bodies[kind[0]], caches=(cache_of(heads, kind[1]),)),
     )
     tied = is_tied(config, section, traits.tied)
     last: tuple[Module, ...] = ()
@@ -158,7 +163,7 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
         return built
     body = built.layers[-1]
     if traits.dense_drafts:
-        body = replace(body, modules=(*common, *mlp(traits, section, hidden, intermediate)))
+        body = replace(body, modules=(*attends, *around, *mlp(traits, section, hidden, intermediate)))
     return with_drafts(built, section, traits.drafts, body)
 
 

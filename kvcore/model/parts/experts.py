@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
-from kvcore.model.architecture import Experts, MixtureOfExperts, Module, Parameter
+from kvcore.model.architecture import Experts, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import (
     Flag,
@@ -28,6 +29,16 @@ BLOCK_SPARSE: Final = "block_sparse_moe"
 
 ROUTER_DTYPES: Final[Mapping[str, str]] = {"": "", "fp32": "float32"}
 """Any other name means bfloat16. Source: vllm/model_executor/models/bailing_moe.py:BailingMoE (0.32)."""
+
+
+class Part(StrEnum):
+    """What a layer with experts may have."""
+
+    ROUTER = "router"
+    CORRECTION = "correction"
+    EXPERTS = "experts"
+    SHARED = "shared"
+    SHARED_GATE = "shared_gate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +76,12 @@ class ExpertTraits:
     shared: str = "shared_experts"
     shared_gate: bool = False
     """A number a token scales what the shared expert gives."""
+    gates_nothing: bool = False
+    """That gate is there without a shared expert too."""
     shared_whole: bool = False
     """Shared experts stay whole when experts are sharded over tensor and data parallel ranks at once."""
+    order: tuple[Part, ...] = (Part.ROUTER, Part.EXPERTS, Part.CORRECTION, Part.SHARED, Part.SHARED_GATE)
+    """In which the parts are offloaded."""
 
 
 def read_moe(traits: ExpertTraits, section: Section) -> MixtureOfExperts:
@@ -125,30 +140,37 @@ def expert_modules(
 ) -> tuple[Module, ...]:
     """Router, routed and shared experts of one layer. The routed ones may work in a space of `inner_size`."""
     prefix, count, shared = traits.prefix, moe.num_experts, moe.shared_intermediate_size
-    modules: list[Module] = [
-        replicated(
-            f"{prefix}.{traits.router}",
-            hidden_size,
-            count,
-            bias=traits.biased,
-            quantizable=traits.quantizes_router,
-            dtype=router_dtype(traits, section),
-        ),
-        routed_experts(traits, inner_size or hidden_size, moe),
-    ]
+    router = replicated(
+        f"{prefix}.{traits.router}",
+        hidden_size,
+        count,
+        bias=traits.biased,
+        quantizable=traits.quantizes_router,
+        dtype=router_dtype(traits, section),
+    )
+    parts: dict[Part, tuple[Module, ...]] = {
+        Part.ROUTER: (router,),
+        Part.EXPERTS: (routed_experts(traits, inner_size or hidden_size, moe),),
+    }
     if flag(section, traits.correction_bias):
         name = f"{prefix}.{traits.correction}"
-        modules.append(Parameter(name=name, replicated=count, dtype=traits.correction_dtype))
+        parts[Part.CORRECTION] = (Parameter(name=name, replicated=count, dtype=traits.correction_dtype),)
     if shared:
-        name = f"{prefix}.{traits.shared}"
-        if traits.gated:
-            linears = gated_mlp(hidden_size, shared, name, bias=shared_bias)
-        else:
-            linears = plain_mlp(hidden_size, shared, f"{name}.up_proj", f"{name}.down_proj", bias=shared_bias)
-        modules += beside_expert_ranks(linears) if traits.shared_whole else linears
-    if shared and traits.shared_gate:
-        modules.append(replicated(f"{prefix}.shared_expert_gate", hidden_size, 1, quantizable=False))
-    return tuple(modules)
+        parts[Part.SHARED] = shared_experts(traits, hidden_size, shared, bias=shared_bias)
+    if traits.shared_gate and (shared or traits.gates_nothing):
+        gate = replicated(f"{prefix}.shared_expert_gate", hidden_size, 1, quantizable=False)
+        parts[Part.SHARED_GATE] = (gate,)
+    return tuple(module for part in traits.order for module in parts.get(part, ()))
+
+
+def shared_experts(traits: ExpertTraits, hidden_size: int, width: int, *, bias: bool) -> tuple[Linear, ...]:
+    """The shared experts of one layer, as one MLP."""
+    name = f"{traits.prefix}.{traits.shared}"
+    if traits.gated:
+        linears = gated_mlp(hidden_size, width, name, bias=bias)
+    else:
+        linears = plain_mlp(hidden_size, width, f"{name}.up_proj", f"{name}.down_proj", bias=bias)
+    return beside_expert_ranks(linears) if traits.shared_whole else linears
 
 
 def routed_experts(traits: ExpertTraits, hidden_size: int, moe: MixtureOfExperts) -> Experts:
