@@ -14,7 +14,7 @@ from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.present.choices import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
 from kvcore.present.launch import launch_arguments
-from kvcore.present.state_mode import state_mode_text
+from kvcore.present.summary import state_mode_text
 from kvcore.present.text import Language, words
 from kvcore.request import scenario_from_request
 

@@ -7,7 +7,7 @@ import pytest
 
 from kvcore.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log
-from kvcore.evidence.log_result import log_result
+from kvcore.evidence.log_report import log_result
 from kvcore.request import parse_request, scenario_from_request
 
 DATA = Path(__file__).parent / "data" / "logs"

@@ -8,7 +8,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.catalogue.accelerators import load_accelerators
-from kvcore.present.matrix import MEMORY_BANDS, VENDOR_NAMES, Filters, chosen_cards
+from kvcore.present.matrix import VENDOR_NAMES, Filters, chosen_cards
+from kvcore.present.page_parameters import MEMORY_BANDS
 from kvcore.present.text import Language, words
 from tests.test_page_plan import checked, open_app, params
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.present import qr
+from kvcore.present.svg import qr_image
 from kvcore.present.text import Language, words
 from pages.ui.shell import PAGES
 from tests.link_examples import examples
@@ -78,7 +78,7 @@ def test_it_is_on_every_page_and_gives_that_page_in_that_language(path: str, lan
     assert (query["lang"], query["wanted"], query["vary"]) == (language.value, "50", "block_size")
     assert query["tensor_parallel_size"] == "2"
     assert f'alt="{t("QR code of this link")}"' in html(app)
-    assert escape(qr.qr_image(shared(app))) in html(app)
+    assert escape(qr_image(shared(app))) in html(app)
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -106,7 +106,7 @@ def test_a_link_too_long_for_a_code_or_for_a_proxy_says_so() -> None:
 
 
 def test_a_code_is_black_on_white_with_its_quiet_zone() -> None:
-    svg = unquote(qr.qr_image("https://example.org/?v=1")).replace("'", '"')
+    svg = unquote(qr_image("https://example.org/?v=1")).replace("'", '"')
     size = int(re.search(r'viewBox="0 0 (\d+) \1"', svg)[1])
     # Version 2 has 25 modules a side, and four of white all around.
     assert size == 25 + 2 * 4

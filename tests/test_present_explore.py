@@ -19,9 +19,7 @@ from kvcore.present.heat import (
     short_names,
 )
 from kvcore.present.matrix import (
-    MEMORY_BANDS,
     Filters,
-    Order,
     Target,
     cheapest_answer,
     chosen_cards,
@@ -29,6 +27,7 @@ from kvcore.present.matrix import (
     model_row,
     smallest_answer,
 )
+from kvcore.present.page_parameters import MEMORY_BANDS, Order
 from kvcore.present.text import DASH, Language, words
 from kvcore.request import scenario_from_request
 

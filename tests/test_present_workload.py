@@ -28,8 +28,13 @@ from kvcore.present.workload import (
     risk_text,
     sentence,
 )
-from kvcore.present.workload_advice import advice_lines
-from kvcore.present.workload_panels import batch_figures, conversation_sentence, prefix_sentence, turn_rows
+from kvcore.present.workload_panels import (
+    advice_lines,
+    batch_figures,
+    conversation_sentence,
+    prefix_sentence,
+    turn_rows,
+)
 from kvcore.workload.batch import Share
 from kvcore.workload.growth import Conversation, prefix_sharing
 from kvcore.workload.histogram import LengthHistogram

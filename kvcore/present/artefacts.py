@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from kvcore.planning import Plan
-from kvcore.present.containers import compose_text, docker_text
+from kvcore.present.containers import compose_text, docker_text, yaml_text
 from kvcore.present.kubernetes import kubernetes_text
 from kvcore.present.launch import (
     launch_arguments,
@@ -22,7 +22,6 @@ from kvcore.present.launch import (
     served_model,
 )
 from kvcore.present.systemd import systemd_text
-from kvcore.present.yaml_text import yaml_text
 
 
 class Artefact(StrEnum):

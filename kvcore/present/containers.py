@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
+import yaml
+
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import ScenarioError
@@ -24,7 +26,6 @@ from kvcore.present.launch import (
     served_model,
     start_seconds,
 )
-from kvcore.present.yaml_text import yaml_text
 
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
 """Checkpoints, and compiled kernels: a restart that finds them has more for its KV cache."""
@@ -157,3 +158,16 @@ def _literal(part: Any) -> Any:
     if isinstance(part, Mapping):
         return {key: _literal(value) for key, value in part.items()}
     return [_literal(value) for value in part] if isinstance(part, list) else part
+
+
+def yaml_text(document: Mapping[str, Any]) -> str:
+    """The document in the order of its keys, block style."""
+    text: str = yaml.dump(dict(document), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes a part that is used twice twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True

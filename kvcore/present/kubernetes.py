@@ -9,7 +9,7 @@ from typing import Any, Final
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.rooms import find_engine
 from kvcore.planning import Plan
-from kvcore.present.containers import image
+from kvcore.present.containers import image, yaml_text
 from kvcore.present.launch import (
     PORT,
     TOKEN,
@@ -22,7 +22,6 @@ from kvcore.present.launch import (
     served_model,
     start_seconds,
 )
-from kvcore.present.yaml_text import yaml_text
 from kvcore.units import GIB, ceil_div, round_up
 
 SECRET: Final = "huggingface"

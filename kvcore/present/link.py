@@ -27,7 +27,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.present.link_names import full_name, full_names, is_ours
-from kvcore.present.repair import Repair
+from kvcore.present.page_parameters import Repair
 from kvcore.quantity import Grade
 from kvcore.request import parse_request, scenario_from_request
 from kvcore.scenario import AUTO, Measured, Parallel, Scenario, SpeculativeConfig

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, TypeAlias
 
 from kvcore.advice.smallest import Cost, cost_of, serves, smallest, smallest_of_card
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.present.page_parameters import MEMORY_BANDS, Order
 from kvcore.present.text import Words, concurrency_text, count, msg
 
 Row: TypeAlias = tuple[Accelerator, tuple[Cell, ...]]
@@ -23,33 +23,12 @@ VENDOR_NAMES: Final[Mapping[Vendor, str]] = {
     Vendor.HUAWEI: "Huawei",
     Vendor.OTHER: msg("Others"),
 }
-MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
-    "up-to-24": (0, 25),
-    "25-48": (25, 50),
-    "49-96": (50, 100),
-    "above-96": (100, 1e6),
-}
-"""By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
 BAND_NAMES: Final[Mapping[str, str]] = {
     "up-to-24": "≤ 24",
     "25-48": "25–48",
     "49-96": "49–96",
     "above-96": "> 96",
 }
-GPU_LIMITS: Final = (1, 2, 4, 8, 16)
-
-
-class Order(StrEnum):
-    """How the rows of the matrix are sorted; the best comes first."""
-
-    VENDOR = "vendor"
-    REQUESTS = "requests"
-    PER_GPU = "per-gpu"
-    FEWEST_GPUS = "fewest-gpus"
-    COST = "cost"
-    COST_PER_SLOT = "cost-per-slot"
-
-
 ORDER_NAMES: Final[Mapping[Order, str]] = {
     Order.VENDOR: msg("Vendor and memory"),
     Order.REQUESTS: msg("Requests at once"),

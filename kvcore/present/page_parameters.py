@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from kvcore import catalogue
 from kvcore.advice.vary import Knob
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
-from kvcore.present.matrix import GPU_LIMITS, MEMORY_BANDS, VENDOR_NAMES, Order
-from kvcore.present.repair import Repair
 from kvcore.present.text import Language
 from kvcore.workload.quantiles import LengthQuantiles
 from kvcore.workload.request import MAX_TOKENS
@@ -37,8 +37,37 @@ MOST_CARDS: Final = 12
 POPULAR_CARDS: Final = (
     "L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB",
 )  # fmt: skip
+MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
+    "up-to-24": (0, 25),
+    "25-48": (25, 50),
+    "49-96": (50, 100),
+    "above-96": (100, 1e6),
+}
+"""By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
+GPU_LIMITS: Final = (1, 2, 4, 8, 16)
 _WHOLE: Final = re.compile(r"\d{1,12}", re.ASCII)
 _AMOUNT: Final = re.compile(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
+
+
+class Order(StrEnum):
+    """How the rows of the Explore page are sorted; the best comes first."""
+
+    VENDOR = "vendor"
+    REQUESTS = "requests"
+    PER_GPU = "per-gpu"
+    FEWEST_GPUS = "fewest-gpus"
+    COST = "cost"
+    COST_PER_SLOT = "cost-per-slot"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """A value of a link that could not be used, and what stands in its place ("" for the default)."""
+
+    field: str
+    given: str
+    used: str
+    error: KvPlannerError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +216,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "view": PageParameter(read=one_of(("cards", "models")), default="cards"),
     "wanted": PageParameter(read=whole(1, 1_000_000), default=10),
     "gpus": PageParameter(read=one_of(GPU_LIMITS), default=8),
-    "vendors": PageParameter(read=some_of([vendor.value for vendor in VENDOR_NAMES]), default=()),
+    "vendors": PageParameter(read=some_of([vendor.value for vendor in Vendor]), default=()),
     "memory": PageParameter(read=some_of(tuple(MEMORY_BANDS)), default=()),
     "sort": PageParameter(read=one_of([order.value for order in Order]), default=Order.VENDOR.value),
     "failing": PageParameter(read=switch, default=False),

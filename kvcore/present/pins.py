@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from kvcore.errors import ScenarioError, shorten
 from kvcore.present import link
-from kvcore.present.repair import Repair
+from kvcore.present.page_parameters import Repair
 from kvcore.scenario import Scenario
 
 MOST: Final = 4

@@ -10,6 +10,8 @@ from typing import Final
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, FixPair
+from kvcore.advice.refusals import Accepted
+from kvcore.cache.spec import CacheKind
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.planning import Plan, Verdict
 from kvcore.present.explain import Figures, bytes_per_token_in_all
@@ -315,3 +317,44 @@ def fix_result(fix: Fix, t: Words) -> str:
     if fix.verdict is Verdict.TIGHT:
         return t("tight, {requests} at once", requests=requests)
     return t("{requests} at once", requests=requests)
+
+
+def accepted_label(accepted: Accepted, t: Words) -> str:
+    """The change in words."""
+    value = f"{accepted.value}"
+    match accepted.field:
+        case "tensor_parallel_size":
+            return t("Tensor parallel size {value}", value=value)
+        case "enable_expert_parallel":
+            return t("Whole experts on each rank")
+        case "engine_version":
+            return t("Release {value}", value=value)
+        case "accelerator":
+            return t("Another card: {value}", value=accepted.plan.accelerator.name)
+        case "quantization":
+            return t("Weights as the checkpoint has them")
+        case field:
+            return t("Without {field}", field=field)
+
+
+def state_mode_text(plan: Plan, t: Words) -> str:
+    """One sentence on the Mamba cache mode that is in force; "" for a model without recurrent states."""
+    resolved = plan.resolved
+    spec = next((spec for specs in plan.specs for spec in specs if spec.kind is CacheKind.MAMBA), None)
+    if spec is None:
+        return ""
+    if resolved.mamba_cache_mode == "all":
+        return t(
+            "Mamba cache mode all: the recurrent state is kept every {size} tokens, so that a request takes as many "
+            "blocks for it as for attention.",
+            size=count(spec.block_size),
+        )
+    if resolved.mamba_cache_mode == "align":
+        return t(
+            "Mamba cache mode align: a request keeps its last recurrent states, and prefixes are shared in steps of "
+            "{size} tokens.",
+            size=count(spec.block_size),
+        )
+    return t(
+        "Mamba cache mode none: a request keeps one recurrent state, and later requests cannot use it again."
+    )

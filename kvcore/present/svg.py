@@ -1,4 +1,4 @@
-"""The charts of the printed report as SVG text: one card's memory, and concurrency by context length.
+"""SVG text: the charts of the printed report (one card, concurrency by context length), and QR codes of links.
 
 Colours and patterns are those of the page. Every text is escaped; nothing is loaded from elsewhere.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from html import escape
 from typing import Final
+
+import segno
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.planning import Plan
@@ -17,6 +20,10 @@ from kvcore.present.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POI
 from kvcore.present.text import Words, concurrency_text, count, gib_text, short_tokens
 from kvcore.units import GIB, gib
 
+MAX_QR_CHARACTERS: Final = 2953
+"""Bytes in the largest code with the least error correction. Source: ISO/IEC 18004, version 40-L."""
+QUIET_ZONE: Final = 4
+"""Modules of white around it, without which many readers find nothing. Source: ISO/IEC 18004."""
 WIDTH: Final = 720
 BAR_TOP: Final = 34
 BAR_SIZE: Final = 46
@@ -191,3 +198,19 @@ def _text(x: float, y: float, text: str, anchor: str, color: str) -> str:
 
 def _points(pairs: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)
+
+
+@lru_cache(maxsize=8)
+def qr_image(text: str) -> str:
+    """The address of an SVG of the code, black on white in every theme, of any size; "" for too long a text.
+
+    Example:
+        >>> qr_image("https://example.org/?v=1")[:18], qr_image("x" * 2954)
+        ('data:image/svg+xml', '')
+    """
+    if len(text.encode()) > MAX_QR_CHARACTERS:
+        return ""
+    code = segno.make_qr(text, error="l")
+    return code.svg_data_uri(
+        border=QUIET_ZONE, dark="#000", light="#fff", omitsize=True, encode_minimal=False
+    )

@@ -261,3 +261,14 @@ def exact_gib_text(size_bytes: float) -> str:
         ('0.625 GiB', '2.5 GiB', '1 GiB')
     """
     return f"{size_bytes / GIB:,.3f}".rstrip("0").rstrip(".") + " GiB"
+
+
+def listed(t: Words, names: Iterable[str]) -> str:
+    """Names as one list.
+
+    Example:
+        >>> from kvcore.present.text import words
+        >>> listed(words(Language.ENGLISH), ("a", "b")), listed(words(Language.CHINESE), ("甲", "乙"))
+        ('a, b', '甲、乙')
+    """
+    return ("、" if t.language is Language.CHINESE else ", ").join(names)

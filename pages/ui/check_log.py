@@ -15,8 +15,7 @@ from kvcore.errors import LogError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log.startup import StartupLog
 from kvcore.present.comparison import FIGURE_LABELS, reading_text
-from kvcore.present.listing import listed
-from kvcore.present.text import Words, msg
+from kvcore.present.text import Words, listed, msg
 from pages.ui import net, state
 
 SAMPLES = Path(__file__).parent / "samples"

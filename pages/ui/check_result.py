@@ -17,8 +17,7 @@ from kvcore.present import summary
 from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
 from kvcore.present.comparison import headline as comparison_headline
 from kvcore.present.comparison_bar import compared_parts, comparison_bar
-from kvcore.present.listing import listed
-from kvcore.present.text import Words, msg
+from kvcore.present.text import Words, listed, msg
 from kvcore.scenario import Measured, Scenario
 from pages.ui import check_taken, figure, notes, pictures, state
 

@@ -6,10 +6,9 @@ import streamlit as st
 
 from kvcore.advice.vary import Variant, pinned
 from kvcore.present import pins
-from kvcore.present.listing import listed
 from kvcore.present.multiples import split_name
 from kvcore.present.pins import Pin
-from kvcore.present.text import Words, short_tokens
+from kvcore.present.text import Words, listed, short_tokens
 from kvcore.scenario import Scenario
 from pages.ui import compare_table, state, undo
 from pages.ui.notes import ID

@@ -9,10 +9,9 @@ import streamlit as st
 
 from kvcore.advice.vary import Variant, best_of
 from kvcore.present.bar import difference_name
-from kvcore.present.listing import listed
 from kvcore.present.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
 from kvcore.present.palette import PARTS, UNACCOUNTED
-from kvcore.present.text import Words
+from kvcore.present.text import Words, listed
 from pages.ui import figure, pictures
 
 REPLICA_COLUMNS = (5, 6)

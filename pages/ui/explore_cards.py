@@ -17,12 +17,9 @@ from kvcore.present import choices
 from kvcore.present.heat import cell_word, head_html, heat_map
 from kvcore.present.matrix import (
     BAND_NAMES,
-    GPU_LIMITS,
-    MEMORY_BANDS,
     ORDER_NAMES,
     VENDOR_NAMES,
     Filters,
-    Order,
     Row,
     Target,
     cheapest_answer,
@@ -31,6 +28,7 @@ from kvcore.present.matrix import (
     matrix_rows,
     smallest_answer,
 )
+from kvcore.present.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
 from kvcore.present.text import DASH, Words, concurrency_text, count
 from kvcore.scenario import Scenario
 from pages.ui import explore_prices, explored, figure, net, notes, state, undo

@@ -10,7 +10,7 @@ import streamlit as st
 from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
 from kvcore.planning import Plan
-from kvcore.present.state_mode import state_mode_text
+from kvcore.present.summary import state_mode_text
 from kvcore.present.text import Words, count, kib_text, msg
 
 KIND_NAMES = {

@@ -11,9 +11,8 @@ from kvcore.present import bar, charts, summary
 from kvcore.present.derivation import Equation, Step, StepName
 from kvcore.present.derivation.step import LOOKS, prose
 from kvcore.present.explain import GRADES, SCOPES
-from kvcore.present.listing import listed
 from kvcore.present.palette import PARTS
-from kvcore.present.text import MINUS, Words, gib_text
+from kvcore.present.text import MINUS, Words, gib_text, listed
 from kvcore.quantity import Unit
 from kvcore.units import GB, GIB
 from pages.ui import figure, pictures

@@ -9,8 +9,7 @@ import streamlit as st
 
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.present.comparison import ORIGIN_LABELS, PART_LABELS
-from kvcore.present.listing import listed
-from kvcore.present.text import Words
+from kvcore.present.text import Words, listed
 from kvcore.scenario import Measured, Origin
 from pages.ui import net, state
 

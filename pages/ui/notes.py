@@ -16,11 +16,9 @@ from kvcore.advice.refusals import refusal_fixes
 from kvcore.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.planning import Plan
 from kvcore.present import summary
-from kvcore.present.listing import listed
-from kvcore.present.refusal import accepted_label
 from kvcore.present.settings import settings_in_force
-from kvcore.present.summary import Outcome, Sentence
-from kvcore.present.text import Language, Words, count
+from kvcore.present.summary import Outcome, Sentence, accepted_label
+from kvcore.present.text import Language, Words, count, listed
 from kvcore.scenario import Scenario
 from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
 from pages.ui import model_source, state, undo

@@ -25,8 +25,7 @@ from kvcore.evidence.prerun import (
 from kvcore.evidence.recognized import find_logged_model
 from kvcore.model.families import read_architecture
 from kvcore.planning import plan
-from kvcore.present.listing import listed
-from kvcore.present.text import Words, count, msg
+from kvcore.present.text import Words, count, listed, msg
 from kvcore.scenario import Measured, Scenario
 from pages.ui import check_log, net, notes, state, undo
 

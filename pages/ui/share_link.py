@@ -9,7 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 import streamlit as st
 
 from kvcore.planning import Plan
-from kvcore.present import link, qr
+from kvcore.present import link
+from kvcore.present.svg import MAX_QR_CHARACTERS, qr_image
 from kvcore.present.text import Words, count
 from kvcore.present.ticket import NOT_CARRIED
 from pages.ui import state
@@ -50,7 +51,7 @@ def button(t: Words) -> None:
                 icon=":material/link_off:",
             )
         _code(shared, "kv-qr", t)
-        if qr.qr_image(shared):
+        if qr_image(shared):
             _switch(t("Full size, for a projector"), "fullscreen", "share.enlarge", is_large=True)
 
 
@@ -71,7 +72,7 @@ def _show_large(is_large: bool) -> None:
 
 
 def _code(shared: str, style: str, t: Words) -> None:
-    image = qr.qr_image(shared)
+    image = qr_image(shared)
     if image:
         # Streamlit takes an inline SVG out of its HTML, and leaves an image.
         st.html(f'<img class="{style}" alt="{escape(t("QR code of this link"))}" src="{escape(image)}">')
@@ -80,7 +81,7 @@ def _code(shared: str, style: str, t: Words) -> None:
             t(
                 "This link is too long for a QR code: {count} characters, {most} fit.",
                 count=count(len(shared)),
-                most=count(qr.MOST_CHARACTERS),
+                most=count(MAX_QR_CHARACTERS),
             )
         )
 

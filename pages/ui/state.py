@@ -18,9 +18,8 @@ from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
 from kvcore.present import edit, link, page_parameters, pins
 from kvcore.present.link_names import is_ours
-from kvcore.present.page_parameters import LANGUAGE, PARAMETERS
+from kvcore.present.page_parameters import LANGUAGE, PARAMETERS, Repair
 from kvcore.present.pins import Pin
-from kvcore.present.repair import Repair
 from kvcore.present.text import Language, Words, words
 from kvcore.scenario import Checkpoint, Scenario
 from pages.ui import net

@@ -9,8 +9,7 @@ from typing import Any
 import streamlit as st
 
 from kvcore.errors import WorkloadError
-from kvcore.present.listing import listed
-from kvcore.present.text import Words, count, msg
+from kvcore.present.text import Words, count, listed, msg
 from kvcore.present.workload import REASONS
 from kvcore.workload.mix import Mix
 from kvcore.workload.quantiles import Percentiles, typed_quantiles

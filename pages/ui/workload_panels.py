@@ -8,8 +8,8 @@ import streamlit as st
 
 from kvcore.planning import Plan
 from kvcore.present.text import Words, count
-from kvcore.present.workload_advice import advice_lines
 from kvcore.present.workload_panels import (
+    advice_lines,
     batch_figures,
     conversation_sentence,
     prefix_sentence,

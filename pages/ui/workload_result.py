@@ -13,8 +13,7 @@ from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
 from kvcore.present.choices import nearest_below
 from kvcore.present.length_histogram import length_histogram, marked_limits
-from kvcore.present.listing import listed
-from kvcore.present.text import Language, Words, count, short_tokens
+from kvcore.present.text import Language, Words, count, listed, short_tokens
 from kvcore.present.workload import (
     choice_rows,
     choices_csv,

@@ -16,9 +16,11 @@ from typing import Final
 
 from kvcore.errors import LogError, shorten
 from kvcore.evidence.log.lines import MAX_LINE_CHARACTERS, line_blocks, message_of
-from kvcore.evidence.log.steps import Steps
 
 MAX_LOG_LINES: Final = 1_000_000
+MAX_STEPS: Final = 1_000_000
+"""Of one log, beyond one look at each of its characters. A step is about a microsecond; a start of 64 ranks takes
+some 60,000."""
 SHOWN_LINE_CHARACTERS: Final = 400
 WINDOW: Final = 1 << 20
 """Characters that one call of a search is given, so that other threads get their turn."""
@@ -36,6 +38,29 @@ PROCESS_NAME_CHARACTERS: Final = 80
 LINE_BEGINNING_CHARACTERS: Final = 256
 CONTINUED_LINES: Final = 16
 """Lines that one message of the engine may be broken into."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps that are left.
+
+    Example:
+        >>> steps = Steps(left=10)
+        >>> steps.take(8), steps.take(8), steps.are_spent
+        (True, False, True)
+    """
+
+    left: int = MAX_STEPS
+
+    def take(self, steps: int) -> bool:
+        """Whether these steps may be done; from the first that may not on, none may."""
+        self.left = self.left - steps if steps <= self.left else -1
+        return self.left >= 0
+
+    @property
+    def are_spent(self) -> bool:
+        """Whether anything was left undone."""
+        return self.left < 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

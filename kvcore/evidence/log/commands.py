@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from kvcore.errors import shorten
-from kvcore.evidence.log.cleaned import LogText
+from kvcore.evidence.log.cleaned import LogText, Steps
 from kvcore.evidence.log.containers import (
     PROGRAMS,
     RUNNERS,
@@ -22,7 +22,6 @@ from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS
 from kvcore.evidence.log.graph_arguments import LISTS
 from kvcore.evidence.log.lines import MAX_JSON_LINE_CHARACTERS, message_of
 from kvcore.evidence.log.manifests import Manifest, find_manifests
-from kvcore.evidence.log.steps import Steps
 
 MAX_COMMANDS: Final = 32
 """Commands of one start that are read."""
