@@ -120,13 +120,18 @@ def main() -> int:
     """Exit status 1 when a translation is missing."""
     keys = wanted()
     write(Language.ENGLISH, {key: key[1] for key in keys})
-    chinese = read(Language.CHINESE)
-    write(Language.CHINESE, {key: chinese.get(key, "") for key in keys})
-    missing = [key[1] for key in keys if not chinese.get(key)]
-    print(f"{len(keys)} texts, {len(missing)} without Chinese")
-    for text in missing:
-        print(f"  {text}")
-    return 1 if missing else 0
+    is_complete = True
+    for language in Language:
+        if language is Language.ENGLISH:
+            continue
+        texts = read(language)
+        write(language, {key: texts.get(key, "") for key in keys})
+        missing = [key[1] for key in keys if not texts.get(key)]
+        print(f"{len(keys)} texts, {len(missing)} without {language.name.title()}")
+        for text in missing:
+            print(f"  {text}")
+        is_complete &= not missing
+    return 0 if is_complete else 1
 
 
 if __name__ == "__main__":

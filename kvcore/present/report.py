@@ -18,7 +18,7 @@ from kvcore.present.overrides import override_steps
 from kvcore.present.palette import OVERESTIMATED, UNACCOUNTED
 from kvcore.present.summary import cards, scenario_line, verdict_sentence
 from kvcore.present.svg import curve_svg, memory_svg, swatch_svg
-from kvcore.present.text import Language, Words, count, gib_text
+from kvcore.present.text import Words, count, gib_text
 from kvcore.present.ticket import NOT_CARRIED
 from kvcore.units import GIB
 
@@ -53,7 +53,6 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
     curve = concurrency_curve(plan, curve_lengths(plan))
     sentence = verdict_sentence(plan, t)
     outcome = sentence.outcome.value
-    language = "zh-CN" if t.language is Language.CHINESE else "en"
     parts = [
         f"<h1>{escape(plan.scenario.model)}</h1>",
         f'<p class="soft">{escape(" · ".join(scenario_line(plan, t)))}</p>',
@@ -77,7 +76,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
     ]
     title = escape(f"KV Planner: {plan.scenario.model}")
     return (
-        f'<!doctype html>\n<html lang="{language}">\n<head>\n<meta charset="utf-8">\n'
+        f'<!doctype html>\n<html lang="{t.language.tag}">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"

@@ -29,20 +29,27 @@ _TAG: Final = re.compile(r"[A-Za-z]{2}(?:[-_][A-Za-z0-9]{1,8}){0,3}(?:\.[A-Za-z0
 
 
 class Language(StrEnum):
-    """The languages of the page; the value is the one in the link."""
+    """The languages of the page, a row each; the value is the one in the link. See docs/adding-a-language.md."""
 
-    ENGLISH = "en"
-    CHINESE = "zh"
+    locale: str
+    """The folder of the catalogue."""
+    tag: str
+    """What the document says of itself."""
+    endonym: str
+    """The language's own name of itself."""
+    space: str
+    """Between sentences."""
+    comma: str
+    """Between the names of a list."""
 
-    @property
-    def locale(self) -> str:
-        """The name of the catalogue."""
-        return {"en": "en", "zh": "zh_CN"}[self.value]
+    ENGLISH = "en", "en", "en", "English", " ", ", "
+    CHINESE = "zh", "zh_CN", "zh-CN", "中文", "", "、"
 
-    @property
-    def endonym(self) -> str:
-        """The language's own name of itself."""
-        return {"en": "English", "zh": "中文"}[self.value]
+    def __new__(cls, value: str, locale: str, tag: str, endonym: str, space: str, comma: str) -> Language:
+        row = str.__new__(cls, value)
+        row._value_ = value
+        row.locale, row.tag, row.endonym, row.space, row.comma = locale, tag, endonym, space, comma
+        return row
 
     @classmethod
     def of_tag(cls, tag: str) -> Language | None:
@@ -58,13 +65,13 @@ class Language(StrEnum):
 
     @classmethod
     def of_browser(cls, tag: str | None) -> Language:
-        """The language for a browser's tag.
+        """The language for a browser's tag; English where the pages do not have it.
 
         Example:
             >>> Language.of_browser("zh-CN"), Language.of_browser("de"), Language.of_browser(None)
             (<Language.CHINESE: 'zh'>, <Language.ENGLISH: 'en'>, <Language.ENGLISH: 'en'>)
         """
-        return cls.CHINESE if (tag or "").lower().startswith("zh") else cls.ENGLISH
+        return cls.of_tag(tag or "") or cls.ENGLISH
 
 
 def msg(msgid: str) -> str:
@@ -180,13 +187,13 @@ def count(value: float) -> str:
 
 
 def sentences(t: Words, texts: Iterable[str]) -> str:
-    """Sentences after each other; Chinese has no space between them.
+    """Sentences after each other, with the space of the language.
 
     Example:
         >>> sentences(words(Language.ENGLISH), ("One.", "Two."))
         'One. Two.'
     """
-    return ("" if t.language is Language.CHINESE else " ").join(texts)
+    return t.language.space.join(texts)
 
 
 def gib_text(size_bytes: float, *, signed: bool = False) -> str:
@@ -271,4 +278,4 @@ def listed(t: Words, names: Iterable[str]) -> str:
         >>> listed(words(Language.ENGLISH), ("a", "b")), listed(words(Language.CHINESE), ("甲", "乙"))
         ('a, b', '甲、乙')
     """
-    return ("、" if t.language is Language.CHINESE else ", ").join(names)
+    return t.language.comma.join(names)

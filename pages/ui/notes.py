@@ -18,7 +18,7 @@ from kvcore.planning import Plan
 from kvcore.present import summary
 from kvcore.present.settings import settings_in_force
 from kvcore.present.summary import Outcome, Sentence, accepted_label
-from kvcore.present.text import Language, Words, count, listed
+from kvcore.present.text import Words, count, listed, sentences
 from kvcore.scenario import Scenario
 from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
 from pages.ui import model_source, state, undo
@@ -290,4 +290,4 @@ def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> N
         lines.append(
             t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=listed(t, absent))
         )
-    st.caption(("" if t.language is Language.CHINESE else " ").join(lines))
+    st.caption(sentences(t, lines))

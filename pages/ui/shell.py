@@ -54,7 +54,6 @@ PAGES = (
 )  # fmt: skip
 """In the order of the navigation. A new page is one file and one line here."""
 
-_LANGUAGE_TAGS = {Language.ENGLISH: "en", Language.CHINESE: "zh-CN"}
 SCRIPT = """{
 const mark = (path, tries) => {
   const links = [...document.querySelectorAll(".st-key-navigation a")];
@@ -129,7 +128,7 @@ def language_switch(t: Words) -> None:
         on_change=lambda: state.set_language(Language(st.session_state[key])),
     )
     path = next(spec.path for spec in PAGES if spec.path == st.session_state["_path"])
-    here = f'<i class="kv-here" hidden data-language="{_LANGUAGE_TAGS[t.language]}" data-path="{path}"></i>'
+    here = f'<i class="kv-here" hidden data-language="{t.language.tag}" data-path="{path}"></i>'
     st.html(f"{here}<script>{SCRIPT}</script>", unsafe_allow_javascript=True)
 
 

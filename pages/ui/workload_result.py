@@ -13,7 +13,7 @@ from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
 from kvcore.present.choices import nearest_below
 from kvcore.present.length_histogram import length_histogram, marked_limits
-from kvcore.present.text import Language, Words, count, listed, short_tokens
+from kvcore.present.text import Words, count, listed, sentences, short_tokens
 from kvcore.present.workload import (
     choice_rows,
     choices_csv,
@@ -120,7 +120,7 @@ def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -
         t("{share} of the requests need more than {limit} tokens.", share=out, limit=count(limit)),
         left_out_note(choice, t),
     )
-    st.caption(("" if t.language is Language.CHINESE else " ").join(lines))
+    st.caption(sentences(t, lines))
 
 
 def lengths_only(mix: Mix, t: Words) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page
 
+from pages.ui import shell
 from tests.browser.conftest import STATE_SECONDS, at_rest, metrics, settled, until
 from tools.programs import PROXY_ADVICE, find_proxy
 from tools.server import Server, free_port, running_server, wait_until_healthy
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
 CADDYFILE = ROOT / "docs" / "hosting" / "Caddyfile"
 PLAN = "?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192"
-PAGES = ("", "explore", "compare", "workload", "check", "learn", "reference", "accuracy")
+PAGES = tuple(spec.path for spec in shell.PAGES)
 LOG = ROOT / "tests" / "data" / "logs" / "v1_0.10.2_h100.log"
 WATCH_POLICY = """
 addEventListener("securitypolicyviolation", (event) =>
