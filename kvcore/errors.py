@@ -5,6 +5,7 @@
     ├── ModelError                  a config.json that cannot be read exactly
     ├── EngineRefusalError          what the engine itself refuses before it looks at memory
     ├── CatalogueError              an entry of the bundled catalogue is wrong, or is not there
+    │   └── TableError              a bundled table of what changes from release to release is wrong
     ├── HubError                    the Hugging Face Hub did not give what was asked for
     ├── LogError                    a start-up log that cannot be read
     ├── WorkloadError               a request log that cannot be read
@@ -22,7 +23,7 @@ import re
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from kvcore.texts import MESSAGES, Message
 
@@ -38,6 +39,7 @@ __all__ = [
     "ModelError",
     "Notice",
     "ScenarioError",
+    "TableError",
     "WorkloadError",
     "defect",
     "render",
@@ -78,11 +80,14 @@ class KvPlannerError(ValueError):
         ('missing-field', 'model', 'model is missing', 'add it')
     """
 
+    longest: ClassVar = 120
+    """Characters of a parameter."""
+
     def __init__(self, code: str, *, field: str = "", value: object = None, **params: object) -> None:
         self.code = code
         self.field = shorten(field)
         self.value = value
-        self.params: dict[str, str] = {key: shorten(text) for key, text in params.items()}
+        self.params: dict[str, str] = {key: shorten(text, self.longest) for key, text in params.items()}
         if value is not None:
             self.params.setdefault("value", shorten(value))
         super().__init__(render(MESSAGES[code].text, self.field, self.params))
@@ -107,6 +112,13 @@ class EngineRefusalError(KvPlannerError):
 
 class CatalogueError(KvPlannerError):
     """An entry of the bundled catalogue is wrong, or is not there."""
+
+
+class TableError(CatalogueError):
+    """A bundled table of what changes from release to release is wrong; nothing in the words is a visitor's."""
+
+    longest = 2000
+    """So that all allowed values are named."""
 
 
 class HubError(KvPlannerError):

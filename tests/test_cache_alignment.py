@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.cache.alignment import hybrid_block_size, read_kernel_blocks, smallest_kernel_block
+from kvcore.cache.alignment import KERNEL_BLOCKS, hybrid_block_size, smallest_kernel_block
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.states import aligned_block_size, rank_layer_specs, recurrent_state_bytes
 from kvcore.engine.resolved import Resolved
@@ -245,4 +245,4 @@ def test_unlisted_backends_read_blocks_of_16() -> None:
 )
 def test_wrong_backend_tables_are_named(raw: dict[str, object]) -> None:
     with pytest.raises(CatalogueError, match=r"backends\.toml"):
-        read_kernel_blocks(raw)
+        KERNEL_BLOCKS.read(raw)

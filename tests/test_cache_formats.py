@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvcore.cache.formats import kv_format, read_formats
+from kvcore.cache.formats import FORMATS, kv_format
 from kvcore.errors import CatalogueError, EngineRefusalError
 
 
@@ -64,5 +64,5 @@ def test_unknown_dtype_is_refused() -> None:
     ],
 )
 def test_wrong_tables_are_named(table: dict[str, object]) -> None:
-    with pytest.raises(CatalogueError, match=r"formats\.toml odd"):
-        read_formats({"odd": table})
+    with pytest.raises(CatalogueError, match=r"formats\.toml formats odd"):
+        FORMATS.read({"reviewed": "0.33.0", "formats": {"odd": table}})

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib import resources
+from copy import deepcopy
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
-from kvcore.cache.rules import planner_rules, read_rule_tables
+from kvcore.cache.rules import PLANNER, planner_rules
 from kvcore.errors import CatalogueError
 
 
 def raw_tables() -> dict[str, Any]:
-    return tomllib.loads(resources.files("kvcore.cache").joinpath("planner.toml").read_text(encoding="utf-8"))
+    return deepcopy(dict(PLANNER.raw()))
 
 
 def test_a_rule_holds_from_its_version_on() -> None:
@@ -32,15 +31,15 @@ def test_the_null_block_counts_from_0_29() -> None:
 def test_unknown_and_missing_rules_are_named() -> None:
     raw = raw_tables()
     with pytest.raises(CatalogueError, match="colour"):
-        read_rule_tables(raw | {"colour": {"source": "x", "0.0": 1}})
-    del raw["fit_check"]
+        PLANNER.read(raw | {"rules": raw["rules"] | {"colour": {"source": "x", "0.0": 1}}})
+    del raw["rules"]["fit_check"]
     with pytest.raises(CatalogueError, match="fit_check"):
-        read_rule_tables(raw)
+        PLANNER.read(raw)
 
 
 @pytest.mark.parametrize("missing", ["source", "0.0"])
 def test_a_rule_needs_source_and_first_value(missing: str) -> None:
     raw = raw_tables()
-    raw["fit_check"] = {key: value for key, value in raw["fit_check"].items() if key != missing}
-    with pytest.raises(CatalogueError, match=r"source or 0\.0"):
-        read_rule_tables(raw)
+    del raw["rules"]["fit_check"][missing]
+    with pytest.raises(CatalogueError, match=rf"fit_check.*{missing}"):
+        PLANNER.read(raw)

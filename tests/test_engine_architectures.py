@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,13 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
-from kvcore.engine.architectures import absence_of, is_surely_there, model_classes, read_model_classes
+from kvcore.engine.architectures import (
+    ARCHITECTURES,
+    absence_of,
+    absences_of,
+    is_surely_there,
+    known_absences,
+)
 from kvcore.engine.versions import assumed_version, planned_release
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.config import ModelConfig
@@ -24,14 +31,15 @@ NOT_YET = "architecture-not-in-release"
 GONE = "architecture-gone-from-release"
 
 TEXT = """
+reviewed = "0.33.0"
 source = "x"
-read = ["0.1", "0.2", "0.3"]
+read = ["0.8.5", "0.9.2", "0.10.2"]
 [since]
-"0.2" = ["NewForCausalLM"]
+"0.9.2" = ["NewForCausalLM"]
 [transformers]
 [[gone]]
-first_without = "0.3"
-until = "0.1"
+first_without = "0.10.2"
+until = "0.8.5"
 architectures = ["OldForCausalLM"]
 """
 
@@ -161,7 +169,7 @@ def test_sweeps_say_what_plans_say(version: str | None) -> None:
 
 
 def test_every_absence_ends_after_it_begins() -> None:
-    for name, absences in model_classes().absences.items():
+    for name, absences in known_absences().items():
         for absence in absences:
             assert absence.first <= absence.last, name
             assert (absence.since is None) is not (absence.until is None), name
@@ -173,19 +181,21 @@ def test_every_absence_ends_after_it_begins() -> None:
     [
         ('source = "x"\n', ""),
         ("[transformers]", "[transformer]"),
-        ('"0.2" = ["NewForCausalLM"]', '"0.4" = ["NewForCausalLM"]'),
-        ('"0.2" = ["NewForCausalLM"]', '"0.1" = ["NewForCausalLM"]'),
-        ('"0.2" = ["NewForCausalLM"]', '"0.2" = ["NewForCausalLM"]\n"0.3" = ["NewForCausalLM"]'),
-        ("[transformers]", '[transformers]\n"0.2" = ["OtherForCausalLM"]'),
-        ('until = "0.1"\n', ""),
-        ('until = "0.1"', 'until = "0.1"\nwhy = "?"'),
-        ('["0.1", "0.2", "0.3"]', '["0.2", "0.1", "0.3"]'),
+        ('"0.9.2" = ["NewForCausalLM"]', '"0.11.0" = ["NewForCausalLM"]'),
+        ('"0.9.2" = ["NewForCausalLM"]', '"0.8.5" = ["NewForCausalLM"]'),
+        ('"0.9.2" = ["NewForCausalLM"]', '"0.9.2" = ["NewForCausalLM"]\n"0.10.2" = ["NewForCausalLM"]'),
+        ("[transformers]", '[transformers]\n"0.9.2" = ["OtherForCausalLM"]'),
+        ('until = "0.8.5"\n', ""),
+        ('until = "0.8.5"', 'until = "0.8.5"\nwhy = "?"'),
+        ('["0.8.5", "0.9.2", "0.10.2"]', '["0.9.2", "0.8.5", "0.10.2"]'),
     ],
 )
 def test_a_wrong_file_is_refused(old: str, new: str) -> None:
-    assert set(read_model_classes(TEXT).absences) == {"NewForCausalLM", "OldForCausalLM"}
+    whole = ARCHITECTURES.read(tomllib.loads(TEXT))
+    assert set(absences_of(whole)) == {"NewForCausalLM", "OldForCausalLM"}
+    assert old in TEXT
     with pytest.raises(CatalogueError):
-        read_model_classes(TEXT.replace(old, new))
+        ARCHITECTURES.read(tomllib.loads(TEXT.replace(old, new)))
 
 
 def test_a_config_without_classes_is_not_judged() -> None:

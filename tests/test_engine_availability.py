@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.engine.availability import read_availabilities
+from kvcore.engine.availability import AVAILABILITY
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
 from kvcore.request import scenario_from_request
@@ -52,11 +52,11 @@ def test_mode_all_went_with_0_32_0() -> None:
 
 
 def test_another_shape_of_the_table_is_refused() -> None:
-    row = 'field = "a"\nvalue = ""\nsince = "0.1"\nsource = "b"\n'
-    assert [known.is_gone for known in read_availabilities(f"[[gone]]\n{row}[[value]]\n{row}")] == [
-        True,
-        False,
-    ]
-    for text in (f"[[values]]\n{row}", f"[[value]]\n{row}until = 1\n", '[[gone]]\nfield = "a"\n'):
+    row = {"field": "cudagraph_mode", "value": "", "since": "0.19.0", "source": "b"}
+    whole = {"reviewed": "0.33.0", "value": [row, row | {"is_gone": True}]}
+    assert [known.is_gone for known in AVAILABILITY.read(whole).value] == [False, True]
+    for rows in ([row | {"until": 1}], [{"field": "cudagraph_mode"}], [row | {"field": "a"}]):
         with pytest.raises(CatalogueError):
-            read_availabilities(text)
+            AVAILABILITY.read(whole | {"value": rows})
+    with pytest.raises(CatalogueError):
+        AVAILABILITY.read(whole | {"values": [row]})

@@ -3,10 +3,10 @@
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.benchmark import benchmark_program, read_programs
+from kvcore.engine.benchmark import BENCHMARK, benchmark_program
 from kvcore.errors import CatalogueError
 
-ROW = '[[programs]]\nsince = "0.0"\nwords = ["x"]\nflags = ["y"]\nsource = "s"\n'
+ROW = {"words": ["x"], "flags": ["y"], "source": "s"}
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.19.0", "0.28.0", "0.33.0"])
@@ -18,7 +18,14 @@ def test_before_it_was_a_script_of_the_repository() -> None:
     assert benchmark_program(Version("0.8.5")).words == ("python", "benchmarks/benchmark_serving.py")
 
 
-@pytest.mark.parametrize("text", [ROW + "more = 1\n", ROW.replace('"0.0"', '"x"'), "programs = 1", "="])
-def test_any_other_shape_is_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"programs": [ROW | {"more": 1}]}, {"programs": [ROW | {"since": "x"}]}, {"programs": 1},
+        {"programs": [{"source": "s"}]},
+    ],
+)  # fmt: skip
+def test_any_other_shape_is_refused(raw: dict[str, object]) -> None:
+    assert BENCHMARK.read({"reviewed": "0.33.0", "programs": [ROW]}).programs[0].words == ("x",)
     with pytest.raises(CatalogueError):
-        read_programs(text)
+        BENCHMARK.read({"reviewed": "0.33.0", **raw})

@@ -3,24 +3,31 @@
 import pytest
 
 from kvcore.engine.captures import capture_modes, capture_sizes
+from kvcore.engine.switches import GraphModes, GraphSizes
 from tests.engine_examples import B200, resolved_of
 
 
 @pytest.mark.parametrize(
     ("rule", "sequences", "tokens", "limit", "speculative", "count", "largest"),
     [
-        ("v0", 256, 8192, 512, 0, 35, 256),
-        ("eights", 1024, 8192, 512, 0, 67, 512),
-        ("eights-capped", 128, 8192, 512, 0, 35, 256),
-        ("sixteens", 1024, 8192, 512, 0, 51, 512),
-        ("sixteens", 64, 2048, 512, 0, 19, 128),
-        ("sixteens", 32, 2048, 512, 3, 11, 64),
-        ("sixteens-speculative", 32, 2048, 512, 3, 35, 256),
-        ("sixteens-speculative", 1024, 16384, 1024, 0, 83, 1024),
+        (None, 256, 8192, 512, 0, 35, 256),
+        (GraphSizes("eights"), 1024, 8192, 512, 0, 67, 512),
+        (GraphSizes("eights-capped"), 128, 8192, 512, 0, 35, 256),
+        (GraphSizes("sixteens"), 1024, 8192, 512, 0, 51, 512),
+        (GraphSizes("sixteens"), 64, 2048, 512, 0, 19, 128),
+        (GraphSizes("sixteens"), 32, 2048, 512, 3, 11, 64),
+        (GraphSizes("sixteens-speculative"), 32, 2048, 512, 3, 35, 256),
+        (GraphSizes("sixteens-speculative"), 1024, 16384, 1024, 0, 83, 1024),
     ],
 )
 def test_counts_and_ends(
-    rule: str, sequences: int, tokens: int, limit: int, speculative: int, count: int, largest: int
+    rule: GraphSizes | None,
+    sequences: int,
+    tokens: int,
+    limit: int,
+    speculative: int,
+    count: int,
+    largest: int,
 ) -> None:
     sizes = capture_sizes(
         rule=rule,
@@ -35,7 +42,11 @@ def test_counts_and_ends(
 
 def test_no_size_is_above_the_batch_and_a_small_batch_is_captured_itself() -> None:
     sizes = capture_sizes(
-        rule="sixteens", max_num_seqs=1024, max_num_batched_tokens=100, limit=512, num_speculative_tokens=0
+        rule=GraphSizes("sixteens"),
+        max_num_seqs=1024,
+        max_num_batched_tokens=100,
+        limit=512,
+        num_speculative_tokens=0,
     )
     assert sizes[-2:] == (96, 100)
 
@@ -58,7 +69,7 @@ def test_the_widest_decode_batch_is_captured_from_0_31() -> None:
 
 def test_gpt_oss_sets_its_own_limit() -> None:
     sizes = capture_sizes(
-        rule="sixteens",
+        rule=GraphSizes("sixteens"),
         max_num_seqs=16,
         max_num_batched_tokens=8192,
         limit=512,
@@ -75,8 +86,13 @@ def test_data_centre_blackwell_captures_up_to_1024_from_0_28() -> None:
 
 def test_modes_by_era() -> None:
     plain = {"is_v0": False, "is_hybrid": False, "is_encoder_decoder": False}
-    assert capture_modes(rule="piecewise", **plain) == ("PIECEWISE",)
-    assert capture_modes(rule="full-for-hybrids", **{**plain, "is_hybrid": True}) == ("PIECEWISE", "FULL")
-    assert capture_modes(rule="full-and-piecewise", **plain) == ("PIECEWISE", "FULL")
-    assert capture_modes(rule="full-and-piecewise", **{**plain, "is_encoder_decoder": True}) == ("FULL",)
-    assert capture_modes(rule="piecewise", **{**plain, "is_v0": True}) == ("FULL",)
+    assert capture_modes(rule=GraphModes("piecewise"), **plain) == ("PIECEWISE",)
+    assert capture_modes(rule=GraphModes("full-for-hybrids"), **{**plain, "is_hybrid": True}) == (
+        "PIECEWISE",
+        "FULL",
+    )
+    assert capture_modes(rule=GraphModes("full-and-piecewise"), **plain) == ("PIECEWISE", "FULL")
+    assert capture_modes(rule=GraphModes("full-and-piecewise"), **{**plain, "is_encoder_decoder": True}) == (
+        "FULL",
+    )
+    assert capture_modes(rule=GraphModes("piecewise"), **{**plain, "is_v0": True}) == ("FULL",)

@@ -3,10 +3,10 @@
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.former_flags import former_flag, former_flags, read_former_flags
+from kvcore.engine.former_flags import FORMER_FLAGS, former_flag
 from kvcore.errors import CatalogueError
 
-ROW = '[[flags]]\nflag = "--x"\nseen = "0.6.6"\ngone = "0.11.0"\nreplaced_by = ""\nsource = "s"\n'
+ROW = {"flag": "--x", "seen": "0.6.6", "gone": "0.11.0", "source": "s"}
 
 
 def test_swap_space_is_in_0_11_and_not_in_0_19() -> None:
@@ -27,12 +27,14 @@ def test_a_flag_that_is_still_there() -> None:
 
 
 def test_none_is_gone_before_it_was_seen() -> None:
-    assert all(former.seen is None or former.seen < former.gone for former in former_flags())
+    assert all(former.seen is None or former.seen < former.gone for former in FORMER_FLAGS.load().flags)
 
 
 @pytest.mark.parametrize(
-    "text", [ROW + "more = 1\n", ROW.replace("0.6.6", "x"), "flags = 1", "[[flags]]\n", "="]
+    "row",
+    [ROW | {"more": 1}, ROW | {"seen": "x"}, ROW | {"seen": "0.12.0"}, {}, 1],
 )
-def test_any_other_shape_is_refused(text: str) -> None:
+def test_any_other_shape_is_refused(row: object) -> None:
+    assert FORMER_FLAGS.read({"reviewed": "0.33.0", "flags": [ROW]}).flags[0].flag == "--x"
     with pytest.raises(CatalogueError):
-        read_former_flags(text)
+        FORMER_FLAGS.read({"reviewed": "0.33.0", "flags": [row]})

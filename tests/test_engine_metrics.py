@@ -3,13 +3,13 @@
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.metrics import MetricKind, all_metrics, exported_metrics, read_metrics
+from kvcore.engine.metrics import METRICS, MetricKind, exported_metrics
 from kvcore.engine.versions import vllm_releases
 from kvcore.errors import CatalogueError
 
 ROLES = {"running", "waiting", "kv_cache_usage", "preemptions", "request_latency", "first_token", "output_token",
          "prompt_tokens", "generation_tokens"}  # fmt: skip
-ROW = '[[metrics]]\nrole = "r"\nname = "n"\nkind = "gauge"\nsource = "s"\n'
+ROW = {"role": "running", "name": "vllm:n", "kind": "gauge", "source": "s"}
 
 
 @pytest.mark.parametrize(
@@ -54,17 +54,18 @@ def test_series_of_a_histogram_have_its_suffixes() -> None:
 
 
 def test_counters_end_in_total() -> None:
-    assert all(m.name.endswith("_total") == (m.kind is MetricKind.COUNTER) for m in all_metrics())
+    assert all(m.name.endswith("_total") == (m.kind is MetricKind.COUNTER) for m in METRICS.load().metrics)
 
 
 @pytest.mark.parametrize(
-    "text",
+    "rows",
     [
-        "metrics = 1", "[[metrics]]\nrole = 1\n", ROW + "more = 1\n", ROW.replace("gauge", "summary"),
-        ROW + 'since = "x"\n', ROW + 'engine = "v2"\n', "not toml", ROW + "[more]\n",
+        1, [{"role": 1}], [ROW | {"more": 1}], [ROW | {"kind": "summary"}], [ROW | {"since": "x"}],
+        [ROW | {"engine": "v2"}], [ROW | {"role": "walking"}],
     ],
 )  # fmt: skip
-def test_any_other_shape_is_refused(text: str) -> None:
+def test_any_other_shape_is_refused(rows: object) -> None:
+    assert len(METRICS.read({"reviewed": "0.33.0", "metrics": [ROW]}).metrics) == 1
     with pytest.raises(CatalogueError) as caught:
-        read_metrics(text)
+        METRICS.read({"reviewed": "0.33.0", "metrics": rows})
     assert caught.value.code == "invalid-catalogue-entry"

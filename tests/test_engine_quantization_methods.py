@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from kvcore.advice.fixes import fixes
 from kvcore.catalogue import find_model
-from kvcore.engine.quantization_methods import quantization_methods, read_quantization_methods
+from kvcore.engine.quantization_methods import METHODS
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
 from kvcore.request import scenario_from_request
@@ -158,7 +158,7 @@ def test_fixes_offer_no_format_that_the_card_has_not() -> None:
 
 def test_the_file_is_read_strictly() -> None:
     with pytest.raises(CatalogueError):
-        read_quantization_methods("[since]\nfp8 = '0.8'\n")
-    known = quantization_methods()
+        METHODS.read({"since": {"fp8": "0.8.5"}})
+    known = METHODS.load()
     assert known.least_capability("modelopt", Version("0.26.0")) == 89
     assert known.least_capability("something_else", Version("0.26.0")) == 0

@@ -18,10 +18,14 @@ from kvcore.request import scenario_from_request
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = Path(rooms.__file__).parent
-PLAIN = 'name = "x"\norder = 9\nsource = "y"\nvendors = ["nvidia"]\n[launch]\nprogram = ["x", "serve"]\n'
+PLAIN = (
+    'name = "x"\norder = 9\nreviewed = "1.0"\nsource = "y"\n'
+    'vendors = ["nvidia"]\n[launch]\nprogram = ["x", "serve"]\n'
+)
 MADE_UP = """
 name = "made-up"
 order = 1
+reviewed = "2.0"
 source = "a test"
 vendors = ["intel"]
 
@@ -86,13 +90,13 @@ def test_an_engine_that_is_not_known_is_refused_with_those_that_are() -> None:
     ("text", "where"),
     [
         (PLAIN + "[cach]\n", "x.toml"),
-        (PLAIN.replace('"nvidia"', '"nvidea"'), "x.toml vendors"),
+        (PLAIN.replace('"nvidia"', '"nvidea"'), "x.toml vendors[0]"),
         (PLAIN.replace("order = 9", 'order = "9"'), "x.toml order"),
         (PLAIN.replace("order = 9", "order = true"), "x.toml order"),
         (PLAIN.replace('source = "y"\n', ""), "x.toml"),
         (PLAIN + '[memory]\ngraphs = "Metal"\n', "x.toml memory graphs"),
         (PLAIN + '[cache]\ncontiguous_states_since = "soon"\n', "x.toml cache contiguous_states_since"),
-        (PLAIN + '[releases]\n"1.0" = 0.19\n', "x.toml releases"),
+        (PLAIN + '[releases]\n"1.0" = 0.19\n', "x.toml releases 1.0"),
         (PLAIN + "[attention]\nblock_size = 16\n", "x.toml attention"),
         ("name = \n", "x.toml"),
     ],

@@ -1,8 +1,6 @@
 """Versions as logs print them, and switches by version as the releases' own sources show them."""
 
 import copy
-import tomllib
-from importlib import resources
 from typing import Any
 
 import pytest
@@ -11,10 +9,8 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore.engine.versions import (
+    VLLM,
     find_release,
-    read_backend_rows,
-    read_development,
-    read_switches,
     switches_of,
     vllm_releases,
 )
@@ -23,9 +19,7 @@ from kvcore.planning import plan
 from kvcore.request import scenario_from_request
 from kvcore.units import GIB
 
-RAW: dict[str, Any] = tomllib.loads(
-    resources.files("kvcore.engine").joinpath("vllm.toml").read_text(encoding="utf-8")
-)
+RAW: dict[str, Any] = dict(VLLM.raw())
 
 
 @pytest.mark.parametrize(
@@ -136,26 +130,29 @@ def test_unknown_missing_and_mistyped_switches_are_refused() -> None:
         not_a_number,
     ):
         with pytest.raises(CatalogueError):
-            read_switches(broken)
+            VLLM.read({**RAW, "switches": broken})
 
 
 @pytest.mark.parametrize(
-    "table",
-    [{"668": "0.27.0"}, {"source": "x"}, {"source": "x", "many": "0.27.0"}],
-    ids=["no-source", "no-count", "not-a-count"],
+    "change",
+    [{"source": None}, {"commits": None}, {"commits": "many"}, {"more": 1}],
+    ids=["no-source", "no-count", "not-a-count", "unknown-key"],
 )
-def test_other_than_counts_of_development_builds_are_refused(table: dict[str, str]) -> None:
+def test_other_than_counts_of_development_builds_are_refused(change: dict[str, object]) -> None:
+    row = {"source": "x", "series": "0.26.1rc1", "commits": 668, "behind": "0.27.0"}
+    assert len(VLLM.read({**RAW, "development": [row]}).development) == 1
+    changed = {key: value for key, value in {**row, **change}.items() if value is not None}
     with pytest.raises(CatalogueError):
-        read_development({"0.26.1rc1": table})
+        VLLM.read({**RAW, "development": [changed]})
 
 
 def test_unknown_keys_of_backends_are_refused() -> None:
     row = {"source": "x", "backend": "FLASH_ATTN", "block_size": 16}
-    assert read_backend_rows([row])[0].attention == "plain"
+    assert VLLM.read({**RAW, "backends": [row]}).backends[0].attention == "plain"
     with pytest.raises(CatalogueError):
-        read_backend_rows([{**row, "blocksize": 16}])
+        VLLM.read({**RAW, "backends": [{**row, "blocksize": 16}]})
     with pytest.raises(CatalogueError):
-        read_backend_rows([{"source": "x", "backend": "FLASH_ATTN"}])
+        VLLM.read({**RAW, "backends": [{"source": "x", "backend": "FLASH_ATTN"}]})
 
 
 def test_the_first_engine_without_a_version_is_the_last_release_that_has_it() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from kvcore.errors import MESSAGES
-from kvcore.evidence.log.failures import known_errors
+from kvcore.evidence.log.failures import ERRORS
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log.startup import Change, Failure, Phase
 
@@ -308,7 +308,7 @@ def test_explanation_in_plain_words() -> None:
 
 
 def test_every_code_has_words() -> None:
-    assert {error.code for error in known_errors()} <= set(MESSAGES)
+    assert {error.code for error in ERRORS.load().error} <= set(MESSAGES)
 
 
 @pytest.mark.parametrize(

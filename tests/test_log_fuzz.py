@@ -21,8 +21,9 @@ from kvcore.evidence.log import identity as log_identity
 from kvcore.evidence.log import line_formats as log_formats
 from kvcore.evidence.log import lines as log_lines
 from kvcore.evidence.log.cleaned import clean_log
-from kvcore.evidence.log.failures import known_errors
-from kvcore.evidence.log.line_formats import MAX_HITS, LineFormat, find_lines, load_formats
+from kvcore.evidence.log.failures import ERRORS
+from kvcore.evidence.log.line_formats import FORMATS as TABLES
+from kvcore.evidence.log.line_formats import MAX_HITS, LineFormat, find_lines
 from kvcore.evidence.log.reader import measured_from, read_log, request_from
 from kvcore.evidence.log.startup import StartupLog
 
@@ -30,8 +31,8 @@ EXAMPLES = int(os.environ.get("LOG_FUZZ_EXAMPLES", "120"))
 DATA = Path(__file__).parent / "data" / "logs"
 SAMPLES = [path.read_text("utf-8") for path in sorted(DATA.glob("*.log"))]
 FORMATS: list[LineFormat] = [
-    *load_formats().lines,
-    *(line for error in known_errors() for line in error.formats),
+    *TABLES.load().lines,
+    *(line for error in ERRORS.load().error for line in error.formats),
 ]
 
 fuzz = settings(
@@ -216,7 +217,7 @@ def test_a_format_skips_what_differs_only_once(line: LineFormat) -> None:
 
 
 def test_hits_of_one_format_are_bounded() -> None:
-    line = load_formats().lines[0]
+    line = TABLES.load().lines[0]
     log = clean_log((line.beginning + "1 GiB ") * (MAX_HITS + 500))
     assert sum(1 for _ in find_lines(log, line, 0, len(log.text))) == MAX_HITS
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore.errors import CatalogueError
-from kvcore.memory.expert_kernels import ExpertKernel, expert_kernel, expert_kernels, tiled
-from kvcore.memory.tables import read_rows
+from kvcore.memory.expert_kernels import EXPERT_KERNELS, ExpertKernel, expert_kernel, tiled
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.quantization.formats import ExpertsShape
 from kvcore.planning import plan
@@ -88,7 +87,7 @@ def test_a_tile_never_shrinks_a_matrix(rows: int, columns: int, tile: tuple[int,
     assert rows * columns <= padded < (rows + tile[0]) * (columns + tile[1])
 
 
-@given(st.sampled_from(expert_kernels()), st.sampled_from((360, 720, 1440, 2880)))
+@given(st.sampled_from(EXPERT_KERNELS.load().kernels), st.sampled_from((360, 720, 1440, 2880)))
 def test_no_kernel_keeps_less_than_the_checkpoint(kernel: ExpertKernel, intermediate: int) -> None:
     shape = ExpertsShape(
         num_experts=1, hidden_size=2880, intermediate_size=intermediate, element_bytes=2, bias=True
@@ -99,4 +98,4 @@ def test_no_kernel_keeps_less_than_the_checkpoint(kernel: ExpertKernel, intermed
 def test_an_unknown_key_is_refused() -> None:
     row = {"source": "x", "kernel": "TRITON", "hidden": 1}
     with pytest.raises(CatalogueError):
-        read_rows(ExpertKernel, [row], "kernels")
+        EXPERT_KERNELS.read({"reviewed": "0.33.0", "kernels": [row]})

@@ -15,7 +15,7 @@ from kvcore.memory import stages
 from kvcore.memory.encoder import loaded_architecture
 from kvcore.memory.loaded import head_bytes
 from kvcore.memory.lora import Slots, lora_bytes
-from kvcore.memory.stages import End, ends, holds, on_every_stage, stage_modules, stage_tables
+from kvcore.memory.stages import STAGES, End, holds, on_every_stage, stage_modules
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -194,19 +194,20 @@ class TestEnds:
 
 class TestTables:
     def test_every_class_is_one_that_is_read_and_named_once_per_release(self) -> None:
-        tables = stage_tables()
+        tables = STAGES.load()
         named = [name for row in (*tables.every_stage, *tables.unsupported) for name in row.architectures]
         assert set(named) <= READERS.keys()
         repeated = [name for row in tables.every_stage for name in row.architectures]
         assert len(repeated) == len(set(repeated)) >= 50
 
     def test_an_end_that_is_none_is_an_error(self) -> None:
+        row = {"source": "x", "modules": ["embedding", "tail"], "architectures": []}
         with pytest.raises(CatalogueError):
-            ends(["embedding", "tail"])
+            STAGES.read({"reviewed": "0.33.0", "source": "x", "every_stage": [row], "unsupported": []})
 
     @pytest.mark.parametrize("table", ["every_stage", "unsupported"])
-    def test_an_unknown_key_is_an_error(self, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        raw = {"source": "", "every_stage": [], "unsupported": []}
-        monkeypatch.setattr(stages, "load", lambda *_: raw | {table: [{"source": "", "classes": []}]})
+    def test_an_unknown_key_is_an_error(self, table: str) -> None:
+        raw = {"reviewed": "0.33.0", "source": "x", "every_stage": [], "unsupported": []}
+        assert STAGES.read(raw).every_stage == ()
         with pytest.raises(CatalogueError):
-            stage_tables.__wrapped__()
+            STAGES.read(raw | {table: [{"source": "x", "classes": []}]})

@@ -7,18 +7,18 @@ from packaging.version import Version
 
 from kvcore.errors import CatalogueError
 from kvcore.memory.tables import (
+    ACTIVATIONS,
+    FRAMEWORK,
+    GRAPHS,
     GraphDriver,
     OverheadRow,
-    activation_tables,
     find_overhead,
-    framework_tables,
-    graph_tables,
-    read_row,
 )
+from kvcore.versioned import convert
 
 
 def test_every_constant_names_its_source() -> None:
-    activations, framework, graphs = activation_tables(), framework_tables(), graph_tables()
+    activations, framework, graphs = ACTIVATIONS.load(), FRAMEWORK.load(), GRAPHS.load()
     rows: list[Any] = [
         *activations.sampler, activations.body, activations.encoder, activations.multiprocessors,
         *framework.non_torch, *framework.context, *framework.communication,
@@ -40,12 +40,12 @@ def test_every_constant_names_its_source() -> None:
 )
 def test_unknown_missing_and_mistyped_keys_are_refused(raw: dict[str, object]) -> None:
     with pytest.raises(CatalogueError):
-        read_row(OverheadRow, raw, "framework.toml")
+        convert(raw, OverheadRow, "framework.toml")
 
 
 def test_versions_are_read_as_versions() -> None:
-    row = read_row(
-        GraphDriver, {"source": "x", "capability": "8.0", "factor": 1, "below": "0.15.0"}, "graphs.toml"
+    row = convert(
+        {"source": "x", "capability": "8.0", "factor": 1, "below": "0.15.0"}, GraphDriver, "graphs.toml"
     )
     assert row.below == Version("0.15.0")
 
@@ -55,7 +55,7 @@ def test_versions_are_read_as_versions() -> None:
 def test_some_row_of_non_torch_memory_matches_everything(runner: str, link: str) -> None:
     for version in ("0.6.6", "0.10.2", "0.19.0", "0.33.0"):
         row = find_overhead(
-            framework_tables().non_torch,
+            FRAMEWORK.load().non_torch,
             version=Version(version),
             runner=runner,
             vendor="other",

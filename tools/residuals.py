@@ -30,7 +30,7 @@ from kvcore.memory.graphs import (
 )
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.setting import Setting, setting_of
-from kvcore.memory.tables import activation_tables, graph_tables
+from kvcore.memory.tables import ACTIVATIONS, GRAPHS
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR
@@ -149,7 +149,7 @@ def uses_of(seen: Predicted) -> dict[str, tuple[Use, ...]]:
 
 def activation_uses(seen: Predicted) -> tuple[Use, ...]:
     """The constant of the phase that makes the peak; some phases are arithmetic alone."""
-    setting, tables = seen.setting, activation_tables()
+    setting, tables = seen.setting, ACTIVATIONS.load()
     phases = {part.name: part.value for part in seen.memory.activations.inputs if part.name != "kept"}
     peak = max(phases, key=lambda name: phases[name])
     tokens = setting.resolved.max_num_batched_tokens
@@ -189,7 +189,7 @@ def counted_uses(setting: Setting) -> tuple[Use, ...]:
         return ()
     if setting.runner != "v2":
         return graph_uses(setting)
-    share = graph_tables().estimate.v2_share
+    share = GRAPHS.load().estimate.v2_share
     rates = tuple(replace(use, coefficient=share * use.coefficient) for use in graph_uses(setting))
     return (*rates, *share_uses(setting))
 

@@ -24,6 +24,7 @@ from kvcore.engine.quantization_methods import check_quantization
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.storage import storage_of
+from kvcore.engine.switches import AttentionKind, V1Engine
 from kvcore.engine.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
@@ -184,7 +185,7 @@ def _is_plain(scenario: Scenario, release: Release) -> bool:
     """Whether cards can be planned together: one stage, the V1 engine, a given length, memory that is profiled."""
     return (
         find_engine(scenario.engine).follows_vllm
-        and release.switches.v1_engine == "only"
+        and release.switches.v1_engine is V1Engine.ONLY
         and scenario.parallel.pipeline_parallel_size == 1
         and scenario.max_model_len != -1
     )
@@ -198,11 +199,11 @@ def _planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
 
 
 def _flags_key(
-    card: Accelerator, kv_cache_dtype: str, attention: str, head_size: int, release: Release
+    card: Accelerator, kv_cache_dtype: str, attention: AttentionKind, head_size: int, release: Release
 ) -> Hashable:
     """What `resolve` takes from a card."""
     capability = capability_number(card)
-    kinds = (attention, TURBOQUANT) if kv_cache_dtype.startswith(TURBOQUANT) else (attention,)
+    kinds = (attention, AttentionKind.TURBOQUANT) if kv_cache_dtype.startswith(TURBOQUANT) else (attention,)
     rows = tuple(
         (row.backend, row.block_size, row.forced)
         for kind in kinds
@@ -214,7 +215,7 @@ def _flags_key(
         _is_taken(lambda: check_nvfp4("nvfp4", attention, head_size, card, release.switches)),
         _is_taken(lambda: check_sparse_attention(attention, card, release.switches)),
         rows,
-        capability // 10 if attention == "sparse" else capability // 10 == 10,
+        capability // 10 if attention is AttentionKind.SPARSE else capability // 10 == 10,
         batch_defaults(release.switches.batch_tiers, card),
     )
 

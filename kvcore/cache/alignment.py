@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
-from typing import Any, Final
+from typing import Annotated, Final
 
 from kvcore.cache.rules import planner_rules
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import CatalogueError
+from kvcore.engine.switches import AttentionBackend
 from kvcore.units import ceil_div
+from kvcore.versioned import Bounds, OneOf, Reviewed, Source, TableFile
 
 DEFAULT_KERNEL_BLOCK: Final = 16
+Backend = Annotated[str, OneOf(("ASCEND", *AttentionBackend))]
+"""vLLM's own, and that of a platform."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelBlocks(Reviewed):
+    """backends.toml."""
+
+    source: Source
+    smallest_kernel_block: Mapping[Backend, Annotated[int, Bounds(1, 1024)]]
+
+
+KERNEL_BLOCKS: Final = TableFile("kvcore.cache", "backends.toml", KernelBlocks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +84,7 @@ def hybrid_block_size(
             alignment = max(alignment, rules.mla_block_alignment)
     elif is_mla:
         alignment = rules.mla_block_alignment
-        if resolved.attention_backend == "CUTLASS_MLA":
+        if resolved.attention_backend == AttentionBackend.CUTLASS_MLA:
             alignment = smallest_kernel_block(resolved.attention_backend)
     if resolved.mamba_cache_mode == "all":
         alignment = math.lcm(alignment, chunk_size)
@@ -82,26 +93,4 @@ def hybrid_block_size(
 
 def smallest_kernel_block(attention_backend: str) -> int:
     """Tokens of the smallest block that the backend's kernels read."""
-    return _kernel_blocks().get(attention_backend, DEFAULT_KERNEL_BLOCK)
-
-
-@lru_cache(maxsize=1)
-def _kernel_blocks() -> dict[str, int]:
-    text = resources.files("kvcore.cache").joinpath("backends.toml").read_text(encoding="utf-8")
-    return read_kernel_blocks(tomllib.loads(text))
-
-
-def read_kernel_blocks(raw: Mapping[str, Any]) -> dict[str, int]:
-    """`backends.toml` as backend -> tokens; raises CatalogueError for any other shape."""
-    blocks = raw.get("smallest_kernel_block")
-    if (
-        set(raw) != {"source", "smallest_kernel_block"}
-        or not isinstance(blocks, dict)
-        or not all(type(size) is int for size in blocks.values())
-    ):
-        raise CatalogueError(
-            "invalid-catalogue-entry",
-            field="backends.toml",
-            reason="it holds source and smallest_kernel_block",
-        )
-    return blocks
+    return KERNEL_BLOCKS.load().smallest_kernel_block.get(attention_backend, DEFAULT_KERNEL_BLOCK)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from typing import Any, Final
+from typing import Annotated, Final
 
 from packaging.version import Version
 
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import CatalogueError, EngineRefusalError
+from kvcore.errors import EngineRefusalError
+from kvcore.versioned import NEVER, OLDEST, Pattern, Published, Reviewed, Source, TableFile
 
-FILE: Final = "architectures.toml"
-_OLDEST: Final = Version("0.0")
-_NEWEST: Final = Version("9999")
-_KEYS: Final = frozenset(("source", "read", "since", "transformers", "gone"))
-_GONE_KEYS: Final = frozenset(("first_without", "until", "architectures"))
+ModelClass = Annotated[str, Pattern(r"[A-Za-z][A-Za-z0-9_]*", "a model class")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,37 +37,53 @@ class Absence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Classes:
-    """The file: absences by class."""
+class GoneRow:
+    """Classes that were dropped: the first read release without them, and the last one with them in its own words."""
 
-    absences: Mapping[str, tuple[Absence, ...]]
+    first_without: Published
+    until: Published
+    architectures: tuple[ModelClass, ...]
+    back: Published | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArchitectureTables(Reviewed):
+    """architectures.toml."""
+
+    source: Source
+    read: tuple[Published, ...]
+    since: Mapping[Published, tuple[ModelClass, ...]]
+    transformers: Mapping[Published, tuple[ModelClass, ...]]
+    gone: tuple[GoneRow, ...]
+
+    def __post_init__(self) -> None:
+        if list(self.read) != sorted(set(self.read)):
+            raise ValueError("read holds each release once, oldest first")
+        absences_of(self)
+
+
+ARCHITECTURES: Final = TableFile("kvcore.engine", "architectures.toml", ArchitectureTables)
 
 
 @cache
-def model_classes() -> Classes:
-    """All that is known. Raises CatalogueError `invalid-catalogue-entry` for any other shape."""
-    return read_model_classes(files("kvcore.engine").joinpath(FILE).read_text("utf-8"))
+def known_absences() -> Mapping[str, tuple[Absence, ...]]:
+    """The absences of architectures.toml by class."""
+    return absences_of(ARCHITECTURES.load())
 
 
-def read_model_classes(text: str) -> Classes:
-    """The classes of a TOML text; raises CatalogueError `invalid-catalogue-entry` for any other shape."""
-    raw = tomllib.loads(text)
-    if raw.keys() != _KEYS:
-        raise _invalid("unknown or missing " + ", ".join(sorted(raw.keys() ^ _KEYS)))
-    read = [Version(name) for name in raw["read"]]
-    if read != sorted(set(read)):
-        raise _invalid("read holds each release once, oldest first")
-    earlier = _by_class(raw["transformers"])
+def absences_of(tables: ArchitectureTables) -> Mapping[str, tuple[Absence, ...]]:
+    """Absences by class. Raises ValueError for a class that is listed twice, or not where it has to be."""
+    earlier = _by_class(tables.transformers)
     absences: dict[str, list[Absence]] = {}
-    for name, since in _by_class(raw["since"]).items():
-        last = _before(earlier.pop(name, since), read)
-        absences[name] = [Absence(first=_OLDEST, last=last, since=Version(since))]
+    for name, since in _by_class(tables.since).items():
+        last = _before(earlier.pop(name, since), tables.read)
+        absences[name] = [Absence(first=OLDEST, last=last, since=since)]
     if earlier:
-        raise _invalid("transformers names a class that since does not: " + ", ".join(sorted(earlier)))
-    for row in raw["gone"]:
-        for name in row["architectures"]:
-            absences.setdefault(name, []).append(_gone(row, read))
-    return Classes(absences={name: tuple(rows) for name, rows in absences.items()})
+        raise ValueError("transformers names a class that since does not: " + ", ".join(sorted(earlier)))
+    for row in tables.gone:
+        for name in row.architectures:
+            absences.setdefault(name, []).append(_gone(row, tables.read))
+    return {name: tuple(rows) for name, rows in absences.items()}
 
 
 def check_architectures(names: tuple[str, ...], engine: str, version: Version) -> None:
@@ -104,11 +115,11 @@ def absence_of(names: tuple[str, ...], engine: str, version: Version) -> Absence
         <Version('0.17.1')>
         >>> absence_of(("Qwen3_5ForConditionalGeneration",), "vllm", Version("0.19.1"))
     """
-    known = model_classes()
     if version < find_engine(engine).refusals.model_classes_since:
         return None
+    absences = known_absences()
     found = [
-        next((absence for absence in known.absences.get(name, ()) if absence.covers(version)), None)
+        next((absence for absence in absences.get(name, ()) if absence.covers(version)), None)
         for name in names
     ]
     return found[0] if found and all(found) else None
@@ -123,39 +134,31 @@ def is_surely_there(names: tuple[str, ...], version: Version) -> bool:
         >>> is_surely_there(("BaichuanForCausalLM",), Version("0.24.0"))
         False
     """
-    absences = model_classes().absences
+    absences = known_absences()
     return not names or any(
         not any(absence.is_unsure(version) for absence in absences.get(name, ())) for name in names
     )
 
 
-def _by_class(table: Mapping[str, list[str]]) -> dict[str, str]:
+def _by_class(table: Mapping[Published, tuple[str, ...]]) -> dict[str, Published]:
     """Class -> the release that it is listed under."""
-    found: dict[str, str] = {}
+    found: dict[str, Published] = {}
     for release, names in table.items():
         for name in names:
             if name in found:
-                raise _invalid(f"{name} is listed twice")
+                raise ValueError(f"{name} is listed twice")
             found[name] = release
     return found
 
 
-def _gone(row: Mapping[str, Any], read: list[Version]) -> Absence:
-    if row.keys() - {"back"} != _GONE_KEYS:
-        raise _invalid("gone holds " + ", ".join(sorted(_GONE_KEYS)) + " and may hold back")
-    first = Version(row["first_without"])
-    _before(row["first_without"], read)
-    last = _before(row["back"], read) if "back" in row else _NEWEST
-    return Absence(first=first, last=last, until=Version(row["until"]))
+def _gone(row: GoneRow, read: tuple[Published, ...]) -> Absence:
+    _before(row.first_without, read)
+    last = NEVER if row.back is None else _before(row.back, read)
+    return Absence(first=row.first_without, last=last, until=row.until)
 
 
-def _before(release: str, read: list[Version]) -> Version:
+def _before(version: Published, read: tuple[Published, ...]) -> Published:
     """The read release before that one."""
-    version = Version(release)
     if version not in read[1:]:
-        raise _invalid(f"{release} is not a release that was read, with one before it")
+        raise ValueError(f"{version} is not a release that was read, with one before it")
     return read[read.index(version) - 1]
-
-
-def _invalid(reason: str) -> CatalogueError:
-    return CatalogueError("invalid-catalogue-entry", field=FILE, reason=reason)

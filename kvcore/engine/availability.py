@@ -2,62 +2,50 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Final
+from typing import Final, Literal
 
 from packaging.version import Version
 
-from kvcore.errors import CatalogueError, EngineRefusalError
+from kvcore.errors import EngineRefusalError
 from kvcore.scenario import AUTO, Scenario
+from kvcore.versioned import Published, Reviewed, Source, TableFile
 
-FILE: Final = "availability.toml"
+Field = Literal[
+    "max_model_len", "kv_cache_dtype", "decode_context_parallel_size", "mamba_cache_mode", "mamba_block_size",
+    "mamba_cache_dtype", "mamba_ssm_cache_dtype", "max_cudagraph_capture_size", "cudagraph_mode",
+]  # fmt: skip
 _PLAIN: Final = ("mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
                  "max_cudagraph_capture_size", "cudagraph_mode")  # fmt: skip
-_KEYS: Final = frozenset(("field", "value", "since", "source"))
 _IN_COMPILATION_CONFIG: Final = frozenset(("cudagraph_mode",))
-_TABLES: Final = frozenset(("value", "gone"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Availability:
     """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
-    field: str
+    field: Field
     value: str
-    since: Version
+    since: Published
+    source: Source
     is_gone: bool = False
 
 
-@cache
-def availabilities() -> tuple[Availability, ...]:
-    """All that is known. Raises CatalogueError `invalid-catalogue-entry` for a wrong key."""
-    return read_availabilities(files("kvcore.engine").joinpath(FILE).read_text("utf-8"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Availabilities(Reviewed):
+    """availability.toml."""
+
+    value: tuple[Availability, ...]
 
 
-def read_availabilities(text: str) -> tuple[Availability, ...]:
-    """The rows of a TOML text; raises CatalogueError `invalid-catalogue-entry` for any other shape."""
-    tables = tomllib.loads(text)
-    rows = [(row, name == "gone") for name in sorted(tables) for row in tables[name]]
-    if not tables.keys() <= _TABLES or any(row.keys() != _KEYS for row, _ in rows):
-        raise CatalogueError(
-            "invalid-catalogue-entry",
-            field=FILE,
-            reason="value and gone are its tables, field, value, since and source their keys",
-        )
-    return tuple(
-        Availability(field=row["field"], value=row["value"], since=Version(row["since"]), is_gone=is_gone)
-        for row, is_gone in rows
-    )
+AVAILABILITY: Final = TableFile("kvcore.engine", "availability.toml", Availabilities)
 
 
 def check_availability(scenario: Scenario, version: Version) -> None:
     """Raises EngineRefusalError `flag-not-in-release` for a flag or value that the release does not have yet,
     `flag-gone-from-release` for one that it has no more."""
     asked = _asked(scenario)
-    for known in availabilities():
+    for known in AVAILABILITY.load().value:
         given = asked.get(known.field)
         if given is None or not given.startswith(known.value) or (version < known.since) is known.is_gone:
             continue
@@ -96,7 +84,7 @@ def is_available(field: str, value: str, version: Version) -> bool:
         known.field == field
         and value.startswith(known.value)
         and (version < known.since) is not known.is_gone
-        for known in availabilities()
+        for known in AVAILABILITY.load().value
     )
 
 

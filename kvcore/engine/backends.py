@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, assert_never
 
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.versions import BackendRow, Switches, backend_rows
+from kvcore.engine.switches import (
+    AttentionBackend,
+    AttentionKind,
+    CacheWidth,
+    Fp8Cards,
+    Nvfp4Cards,
+    SparseFp8Layout,
+    Switches,
+    V1Engine,
+)
+from kvcore.engine.versions import VLLM, BackendRow
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
@@ -30,7 +40,7 @@ FP8_BY_DEFAULT_SM100: Final = ("glm_moe_dsa",)
 Source: vllm/model_executor/models/config.py (0.32.0).
 """
 
-PACKING_BACKENDS: Final = ("FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
+PACKING_BACKENDS: Final = (AttentionBackend.FLASHMLA_SPARSE, AttentionBackend.FLASHINFER_MLA_SPARSE_SM120)
 """Sparse backends whose fp8 cache is fp8_ds_mla. Source: vllm/.../mla_attention.py (0.32.0)."""
 
 KERNEL_BLOCK: Final = 16
@@ -54,26 +64,26 @@ step1.py (0.32.0).
 """
 
 
-def backend_to_ask_for(architecture: Architecture) -> str | None:
+def backend_to_ask_for(architecture: Architecture) -> AttentionBackend | None:
     """The attention backend that a start has to name, as the engine takes another one by itself; None without such."""
-    return "TRITON_ATTN" if architecture.read_as in ONLY_ON_TRITON else None
+    return AttentionBackend.TRITON_ATTN if architecture.read_as in ONLY_ON_TRITON else None
 
 
 @kept
-def attention_kind(architecture: Architecture) -> str:
-    """mla, sparse, blocks, compressed, prefix or plain: what the backend table asks of a model."""
+def attention_kind(architecture: Architecture) -> AttentionKind:
+    """What the backend table asks of a model."""
     kinds = {type(cache) for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
     if kinds & {CompressedLatent, LatentWindow}:
-        return "compressed"
+        return AttentionKind.COMPRESSED
     if BlockIndexer in kinds:
-        return "blocks"
+        return AttentionKind.BLOCKS
     if SparseIndexer in kinds:
-        return "sparse"
+        return AttentionKind.SPARSE
     if architecture.is_mla:
-        return "mla"
+        return AttentionKind.MLA
     if architecture.is_multimodal and architecture.model_type.startswith(PREFIX_FAMILIES):
-        return "prefix"
-    return "plain"
+        return AttentionKind.PREFIX
+    return AttentionKind.PLAIN
 
 
 def capability_number(accelerator: Accelerator) -> int:
@@ -83,25 +93,22 @@ def capability_number(accelerator: Accelerator) -> int:
 
 
 @lru_cache(maxsize=4096)
-def backend_row(version: Version, capability: int, attention: str, is_fp8: bool) -> BackendRow:
+def backend_row(version: Version, capability: int, attention: AttentionKind, is_fp8: bool) -> BackendRow:
     """The attention backend that `version` takes, with its block size.
 
     Source: the row's own.
 
     Example:
-        >>> backend_row(Version("0.32.0"), 90, "mla", False).backend
+        >>> backend_row(Version("0.32.0"), 90, AttentionKind.MLA, False).backend.value
         'FLASH_ATTN_MLA'
     """
-    for row in backend_rows():
+    caches = (CacheWidth.ANY, CacheWidth.FP8 if is_fp8 else CacheWidth.WIDE)
+    for row in VLLM.load().backends:
         low, high = row.capability
-        if (
-            row.attention == attention
-            and row.since <= version < row.below
-            and low <= capability <= high
-            and (row.cache == "any" or (row.cache == "fp8") == is_fp8)
-        ):
+        is_one = row.attention == attention and row.cache in caches
+        if is_one and row.covers(version) and low <= capability <= high:
             return row
-    return backend_row(version, capability, "plain", is_fp8)
+    return backend_row(version, capability, AttentionKind.PLAIN, is_fp8)
 
 
 def kv_storage_dtype(
@@ -109,7 +116,7 @@ def kv_storage_dtype(
     asked: str,
     declared: str,
     dtype: str,
-    attention: str,
+    attention: AttentionKind,
     architecture: Architecture,
     accelerator: Accelerator,
     version: Version,
@@ -127,7 +134,7 @@ def kv_storage_dtype(
     name = asked
     if name == "auto":
         name = declared or dtype
-        if attention == "sparse" and not declared:
+        if attention is AttentionKind.SPARSE and not declared:
             name = _sparse_default(dtype, architecture, accelerator, switches)
     if name in FP8_NAMES:
         name = "fp8_e4m3"
@@ -135,8 +142,8 @@ def kv_storage_dtype(
         check_fp8(name, accelerator, switches)
     if name.startswith("nvfp4"):
         check_nvfp4(name, attention, smallest_head_size(architecture), accelerator, switches)
-    if attention == "sparse" and name.startswith("fp8"):
-        by_backend = switches.sparse_fp8_layout == "by-backend"
+    if attention is AttentionKind.SPARSE and name.startswith("fp8"):
+        by_backend = switches.sparse_fp8_layout is SparseFp8Layout.BY_BACKEND
         backend = backend_row(version, capability_number(accelerator), attention, True).backend
         if not by_backend or backend in PACKING_BACKENDS:
             return "fp8_ds_mla"
@@ -147,10 +154,16 @@ def _sparse_default(
     dtype: str, architecture: Architecture, accelerator: Accelerator, switches: Switches
 ) -> str:
     major = capability_number(accelerator) // 10
-    if switches.sparse_fp8_layout == "always":
-        return "fp8_ds_mla"
-    by_card = major == 12 or (major == 10 and architecture.model_type in FP8_BY_DEFAULT_SM100)
-    return "fp8_e4m3" if by_card and switches.sparse_fp8_layout == "by-backend" else dtype
+    match switches.sparse_fp8_layout:
+        case SparseFp8Layout.ALWAYS:
+            return "fp8_ds_mla"
+        case SparseFp8Layout.WITH_FP8:
+            return dtype
+        case SparseFp8Layout.BY_BACKEND:
+            by_card = major == 12 or (major == 10 and architecture.model_type in FP8_BY_DEFAULT_SM100)
+            return "fp8_e4m3" if by_card else dtype
+        case other:
+            assert_never(other)
 
 
 def check_fp8(name: str, accelerator: Accelerator, switches: Switches) -> None:
@@ -163,8 +176,8 @@ def check_fp8(name: str, accelerator: Accelerator, switches: Switches) -> None:
     supported = accelerator.vendor is not Vendor.HUAWEI
     if accelerator.vendor is Vendor.NVIDIA and accelerator.compute_capability is not None:
         supported = major >= 8
-        if switches.fp8_kv_cache == "flash-attention":
-            supported = (major, minor) in ((9, 0), (10, 0)) or switches.v1_engine != "only"
+        if switches.fp8_kv_cache is Fp8Cards.FLASH_ATTENTION:
+            supported = (major, minor) in ((9, 0), (10, 0)) or switches.v1_engine is not V1Engine.ONLY
     if not supported:
         raise EngineRefusalError(
             "fp8-kv-unsupported",
@@ -188,7 +201,7 @@ def smallest_head_size(architecture: Architecture) -> int:
 
 
 def check_nvfp4(
-    name: str, attention: str, head_size: int, accelerator: Accelerator, switches: Switches
+    name: str, attention: AttentionKind, head_size: int, accelerator: Accelerator, switches: Switches
 ) -> None:
     """Refuses nvfp4 keys and values on a card, or for heads, that have no kernel for them.
 
@@ -199,8 +212,10 @@ def check_nvfp4(
     """
     major = accelerator.compute_capability[0] if accelerator.compute_capability else None
     is_known = accelerator.vendor is not Vendor.NVIDIA or major is not None
-    families = (10,) if switches.nvfp4_kv_cache == "sm100" or head_size == NARROW_HEAD else (8, 9, 10, 12)
-    if is_known and name == "nvfp4" and (major not in families or attention not in ("plain", "prefix")):
+    only_sm100 = switches.nvfp4_kv_cache is Nvfp4Cards.SM100 or head_size == NARROW_HEAD
+    families = (10,) if only_sm100 else (8, 9, 10, 12)
+    has_kernels = major in families and attention in (AttentionKind.PLAIN, AttentionKind.PREFIX)
+    if is_known and name == "nvfp4" and not has_kernels:
         raise EngineRefusalError(
             "nvfp4-kv-unsupported",
             field="kv_cache_dtype",
@@ -210,7 +225,7 @@ def check_nvfp4(
         )
 
 
-def check_sparse_attention(attention: str, accelerator: Accelerator, switches: Switches) -> None:
+def check_sparse_attention(attention: AttentionKind, accelerator: Accelerator, switches: Switches) -> None:
     """Refuses sparse latent attention (DeepSeek-V3.2, GLM-5) on an NVIDIA card without kernels for it.
 
     Raises EngineRefusalError `sparse-attention-unsupported`.
@@ -218,9 +233,9 @@ def check_sparse_attention(attention: str, accelerator: Accelerator, switches: S
     Source: that of `Switches.sparse_attention`.
     """
     capability = accelerator.compute_capability
-    if attention != "sparse" or accelerator.vendor is not Vendor.NVIDIA or capability is None:
+    if attention is not AttentionKind.SPARSE or accelerator.vendor is not Vendor.NVIDIA or capability is None:
         return
-    if str(capability[0]) not in switches.sparse_attention.split():
+    if capability[0] not in switches.sparse_attention:
         raise EngineRefusalError(
             "sparse-attention-unsupported",
             field="accelerator",
@@ -241,14 +256,14 @@ def check_block_size(
     """
     if block_size is None:
         return
-    taken = switches.block_sizes.split()
-    if taken and str(block_size) not in taken:
+    taken = switches.block_sizes
+    if taken and block_size not in taken:
         raise EngineRefusalError(
             "block-size-not-in-release",
             field="block_size",
             value=block_size,
             version=version,
-            taken=", ".join(taken),
+            taken=", ".join(map(str, taken)),
         )
     if runs_kernels and block_size % KERNEL_BLOCK:
         raise EngineRefusalError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.switches import BatchTiers
 from kvcore.model.config import ModelConfig
 
 BIG_CARD_GIB: Final = 70
@@ -48,7 +49,7 @@ class BatchDefaults:
     max_num_seqs: int
 
 
-def batch_defaults(tiers: str, accelerator: Accelerator) -> BatchDefaults:
+def batch_defaults(tiers: BatchTiers, accelerator: Accelerator) -> BatchDefaults:
     """The V1 defaults of a card. `tiers` is the switch `batch_tiers`.
 
     Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5, 0.9.0.1, 0.28.0, 0.33.0).
@@ -56,9 +57,13 @@ def batch_defaults(tiers: str, accelerator: Accelerator) -> BatchDefaults:
     tokens, sequences = SMALL_BATCH
     is_a100 = "a100" in accelerator.name.lower()
     is_gb10 = accelerator.compute_capability == GB10_CAPABILITY
-    if tiers == "huge" and accelerator.memory_gib >= HUGE_CARD_GIB:
+    if tiers == BatchTiers.HUGE and accelerator.memory_gib >= HUGE_CARD_GIB:
         tokens, sequences = HUGE_BATCH
-    elif accelerator.memory_gib >= BIG_CARD_GIB and not (is_a100 and tiers != "by-memory") and not is_gb10:
+    elif (
+        accelerator.memory_gib >= BIG_CARD_GIB
+        and not (is_a100 and tiers != BatchTiers.BY_MEMORY)
+        and not is_gb10
+    ):
         tokens, sequences = BIG_BATCH
     return BatchDefaults(max_num_batched_tokens=tokens, max_num_seqs=sequences)
 

@@ -1,28 +1,34 @@
-"""The load generator that comes with a version: `benchmark.toml`, read strictly."""
+"""The load generator that comes with a version: `benchmark.toml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
-from typing import Final
+from typing import Annotated, Final
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from kvcore.engine.metrics import entries, invalid
+from kvcore.versioned import Pattern, ReleaseRange, Reviewed, Source, TableFile
 
-FILE: Final = "benchmark.toml"
-_KEYS: Final = {"since", "words", "flags", "source"}
+Flag = Annotated[str, Pattern(r"[a-z][a-z0-9-]*", "a flag without its dashes")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BenchmarkProgram:
+class BenchmarkProgram(ReleaseRange):
     """How it is called, and the flags that a command may use, without dashes."""
 
-    since: Version
     words: tuple[str, ...]
-    flags: frozenset[str]
-    source: str
+    flags: frozenset[Flag]
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchmarkTables(Reviewed):
+    """benchmark.toml."""
+
+    programs: tuple[BenchmarkProgram, ...]
+
+
+BENCHMARK: Final = TableFile("kvcore.engine", "benchmark.toml", BenchmarkTables)
 
 
 def benchmark_program(version: Version) -> BenchmarkProgram:
@@ -32,28 +38,4 @@ def benchmark_program(version: Version) -> BenchmarkProgram:
         >>> " ".join(benchmark_program(Version("0.33.0")).words)
         'vllm bench serve'
     """
-    return [program for program in benchmark_programs() if program.since <= version][-1]
-
-
-@lru_cache(maxsize=1)
-def benchmark_programs() -> tuple[BenchmarkProgram, ...]:
-    """All known ones, oldest first."""
-    return read_programs(resources.files("kvcore.engine").joinpath(FILE).read_text("utf-8"))
-
-
-def read_programs(text: str) -> tuple[BenchmarkProgram, ...]:
-    """Programs of a TOML text; raises CatalogueError `invalid-catalogue-entry` for any other shape."""
-    found = []
-    for row in entries(text, FILE, "programs"):
-        if set(row) != _KEYS:
-            raise invalid(FILE, f"unknown or missing key in {sorted(row)}")
-        try:
-            since = Version(row["since"])
-        except InvalidVersion as error:
-            raise invalid(FILE, str(error)) from None
-        found.append(
-            BenchmarkProgram(
-                since=since, words=tuple(row["words"]), flags=frozenset(row["flags"]), source=row["source"]
-            )
-        )
-    return tuple(sorted(found, key=lambda program: program.since))
+    return next(program for program in BENCHMARK.load().programs if program.covers(version))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, assert_never
 
 from packaging.version import Version
 
+from kvcore.engine.switches import GraphModes, GraphSizes
 from kvcore.scenario import CudagraphMode
 from kvcore.units import ceil_div
 
@@ -26,7 +27,7 @@ FINE_LIMIT: Final = 256
 @lru_cache(maxsize=1024)
 def capture_sizes(
     *,
-    rule: str,
+    rule: GraphSizes | None,
     max_num_seqs: int,
     max_num_batched_tokens: int,
     limit: int,
@@ -34,8 +35,9 @@ def capture_sizes(
     model_limit: int = 0,
     captures_batch: bool = True,
 ) -> tuple[int, ...]:
-    """Batch sizes in tokens, ascending, where no flag asks for any. `rule` is the switch `graph_sizes`; `model_limit`
-    is a largest size that the model sets itself, whatever max_num_seqs; `captures_batch` is the switch of that name.
+    """Batch sizes in tokens, ascending, where no flag asks for any. `rule` is the switch `graph_sizes`, None for V0;
+    `model_limit` is a largest size that the model sets itself, whatever max_num_seqs; `captures_batch` is the
+    switch of that name.
 
     1, 2, 4, then every 8th; from 0.11.1 every 16th above 256. At most twice max_num_seqs from 0.10.1 on.
 
@@ -43,31 +45,41 @@ def capture_sizes(
     vllm/worker/model_runner.py:_BATCH_SIZES_TO_CAPTURE (V0).
 
     Example:
-        >>> sizes = capture_sizes(rule="sixteens", max_num_seqs=1024, max_num_batched_tokens=8192, limit=512,
-        ...                       num_speculative_tokens=0)
+        >>> sizes = capture_sizes(rule=GraphSizes.SIXTEENS, max_num_seqs=1024, max_num_batched_tokens=8192,
+        ...                       limit=512, num_speculative_tokens=0)
         >>> len(sizes), sizes[-1]
         (51, 512)
     """
-    if rule == "v0":
+    if rule is None:
         return tuple(size for size in _eights(max_num_seqs) if size <= max_num_seqs)
     if model_limit:
         return _sixteens(min(model_limit, max_num_batched_tokens))
-    if rule == "eights":
-        return tuple(size for size in _eights(limit) if size <= max_num_batched_tokens)
-    if rule == "eights-capped":
-        largest = min(2 * max_num_seqs, limit)
-        return tuple(size for size in _eights(limit) if size <= min(largest, max_num_batched_tokens))
-    query = 1 if rule == "sixteens" else num_speculative_tokens + 1
+    query, of_requests, of_widest = num_speculative_tokens + 1, False, False
+    match rule:
+        case GraphSizes.EIGHTS:
+            return tuple(size for size in _eights(limit) if size <= max_num_batched_tokens)
+        case GraphSizes.EIGHTS_CAPPED:
+            largest = min(2 * max_num_seqs, limit)
+            return tuple(size for size in _eights(limit) if size <= min(largest, max_num_batched_tokens))
+        case GraphSizes.SIXTEENS:
+            query = 1
+        case GraphSizes.SIXTEENS_SPECULATIVE:
+            pass
+        case GraphSizes.UNIFORM:
+            of_requests = query > 1
+        case GraphSizes.UNIFORM_AND_WIDEST:
+            of_requests, of_widest = query > 1, query == 1
+        case other:
+            assert_never(other)
     largest = min(2 * max_num_seqs * query, limit)
     sizes = set(_sixteens(min(largest, max_num_batched_tokens)))
     if captures_batch and max_num_batched_tokens <= largest:
         sizes.add(max_num_batched_tokens)
-    if rule in ("uniform", "uniform-and-widest"):
-        if query > 1:
-            requests = _sixteens(min(max_num_seqs, limit))
-            sizes.update(count * query for count in (*requests, min(max_num_seqs, limit)))
-        elif rule == "uniform-and-widest":
-            sizes.add(max_num_seqs)
+    if of_requests:
+        requests = _sixteens(min(max_num_seqs, limit))
+        sizes.update(count * query for count in (*requests, min(max_num_seqs, limit)))
+    if of_widest:
+        sizes.add(max_num_seqs)
     return tuple(sorted(size for size in sizes if size <= min(largest, max_num_batched_tokens)))
 
 
@@ -123,7 +135,7 @@ def _sixteens(largest: int) -> tuple[int, ...]:
 
 
 def capture_modes(
-    *, rule: str, is_v0: bool, is_hybrid: bool, is_encoder_decoder: bool, is_pooling: bool = False
+    *, rule: GraphModes, is_v0: bool, is_hybrid: bool, is_encoder_decoder: bool, is_pooling: bool = False
 ) -> tuple[str, ...]:
     """Which sets of graphs are captured. `rule` is the switch `graph_modes`. The pooling runner of V1 has no full ones.
 
@@ -132,11 +144,17 @@ def capture_modes(
     """
     if is_pooling and not is_v0:
         return ("PIECEWISE",)
-    if is_v0 or (is_encoder_decoder and rule == "full-and-piecewise"):
+    if is_v0:
         return ("FULL",)
-    if rule == "full-and-piecewise" or (rule == "full-for-hybrids" and is_hybrid):
-        return ("PIECEWISE", "FULL")
-    return ("PIECEWISE",)
+    match rule:
+        case GraphModes.FULL_AND_PIECEWISE:
+            return ("FULL",) if is_encoder_decoder else ("PIECEWISE", "FULL")
+        case GraphModes.FULL_FOR_HYBRIDS:
+            return ("PIECEWISE", "FULL") if is_hybrid else ("PIECEWISE",)
+        case GraphModes.PIECEWISE:
+            return ("PIECEWISE",)
+        case other:
+            assert_never(other)
 
 
 def graph_mode(modes: tuple[str, ...], mixed_full: bool) -> CudagraphMode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 from packaging.version import Version
 
@@ -32,8 +32,9 @@ from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import engine_for, find_engine
 from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
 from kvcore.engine.storage import storage_of
+from kvcore.engine.switches import AttentionKind, HybridPrefixCaching, Switches, V1Engine
 from kvcore.engine.traits import Traits, traits_of
-from kvcore.engine.versions import Release, Switches, planned_release
+from kvcore.engine.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.context import default_max_model_len, derived_max_model_len
@@ -208,14 +209,18 @@ def runs_v0(
     Source: vllm/envs.py:VLLM_USE_V1, vllm/engine/arg_utils.py:EngineArgs._is_v1_supported_oracle (0.8.5, 0.10.2).
     """
     asked = scenario.env.get("VLLM_USE_V1")
-    if switches.v1_engine == "only":
-        return False
-    if switches.v1_engine == "never":
-        return True
-    if asked in ("0", "1"):
-        return asked == "0"
-    if switches.v1_engine == "opt-in":
-        return True
+    match switches.v1_engine:
+        case V1Engine.ONLY:
+            return False
+        case V1Engine.NEVER:
+            return True
+        case V1Engine.OPT_IN:
+            return asked != "1"
+        case V1Engine.DEFAULT:
+            if asked in ("0", "1"):
+                return asked == "0"
+        case other:
+            assert_never(other)
     is_old_card = accelerator.vendor is Vendor.NVIDIA and capability_number(accelerator) < BFLOAT16_CAPABILITY
     is_fp8_off_hopper = scenario.kv_cache_dtype.startswith("fp8") and capability_number(accelerator) != 90
     return is_old_card or is_fp8_off_hopper
@@ -339,7 +344,7 @@ def _prefix_caching(
     scenario: Scenario, traits: Traits, switches: Switches, is_v0: bool, is_pooling: bool
 ) -> bool:
     """Source: vllm/config/model.py:ModelConfig.is_prefix_caching_supported (0.19.0, 0.32.0)."""
-    if traits.recurrent and switches.hybrid_prefix_caching == "unsupported":
+    if traits.recurrent and switches.hybrid_prefix_caching is HybridPrefixCaching.UNSUPPORTED:
         return False
     if scenario.enable_prefix_caching is not None:
         return scenario.enable_prefix_caching
@@ -347,7 +352,7 @@ def _prefix_caching(
         return False
     if is_pooling and traits.is_bidirectional:
         return False
-    return not traits.is_hybrid or switches.hybrid_prefix_caching == "on"
+    return not traits.is_hybrid or switches.hybrid_prefix_caching is HybridPrefixCaching.ON
 
 
 def _hybrid_manager(scenario: Scenario, traits: Traits, switches: Switches, method: str) -> bool:
@@ -369,7 +374,7 @@ def _backend(
     own = find_engine(scenario.engine).attention
     if own is not None:
         return own.backend, scenario.block_size or own.block_size
-    attention = TURBOQUANT if kv_cache_dtype.startswith(TURBOQUANT) else traits.attention
+    attention = AttentionKind.TURBOQUANT if kv_cache_dtype.startswith(TURBOQUANT) else traits.attention
     row = backend_row(
         release.version,
         capability_number(accelerator),

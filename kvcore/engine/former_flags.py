@@ -1,29 +1,38 @@
-"""Flags that older guides name and later versions renamed or dropped: `former_flags.toml`, read strictly."""
+"""Flags that older guides name and later versions renamed or dropped: `former_flags.toml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
-from typing import Final
+from typing import Annotated, Final
 
-from packaging.version import InvalidVersion, Version
+from kvcore.versioned import Pattern, Published, Reviewed, Source, TableFile
 
-from kvcore.engine.metrics import entries, invalid
-
-FILE: Final = "former_flags.toml"
-_KEYS: Final = {"flag", "seen", "gone", "replaced_by", "source"}
+Flag = Annotated[str, Pattern(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormerFlag:
     """`seen`: the last version read that has it, None for a flag that never was; `gone`: the first one without."""
 
-    flag: str
-    seen: Version | None
-    gone: Version
-    replaced_by: str
-    source: str
+    flag: Flag
+    gone: Published
+    source: Source
+    seen: Published | None = None
+    replaced_by: Flag | None = None
+
+    def __post_init__(self) -> None:
+        if self.seen is not None and self.seen >= self.gone:
+            raise ValueError("seen is before gone")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormerFlags(Reviewed):
+    """former_flags.toml."""
+
+    flags: tuple[FormerFlag, ...]
+
+
+FORMER_FLAGS: Final = TableFile("kvcore.engine", "former_flags.toml", FormerFlags)
 
 
 def former_flag(flag: str) -> FormerFlag | None:
@@ -33,28 +42,4 @@ def former_flag(flag: str) -> FormerFlag | None:
         >>> former_flag("--swap-space").replaced_by
         '--kv-offloading-size'
     """
-    return next((former for former in former_flags() if former.flag == flag), None)
-
-
-@lru_cache(maxsize=1)
-def former_flags() -> tuple[FormerFlag, ...]:
-    """All known ones."""
-    return read_former_flags(resources.files("kvcore.engine").joinpath(FILE).read_text("utf-8"))
-
-
-def read_former_flags(text: str) -> tuple[FormerFlag, ...]:
-    """Flags of a TOML text; raises CatalogueError `invalid-catalogue-entry` for any other shape."""
-    found = []
-    for row in entries(text, FILE, "flags"):
-        if set(row) != _KEYS:
-            raise invalid(FILE, f"unknown or missing key in {sorted(row)}")
-        try:
-            seen, gone = Version(row["seen"]) if row["seen"] else None, Version(row["gone"])
-        except InvalidVersion as error:
-            raise invalid(FILE, str(error)) from None
-        found.append(
-            FormerFlag(
-                flag=row["flag"], seen=seen, gone=gone, replaced_by=row["replaced_by"], source=row["source"]
-            )
-        )
-    return tuple(found)
+    return next((former for former in FORMER_FLAGS.load().flags if former.flag == flag), None)

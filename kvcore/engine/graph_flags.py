@@ -19,29 +19,29 @@ from kvcore.engine.captures import (
     rounded_sizes,
     sizes_up_to,
 )
-from kvcore.engine.versions import Switches
+from kvcore.engine.switches import AttentionBackend, GraphRounding, GraphSizeFlag, Switches
 from kvcore.errors import EngineRefusalError, Notice, shorten
 from kvcore.scenario import CudagraphMode, Scenario
 
-FORMER_FLAG: Final = "--cuda-graph-sizes"
-"""Of Switches.graph_size_flag: with one number it says the largest size, with several all of them. From 0.11.1 on it is
-an alias of `--cudagraph-capture-sizes`, and gone with 0.13.
-
-Source: vllm/engine/arg_utils.py:EngineArgs (0.9.2, 0.11.0, 0.11.1, 0.13.0).
-"""
-
 HOPPER: Final = 90
 
-MIXED_BACKENDS: Final = frozenset({"TRITON_ATTN"})
+MIXED_BACKENDS: Final[frozenset[str]] = frozenset({AttentionBackend.TRITON_ATTN})
 """Attention that full graphs of mixed batches can hold, on any card. Source: vllm/v1/attention/backends/triton_attn.py:
 TritonAttentionMetadataBuilder (0.10.1.1, 0.11.0, 0.19.0, 0.32.0: ALWAYS)."""
 
-MIXED_ON_HOPPER: Final = frozenset({"FLASH_ATTN"})
+MIXED_ON_HOPPER: Final[frozenset[str]] = frozenset({AttentionBackend.FLASH_ATTN})
 """On Hopper, where it is version 3. Source: vllm/v1/attention/backends/flash_attn.py:FlashAttentionMetadataBuilder
 (0.10.1.1, 0.11.0, 0.19.0, 0.32.0: ALWAYS for version 3, else UNIFORM_BATCH)."""
 
-UNIFORM_BACKENDS: Final = frozenset(
-    {"FLASH_ATTN", "FLASH_ATTN_MLA", "FLASHMLA", "FLASHMLA_SPARSE", "FLASHINFER_MLA", "TRITON_ATTN"}
+UNIFORM_BACKENDS: Final[frozenset[str]] = frozenset(
+    {
+        AttentionBackend.FLASH_ATTN,
+        AttentionBackend.FLASH_ATTN_MLA,
+        AttentionBackend.FLASHMLA,
+        AttentionBackend.FLASHMLA_SPARSE,
+        AttentionBackend.FLASHINFER_MLA,
+        AttentionBackend.TRITON_ATTN,
+    }
 )
 """Attention whose drafts are decoded in full graphs. Source: vllm/v1/attention/backends/*.py:
 get_cudagraph_support (0.12.0, 0.19.0, 0.32.0: UNIFORM_BATCH and above)."""
@@ -153,9 +153,9 @@ def _sizes(scenario: Scenario, start: Circumstances, notices: list[Notice]) -> t
     if largest is None or start.is_v0:
         return _by_default(start, limit)
     switches, tokens = start.switches, start.max_num_batched_tokens
-    is_former = switches.graph_size_flag == FORMER_FLAG
+    is_former = switches.graph_size_flag is GraphSizeFlag.FORMER
     if is_former:
-        params = {"version": str(start.version), "flag": FORMER_FLAG, "value": str(largest)}
+        params = {"version": str(start.version), "flag": GraphSizeFlag.FORMER.value, "value": str(largest)}
         notices.append(Notice(code="capture-flag-former", field="max_cudagraph_capture_size", params=params))
     if is_former and largest < limit:
         sizes = _by_default(start, limit)
@@ -175,7 +175,7 @@ def _by_default(start: Circumstances, model_limit: int) -> tuple[int, ...]:
     switches = start.switches
     is_sm100 = capability_number(start.accelerator) // 10 == 10
     return capture_sizes(
-        rule="v0" if start.is_v0 else switches.graph_sizes,
+        rule=None if start.is_v0 else switches.graph_sizes,
         max_num_seqs=start.max_num_seqs,
         max_num_batched_tokens=start.max_num_batched_tokens,
         limit=switches.graph_limit_sm100 if is_sm100 else LIMIT,
@@ -202,7 +202,7 @@ def _listed(
     used = kept[-1] if kept else 0
     if largest is None or start.is_v0 or largest == used:
         return kept
-    if start.switches.graph_size_flag == FORMER_FLAG:
+    if start.switches.graph_size_flag is GraphSizeFlag.FORMER:
         notices.append(_other_maximum(largest, used))
         return kept
     raise EngineRefusalError(
@@ -216,13 +216,14 @@ def _rounded(sizes: tuple[int, ...], start: Circumstances) -> tuple[int, ...]:
     Only sizes that a flag asks for: most of the engine's own are multiples, and the rates of graphs count them all.
     """
     query, rule = start.num_speculative_tokens + 1, start.switches.graph_rounding
-    rounds = bool(rule) and not start.is_v0 and not (rule == "refused-v1" and start.use_v2)
+    by_v2 = rule is GraphRounding.REFUSED_V1 and start.use_v2
+    rounds = rule is not GraphRounding.NONE and not start.is_v0 and not by_v2
     if query == 1 or not sizes or not rounds or start.is_hybrid:
         return sizes
     if start.attention_backend not in UNIFORM_BACKENDS:
         return sizes
-    rounded = rounded_sizes(sizes, query, takes_smallest=rule != "kept")
-    if not rounded and rule != "kept":
+    rounded = rounded_sizes(sizes, query, takes_smallest=rule is not GraphRounding.KEPT)
+    if not rounded and rule is not GraphRounding.KEPT:
         raise EngineRefusalError(
             "capture-sizes-below-request", field="cudagraph_capture_sizes", value=sizes[-1], tokens=query
         )

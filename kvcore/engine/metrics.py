@@ -1,23 +1,33 @@
-"""The metrics that a version exports, by what they are read for: `metrics.toml`, read strictly."""
+"""The metrics that a version exports, by what they are read for: `metrics.toml`."""
 
 from __future__ import annotations
 
-import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from importlib import resources
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from kvcore.engine.versions import NEVER, OLDEST
-from kvcore.errors import CatalogueError
+from kvcore.versioned import Pattern, ReleaseRange, Reviewed, Source, TableFile
 
-FILE: Final = "metrics.toml"
-ENGINES: Final = ("any", "v0", "v1")
+
+class MetricRole(StrEnum):
+    """What a metric is read for."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    WAITING_BY_REASON = "waiting_by_reason"
+    KV_CACHE_USAGE = "kv_cache_usage"
+    PREEMPTIONS = "preemptions"
+    REQUEST_LATENCY = "request_latency"
+    FIRST_TOKEN = "first_token"
+    OUTPUT_TOKEN = "output_token"
+    PROMPT_TOKENS = "prompt_tokens"
+    GENERATION_TOKENS = "generation_tokens"
+    PREFIX_CACHE_QUERIES = "prefix_cache_queries"
+    PREFIX_CACHE_HITS = "prefix_cache_hits"
 
 
 class MetricKind(StrEnum):
@@ -29,16 +39,14 @@ class MetricKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Metric:
+class Metric(ReleaseRange):
     """One metric by the name that a scraper sees; a histogram without its suffix."""
 
-    role: str
-    name: str
+    role: MetricRole
+    name: Annotated[str, Pattern(r"vllm:[a-z0-9_]+", "a metric of vLLM")]
     kind: MetricKind
-    source: str
-    engine: str = "any"
-    since: Version = OLDEST
-    below: Version = NEVER
+    source: Source
+    engine: Literal["any", "v0", "v1"] = "any"
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -46,6 +54,16 @@ class Metric:
         if self.kind is MetricKind.HISTOGRAM:
             return tuple(f"{self.name}_{suffix}" for suffix in ("bucket", "sum", "count"))
         return (self.name,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricTables(Reviewed):
+    """metrics.toml."""
+
+    metrics: tuple[Metric, ...]
+
+
+METRICS: Final = TableFile("kvcore.engine", "metrics.toml", MetricTables)
 
 
 @lru_cache(maxsize=256)
@@ -60,48 +78,7 @@ def exported_metrics(version: Version, is_v0: bool) -> Mapping[str, Metric]:
     """
     mine = ("any", "v0" if is_v0 else "v1")
     found: dict[str, Metric] = {}
-    for metric in sorted(all_metrics(), key=lambda metric: metric.since):
-        if metric.engine in mine and metric.since <= version < metric.below:
+    for metric in sorted(METRICS.load().metrics, key=lambda metric: metric.since):
+        if metric.engine in mine and metric.covers(version):
             found[metric.role] = metric
     return found
-
-
-@lru_cache(maxsize=1)
-def all_metrics() -> tuple[Metric, ...]:
-    """Every known metric of every version."""
-    return read_metrics(resources.files("kvcore.engine").joinpath(FILE).read_text("utf-8"))
-
-
-def read_metrics(text: str) -> tuple[Metric, ...]:
-    """Metrics of a TOML text; raises CatalogueError `invalid-catalogue-entry` for any other shape."""
-    names = {field.name for field in dataclasses.fields(Metric)}
-    found = []
-    for row in entries(text, FILE, "metrics"):
-        if not set(row) <= names or not {"role", "name", "kind", "source"} <= set(row):
-            raise invalid(FILE, f"unknown or missing key in {sorted(row)}")
-        values: dict[str, Any] = dict(row)
-        if values.get("engine", "any") not in ENGINES:
-            raise invalid(FILE, f"engine is one of {', '.join(ENGINES)}")
-        try:
-            values["kind"] = MetricKind(values["kind"])
-            values |= {key: Version(values[key]) for key in ("since", "below") if key in values}
-        except (ValueError, InvalidVersion) as error:
-            raise invalid(FILE, str(error)) from None
-        found.append(Metric(**values))
-    return tuple(found)
-
-
-def entries(text: str, file: str, key: str) -> list[Mapping[str, Any]]:
-    """The tables of a file that has nothing but `[[key]]`."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise invalid(file, str(error)) from None
-    if set(raw) != {key} or not isinstance(raw[key], list):
-        raise invalid(file, f"has nothing but [[{key}]]")
-    return [dict(row) for row in raw[key]]
-
-
-def invalid(file: str, reason: str) -> CatalogueError:
-    """The error for a data file that is not as it has to be."""
-    return CatalogueError("invalid-catalogue-entry", field=file, reason=reason)

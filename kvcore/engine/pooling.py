@@ -7,7 +7,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore import catalogue
-from kvcore.engine.versions import Switches
+from kvcore.engine.switches import Switches, V1Engine
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, encoder, pooling, retrieval
@@ -91,7 +91,7 @@ def falls_back_to_v0(switches: Switches, scenario: Scenario, scheduling: Runner)
     asked = scenario.env.get("VLLM_USE_V1") in ("0", "1")
     return (
         scheduling is Runner.POOLING
-        and switches.v1_engine == "default"
+        and switches.v1_engine is V1Engine.DEFAULT
         and not switches.v1_pooling
         and not asked
     )

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.switches import Budget
 from kvcore.scenario import Scenario
+from kvcore.versioned import NEVER, Amount, Bounds, Pattern, Published, Source
 
 if TYPE_CHECKING:
     from kvcore.engine.resolved import Resolved
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from kvcore.memory.setting import Setting
     from kvcore.model.architecture import Architecture
     from kvcore.quantity import Quantity
-
-NEVER = Version("9999")
 
 
 class ResolveFlags(Protocol):
@@ -47,6 +47,10 @@ class GraphApi(StrEnum):
     ACL = "ACL"
 
 
+Variable = Annotated[str, Pattern("[A-Za-z_][A-Za-z0-9_]*", "an environment variable")]
+FunctionName = Annotated[str, Pattern(r"[a-z_.]+:[a-z_]+", "module:function")]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Functions:
     """Where the engine's own functions are, as `module:function`. They are imported when they are first called.
@@ -54,26 +58,26 @@ class Functions:
     The defaults follow vLLM: what a plug-in does not change.
     """
 
-    resolve: str = "kvcore.engine.defaults:resolve"
-    memory: str = "kvcore.memory.budget:profiled_memory"
+    resolve: FunctionName = "kvcore.engine.defaults:resolve"
+    memory: FunctionName = "kvcore.memory.budget:profiled_memory"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attention:
     """The one attention backend of a platform, and its block size in tokens where no flag says another."""
 
-    backend: str
-    block_size: int
+    backend: Annotated[str, Pattern(r"[A-Z][A-Z0-9_]*", "a backend in the engine's capitals")]
+    block_size: Annotated[int, Bounds(1, 1024)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusals:
     """Which of vLLM's tables of refusals hold."""
 
-    source: str = ""
-    model_classes_since: Version = NEVER
+    source: Source = ""
+    model_classes_since: Published = NEVER
     """From this vLLM release on, every model class of the engine is one of vLLM's."""
-    platform: str = ""
+    platform: Annotated[str, Pattern("[a-z]*", "a platform in lower case")] = ""
     """Whose storage formats of weights it takes (`quantization_methods.toml`); "" for those of the card's vendor."""
     checks_weight_shapes: bool = True
     """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
@@ -83,10 +87,10 @@ class Refusals:
 class CacheRules:
     """Where the pages of the KV cache differ from those of the vLLM release that the engine runs on."""
 
-    source: str = ""
+    source: Source = ""
     aligns_to_kernel_block: bool = False
     """Blocks of hybrid models are multiples of the backend's smallest kernel block, in every release."""
-    contiguous_states_since: Version = NEVER
+    contiguous_states_since: Published = NEVER
     """From this vLLM on, a hybrid model's keys are as large as a state's largest tensor, the rest behind them."""
     has_plain_indexer: bool = False
     """Keys of a sparse indexer are kept in the model's dtype, without scales."""
@@ -96,11 +100,11 @@ class CacheRules:
 class MemoryRules:
     """What the memory of a rank takes beside what vLLM's own runners take on CUDA."""
 
-    source: str = ""
-    overheads: str = ""
+    source: Source = ""
+    overheads: Literal["", "v0", "v1", "v2", "ascend"] = ""
     """The rows of the tables of overheads that hold; "" for those of vLLM's runner (v0, v1, v2)."""
-    budget: str = ""
-    """How the budget is made up; "" as vLLM's release says."""
+    budget: Budget | None = None
+    """How the budget is made up; None as vLLM's release says."""
     graphs: GraphApi = GraphApi.CUDA
     has_expert_workspace: bool = True
     """The profile run sees buffers of fused experts."""
@@ -110,9 +114,9 @@ class MemoryRules:
     """The capture gets a workspace of the matrix library on its stream."""
     pieces_beside_full_graphs: bool = True
     """Where batches are captured in full, every size is captured piecewise as well."""
-    table_copies: int = 0
+    table_copies: Annotated[int, Bounds(0, 16)] = 0
     """Further copies of the plain cos/sin table that a model keeps, from `table_copies_since` on."""
-    table_copies_since: Version = NEVER
+    table_copies_since: Published = NEVER
     """A release of vLLM."""
 
     def table_copies_in(self, version: Version) -> int:
@@ -127,16 +131,16 @@ class MemoryVariables:
     A GB is 2**30 bytes, as the engines read them.
     """
 
-    source: str
-    total: str
+    source: Source
+    total: Variable
     """Names the variable: the physical memory of one card, in GB."""
-    model: str
+    model: Variable
     """Names the variable: what weights, activations and framework may take of one card, in GB."""
-    default_total_gb: float
-    default_model_gb: float
-    system_gib: float
+    default_total_gb: Amount
+    default_model_gb: Amount
+    system_gib: Amount
     """What system and driver take of a card."""
-    framework_gib: float
+    framework_gib: Amount
     """What the framework takes at most."""
 
     @property
@@ -154,7 +158,7 @@ class Image:
     """A container image of the engine, for the cards of one vendor; its tags are v and the release."""
 
     vendor: Vendor
-    name: str
+    name: Annotated[str, Pattern("[a-z0-9./-]+", "an image without its tag")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,9 +167,9 @@ class Launch:
 
     program: tuple[str, ...]
     """The words before the model."""
-    module: str = ""
+    module: Annotated[str, Pattern("[a-z_.]*", "a Python module")] = ""
     """What the Python modules of its server begin with."""
-    source: str = ""
+    source: Source = ""
     images: tuple[Image, ...] = ()
     image_starts_server: bool = True
     """The image's entry point is the server: a container gets its flags alone."""
@@ -179,12 +183,12 @@ class Launch:
 class LogFormat:
     """What is the engine's own in a start-up log."""
 
-    source: str = ""
+    source: Source = ""
     marks: tuple[str, ...] = ()
     """Texts without spaces that only this engine prints; a log without any engine's marks is vLLM's."""
     figures: tuple[str, ...] = ("weights_gib", "available_kv_gib", "kv_tokens", "max_concurrency")
     """What a whole log of a start states, by the fields of its readings."""
-    charges_graph_estimate_since: Version | None = None
+    charges_graph_estimate_since: Published | None = None
     """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""
 
 
@@ -192,16 +196,18 @@ class LogFormat:
 class Engine:
     """One engine."""
 
-    name: str
+    name: Annotated[str, Pattern("[a-z][a-z0-9-]*", "a name in lower case")]
     """As a request says it."""
-    order: int
+    order: Annotated[int, Bounds(0, 99)]
     """Of several engines that run on a card, the first serves where nobody names one."""
-    source: str
+    reviewed: Version
+    """The newest of its own releases that this file and the code beside it were compared with."""
+    source: Source
     """Where its releases are listed."""
     vendors: tuple[Vendor, ...]
     """Of the cards it has a platform for."""
     launch: Launch
-    releases: tuple[tuple[Version, Version], ...] = ()
+    releases: tuple[tuple[Version, Published], ...] = ()
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
     attention: Attention | None = None
     """None where the table of attention backends decides."""

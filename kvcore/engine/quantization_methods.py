@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any, Final
+from typing import Annotated, Final
 
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import CatalogueError, EngineRefusalError, Notice
+from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.quantization import NOT_QUANTIZED, agree
+from kvcore.versioned import (
+    CapabilityNumber,
+    OneOf,
+    Pattern,
+    Published,
+    Reviewed,
+    Source,
+    TableFile,
+    Timeline,
+)
 
-FILE: Final = "quantization_methods.toml"
-_TABLES: Final = frozenset(("source", "since", "capability", "plugin", "platform"))
-_PLUGIN_KEYS: Final = frozenset(("since", "package", "source"))
-_PLATFORM_KEYS: Final = frozenset(("source", "since", "methods"))
+Method = Annotated[str, OneOf((
+    "ascend", "auto_awq", "auto_gptq", "awq", "awq_marlin", "bitsandbytes", "compressed-tensors",
+    "deepseek_v4_fp8", "experts_int8", "fbgemm_fp8", "fp8", "fp8_per_block", "fp8_per_channel",
+    "fp8_per_tensor", "gguf", "gptq", "gptq_marlin", "inc", "int8_per_channel_weight_only", "modelopt",
+    "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8", "quark", "torchao",
+))]  # fmt: skip
+"""The engine's names of storage formats."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodPlugin:
     """The package that reads a method from the release `since` on."""
 
-    since: Version
-    package: str
+    since: Published
+    package: Annotated[str, Pattern(r"[a-z0-9-]+", "a package")]
+    source: Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Platform:
     """What one kind of card takes from the release `since` on: methods, and which release brought each."""
 
-    since: Version
-    methods: Mapping[str, Version]
+    source: Source
+    since: Published
+    methods: Mapping[Method, Published]
 
     def takes(self, method: str, version: Version) -> bool:
         """Whether it takes the method, or another name of it."""
@@ -45,64 +57,28 @@ class Platform:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QuantizationMethods:
+class QuantizationMethods(Reviewed):
     """What is known of the storage formats of weights, by the engine's names."""
 
-    since: Mapping[str, Version]
-    capability: Mapping[str, Mapping[Version, int]]
+    source: Source
+    since: Mapping[Method, Published]
+    capability: Mapping[Method, Timeline[CapabilityNumber]]
     """The least major × 10 + minor, by the release that asks it first."""
-    plugin: Mapping[str, MethodPlugin]
-    platform: Mapping[str, Platform]
-    """rocm, xpu, ascend."""
+    plugin: Mapping[Method, MethodPlugin]
+    platform: Mapping[Annotated[str, OneOf(("rocm", "xpu", "ascend"))], Platform]
 
     def least_capability(self, method: str, version: Version) -> int:
         """Major × 10 + minor; 0 where nothing is known.
 
         Example:
-            >>> quantization_methods().least_capability("fp8", Version("0.14.1"))
+            >>> METHODS.load().least_capability("fp8", Version("0.14.1"))
             75
         """
-        asked = self.capability.get(method, {})
-        return asked[max(since for since in asked if since <= version)] if asked else 0
+        asked = self.capability.get(method)
+        return 0 if asked is None else asked.at(version)
 
 
-@cache
-def quantization_methods() -> QuantizationMethods:
-    """What the file beside this module says. Raises CatalogueError `invalid-catalogue-entry`."""
-    return read_quantization_methods(files("kvcore.engine").joinpath(FILE).read_text("utf-8"))
-
-
-def read_quantization_methods(text: str) -> QuantizationMethods:
-    """The tables of a TOML text; raises CatalogueError `invalid-catalogue-entry` for any other shape."""
-    tables = tomllib.loads(text)
-    plugins, platforms = tables.get("plugin", {}), tables.get("platform", {})
-    is_read = (
-        tables.keys() == _TABLES
-        and all(row.keys() == _PLUGIN_KEYS for row in plugins.values())
-        and all(row.keys() == _PLATFORM_KEYS for row in platforms.values())
-        and all("0.0" in releases for releases in tables["capability"].values())
-    )
-    if not is_read:
-        raise CatalogueError(
-            "invalid-catalogue-entry",
-            field=FILE,
-            reason="its tables are since, capability (from 0.0 on), plugin and platform, each with its source",
-        )
-    return QuantizationMethods(
-        since=_versions(tables["since"]),
-        capability={
-            method: {Version(since): asked for since, asked in releases.items()}
-            for method, releases in tables["capability"].items()
-        },
-        plugin={
-            method: MethodPlugin(since=Version(row["since"]), package=row["package"])
-            for method, row in plugins.items()
-        },
-        platform={
-            name: Platform(since=Version(row["since"]), methods=_versions(row["methods"]))
-            for name, row in platforms.items()
-        },
-    )
+METHODS: Final = TableFile("kvcore.engine", "quantization_methods.toml", QuantizationMethods)
 
 
 def check_quantization(
@@ -120,7 +96,7 @@ def check_quantization(
     """
     if method == NOT_QUANTIZED:
         return ()
-    known = quantization_methods()
+    known = METHODS.load()
     for name in dict.fromkeys((requested or method, method)):
         since = known.since.get(name)
         if since is not None and version < since:
@@ -157,7 +133,3 @@ def _platform(engine: str, accelerator: Accelerator) -> str:
     if accelerator.vendor is Vendor.INTEL:
         return "" if accelerator.id.startswith("Gaudi") else "xpu"
     return "rocm" if accelerator.vendor is Vendor.AMD else ""
-
-
-def _versions(table: Mapping[str, Any]) -> dict[str, Version]:
-    return {name: Version(since) for name, since in table.items()}

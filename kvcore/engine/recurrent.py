@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.versions import Switches, switches_of
+from kvcore.engine.switches import MambaModes, Switches
+from kvcore.engine.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.scenario import AUTO, Scenario
 
@@ -18,7 +19,7 @@ KDA_DTYPES: Final = frozenset({AUTO, "float32", "bfloat16"})
 
 
 def mamba_cache_mode(
-    asked: str | None, kinds: frozenset[str], rule: str, prefix_caching: bool, speculates: bool
+    asked: str | None, kinds: frozenset[str], rule: MambaModes, prefix_caching: bool, speculates: bool
 ) -> str:
     """none, align or all: which states of layers of `kinds` are cached, by `rule` of Switches.mamba_cache_mode.
 
@@ -28,9 +29,9 @@ def mamba_cache_mode(
     Source: vllm/model_executor/models/config.py:MambaModelConfig (0.11.1 to 0.33.0).
 
     Example:
-        >>> mamba_cache_mode(None, frozenset({"mamba2"}), "all-or-align", True, False)
+        >>> mamba_cache_mode(None, frozenset({"mamba2"}), MambaModes.ALL_OR_ALIGN, True, False)
         'all'
-        >>> mamba_cache_mode("all", frozenset({"gdn_attention"}), "all-or-align", True, False)
+        >>> mamba_cache_mode("all", frozenset({"gdn_attention"}), MambaModes.ALL_OR_ALIGN, True, False)
         'align'
     """
     if not kinds or not prefix_caching:
@@ -38,11 +39,19 @@ def mamba_cache_mode(
     keeps_all = kinds <= SNAPSHOTTING_KINDS
     if asked in ("all", "align"):
         return "all" if asked == "all" and keeps_all else "align"
-    if not rule.startswith("all"):
-        return rule
-    if keeps_all and not (rule == "all-unless-speculative" and speculates):
-        return "all"
-    return "none" if rule == "all-or-none" else "align"
+    match rule:
+        case MambaModes.NONE:
+            return "none"
+        case MambaModes.ALIGN:
+            return "align"
+        case MambaModes.ALL_OR_NONE:
+            return "all" if keeps_all else "none"
+        case MambaModes.ALL_OR_ALIGN:
+            return "all" if keeps_all else "align"
+        case MambaModes.ALL_UNLESS_SPECULATIVE:
+            return "all" if keeps_all and not speculates else "align"
+        case other:
+            assert_never(other)
 
 
 def state_dtypes(
@@ -55,9 +64,9 @@ def state_dtypes(
     Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateDtypeCalculator (0.10.1 to 0.33.0).
     """
     rows, states = scenario.mamba_cache_dtype, scenario.mamba_ssm_cache_dtype
-    if not kinds & set(switches.ssm_dtype_kinds.split()):
+    if not kinds & switches.ssm_dtype_kinds:
         states = AUTO
-    refused = kinds & set(switches.no_float32_states.split())
+    refused = kinds & switches.no_float32_states
     if refused and "float32" in (rows, states):
         field = "mamba_cache_dtype" if rows == "float32" else "mamba_ssm_cache_dtype"
         raise _unsupported(field, "float32", min(refused))

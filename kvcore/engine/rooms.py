@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, Final, get_args, get_origin, get_type_hints
-
-from packaging.version import InvalidVersion, Version
+from typing import Final
 
 import kvcore.engine
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.protocol import Engine, MemoryVariables
-from kvcore.errors import CatalogueError, ScenarioError
+from kvcore.errors import ScenarioError
 from kvcore.scenario import Scenario
+from kvcore.versioned import convert, read_toml
 
 FILE: Final = "engine.toml"
 
@@ -107,55 +103,6 @@ def with_accelerator(scenario: Scenario, card: Accelerator) -> Scenario:
 
 
 def read_engine(text: str, file: str) -> Engine:
-    """An engine's file; raises CatalogueError `invalid-catalogue-entry` with file, key and what was allowed."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _invalid(file, str(error)) from None
-    engine: Engine = _value(raw, Engine, file)
+    """An engine's file; raises TableError `invalid-catalogue-entry` with file, key and what was allowed."""
+    engine: Engine = convert(read_toml(text, file), Engine, file)
     return engine
-
-
-def _value(raw: Any, kind: Any, where: str) -> Any:
-    """`raw` as `kind`: a dataclass from a table, a tuple from a list, pairs of versions from a table of them."""
-    if isinstance(kind, UnionType):
-        kind = next(one for one in get_args(kind) if one is not type(None))
-    if is_dataclass(kind):
-        return _record(raw, kind, where)
-    if get_origin(kind) is tuple:
-        inner = get_args(kind)[0]
-        if get_origin(inner) is tuple and isinstance(raw, dict):
-            return tuple(
-                sorted((_value(a, Version, where), _value(b, Version, where)) for a, b in raw.items())
-            )
-        if not isinstance(raw, list):
-            raise _invalid(where, "it must be a list")
-        return tuple(_value(one, inner, where) for one in raw)
-    if kind is Version and isinstance(raw, str):
-        try:
-            return Version(raw)
-        except InvalidVersion as error:
-            raise _invalid(where, str(error)) from None
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        if raw not in tuple(kind):
-            raise _invalid(where, f"it must be one of {', '.join(kind)}")
-        return kind(raw)
-    if type(raw) is not kind:
-        raise _invalid(where, f"it must be of type {kind.__name__}")
-    return raw
-
-
-def _record(raw: Any, kind: Any, where: str) -> Any:
-    hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
-    if not isinstance(raw, dict) or not raw.keys() <= known.keys():
-        raise _invalid(where, f"it must be a table of {', '.join(known)}")
-    needed = {
-        name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING
-    }
-    if missing := needed - raw.keys():
-        raise _invalid(where, f"missing {', '.join(sorted(missing))}")
-    return kind(**{name: _value(value, hints[name], f"{where} {name}") for name, value in raw.items()})
-
-
-def _invalid(where: str, reason: str) -> CatalogueError:
-    return CatalogueError("invalid-catalogue-entry", field=where, reason=reason)

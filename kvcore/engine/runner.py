@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, assert_never
 
 from kvcore.engine.draft import proposed_tokens
-from kvcore.engine.versions import Switches
+from kvcore.engine.switches import Switches, V2Models
 from kvcore.model.architecture import Architecture
 from kvcore.scenario import Runner, Scenario
 
@@ -58,26 +58,31 @@ def uses_v2_runner(
     """
     rule = switches.model_runner_v2
     asked = scenario.env.get("VLLM_USE_V2_MODEL_RUNNER")
-    if rule == "never":
+    if rule is V2Models.NEVER:
         return False
     if asked in ("0", "1"):
         return asked == "1"
-    if method in NO_V2_METHODS[rule == "all"] or (runner is Runner.POOLING and rule != "all"):
+    if method in NO_V2_METHODS[rule is V2Models.ALL] or (
+        runner is Runner.POOLING and rule is not V2Models.ALL
+    ):
         return False
     names = frozenset(scenario.config.architectures)
     is_listed = bool(names & LISTED_EXPERTS)
     match rule:
-        case "qwen3":
+        case V2Models.OPT_IN:
+            return False
+        case V2Models.QWEN3:
             return "Qwen3ForCausalLM" in names and not is_quantized
-        case "plain":
+        case V2Models.PLAIN:
             return bool(names & PLAIN_ARCHITECTURES) and not is_quantized
-        case "listed":
+        case V2Models.LISTED:
             return is_listed or bool(names & PLAIN_ARCHITECTURES)
-        case "dense":
+        case V2Models.DENSE:
             return is_listed or (is_plain and not is_moe)
-        case "all":
+        case V2Models.ALL:
             return True
-    return False
+        case other:
+            assert_never(other)
 
 
 def is_async(

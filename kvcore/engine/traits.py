@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcore.engine.backends import attention_kind
+from kvcore.engine.switches import AttentionKind
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentState
@@ -14,7 +15,7 @@ from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentStat
 class Traits:
     """What the flags' defaults ask of a model."""
 
-    attention: str
+    attention: AttentionKind
     recurrent: frozenset[str]
     is_hybrid: bool
     is_attention_free: bool

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kvcore.engine.rooms import engine_names
-from kvcore.flags.table import TableFile
+from kvcore.versioned import Reviewed, TableFile
 
 
 class Kind(StrEnum):
@@ -191,10 +191,9 @@ class Unused:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Registry:
+class Registry(Reviewed):
     """The whole table."""
 
-    reviewed: str
     flag: Mapping[str, Flag]
     unused: Mapping[str, Unused] = field(default_factory=dict)
 

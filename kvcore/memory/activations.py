@@ -8,10 +8,11 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.encoder import takes_images_or_video
 from kvcore.memory.setting import Setting, has_indexer
-from kvcore.memory.tables import SamplerRow, activation_tables
+from kvcore.memory.tables import ACTIVATIONS, SamplerRow
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.scenario import Runner
 from kvcore.units import GIB, ceil_div
@@ -77,7 +78,7 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
     value = max(layers, sampler, encoder, compiling) + kept
     spread = max(row.spread_gib * GIB, row.spread_share * value)
     if encoder > max(layers, sampler, compiling):
-        spread = activation_tables().encoder.spread_share * value
+        spread = ACTIVATIONS.load().encoder.spread_share * value
     phases = (
         _part("layers", layers),
         _part("pooling" if pools else "sampling", sampler),
@@ -103,8 +104,8 @@ def _part(name: str, value: float) -> Quantity:
 @lru_cache(maxsize=256)
 def sampler_row(runner: str, version: Version) -> SamplerRow:
     """The constants of sampling in one era: the newest row of the runner."""
-    rows = [row for row in activation_tables().sampler if row.runner == runner]
-    return max((row for row in rows if row.since <= version < row.below), key=lambda row: row.since)
+    rows = [row for row in ACTIVATIONS.load().sampler if row.runner == runner]
+    return max((row for row in rows if row.covers(version)), key=lambda row: row.since)
 
 
 def sampler_bytes(setting: Setting, row: SamplerRow) -> int:
@@ -140,11 +141,10 @@ def compiling_bytes(setting: Setting) -> int:
     architecture, resolved = setting.architecture, setting.resolved
     cold = not setting.scenario.kernels_compiled and not resolved.enforce_eager
     compiles = cold and setting.runner in ("v1", "v2") and setting.is_first
-    table = activation_tables().compiling
+    table = ACTIVATIONS.load().compiling
     if not compiles or resolved.version < table.since:
         return 0
-    uncompiled = table.uncompiled.get(architecture.read_as)
-    if uncompiled is not None and resolved.version >= uncompiled:
+    if ACTIVATIONS.load().uncompiled.covers(architecture.read_as, resolved.version):
         return 0
     if architecture.vision is not None and takes_images_or_video(architecture, setting.scenario):
         return 0
@@ -167,7 +167,7 @@ def multiprocessors(accelerator: Accelerator) -> int:
     """Multiprocessors of a card, by its name, else by its compute capability; 0 for other vendors' cards."""
     if accelerator.vendor is not Vendor.NVIDIA:
         return 0
-    table = activation_tables().multiprocessors
+    table = ACTIVATIONS.load().multiprocessors
     label = f"{accelerator.id} {accelerator.name}".replace("-", " ").upper().split()
     for name, count in table.card.items():
         words = name.upper().split()
@@ -183,13 +183,13 @@ def body_bytes(setting: Setting) -> int:
     For MLA the prefill workspace comes on top. Attention and recurrent scans do not run in the profile.
     """
     architecture, resolved = setting.architecture, setting.resolved
-    tables = activation_tables()
+    tables = ACTIVATIONS.load()
     ranks = setting.parallel.tensor_parallel_size
     tokens = resolved.max_num_batched_tokens
     moe = architecture.moe
     intermediate = architecture.intermediate_size if moe is None else moe.shared_intermediate_size
     hidden_vectors = tables.body.hidden_vectors
-    if resolved.attention_backend == "XFORMERS":
+    if resolved.attention_backend == AttentionBackend.XFORMERS:
         hidden_vectors = tables.body.xformers_hidden_vectors
     elements = (
         hidden_vectors * architecture.hidden_size + tables.body.intermediate_vectors * intermediate / ranks
@@ -262,7 +262,7 @@ def encoder_bytes(setting: Setting) -> tuple[int, int]:
     tokens = items * per_item
     element = setting.element_bytes
     patches = tokens * vision.patches_per_token
-    constants = activation_tables().encoder
+    constants = ACTIVATIONS.load().encoder
     kept = tokens * architecture.hidden_size * element + int(patches * constants.values_per_patch * element)
     ranks = setting.parallel.tensor_parallel_size
     return int(patches * vision.hidden_size * constants.hidden_vectors * element / ranks), kept

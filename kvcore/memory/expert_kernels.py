@@ -1,18 +1,17 @@
-"""What the kernel that runs MXFP4 experts makes of them on this card: `expert_kernels.toml`, read strictly."""
+"""What the kernel that runs MXFP4 experts makes of them on this card: `expert_kernels.toml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final, Literal
 
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.backends import capability_number
 from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import Resolved
-from kvcore.memory.tables import NEVER, OLDEST, load, read_rows
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts
 from kvcore.model.quantization import Quantization
@@ -20,32 +19,31 @@ from kvcore.model.quantization.formats import ExpertsShape
 from kvcore.model.quantization.scheme import experts_shape
 from kvcore.scenario import Scenario
 from kvcore.units import round_up
+from kvcore.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
 
-FILE: Final = "expert_kernels.toml"
 MODEL_TYPE: Final = "gpt_oss"
 METHOD: Final = "mxfp4"
 GROUP_SIZE: Final = 32
 """Weights that share one byte of scale. Source: OCP Microscaling Formats (MX) 1.0."""
+Side = Annotated[int, Bounds(1, 1024)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExpertKernel:
+class ExpertKernel(ReleaseRange):
     """How one kernel keeps the experts."""
 
-    source: str
-    kernel: str
-    vendor: str
-    capability: tuple[int, int]
-    hidden_multiple: int
-    intermediate_multiple: int
-    value_tile: tuple[int, int]
+    source: Source
+    kernel: Literal["TRITON", "FLASHINFER_TRTLLM", "ROCM"]
+    vendor: Vendor
+    capability: tuple[CapabilityNumber, CapabilityNumber]
+    hidden_multiple: Side
+    intermediate_multiple: Side
+    value_tile: tuple[Side, Side]
     """Rows, and bytes a row, that packed values are padded to."""
-    scale_tile: tuple[int, int]
+    scale_tile: tuple[Side, Side]
     keeps_scales: bool
     """Whether the checkpoint's scales stay beside the rearranged ones."""
-    bias_bytes: int
-    since: Version = OLDEST
-    below: Version = NEVER
+    bias_bytes: Annotated[int, Bounds(0, 8)]
 
     def experts_bytes(self, shape: ExpertsShape) -> int:
         """Bytes of the experts of one layer on one rank, as the kernel keeps them.
@@ -73,10 +71,14 @@ class ExpertKernel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExpertKernels:
+class ExpertKernels(Reviewed):
     """expert_kernels.toml."""
 
     kernels: tuple[ExpertKernel, ...]
+    """In the order in which they are searched."""
+
+
+EXPERT_KERNELS: Final = TableFile("kvcore.memory", "expert_kernels.toml", ExpertKernels)
 
 
 def tiled(rows: int, columns: int, tile: tuple[int, int]) -> int:
@@ -89,23 +91,12 @@ def tiled(rows: int, columns: int, tile: tuple[int, int]) -> int:
     return round_up(rows, tile[0]) * round_up(columns, tile[1])
 
 
-@lru_cache(maxsize=1)
-def expert_kernels() -> tuple[ExpertKernel, ...]:
-    """The table, in the order in which it is searched."""
-    raw = load(FILE, ExpertKernels)
-    rows = [
-        row | {key: tuple(row[key]) for key in ("capability", "value_tile", "scale_tile") if key in row}
-        for row in raw["kernels"]
-    ]
-    return read_rows(ExpertKernel, rows, f"{FILE} kernels")
-
-
 @lru_cache(maxsize=1024)
 def expert_kernel(version: Version, vendor: str, capability: int) -> ExpertKernel | None:
     """The kernel of `version` on a card; None where the experts stay as they are counted."""
-    for row in expert_kernels():
+    for row in EXPERT_KERNELS.load().kernels:
         low, high = row.capability
-        if row.vendor == vendor and low <= capability <= high and row.since <= version < row.below:
+        if row.vendor == vendor and low <= capability <= high and row.covers(version):
             return row
     return None
 

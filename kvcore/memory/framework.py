@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.memory.setting import Setting
-from kvcore.memory.tables import OverheadRow, find_overhead, framework_tables
+from kvcore.memory.tables import FRAMEWORK, OverheadRow, find_overhead
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.units import GIB, ceil_div
 
@@ -98,7 +98,7 @@ def _overhead_row(
     table: str, version: Version, runner: str, vendor: Vendor, link: str, capability: tuple[int, ...]
 ) -> OverheadRow:
     row = find_overhead(
-        getattr(framework_tables(), table),
+        getattr(FRAMEWORK.load(), table),
         version=version,
         runner=runner,
         vendor=vendor.value,

@@ -5,14 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, assert_never
 
 from packaging.version import Version
 
 from kvcore.engine.protocol import GraphApi
+from kvcore.engine.switches import AttentionBackend
+from kvcore.engine.switches import GraphEstimate as EstimateRule
 from kvcore.kept import kept
 from kvcore.memory.setting import Setting, has_indexer
-from kvcore.memory.tables import GraphRate, activation_tables, graph_tables
+from kvcore.memory.tables import ACTIVATIONS, GRAPHS, GraphRate
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.quantity import Grade, Quantity, Unit
@@ -87,7 +89,7 @@ def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
     """
     if setting.scenario.measured.cuda_graph_gib is not None and counts_estimate(setting):
         return replace(actual, name="counted_graphs")
-    row = graph_tables().estimate
+    row = GRAPHS.load().estimate
     if not graph_count(setting) or not counts_estimate(setting):
         return Quantity(
             name="counted_graphs",
@@ -161,7 +163,7 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
 def estimated_graphs(setting: Setting) -> CapturedGraphs:
     """What the engine's own estimate finds, whether or not it is taken off the budget."""
     captured = captured_graphs(setting)
-    share = graph_tables().estimate.v2_share if setting.runner == "v2" else 1.0
+    share = GRAPHS.load().estimate.v2_share if setting.runner == "v2" else 1.0
     return replace(
         captured,
         bytes_per_graph_and_layer=captured.bytes_per_graph_and_layer * share,
@@ -176,7 +178,7 @@ def largest_batch_bytes(setting: Setting) -> int:
 
     Source: vllm/v1/cudagraph_dispatcher.py:CudagraphDispatcher.get_capture_descs (0.19.0).
     """
-    architecture, body = setting.architecture, activation_tables().body
+    architecture, body = setting.architecture, ACTIVATIONS.load().body
     moe = architecture.moe
     intermediate = architecture.intermediate_size if moe is None else moe.shared_intermediate_size
     elements = (
@@ -196,7 +198,7 @@ def attention_split_bytes(setting: Setting) -> int:
     Source: vllm/v1/attention/backends/flash_attn.py:FlashAttentionMetadataBuilder.build, vllm/v1/attention/backends/
     mla/flashattn_mla.py, vllm/config/attention.py:flash_attn_max_num_splits_for_cuda_graph (0.11.0, 0.19.0, 0.32.0).
     """
-    row, full, resolved = graph_tables().attention_splits, full_count(setting), setting.resolved
+    row, full, resolved = GRAPHS.load().attention_splits, full_count(setting), setting.resolved
     if not full or setting.runner not in ("v1", "v2") or capability_name(setting) != row.capability:
         return 0
     if not resolved.attention_backend.startswith("FLASH_ATTN"):
@@ -225,14 +227,14 @@ def gemm_workspace_bytes(setting: Setting) -> int:
     if not setting.rules.has_graph_workspace:
         return 0
     name = capability_name(setting)
-    return next(row.kib for row in graph_tables().gemm_workspace if row.capability in ("", name)) * KIB
+    return next(row.kib for row in GRAPHS.load().gemm_workspace if row.capability in (None, name)) * KIB
 
 
 def attention_workspace_bytes(setting: Setting) -> int:
     """FlashInfer's workspace."""
-    if setting.resolved.attention_backend != "FLASHINFER":
+    if setting.resolved.attention_backend != AttentionBackend.FLASHINFER:
         return 0
-    return graph_tables().flashinfer_workspace.mib * MIB
+    return GRAPHS.load().flashinfer_workspace.mib * MIB
 
 
 def counts_estimate(setting: Setting) -> bool:
@@ -243,11 +245,14 @@ def counts_estimate(setting: Setting) -> bool:
         return False
     asked = setting.scenario.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")
     match setting.switches.graph_estimate:
-        case "counted":
+        case EstimateRule.COUNTED:
             return asked != "0"
-        case "when-asked":
+        case EstimateRule.WHEN_ASKED:
             return asked == "1"
-    return False
+        case EstimateRule.NONE:
+            return False
+        case other:
+            assert_never(other)
 
 
 def full_count(setting: Setting) -> int:
@@ -291,8 +296,8 @@ def _dotted(capability: tuple[int, ...]) -> str:
 def driver_factor(setting: Setting) -> float:
     """How many times as much each graph takes on hosts of this card: older drivers keep more of a kernel."""
     capability, version = capability_name(setting), setting.resolved.version
-    for row in graph_tables().driver:
-        if row.capability == capability and row.since <= version < row.below:
+    for row in GRAPHS.load().driver:
+        if row.capability == capability and row.covers(version):
             return row.factor
     return 1.0
 
@@ -308,11 +313,11 @@ def graph_kind(setting: Setting) -> str:
 
 def graph_card_terms(setting: Setting) -> tuple[bool, int, float]:
     """What the engine's estimate takes from the card: settings that differ in cards with the same terms agree in it."""
-    has_splits = capability_name(setting) == graph_tables().attention_splits.capability
+    has_splits = capability_name(setting) == GRAPHS.load().attention_splits.capability
     return has_splits, gemm_workspace_bytes(setting), driver_factor(setting)
 
 
 @lru_cache(maxsize=16)
 def graph_rate(kind: str) -> GraphRate:
     """The rate of a kind of layer."""
-    return next(rate for rate in graph_tables().rates if rate.kind == kind)
+    return next(rate for rate in GRAPHS.load().rates if rate.kind == kind)

@@ -1,59 +1,63 @@
-"""Which modules get LoRA adapter slots, by model class and version: `lora.toml`, read strictly."""
+"""Which modules get LoRA adapter slots, by model class and version: `lora.toml`."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Final
 
 from packaging.version import Version
 
-from kvcore.errors import CatalogueError
+from kvcore.engine.architectures import ModelClass
 from kvcore.kept import kept
 from kvcore.memory.model_classes import language_class
-from kvcore.memory.tables import NEVER, OLDEST, load, read_row
 from kvcore.model.config import ModelConfig
+from kvcore.versioned import Bounds, Count, OneOf, ReleaseRange, Reviewed, Source, TableFile
 
-FILE: Final = "lora.toml"
+AdaptedModule = Annotated[str, OneOf(("embed_tokens", "lm_head", "qkv_proj", "gate_up_proj"))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(ReleaseRange):
     """What changed between versions."""
 
-    source: str
-    since: Version
-    vocabulary_limit: int
-    extra_vocabulary: int
+    source: Source
+    vocabulary_limit: Count
+    extra_vocabulary: Count
     """Rows that adapters could add to the vocabulary."""
-    vocabulary_multiple: int
+    vocabulary_multiple: Annotated[int, Bounds(1, 1 << 16)]
     """What the vocabulary of lm_head's slots is rounded up to."""
     adapts_experts: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClassRow:
+class ClassRow(ReleaseRange):
     """Modules of some classes."""
 
-    modules: frozenset[str]
-    architectures: frozenset[str]
-    since: Version = OLDEST
-    below: Version = NEVER
+    modules: frozenset[AdaptedModule]
+    architectures: frozenset[ModelClass]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoraTables:
+class ClassList:
+    """Some classes."""
+
+    architectures: frozenset[ModelClass]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraTables(Reviewed):
     """lora.toml."""
 
-    source: str
+    source: Source
     limits: tuple[Limits, ...]
     vocabulary: tuple[ClassRow, ...]
     """Whose embedding or lm_head is adapted."""
-    unsupported: frozenset[str]
+    unsupported: ClassList
     one_slice: tuple[ClassRow, ...]
-    fused_expert_gates: frozenset[str]
+    fused_expert_gates: ClassList
+
+
+LORA: Final = TableFile("kvcore.memory", "lora.toml", LoraTables)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,53 +80,22 @@ def adaptable(config: ModelConfig, version: Version) -> Adaptable:
 
     Source: vllm/lora/utils.py:get_supported_lora_modules (0.11.0, 0.32.0).
     """
-    tables = lora_tables()
+    tables = LORA.load()
     own = frozenset(config.architectures)
     language = language_class(config.language.model_type)
     names = own if config.language is config.root or not language else own | {language}
     modules = modules_of(tables.vocabulary, names, version)
     return Adaptable(
-        limits=max((row for row in tables.limits if row.since <= version), key=lambda row: row.since),
-        is_supported=not own & tables.unsupported,
+        limits=next(row for row in tables.limits if row.covers(version)),
+        is_supported=not own & tables.unsupported.architectures,
         embedding="embed_tokens" in modules,
         head="lm_head" in modules,
         one_slice=modules_of(tables.one_slice, names, version),
-        fused_expert_gates=bool(own & tables.fused_expert_gates),
+        fused_expert_gates=bool(own & tables.fused_expert_gates.architectures),
     )
 
 
 def modules_of(rows: tuple[ClassRow, ...], names: frozenset[str], version: Version) -> frozenset[str]:
     """The modules that the rows name for any of these classes in this version."""
-    matching = (row for row in rows if row.since <= version < row.below and names & row.architectures)
+    matching = (row for row in rows if row.covers(version) and names & row.architectures)
     return frozenset(module for row in matching for module in row.modules)
-
-
-@lru_cache(maxsize=1)
-def lora_tables() -> LoraTables:
-    """lora.toml; raises CatalogueError for an unknown or missing key."""
-    raw = load(FILE, LoraTables)
-    return LoraTables(
-        source=raw["source"],
-        limits=tuple(read_row(Limits, row, f"{FILE} limits") for row in raw["limits"]),
-        vocabulary=tuple(class_row(row) for row in raw["vocabulary"]),
-        unsupported=names_of(raw["unsupported"], "unsupported"),
-        one_slice=tuple(class_row(row) for row in raw["one_slice"]),
-        fused_expert_gates=names_of(raw["fused_expert_gates"], "fused_expert_gates"),
-    )
-
-
-def class_row(raw: Mapping[str, Any]) -> ClassRow:
-    """One row of [[vocabulary]] or [[one_slice]]."""
-    row = read_row(ClassRow, raw, FILE)
-    return dataclasses.replace(
-        row, modules=frozenset(row.modules), architectures=frozenset(row.architectures)
-    )
-
-
-def names_of(raw: Mapping[str, Any], where: str) -> frozenset[str]:
-    """A table that holds `architectures` and nothing else."""
-    if set(raw) != {"architectures"}:
-        raise CatalogueError(
-            "invalid-catalogue-entry", field=f"{FILE} {where}", reason=", ".join(sorted(raw))
-        )
-    return frozenset(raw["architectures"])

@@ -1,30 +1,25 @@
-"""Which of the engine's classes runs the language part of a model: `model_classes.toml`, read strictly."""
+"""Which of the engine's classes runs the language part of a model: `model_classes.toml`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
-from kvcore.memory.tables import load
-
-FILE: Final = "model_classes.toml"
+from kvcore.engine.architectures import ModelClass
+from kvcore.versioned import Reviewed, Source, TableFile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelClasses:
+class ModelClasses(Reviewed):
     """model_classes.toml."""
 
-    source: str
-    language: Mapping[str, str]
+    source: Source
+    language: Mapping[str, ModelClass]
     """Class by the model_type of a language part."""
 
 
-@lru_cache(maxsize=1)
-def model_classes() -> ModelClasses:
-    """model_classes.toml; raises CatalogueError for an unknown or missing key."""
-    return ModelClasses(**load(FILE, ModelClasses))
+MODEL_CLASSES: Final = TableFile("kvcore.memory", "model_classes.toml", ModelClasses)
 
 
 def language_class(model_type: str) -> str:
@@ -34,4 +29,4 @@ def language_class(model_type: str) -> str:
         >>> language_class("qwen3_vl_moe_text"), language_class("resnet")
         ('Qwen3MoeForCausalLM', '')
     """
-    return model_classes().language.get(model_type, "")
+    return MODEL_CLASSES.load().language.get(model_type, "")

@@ -1,22 +1,19 @@
-"""What a pipeline stage holds beside its layers, by model class and release: `stages.toml`, read strictly."""
+"""What a pipeline stage holds beside its layers, by model class and release: `stages.toml`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
 
-from kvcore.errors import CatalogueError, EngineRefusalError
+from kvcore.engine.architectures import ModelClass
+from kvcore.errors import EngineRefusalError
 from kvcore.memory.model_classes import language_class
-from kvcore.memory.tables import NEVER, OLDEST, load, read_rows
 from kvcore.model.architecture import Architecture, Module, VocabEmbedding
 from kvcore.scenario import Parallel
-
-FILE: Final = "stages.toml"
+from kvcore.versioned import ReleaseRange, Reviewed, Source, TableFile
 
 
 class End(StrEnum):
@@ -30,63 +27,32 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EveryStageRow:
+class EveryStageRow(ReleaseRange):
     """Ends that some classes build on every stage."""
 
-    source: str
+    source: Source
     modules: frozenset[End]
-    architectures: frozenset[str]
-    since: Version = OLDEST
-    below: Version = NEVER
+    architectures: frozenset[ModelClass]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UnsupportedRow:
+class UnsupportedRow(ReleaseRange):
     """Classes that the engine does not cut into stages."""
 
-    source: str
-    architectures: frozenset[str]
-    since: Version = OLDEST
-    below: Version = NEVER
+    source: Source
+    architectures: frozenset[ModelClass]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StageTables:
+class StageTables(Reviewed):
     """stages.toml."""
 
-    source: str
+    source: Source
     every_stage: tuple[EveryStageRow, ...]
     unsupported: tuple[UnsupportedRow, ...]
 
 
-@lru_cache(maxsize=1)
-def stage_tables() -> StageTables:
-    """stages.toml; raises CatalogueError for an unknown or missing key, and for an end that is none."""
-    raw = load(FILE, StageTables)
-    every_stage = read_rows(EveryStageRow, raw["every_stage"], f"{FILE} every_stage")
-    unsupported = read_rows(UnsupportedRow, raw["unsupported"], f"{FILE} unsupported")
-    return StageTables(
-        source=raw["source"],
-        every_stage=tuple(
-            replace(row, modules=ends(row.modules), architectures=frozenset(row.architectures))
-            for row in every_stage
-        ),
-        unsupported=tuple(replace(row, architectures=frozenset(row.architectures)) for row in unsupported),
-    )
-
-
-def ends(names: Sequence[str] | frozenset[End]) -> frozenset[End]:
-    """The ends of those names; raises CatalogueError for any other name.
-
-    Example:
-        >>> sorted(ends(["norm", "head"]))
-        [<End.HEAD: 'head'>, <End.NORM: 'norm'>]
-    """
-    if unknown := sorted(set(names) - set(End)):
-        raise CatalogueError("invalid-catalogue-entry", field=f"{FILE} modules", reason=", ".join(unknown))
-    return frozenset(map(End, names))
-
-
+STAGES: Final = TableFile("kvcore.memory", "stages.toml", StageTables)
 NOTHING: Final[frozenset[End]] = frozenset()
 
 
@@ -113,10 +79,10 @@ def ends_of_class(own: str, language: str, version: Version) -> frozenset[End]:
         >>> sorted(ends_of_class("Qwen3NextForCausalLM", "", Version("0.32.0")))
         [<End.EMBEDDING: 'embedding'>, <End.HEAD: 'head'>]
     """
-    tables = stage_tables()
-    if any(own in row.architectures and row.since <= version < row.below for row in tables.unsupported):
+    tables = STAGES.load()
+    if any(own in row.architectures and row.covers(version) for row in tables.unsupported):
         raise EngineRefusalError("pipeline-unsupported", field="pipeline_parallel_size", value=own)
-    rows = (row for row in tables.every_stage if row.since <= version < row.below)
+    rows = (row for row in tables.every_stage if row.covers(version))
     return NOTHING.union(*(row.modules for row in rows if {own, language} & row.architectures))
 
 

@@ -13,6 +13,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry, find_model
 from kvcore.engine.protocol import Engine
 from kvcore.engine.rooms import engines
+from kvcore.engine.switches import V1Engine
 from kvcore.engine.versions import releases_of, switches_of
 from kvcore.errors import KvPlannerError
 from kvcore.planning import plan
@@ -147,7 +148,7 @@ def version_rows() -> tuple[VersionRow, ...]:
 
 def _version_row(engine: Engine, version: Version, host: Version) -> VersionRow:
     switches = switches_of(host)
-    generation = {"never": "V0", "opt-in": "V0", "default": "V1", "only": "V1"}[switches.v1_engine]
+    generation = "V0" if switches.v1_engine in (V1Engine.NEVER, V1Engine.OPT_IN) else "V1"
     return VersionRow(
         engine=engine.name,
         version=str(version),

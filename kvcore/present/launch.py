@@ -10,6 +10,7 @@ from kvcore.catalogue.gated import is_gated
 from kvcore.engine.backends import backend_to_ask_for
 from kvcore.engine.pooling import runner_flag
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.switches import GraphSizeFlag
 from kvcore.engine.versions import switches_of
 from kvcore.model.yarn import read_yarn
 from kvcore.planning import Plan
@@ -125,7 +126,7 @@ def _graphs(plan: Plan) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     config: dict[str, Any] = {}
     largest, sizes = scenario.max_cudagraph_capture_size, scenario.cudagraph_capture_sizes
-    if flag == "--max-cudagraph-capture-size":
+    if flag is GraphSizeFlag.OWN:
         flags["cudagraph-capture-sizes"] = sizes
     elif sizes is not None:
         config["cudagraph_capture_sizes"] = plan.resolved.cudagraph_capture_sizes or sizes

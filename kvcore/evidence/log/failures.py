@@ -6,15 +6,16 @@ The words for each error are in `kvcore.errors.MESSAGES` under its code, so that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Final
+from typing import Annotated, Final
 
+from kvcore.errors import MESSAGES
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.evidence.log.last_error import last_error
-from kvcore.evidence.log.line_formats import LineFormat, checked, compile_format, find_lines, read_table
+from kvcore.evidence.log.line_formats import LineFormat, compile_format, find_lines
 from kvcore.evidence.log.startup import Change, Failure, LogFlags, Number, Phase, RankFigures
+from kvcore.versioned import Bounds, Reviewed, Source, TableFile
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
@@ -50,27 +51,32 @@ class KnownError:
     """One error of the engine."""
 
     code: str
-    rank: int
+    rank: Annotated[int, Bounds(0, SOMETHING_FAILED)]
     phase: Phase
-    formats: tuple[LineFormat, ...]
+    texts: tuple[str, ...]
+    versions: Source
+    source: Source
+
+    def __post_init__(self) -> None:
+        if self.code not in MESSAGES:
+            raise ValueError(f"{self.code} is no code of kvcore.messages")
+        if not tuple(self.formats):
+            raise ValueError("texts is empty")
+
+    @property
+    def formats(self) -> Iterator[LineFormat]:
+        """Its formats."""
+        return map(compile_format, self.texts)
 
 
-@cache
-def known_errors() -> tuple[KnownError, ...]:
-    """failures.toml. Raises CatalogueError for an unknown or missing key."""
-    table = read_table("failures.toml", frozenset(("error",)))
-    errors: list[KnownError] = []
-    for entry in table["error"]:
-        values = checked(entry, ("code", "rank", "phase", "texts", "versions", "source"), "error")
-        errors.append(
-            KnownError(
-                code=values["code"],
-                rank=values["rank"],
-                phase=Phase(values["phase"]),
-                formats=tuple(compile_format(text) for text in values["texts"]),
-            )
-        )
-    return tuple(errors)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorTables(Reviewed):
+    """failures.toml."""
+
+    error: tuple[KnownError, ...]
+
+
+ERRORS: Final = TableFile("kvcore.evidence.log", "failures.toml", ErrorTables)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +96,7 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
     """
     found: list[tuple[int, int, Failure]] = []
     reached = milestones(log, start, end)
-    for error in known_errors():
+    for error in ERRORS.load().error:
         hit = _first(log, error, start, end)
         if hit is None:
             continue

@@ -8,16 +8,15 @@ in the log.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
 from kvcore.errors import CatalogueError
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.units import GIB, KIB, MIB
+from kvcore.versioned import Bounds, Reviewed, Source, TableFile
 
 MAX_HITS: Final = 4096
 """Occurrences of one format that are read; a start prints a few for each rank."""
@@ -66,15 +65,15 @@ class Hit:
 class FigureRule:
     """What is known of a figure before it is read."""
 
-    unit: str
-    scope: str
-    """`rank` or `engine`."""
-    worst: str
-    """`min` or `max`: which of several ranks decides."""
-    low: float
-    high: float
+    unit: Literal["", "GiB", "tokens", "requests", "blocks", "ranks", "%"]
+    scope: Literal["rank", "engine"]
+    worst: Literal["min", "max"]
+    """Which of several ranks decides."""
+    low: Annotated[float, Bounds(-1e15, 1e15)]
+    high: Annotated[float, Bounds(-1e15, 1e15)]
 
 
+@cache
 def compile_format(text: str, ends_line: bool = False) -> LineFormat:
     """A format from the engine's words.
 
@@ -159,55 +158,36 @@ def _number(text: str, kind: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FormatTable:
+class LineRow:
+    """The texts of one line, and which versions print it."""
+
+    texts: tuple[str, ...]
+    versions: Source
+    source: Source
+    ends_line: bool = False
+
+    @property
+    def formats(self) -> Iterator[LineFormat]:
+        """Its formats."""
+        return (compile_format(text, self.ends_line) for text in self.texts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormatTables(Reviewed):
     """line_formats.toml."""
 
-    figures: Mapping[str, FigureRule]
-    lines: tuple[LineFormat, ...]
+    figure: Mapping[str, FigureRule]
+    line: tuple[LineRow, ...]
+
+    def __post_init__(self) -> None:
+        read = {name for line in self.lines for name, _ in line.fields}
+        if odd := sorted(read ^ self.figure.keys()):
+            raise ValueError(f"a figure without a line, or in a line without a figure: {', '.join(odd)}")
+
+    @property
+    def lines(self) -> tuple[LineFormat, ...]:
+        """The formats of all lines."""
+        return tuple(one for row in self.line for one in row.formats)
 
 
-@cache
-def load_formats() -> FormatTable:
-    """Line formats and figures.
-
-    Raises CatalogueError for an unknown or missing key, or a figure without a rule.
-    """
-    table = read_table("line_formats.toml", frozenset(("figure", "line")))
-    figures = {
-        name: FigureRule(**checked(entry, ("unit", "scope", "worst", "low", "high"), f"figure.{name}"))
-        for name, entry in table["figure"].items()
-    }
-    lines: list[LineFormat] = []
-    for entry in table["line"]:
-        values = checked(entry, ("texts", "versions", "source"), "line", optional=("ends_line",))
-        for text in values["texts"]:
-            line = compile_format(text, bool(values.get("ends_line", False)))
-            unknown = [name for name, _ in line.fields if name not in figures]
-            if unknown:
-                raise CatalogueError(
-                    "invalid-catalogue-entry", field=text[:80], reason=f"no figure is called {unknown[0]}"
-                )
-            lines.append(line)
-    return FormatTable(figures=figures, lines=tuple(lines))
-
-
-def read_table(name: str, sections: frozenset[str]) -> Mapping[str, Any]:
-    """A bundled TOML file with exactly these sections. Raises CatalogueError otherwise."""
-    table = tomllib.loads(files("kvcore.evidence.log").joinpath(name).read_text("utf-8"))
-    if set(table) != sections:
-        raise CatalogueError(
-            "invalid-catalogue-entry", field=name, reason=f"sections must be {', '.join(sorted(sections))}"
-        )
-    return table
-
-
-def checked(
-    entry: Mapping[str, Any], keys: tuple[str, ...], field: str, optional: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """`entry` as it is, when it has all `keys` and no other than them and `optional`."""
-    missing = [key for key in keys if key not in entry]
-    unknown = [key for key in entry if key not in keys and key not in optional]
-    if missing or unknown:
-        reason = f"missing {missing[0]}" if missing else f"unknown {unknown[0]}"
-        raise CatalogueError("invalid-catalogue-entry", field=field, reason=reason)
-    return dict(entry)
+FORMATS: Final = TableFile("kvcore.evidence.log", "line_formats.toml", FormatTables)

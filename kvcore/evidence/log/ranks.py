@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcore.errors import Notice
 from kvcore.evidence.log.cleaned import LogText
-from kvcore.evidence.log.line_formats import FigureRule, LineFormat, find_lines, load_formats
+from kvcore.evidence.log.line_formats import FORMATS, FigureRule, LineFormat, find_lines
 from kvcore.evidence.log.startup import EngineFigures, RankFigures, Reading, Spread, format_number
 
 MAX_NOTICES: Final = 20
@@ -34,12 +34,12 @@ class Found:
 
 def find_readings(log: LogText, start: int, end: int) -> tuple[tuple[Found, ...], tuple[Notice, ...]]:
     """Every figure between two offsets, in order; absurd ones are left out and reported."""
-    table = load_formats()
+    table = FORMATS.load()
     found: list[Found] = []
     absurd: list[tuple[int, Notice]] = []
     for line in table.lines:
         for offset, name, value in _numbers(log, line, start, end):
-            rule = table.figures[name]
+            rule = table.figure[name]
             if not rule.low <= value <= rule.high:
                 absurd.append((offset, _absurd(log, offset, name, value, rule)))
                 continue
@@ -168,7 +168,7 @@ def _worst_rank(ranks: Sequence[RankFigures]) -> RankFigures:
     """The rank with the least KV memory, or with the largest weights; gaps filled with the worst of the others."""
     if not ranks:
         return RankFigures()
-    rules = load_formats().figures
+    rules = FORMATS.load().figure
 
     def badness(rank: RankFigures) -> tuple[float, float]:
         kv, weights = rank.available_kv_gib, rank.weights_gib
@@ -203,7 +203,7 @@ def _spreads(ranks: Sequence[RankFigures]) -> tuple[Spread, ...]:
 
 def engine_figures(found: Sequence[Found]) -> tuple[EngineFigures, tuple[Notice, ...]]:
     """What the engine prints for all ranks together; the smallest capacity where each rank has its own line."""
-    rules = load_formats().figures
+    rules = FORMATS.load().figure
     by_name: dict[str, list[Found]] = {}
     for item in found:
         if rules[item.reading.figure].scope == "engine":

@@ -1,0 +1,256 @@
+"""What one release does: a field for each table of `switches` in vllm.toml, which names its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from kvcore.versioned import Bounds, Share
+
+
+class AttentionBackend(StrEnum):
+    """vLLM's own attention backends."""
+
+    CUTLASS_MLA = "CUTLASS_MLA"
+    FLASHINFER = "FLASHINFER"
+    FLASHINFER_MLA = "FLASHINFER_MLA"
+    FLASHINFER_MLA_SPARSE = "FLASHINFER_MLA_SPARSE"
+    FLASHINFER_MLA_SPARSE_SM120 = "FLASHINFER_MLA_SPARSE_SM120"
+    FLASHMLA = "FLASHMLA"
+    FLASHMLA_SPARSE = "FLASHMLA_SPARSE"
+    FLASH_ATTN = "FLASH_ATTN"
+    FLASH_ATTN_MLA = "FLASH_ATTN_MLA"
+    FLASH_ATTN_MLA_SPARSE = "FLASH_ATTN_MLA_SPARSE"
+    FLEX_ATTENTION = "FLEX_ATTENTION"
+    MINIMAX_M3_SPARSE = "MINIMAX_M3_SPARSE"
+    TRITON_ATTN = "TRITON_ATTN"
+    TRITON_MLA = "TRITON_MLA"
+    TURBOQUANT = "TURBOQUANT"
+    XFORMERS = "XFORMERS"
+
+
+class AttentionKind(StrEnum):
+    """What the table of backends asks of a model."""
+
+    PLAIN = "plain"
+    MLA = "mla"
+    SPARSE = "sparse"
+    """MLA with an indexer."""
+    BLOCKS = "blocks"
+    """MiniMax-M3's."""
+    COMPRESSED = "compressed"
+    """DeepSeek-V4's."""
+    PREFIX = "prefix"
+    """Images attend to themselves."""
+    TURBOQUANT = "turboquant"
+
+
+class CacheWidth(StrEnum):
+    """Which caches a row of the table is for."""
+
+    ANY = "any"
+    FP8 = "fp8"
+    WIDE = "wide"
+
+
+class V1Engine(StrEnum):
+    """Whether the second generation of the engine runs."""
+
+    NEVER = "never"
+    OPT_IN = "opt-in"
+    DEFAULT = "default"
+    ONLY = "only"
+
+
+class Budget(StrEnum):
+    """What is taken off the budget before the KV cache."""
+
+    ABSOLUTE = "absolute"
+    """Everything on the device."""
+    PARTS = "parts"
+    """Weights, activations and what torch does not allocate."""
+    CONSUMED = "consumed"
+    """All that was lost since the snapshot."""
+
+
+class GraphEstimate(StrEnum):
+    """Whether an estimate of the CUDA graphs is taken off the budget."""
+
+    NONE = "none"
+    WHEN_ASKED = "when-asked"
+    COUNTED = "counted"
+
+
+class BatchTiers(StrEnum):
+    """Which cards get large batches; each keeps what the ones before it do."""
+
+    BY_MEMORY = "by-memory"
+    NOT_A100 = "not-a100"
+    HUGE = "huge"
+
+
+class V2Models(StrEnum):
+    """Which models take the V2 runner."""
+
+    NEVER = "never"
+    OPT_IN = "opt-in"
+    QWEN3 = "qwen3"
+    PLAIN = "plain"
+    """Llama, Mistral, Qwen3."""
+    LISTED = "listed"
+    """And a few mixtures of experts."""
+    DENSE = "dense"
+    """All dense ones, and the listed mixtures."""
+    ALL = "all"
+
+
+class HybridPrefixCaching(StrEnum):
+    """Prefix caching of models with recurrent layers: not possible, or the default of the flag."""
+
+    UNSUPPORTED = "unsupported"
+    OFF = "off"
+    ON = "on"
+
+
+class MambaModes(StrEnum):
+    """With prefix caching, the mode of models whose every state may be cached, and that of others."""
+
+    NONE = "none"
+    ALL_OR_NONE = "all-or-none"
+    ALL_OR_ALIGN = "all-or-align"
+    ALL_UNLESS_SPECULATIVE = "all-unless-speculative"
+    """Then align, as others."""
+    ALIGN = "align"
+
+
+class StateKind(StrEnum):
+    """Kinds of recurrent layers."""
+
+    MAMBA1 = "mamba1"
+    MAMBA2 = "mamba2"
+    LINEAR_ATTENTION = "linear_attention"
+    GDN_ATTENTION = "gdn_attention"
+    KDA = "kda"
+    SHORT_CONV = "short_conv"
+
+
+class GraphSizes(StrEnum):
+    """Which batch sizes are captured where no flag asks for any."""
+
+    EIGHTS = "eights"
+    EIGHTS_CAPPED = "eights-capped"
+    SIXTEENS = "sixteens"
+    SIXTEENS_SPECULATIVE = "sixteens-speculative"
+    UNIFORM = "uniform"
+    UNIFORM_AND_WIDEST = "uniform-and-widest"
+
+
+class GraphSizeFlag(StrEnum):
+    """The flag that asks for the largest captured batch."""
+
+    NONE = ""
+    FORMER = "--cuda-graph-sizes"
+    """With one number it says the largest size, with several all of them. From 0.11.1 on it is an alias of
+    `--cudagraph-capture-sizes`, and gone with 0.13.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs (0.9.2, 0.11.0, 0.11.1, 0.13.0).
+    """
+    OWN = "--max-cudagraph-capture-size"
+
+
+class GraphRounding(StrEnum):
+    """Where drafts are decoded in full graphs, sizes are multiples of a request's tokens: what becomes of none left."""
+
+    NONE = ""
+    """No rounding."""
+    KEPT = "kept"
+    REFUSED = "refused"
+    REFUSED_V1 = "refused-v1"
+    """The V2 runner does not round."""
+
+
+class GraphModes(StrEnum):
+    """Which sets of graphs are captured."""
+
+    PIECEWISE = "piecewise"
+    FULL_FOR_HYBRIDS = "full-for-hybrids"
+    FULL_AND_PIECEWISE = "full-and-piecewise"
+
+
+class SparseFp8Layout(StrEnum):
+    """When a sparse MLA cache has the packed fp8_ds_mla layout."""
+
+    ALWAYS = "always"
+    WITH_FP8 = "with-fp8"
+    BY_BACKEND = "by-backend"
+
+
+class Fp8Cards(StrEnum):
+    """Which cards store fp8 keys and values."""
+
+    FLASH_ATTENTION = "flash-attention"
+    """Hopper and SM100."""
+    SM80 = "sm80"
+    """SM80 and later."""
+
+
+class Nvfp4Cards(StrEnum):
+    """Which cards store nvfp4 keys and values."""
+
+    SM100 = "sm100"
+    SM80 = "sm80"
+    """SM80 and later, but for heads of 64 elements before SM100."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Switches:
+    """What one release does."""
+
+    v1_engine: V1Engine
+    gpu_memory_utilization: Share
+    budget: Budget
+    communication_in_budget: bool
+    """NCCL and all-reduce buffers are created after the memory snapshot."""
+    graph_estimate: GraphEstimate
+    kv_cache_memory_bytes: bool
+    """`--kv-cache-memory-bytes` exists."""
+    batch_tiers: BatchTiers
+    clips_batch: bool
+    largest_item_in_batch: bool
+    """The default max_num_batched_tokens holds the largest multimodal item of a prefix model."""
+    async_scheduling: bool
+    async_pooling: bool
+    """The pooling runner schedules ahead as well."""
+    v1_pooling: bool
+    """V1 pools."""
+    model_runner_v2: V2Models
+    hybrid_prefix_caching: HybridPrefixCaching
+    mamba_cache_mode: MambaModes
+    align_speculates: bool
+    """Mode align drafts tokens as well."""
+    align_block_fits_batch: bool
+    """Mode align takes no block above max_num_batched_tokens."""
+    ssm_dtype_kinds: frozenset[StateKind]
+    """Recurrent layers that `--mamba-ssm-cache-dtype` is asked for."""
+    config_state_dtype: bool
+    """Nemotron's `mamba_ssm_cache_dtype` is read from its config."""
+    no_float32_states: frozenset[StateKind]
+    """Recurrent layers that keep no float32."""
+    graph_sizes: GraphSizes
+    captures_batch: bool
+    """max_num_batched_tokens is a size of its own where it is not above the largest."""
+    graph_size_flag: GraphSizeFlag
+    graph_rounding: GraphRounding
+    graph_limit_sm100: Annotated[int, Bounds(1, 1 << 20)]
+    graph_modes: GraphModes
+    chunked_local_groups: bool
+    max_model_len_auto: bool
+    """`--max-model-len auto` exists."""
+    sparse_fp8_layout: SparseFp8Layout
+    fp8_kv_cache: Fp8Cards
+    nvfp4_kv_cache: Nvfp4Cards
+    sparse_attention: frozenset[Annotated[int, Bounds(1, 99)]]
+    """Major compute capabilities with kernels for sparse latent attention."""
+    block_sizes: tuple[Annotated[int, Bounds(1, 1 << 20)], ...]
+    """What `--block-size` takes; nothing for any."""

@@ -1,0 +1,263 @@
+"""Every versioned table of the package is closed: no value and no key of it can be misspelt unnoticed."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+import kvcore
+from kvcore.engine import rooms
+from kvcore.engine.protocol import Engine
+from kvcore.engine.versions import vllm_releases
+from kvcore.errors import CatalogueError
+from kvcore.versioned import Published, TableFile, Timeline, convert, read_toml
+
+FREE_TEXTS = frozenset({"source", "texts", "versions", "words", "program", "marks", "figures"})
+"""Keys whose texts nothing but a reader can judge."""
+OPEN_NAMES = (
+    "activations.toml uncompiled classes",
+    "architectures.toml gone architectures",
+    "architectures.toml since",
+    "architectures.toml transformers",
+    "availability.toml value value",
+    "benchmark.toml programs flags",
+    "former_flags.toml flags flag",
+    "former_flags.toml flags replaced_by",
+    "lora.toml fused_expert_gates architectures",
+    "lora.toml one_slice architectures",
+    "lora.toml unsupported architectures",
+    "lora.toml vocabulary architectures",
+    "metrics.toml metrics name",
+    "model_classes.toml language",
+    "quantization_methods.toml plugin",
+    "stages.toml every_stage architectures",
+    "stages.toml unsupported architectures",
+    "vllm/engine.toml attention backend",
+    "vllm/engine.toml functions",
+    "vllm/engine.toml launch images name",
+    "vllm/engine.toml launch module",
+    "vllm/engine.toml memory_variables",
+    "vllm/engine.toml name",
+    "vllm/engine.toml refusals platform",
+    "vllm_ascend/engine.toml attention backend",
+    "vllm_ascend/engine.toml functions",
+    "vllm_ascend/engine.toml launch images name",
+    "vllm_ascend/engine.toml launch module",
+    "vllm_ascend/engine.toml memory_variables",
+    "vllm_ascend/engine.toml name",
+    "vllm_ascend/engine.toml refusals platform",
+    "vllm_mindspore/engine.toml attention backend",
+    "vllm_mindspore/engine.toml functions",
+    "vllm_mindspore/engine.toml launch images name",
+    "vllm_mindspore/engine.toml launch module",
+    "vllm_mindspore/engine.toml memory_variables",
+    "vllm_mindspore/engine.toml name",
+    "vllm_mindspore/engine.toml refusals platform",
+)
+"""Where names stand that the package has no list of: model classes, metrics, flags, packages. Only what they read like
+is checked."""
+JUDGED_ELSEWHERE = {"registry.toml"}
+"""The flags, whose names and bounds tests/test_flags_registry.py judges."""
+WRONG = "wrong ±"
+"""No text that any table takes but a free one."""
+
+NOT_REVIEWED = {
+    "availability.toml": "0.32.0",
+    "backends.toml": "0.32.0",
+    "expert_kernels.toml": "0.32.0",
+    "formats.toml": "0.32.0",
+    "framework.toml": "0.29.0",
+    "graphs.toml": "0.32.0",
+    "failures.toml": "0.32.0",
+    "line_formats.toml": "0.30.0",
+    "lora.toml": "0.32.0",
+    "model_classes.toml": "0.32.0",
+    "planner.toml": "0.32.0",
+    "vllm_ascend/engine.toml": "0.23.0",
+}
+"""Tables that were last compared with an earlier release than the newest one."""
+
+
+@cache
+def tables() -> Mapping[str, TableFile[Any]]:
+    """Every table file of the package, by its name."""
+    found = {}
+    for module in pkgutil.walk_packages(kvcore.__path__, "kvcore."):
+        if module.name == "kvcore.__main__":
+            continue
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, TableFile):
+                found[value.file] = value
+    for file in Path(rooms.__file__).parent.glob("*/engine.toml"):
+        name = f"{file.parent.name}/engine.toml"
+        found[name] = TableFile("kvcore.engine", name, Engine)
+    return dict(sorted(found.items()))
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every value of a TOML document with its path."""
+    parts = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    )
+    if parts is None:
+        yield path, value
+    else:
+        for key, part in parts:
+            yield from leaves(part, (*path, key))
+
+
+def keys(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every key of a TOML document with its path."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        if isinstance(value, dict):
+            yield (*path, key)
+        yield from keys(part, (*path, key))
+
+
+class Changed:
+    """A document with one place changed, and changed back afterwards."""
+
+    def __init__(self, raw: Any, path: tuple[Any, ...]) -> None:
+        self.parent, self.key = raw, path[-1]
+        for step in path[:-1]:
+            self.parent = self.parent[step]
+
+    def refusal(self, table: TableFile[Any], raw: Any, key: Any, value: Any) -> str:
+        """What the loader says with `key` and `value` in that place."""
+        before = dict(self.parent) if isinstance(self.parent, dict) else list(self.parent)
+        if key != self.key:
+            del self.parent[self.key]
+        self.parent[key] = value
+        try:
+            table.read(raw)
+        except CatalogueError as error:
+            return f"{error}"
+        finally:
+            self.parent.clear()
+            self.parent.update(before) if isinstance(before, dict) else self.parent.extend(before)
+        return ""
+
+
+def test_every_table_with_a_release_is_one_of_them() -> None:
+    """A versioned table says `reviewed`, and is read by the one loader."""
+    files = {}
+    for module in pkgutil.walk_packages(kvcore.__path__, "kvcore."):
+        if module.ispkg:
+            for path in resources.files(module.name).iterdir():
+                if path.name.endswith(".toml") and "models" not in module.name:
+                    room = f"{module.name.rsplit('.', 1)[1]}/" if path.name == "engine.toml" else ""
+                    files[room + path.name] = read_toml(path.read_text("utf-8"), path.name)
+    said = {name for name, raw in files.items() if "reviewed" in raw}
+    assert said == set(tables())
+    releases = {f'"{version}"' for version in vllm_releases()} | {'since = "', 'below = "'}
+    for name, raw in files.items():
+        if name not in said:
+            assert not any(str(key) in releases for key, _ in leaves(raw)), name
+
+
+def test_all_load() -> None:
+    assert len(tables()) >= 20
+    for table in tables().values():
+        assert table.load() is table.load()
+
+
+@pytest.mark.parametrize("file", sorted(tables().keys() - JUDGED_ELSEWHERE))
+def test_no_value_can_be_misspelt(file: str) -> None:
+    """Each value in turn gets a letter more, becomes a text that is none, or a number beyond all bounds."""
+    table = tables()[file]
+    raw = copy.deepcopy(dict(table.raw()))
+    assert table.read(raw)
+    for path, value in leaves(raw):
+        names = [step for step in path if isinstance(step, str)]
+        if names[-1] in FREE_TEXTS:
+            continue
+        place = Changed(raw, path)
+        for other in (f"{value}x", WRONG, {}) if isinstance(value, str) else (WRONG, -(10**30)):
+            said = place.refusal(table, raw, path[-1], other)
+            if not said:
+                where = " ".join((file, *names))
+                assert where.startswith(OPEN_NAMES), (where, other)
+                assert other != WRONG or where == "availability.toml value value", where
+            else:
+                assert said.startswith(file), said
+                last = f"[{path[-1]}]" if isinstance(path[-1], int) else f" {path[-1]}"
+                assert last in said or names[-2] in said, said
+
+
+@pytest.mark.parametrize("file", sorted(tables().keys() - JUDGED_ELSEWHERE))
+def test_no_key_can_be_misspelt(file: str) -> None:
+    table = tables()[file]
+    raw = copy.deepcopy(dict(table.raw()))
+    accepted = []
+    for path in list(keys(raw)):
+        place = Changed(raw, path)
+        said = place.refusal(table, raw, f"{path[-1]}±", place.parent[path[-1]])
+        if not said:
+            accepted.append(path)
+        else:
+            assert said.startswith(file), said
+            assert "±" in said or str(path[-1]) in said, said
+    places = {" ".join(str(step) for step in path[:-1]) for path in accepted}
+    assert places <= FREE_KEYS.get(file, set())
+
+
+FREE_KEYS = {
+    "activations.toml": {"multiprocessors card"},
+    "formats.toml": {"formats"},
+    "model_classes.toml": {"language"},
+}
+"""Keys that are names of what the package has no list of: cards, cache formats, model types."""
+
+
+def test_the_words_name_file_key_and_what_is_allowed() -> None:
+    table = tables()["vllm.toml"]
+    raw = copy.deepcopy(dict(table.raw()))
+    raw["switches"]["budget"]["0.9.2"] = "part"
+    with pytest.raises(CatalogueError) as caught:
+        table.read(raw)
+    assert str(caught.value) == (
+        "vllm.toml switches budget 0.9.2: 'part' is none of absolute, parts, consumed"
+    )
+    raw = copy.deepcopy(dict(table.raw()))
+    raw["backends"][0]["backend"] = "FLASHATTN"
+    with pytest.raises(CatalogueError, match=r"vllm\.toml backends\[0\] backend.*XFORMERS"):
+        table.read(raw)
+
+
+def test_a_release_that_was_never_published_is_refused() -> None:
+    with pytest.raises(CatalogueError, match=r"0\.72\.0 is none of the releases of vllm\.toml"):
+        convert("0.72.0", Published, "a.toml since")
+    timeline = convert({"0.0": 1, "0.27.0": 2}, Timeline[int], "a.toml")
+    assert [timeline.at(Version(version)) for version in ("0.6.6", "0.26.0", "0.27.0", "0.33.0")] == [
+        1,
+        1,
+        2,
+        2,
+    ]
+    with pytest.raises(CatalogueError, match=r"0\.0 is missing"):
+        convert({"0.27.0": 2}, Timeline[int], "a.toml")
+
+
+def test_tables_that_were_not_reviewed_for_the_newest_release() -> None:
+    """A new release makes this list longer; a review makes it shorter."""
+    behind = {}
+    for file, table in tables().items():
+        loaded = table.load()
+        newest = (
+            loaded.releases[-1][0]
+            if getattr(loaded, "vendors", ()) and loaded.releases
+            else vllm_releases()[-1]
+        )
+        if loaded.reviewed < newest:
+            behind[file] = str(loaded.reviewed)
+    assert behind == NOT_REVIEWED
