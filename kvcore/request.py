@@ -16,7 +16,7 @@ from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import engine_for
-from kvcore.engine.versions import find_release
+from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
 from kvcore.fields import Fields, Json, refuse
 from kvcore.flags.registry import ENVIRONMENT_NAME, fields_of

@@ -5,7 +5,7 @@ members, `Annotated[int, Bounds(1, 64)]` lies between both, `Annotated[str, Patt
 a release of vLLM. A key that no field has and a field without a key are refused. A value that depends on the others
 is checked in `__post_init__`, which raises ValueError.
 
-    TableFile("kvcore.engine", "benchmark.toml", BenchmarkTable).load()
+    TableFile("kvcore.engine.vllm", "benchmark.toml", BenchmarkTable).load()
 
 A new kind of value is a branch of `convert`.
 """
@@ -45,7 +45,7 @@ Published = NewType("Published", Version)
 
 OLDEST: Final = Published(Version("0.0"))
 NEVER: Final = Published(Version("9999"))
-RELEASES: Final = ("kvcore.engine", "vllm.toml")
+RELEASES: Final = ("kvcore.engine.vllm", "releases.toml")
 """Where `releases` lists the published ones."""
 
 T = TypeVar("T")

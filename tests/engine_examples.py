@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvcore import catalogue
-from kvcore.engine.defaults import resolve
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR

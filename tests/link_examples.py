@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from kvcore import catalogue
-from kvcore.engine.versions import vllm_releases
+from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.flags.registry import FLAGS, Flag, Kind, LinkRule
 from kvcore.present import link, pins
 from kvcore.present.page_parameters import decode_language, decode_page

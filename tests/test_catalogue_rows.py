@@ -1,7 +1,7 @@
 """The catalogues as tables."""
 
 from kvcore import catalogue
-from kvcore.engine.versions import vllm_releases
+from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.present.catalogue_rows import accelerator_rows, model_rows, version_rows
 
 

@@ -11,14 +11,14 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
-from kvcore.engine.architectures import (
+from kvcore.engine.vllm.architectures import (
     ARCHITECTURES,
     absence_of,
     absences_of,
     is_surely_there,
     known_absences,
 )
-from kvcore.engine.versions import assumed_version, planned_release
+from kvcore.engine.vllm.versions import assumed_version, planned_release
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan

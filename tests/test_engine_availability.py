@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.engine.availability import AVAILABILITY
+from kvcore.engine.vllm.availability import AVAILABILITY
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
 from kvcore.request import scenario_from_request

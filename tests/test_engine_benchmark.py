@@ -3,7 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.benchmark import BENCHMARK, benchmark_program
+from kvcore.engine.vllm.benchmark import BENCHMARK, benchmark_program
 from kvcore.errors import CatalogueError
 
 ROW = {"words": ["x"], "flags": ["y"], "source": "s"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvcore.engine.captures import capture_modes, capture_sizes
-from kvcore.engine.switches import GraphModes, GraphSizes
+from kvcore.engine.vllm.captures import capture_modes, capture_sizes
+from kvcore.engine.vllm.switches import GraphModes, GraphSizes
 from tests.engine_examples import B200, resolved_of
 
 

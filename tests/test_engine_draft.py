@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.engine.draft import draft_notices, proposed_tokens, read_draft
+from kvcore.engine.vllm.draft import draft_notices, proposed_tokens, read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
 from kvcore.memory.draft import draft_bytes, draft_parameter_bytes
 from kvcore.model.config import ModelConfig

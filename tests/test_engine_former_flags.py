@@ -3,7 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.former_flags import FORMER_FLAGS, former_flag
+from kvcore.engine.vllm.former_flags import FORMER_FLAGS, former_flag
 from kvcore.errors import CatalogueError
 
 ROW = {"flag": "--x", "seen": "0.6.6", "gone": "0.11.0", "source": "s"}

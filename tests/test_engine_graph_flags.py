@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.versions import vllm_releases
+from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.errors import EngineRefusalError
 from kvcore.memory.graphs import full_count, graph_count
 from tests.engine_examples import A100, ASCEND, QWEN3_14B, T4, resolved_of, setting_for

@@ -3,8 +3,8 @@
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.metrics import METRICS, MetricKind, exported_metrics
-from kvcore.engine.versions import vllm_releases
+from kvcore.engine.vllm.metrics import METRICS, MetricKind, exported_metrics
+from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.errors import CatalogueError
 
 ROLES = {"running", "waiting", "kv_cache_usage", "preemptions", "request_latency", "first_token", "output_token",

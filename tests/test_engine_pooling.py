@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.contract import error_of, result_of
-from kvcore.engine.pooling import runner_flag, runner_of
+from kvcore.engine.vllm.pooling import runner_flag, runner_of
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.planning import Plan, plan
 from kvcore.present.launch import launch_arguments

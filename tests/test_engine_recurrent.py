@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.advice.fixes import fixes
 from kvcore.cache.states import recurrent_state_bytes
-from kvcore.engine.recurrent import mamba_cache_mode
+from kvcore.engine.vllm.recurrent import mamba_cache_mode
 from kvcore.errors import EngineRefusalError
 from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan

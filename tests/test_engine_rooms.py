@@ -153,7 +153,7 @@ def test_a_new_engine_is_a_new_folder(tmp_path: Path) -> None:
 import kvcore.engine
 kvcore.engine.__path__.append({str(tmp_path)!r})
 from kvcore.evidence.log.reader import read_log
-from kvcore.engine.versions import assumed_version
+from kvcore.engine.vllm.versions import assumed_version
 from kvcore.planning import plan
 from kvcore.present.containers import image
 from kvcore.present.launch import launch_command

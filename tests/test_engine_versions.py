@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from kvcore.engine.versions import (
+from kvcore.engine.vllm.versions import (
     VLLM,
     find_release,
     switches_of,

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from kvcore.engine.benchmark import benchmark_program
+from kvcore.engine.vllm.benchmark import benchmark_program
 from kvcore.present.load_test import load_test
 from kvcore.present.monitoring import Load
 from tests import present_plans

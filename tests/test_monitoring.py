@@ -10,7 +10,7 @@ import promql_parser
 import pytest
 import yaml
 
-from kvcore.engine.metrics import exported_metrics
+from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan
 from kvcore.present.monitoring import Load, alert_rules, dashboard, default_load, thresholds
 from tests import present_plans

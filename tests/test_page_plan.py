@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.engine.versions import switches_of, vllm_releases
+from kvcore.engine.vllm.versions import switches_of, vllm_releases
 from kvcore.hub_lookups import LOOKUPS, REFUSED_SECONDS, Lookups
 from kvcore.planning import plan
 from kvcore.present import link

@@ -17,7 +17,7 @@ from packaging.version import Version
 import kvcore
 from kvcore.engine import rooms
 from kvcore.engine.protocol import Engine
-from kvcore.engine.versions import vllm_releases
+from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.errors import CatalogueError
 from kvcore.versioned import Published, TableFile, Timeline, convert, read_toml
 
@@ -220,22 +220,22 @@ FREE_KEYS = {
 
 
 def test_the_words_name_file_key_and_what_is_allowed() -> None:
-    table = tables()["vllm.toml"]
+    table = tables()["releases.toml"]
     raw = copy.deepcopy(dict(table.raw()))
     raw["switches"]["budget"]["0.9.2"] = "part"
     with pytest.raises(CatalogueError) as caught:
         table.read(raw)
     assert str(caught.value) == (
-        "vllm.toml switches budget 0.9.2: 'part' is none of absolute, parts, consumed"
+        "releases.toml switches budget 0.9.2: 'part' is none of absolute, parts, consumed"
     )
     raw = copy.deepcopy(dict(table.raw()))
     raw["backends"][0]["backend"] = "FLASHATTN"
-    with pytest.raises(CatalogueError, match=r"vllm\.toml backends\[0\] backend.*XFORMERS"):
+    with pytest.raises(CatalogueError, match=r"releases\.toml backends\[0\] backend.*XFORMERS"):
         table.read(raw)
 
 
 def test_a_release_that_was_never_published_is_refused() -> None:
-    with pytest.raises(CatalogueError, match=r"0\.72\.0 is none of the releases of vllm\.toml"):
+    with pytest.raises(CatalogueError, match=r"0\.72\.0 is none of the releases of releases\.toml"):
         convert("0.72.0", Published, "a.toml since")
     timeline = convert({"0.0": 1, "0.27.0": 2}, Timeline[int], "a.toml")
     assert [timeline.at(Version(version)) for version in ("0.6.6", "0.26.0", "0.27.0", "0.33.0")] == [

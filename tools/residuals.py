@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvcore import catalogue
-from kvcore.engine.defaults import resolve
+from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import sampler_row
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.framework import find_overhead_of

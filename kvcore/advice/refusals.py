@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from kvcore import catalogue
 from kvcore.advice.fixes import MENDED
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.versions import find_release, vllm_releases
+from kvcore.engine.vllm.versions import find_release, vllm_releases
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan, plan

@@ -14,7 +14,7 @@ from kvcore.advice.sweep_cell import Cell, Sweeper, cell_of
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
 from kvcore.engine.rooms import with_accelerator
-from kvcore.engine.versions import planned_release
+from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture

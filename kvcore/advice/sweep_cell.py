@@ -8,7 +8,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kvcore.cache.capacity import Pool, Pools, plan_pools
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.backends import (
+from kvcore.engine.partition import heads_per_rank
+from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import find_engine
+from kvcore.engine.storage import storage_of
+from kvcore.engine.vllm.backends import (
     attention_kind,
     backend_row,
     capability_number,
@@ -17,15 +21,11 @@ from kvcore.engine.backends import (
     check_sparse_attention,
     smallest_head_size,
 )
-from kvcore.engine.batch import batch_defaults
-from kvcore.engine.defaults import BFLOAT16_CAPABILITY, TURBOQUANT
-from kvcore.engine.partition import heads_per_rank
-from kvcore.engine.quantization_methods import check_quantization
-from kvcore.engine.resolved import Resolved
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.storage import storage_of
-from kvcore.engine.switches import AttentionKind, V1Engine
-from kvcore.engine.versions import Release, planned_release
+from kvcore.engine.vllm.batch import batch_defaults
+from kvcore.engine.vllm.defaults import BFLOAT16_CAPABILITY, TURBOQUANT
+from kvcore.engine.vllm.quantization_methods import check_quantization
+from kvcore.engine.vllm.switches import AttentionKind, V1Engine
+from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
 from kvcore.memory.budget import available_of, budget_of, total_of, weights_of

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from kvcore.cache.rules import planner_rules
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.switches import AttentionBackend
+from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.units import ceil_div
 from kvcore.versioned import Bounds, OneOf, Reviewed, Source, TableFile
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.switches import Budget
 from kvcore.scenario import Scenario
 from kvcore.versioned import NEVER, Amount, Bounds, Pattern, Published, Source
 
@@ -40,6 +39,17 @@ class FindMemory(Protocol):
     def __call__(self, setting: Setting, weights: Quantity) -> RankMemory: ...
 
 
+class Budget(StrEnum):
+    """What is taken off the budget before the KV cache."""
+
+    ABSOLUTE = "absolute"
+    """Everything on the device."""
+    PARTS = "parts"
+    """Weights, activations and what torch does not allocate."""
+    CONSUMED = "consumed"
+    """All that was lost since the snapshot."""
+
+
 class GraphApi(StrEnum):
     """How the platform records the steps that run as graphs."""
 
@@ -58,7 +68,7 @@ class Functions:
     The defaults follow vLLM: what a plug-in does not change.
     """
 
-    resolve: FunctionName = "kvcore.engine.defaults:resolve"
+    resolve: FunctionName = "kvcore.engine.vllm.defaults:resolve"
     memory: FunctionName = "kvcore.memory.budget:profiled_memory"
 
 

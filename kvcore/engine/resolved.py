@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from kvcore.engine.captures import graph_mode
 from kvcore.errors import Notice
 from kvcore.scenario import CudagraphMode, Runner
 
@@ -67,3 +66,17 @@ class Resolved:
     def cudagraph_mode(self) -> CudagraphMode:
         """What is captured, in the engine's word."""
         return graph_mode(self.cudagraph_modes, self.captures_mixed_full)
+
+
+def graph_mode(modes: tuple[str, ...], mixed_full: bool) -> CudagraphMode:
+    """The engine's word for captured sets of graphs; `mixed_full`: full graphs are of mixed batches too.
+
+    Example:
+        >>> graph_mode(("PIECEWISE", "FULL"), False).value, graph_mode(("FULL",), False).value
+        ('FULL_AND_PIECEWISE', 'FULL_DECODE_ONLY')
+    """
+    if "FULL" not in modes:
+        return CudagraphMode.PIECEWISE if modes else CudagraphMode.NONE
+    if mixed_full:
+        return CudagraphMode.FULL
+    return CudagraphMode.FULL_AND_PIECEWISE if "PIECEWISE" in modes else CudagraphMode.FULL_DECODE_ONLY

@@ -8,7 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.switches import AttentionBackend
+from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.encoder import takes_images_or_video
 from kvcore.memory.setting import Setting, has_indexer

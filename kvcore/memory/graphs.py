@@ -10,8 +10,8 @@ from typing import Final, assert_never
 from packaging.version import Version
 
 from kvcore.engine.protocol import GraphApi
-from kvcore.engine.switches import AttentionBackend
-from kvcore.engine.switches import GraphEstimate as EstimateRule
+from kvcore.engine.vllm.switches import AttentionBackend
+from kvcore.engine.vllm.switches import GraphEstimate as EstimateRule
 from kvcore.kept import kept
 from kvcore.memory.setting import Setting, has_indexer
 from kvcore.memory.tables import ACTIVATIONS, GRAPHS, GraphRate

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from packaging.version import Version
 
-from kvcore.engine.architectures import ModelClass
+from kvcore.engine.vllm.architectures import ModelClass
 from kvcore.kept import kept
 from kvcore.memory.model_classes import language_class
 from kvcore.model.config import ModelConfig

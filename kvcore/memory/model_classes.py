@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvcore.engine.architectures import ModelClass
+from kvcore.engine.vllm.architectures import ModelClass
 from kvcore.versioned import Reviewed, Source, TableFile
 
 

@@ -11,8 +11,8 @@ from kvcore.engine.protocol import MemoryRules
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.storage import storage_of
-from kvcore.engine.switches import Switches
-from kvcore.engine.versions import switches_of
+from kvcore.engine.vllm.switches import Switches
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import SparseIndexer

@@ -8,7 +8,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.engine.architectures import ModelClass
+from kvcore.engine.vllm.architectures import ModelClass
 from kvcore.errors import EngineRefusalError
 from kvcore.memory.model_classes import language_class
 from kvcore.model.architecture import Architecture, Module, VocabEmbedding

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.architectures import ModelClass
+from kvcore.engine.vllm.architectures import ModelClass
 from kvcore.versioned import (
     Amount,
     Bounds,

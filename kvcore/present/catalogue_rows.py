@@ -13,8 +13,8 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry, find_model
 from kvcore.engine.protocol import Engine
 from kvcore.engine.rooms import engines
-from kvcore.engine.switches import V1Engine
-from kvcore.engine.versions import releases_of, switches_of
+from kvcore.engine.vllm.switches import V1Engine
+from kvcore.engine.vllm.versions import releases_of, switches_of
 from kvcore.errors import KvPlannerError
 from kvcore.planning import plan
 from kvcore.quantity import Grade

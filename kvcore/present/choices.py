@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvcore.engine.availability import is_available
-from kvcore.engine.traits import traits_of
-from kvcore.engine.versions import planned_release, releases_of
+from kvcore.engine.vllm.availability import is_available
+from kvcore.engine.vllm.traits import traits_of
+from kvcore.engine.vllm.versions import planned_release, releases_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.log.arguments import read_length
 from kvcore.flags.registry import FLAGS

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from kvcore.engine.metrics import exported_metrics
+from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan, plan
 from kvcore.present.expected_log import expected_log_lines
 from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, kib_text

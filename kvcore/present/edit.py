@@ -9,7 +9,7 @@ from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import find_engine, with_accelerator
-from kvcore.engine.versions import knows_release
+from kvcore.engine.vllm.versions import knows_release
 from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.model.config import ModelConfig
 from kvcore.present.choices import nearest_tensor_parallel_size

@@ -7,11 +7,11 @@ import shlex
 from typing import Any, Final
 
 from kvcore.catalogue.gated import is_gated
-from kvcore.engine.backends import backend_to_ask_for
-from kvcore.engine.pooling import runner_flag
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.switches import GraphSizeFlag
-from kvcore.engine.versions import switches_of
+from kvcore.engine.vllm.backends import backend_to_ask_for
+from kvcore.engine.vllm.pooling import runner_flag
+from kvcore.engine.vllm.switches import GraphSizeFlag
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.model.yarn import read_yarn
 from kvcore.planning import Plan
 from kvcore.request import UNNAMED_MODEL

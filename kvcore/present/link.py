@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engine.versions import assumed_version
+from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.log.arguments import read_length
 from kvcore.flags.registry import FLAGS

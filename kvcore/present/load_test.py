@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvcore.advice.decode_bound import decode_bound
-from kvcore.engine.benchmark import benchmark_program
+from kvcore.engine.vllm.benchmark import benchmark_program
 from kvcore.planning import Plan
 from kvcore.present.launch import PORT, served_model
 from kvcore.present.monitoring import Load

@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from kvcore.advice.decode_bound import decode_bound
-from kvcore.engine.metrics import exported_metrics
+from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan
 
 HIGHEST_USAGE: Final = 0.95

@@ -8,7 +8,7 @@ from typing import Final
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.licenses import license_of
 from kvcore.catalogue.models import Checkpoint, find_model
-from kvcore.engine.versions import vllm_releases
+from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.errors import KvPlannerError
 from kvcore.model.architecture import Architecture, elements
 from kvcore.model.config import ModelConfig

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from kvcore.engine.rooms import engine_names
-from kvcore.engine.versions import assumed_version
+from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError
 from kvcore.flags.registry import FLAGS
 from kvcore.planning import Plan

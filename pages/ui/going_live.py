@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.decode_bound import decode_bound
-from kvcore.engine.metrics import exported_metrics
+from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan
 from kvcore.present.checklist import Tick, checklist
 from kvcore.present.load_test import load_test

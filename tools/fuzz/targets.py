@@ -16,7 +16,7 @@ from kvcore.advice.fixes import fixes
 from kvcore.advice.refusals import refusal_fixes
 from kvcore.cli import planned_answer
 from kvcore.contract import error_of
-from kvcore.engine.versions import find_release
+from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report

@@ -16,7 +16,7 @@ from typing import Any
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.contract import error_of, result_of
-from kvcore.engine.draft import read_draft
+from kvcore.engine.vllm.draft import read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.draft import draft_parameter_bytes
 from kvcore.planning import plan as plan_of

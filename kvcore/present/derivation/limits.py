@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.engine.metrics import exported_metrics
+from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan, Verdict
 from kvcore.present.derivation.equation import equation, given
 from kvcore.present.derivation.exercises import exercises

@@ -7,8 +7,7 @@ from typing import Final, assert_never
 
 from packaging.version import Version
 
-from kvcore.engine.switches import GraphModes, GraphSizes
-from kvcore.scenario import CudagraphMode
+from kvcore.engine.vllm.switches import GraphModes, GraphSizes
 from kvcore.units import ceil_div
 
 LIMIT: Final = 512
@@ -155,20 +154,6 @@ def capture_modes(
             return ("PIECEWISE",)
         case other:
             assert_never(other)
-
-
-def graph_mode(modes: tuple[str, ...], mixed_full: bool) -> CudagraphMode:
-    """The engine's word for captured sets of graphs; `mixed_full`: full graphs are of mixed batches too.
-
-    Example:
-        >>> graph_mode(("PIECEWISE", "FULL"), False).value, graph_mode(("FULL",), False).value
-        ('FULL_AND_PIECEWISE', 'FULL_DECODE_ONLY')
-    """
-    if "FULL" not in modes:
-        return CudagraphMode.PIECEWISE if modes else CudagraphMode.NONE
-    if mixed_full:
-        return CudagraphMode.FULL
-    return CudagraphMode.FULL_AND_PIECEWISE if "PIECEWISE" in modes else CudagraphMode.FULL_DECODE_ONLY
 
 
 def model_capture_limit(model_type: str, version: Version) -> int:

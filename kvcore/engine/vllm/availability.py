@@ -38,7 +38,7 @@ class Availabilities(Reviewed):
     value: tuple[Availability, ...]
 
 
-AVAILABILITY: Final = TableFile("kvcore.engine", "availability.toml", Availabilities)
+AVAILABILITY: Final = TableFile("kvcore.engine.vllm", "availability.toml", Availabilities)
 
 
 def check_availability(scenario: Scenario, version: Version) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.switches import BatchTiers
+from kvcore.engine.vllm.switches import BatchTiers
 from kvcore.model.config import ModelConfig
 
 BIG_CARD_GIB: Final = 70

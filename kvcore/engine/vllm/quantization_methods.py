@@ -78,7 +78,7 @@ class QuantizationMethods(Reviewed):
         return 0 if asked is None else asked.at(version)
 
 
-METHODS: Final = TableFile("kvcore.engine", "quantization_methods.toml", QuantizationMethods)
+METHODS: Final = TableFile("kvcore.engine.vllm", "quantization_methods.toml", QuantizationMethods)
 
 
 def check_quantization(

@@ -7,7 +7,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore import catalogue
-from kvcore.engine.switches import Switches, V1Engine
+from kvcore.engine.vllm.switches import Switches, V1Engine
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, encoder, pooling, retrieval

@@ -7,9 +7,12 @@ from typing import Final, assert_never
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.architectures import check_architectures
-from kvcore.engine.availability import check_availability
-from kvcore.engine.backends import (
+from kvcore.engine.resolved import Resolved
+from kvcore.engine.rooms import engine_for, find_engine
+from kvcore.engine.storage import storage_of
+from kvcore.engine.vllm.architectures import check_architectures
+from kvcore.engine.vllm.availability import check_availability
+from kvcore.engine.vllm.backends import (
     backend_row,
     backend_to_ask_for,
     capability_number,
@@ -17,24 +20,21 @@ from kvcore.engine.backends import (
     check_sparse_attention,
     kv_storage_dtype,
 )
-from kvcore.engine.batch import (
+from kvcore.engine.vllm.batch import (
     V0_CHUNKED_LENGTH,
     V0_SEQUENCES,
     batch_defaults,
     largest_item_tokens,
     v0_tokens,
 )
-from kvcore.engine.graph_flags import Circumstances, captures
-from kvcore.engine.pooling import falls_back_to_v0, runner_notices, runner_of, scheduling_runner
-from kvcore.engine.quantization_methods import check_quantization
-from kvcore.engine.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
-from kvcore.engine.resolved import Resolved
-from kvcore.engine.rooms import engine_for, find_engine
-from kvcore.engine.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
-from kvcore.engine.storage import storage_of
-from kvcore.engine.switches import AttentionKind, HybridPrefixCaching, Switches, V1Engine
-from kvcore.engine.traits import Traits, traits_of
-from kvcore.engine.versions import Release, planned_release
+from kvcore.engine.vllm.graph_flags import Circumstances, captures
+from kvcore.engine.vllm.pooling import falls_back_to_v0, runner_notices, runner_of, scheduling_runner
+from kvcore.engine.vllm.quantization_methods import check_quantization
+from kvcore.engine.vllm.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
+from kvcore.engine.vllm.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
+from kvcore.engine.vllm.switches import AttentionKind, HybridPrefixCaching, Switches, V1Engine
+from kvcore.engine.vllm.traits import Traits, traits_of
+from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.context import default_max_model_len, derived_max_model_len

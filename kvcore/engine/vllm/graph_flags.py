@@ -8,18 +8,18 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.availability import flag_name
-from kvcore.engine.backends import capability_number
-from kvcore.engine.captures import (
+from kvcore.engine.resolved import graph_mode
+from kvcore.engine.vllm.availability import flag_name
+from kvcore.engine.vllm.backends import capability_number
+from kvcore.engine.vllm.captures import (
     LIMIT,
     capture_modes,
     capture_sizes,
-    graph_mode,
     model_capture_limit,
     rounded_sizes,
     sizes_up_to,
 )
-from kvcore.engine.switches import AttentionBackend, GraphRounding, GraphSizeFlag, Switches
+from kvcore.engine.vllm.switches import AttentionBackend, GraphRounding, GraphSizeFlag, Switches
 from kvcore.errors import EngineRefusalError, Notice, shorten
 from kvcore.scenario import CudagraphMode, Scenario
 

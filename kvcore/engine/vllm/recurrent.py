@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.switches import MambaModes, Switches
-from kvcore.engine.versions import switches_of
+from kvcore.engine.vllm.switches import MambaModes, Switches
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.scenario import AUTO, Scenario
 

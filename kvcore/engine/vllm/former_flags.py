@@ -32,7 +32,7 @@ class FormerFlags(Reviewed):
     flags: tuple[FormerFlag, ...]
 
 
-FORMER_FLAGS: Final = TableFile("kvcore.engine", "former_flags.toml", FormerFlags)
+FORMER_FLAGS: Final = TableFile("kvcore.engine.vllm", "former_flags.toml", FormerFlags)
 
 
 def former_flag(flag: str) -> FormerFlag | None:

@@ -63,7 +63,7 @@ class MetricTables(Reviewed):
     metrics: tuple[Metric, ...]
 
 
-METRICS: Final = TableFile("kvcore.engine", "metrics.toml", MetricTables)
+METRICS: Final = TableFile("kvcore.engine.vllm", "metrics.toml", MetricTables)
 
 
 @lru_cache(maxsize=256)

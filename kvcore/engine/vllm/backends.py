@@ -8,7 +8,7 @@ from typing import Final, assert_never
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.switches import (
+from kvcore.engine.vllm.switches import (
     AttentionBackend,
     AttentionKind,
     CacheWidth,
@@ -18,7 +18,7 @@ from kvcore.engine.switches import (
     Switches,
     V1Engine,
 )
-from kvcore.engine.versions import VLLM, BackendRow
+from kvcore.engine.vllm.versions import VLLM, BackendRow
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture

@@ -62,7 +62,7 @@ class ArchitectureTables(Reviewed):
         absences_of(self)
 
 
-ARCHITECTURES: Final = TableFile("kvcore.engine", "architectures.toml", ArchitectureTables)
+ARCHITECTURES: Final = TableFile("kvcore.engine.vllm", "architectures.toml", ArchitectureTables)
 
 
 @cache

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 
 from packaging.version import InvalidVersion, Version
 
-from kvcore.engine.architectures import is_surely_there
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
+from kvcore.engine.vllm.architectures import is_surely_there
+from kvcore.engine.vllm.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
 from kvcore.errors import Notice, ScenarioError
 from kvcore.kept import kept
 from kvcore.model.config import ModelConfig
@@ -55,7 +55,7 @@ class DevelopmentRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VllmTables(Reviewed):
-    """vllm.toml."""
+    """releases.toml."""
 
     releases: tuple[Version, ...]
     development: tuple[DevelopmentRow, ...]
@@ -68,7 +68,7 @@ class VllmTables(Reviewed):
             raise ValueError("releases are listed once each, oldest first")
 
 
-VLLM: Final = TableFile("kvcore.engine", "vllm.toml", VllmTables)
+VLLM: Final = TableFile("kvcore.engine.vllm", "releases.toml", VllmTables)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvcore.engine.backends import attention_kind
-from kvcore.engine.switches import AttentionKind
+from kvcore.engine.vllm.backends import attention_kind
+from kvcore.engine.vllm.switches import AttentionKind
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, CrossAttention, RecurrentState

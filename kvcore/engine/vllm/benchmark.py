@@ -28,7 +28,7 @@ class BenchmarkTables(Reviewed):
     programs: tuple[BenchmarkProgram, ...]
 
 
-BENCHMARK: Final = TableFile("kvcore.engine", "benchmark.toml", BenchmarkTables)
+BENCHMARK: Final = TableFile("kvcore.engine.vllm", "benchmark.toml", BenchmarkTables)
 
 
 def benchmark_program(version: Version) -> BenchmarkProgram:

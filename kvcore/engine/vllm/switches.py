@@ -1,4 +1,4 @@
-"""What one release does: a field for each table of `switches` in vllm.toml, which names its source."""
+"""What one release does: a field for each table of `switches` in releases.toml, which names its source."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+from kvcore.engine.protocol import Budget
 from kvcore.versioned import Bounds, Share
 
 
@@ -61,17 +62,6 @@ class V1Engine(StrEnum):
     OPT_IN = "opt-in"
     DEFAULT = "default"
     ONLY = "only"
-
-
-class Budget(StrEnum):
-    """What is taken off the budget before the KV cache."""
-
-    ABSOLUTE = "absolute"
-    """Everything on the device."""
-    PARTS = "parts"
-    """Weights, activations and what torch does not allocate."""
-    CONSUMED = "consumed"
-    """All that was lost since the snapshot."""
 
 
 class GraphEstimate(StrEnum):

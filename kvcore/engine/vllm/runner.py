@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, assert_never
 
-from kvcore.engine.draft import proposed_tokens
-from kvcore.engine.switches import Switches, V2Models
+from kvcore.engine.vllm.draft import proposed_tokens
+from kvcore.engine.vllm.switches import Switches, V2Models
 from kvcore.model.architecture import Architecture
 from kvcore.scenario import Runner, Scenario
 
