@@ -10,7 +10,7 @@ from kvcore import catalogue
 from kvcore.engine.vllm.switches import Switches, V1Engine
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
-from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, encoder, pooling, retrieval
+from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, pooling
 from kvcore.scenario import Runner, Scenario
 
 GENERATING_NAMES: Final = frozenset(
@@ -24,7 +24,7 @@ Source: vllm/model_executor/models/registry.py:_EMBEDDING_MODELS, _MULTIMODAL_MO
 CHAT_SUFFIX: Final = "ChatModel"
 """Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32.0)."""
 
-POOLING_ONLY: Final = frozenset((*pooling.READERS, *encoder.READERS, *retrieval.READERS))
+POOLING_ONLY: Final = frozenset((*pooling.READERS, *bert.READERS))
 """What no release generates with."""
 
 RUNNER_FLAG_SINCE: Final = Version("0.10.1")

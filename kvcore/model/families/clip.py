@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Module, Parameter, VocabEmbedding
+from kvcore.model.architecture import Architecture, Layer, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import Heads, cache_of, decoder, norm, plain_mlp, read_heads
+from kvcore.model.parts.blocks import cache_of, decoder, norm, plain_mlp, read_heads
 
 BLOCK: Final = vision.Block(
     qkv="self_attn.qkv_proj", out="self_attn.out_proj", norms=("layer_norm1", "layer_norm2")
@@ -143,7 +143,8 @@ def build(
     """The text transformer's layers, next to `modules`."""
     text = config.language
     heads = read_heads(text, "", reads_head_dim=False)
-    inner = text.integer("intermediate_size")
+    width, inner = heads.hidden_size, text.integer("intermediate_size")
+    prefix, positions = "text_model.embeddings", text.integer("max_position_embeddings")
     layer = Layer(modules=vision.block(BLOCK, "", heads, inner), caches=(cache_of(heads),) if is_kept else ())
     built = decoder(
         config,
@@ -152,22 +153,17 @@ def build(
         layers=(layer,) * text.layers(),
         intermediate_size=inner,
         first=(
-            table("text_model.embeddings.token_embedding", text.integer("vocab_size"), heads),
-            table("text_model.embeddings.position_embedding", text.integer("max_position_embeddings"), heads),
+            vision.sharded_table(f"{prefix}.token_embedding", text.integer("vocab_size"), width),
+            vision.sharded_table(f"{prefix}.position_embedding", positions, width),
         ),
         every=modules,
-        last=(norm("text_model.final_layer_norm", heads.hidden_size, bias=True),),
+        last=(norm("text_model.final_layer_norm", width, bias=True),),
         tied=True,
         rotary_tables=(),
         layer_prefix="text_model.encoder.layers",
         is_multimodal=True,
     )
     return replace(built, vision=vision.square_limits(section))
-
-
-def table(name: str, rows: int, heads: Heads) -> VocabEmbedding:
-    """A table that is sharded like the vocabulary."""
-    return VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=heads.hidden_size)
 
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {

@@ -93,7 +93,7 @@ def read(config: ModelConfig) -> Architecture:
         heads=heads,
         layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
         intermediate_size=double // 2,
-        first=(table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
+        first=(vision.sharded_table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
         last=(final,) if tied else (final, output),
         tied=tied,
         every=encoder(hidden, double // 2),
@@ -101,11 +101,6 @@ def read(config: ModelConfig) -> Architecture:
         is_multimodal=True,
         vocab_size=section.integer("vocab_size"),
     )
-
-
-def table(name: str, rows: int, hidden: int) -> VocabEmbedding:
-    """The token embedding, with further tokens for images."""
-    return VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=hidden)
 
 
 def encoder(hidden: int, intermediate: int) -> tuple[Module, ...]:
@@ -170,7 +165,7 @@ def read_molmo2(config: ModelConfig) -> Architecture:
         heads=heads,
         layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
         intermediate_size=intermediate,
-        first=(table("model.transformer.wte", vocabulary, hidden),),
+        first=(vision.sharded_table("model.transformer.wte", vocabulary, hidden),),
         every=(*encoder2(vit, adapter), *pooling(vit, adapter)),
         tied=section.boolean("tie_word_embeddings", False),
         vision=vision.input_limits(vit, (-(-side // 2)) ** 2 * (MAX_CROPS_2 + 1), 4),

@@ -1,4 +1,4 @@
-"""Models that judge a text: another family's decoder with a float32 head of few outputs in place of lm_head."""
+"""Models that judge or embed a text with another family's decoder: a small head, or none, in place of lm_head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Linear, VocabEmbedding
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import decoder
+from kvcore.model.families.decoder import SECTION_READERS
+from kvcore.model.families.gemma import read_gemma3
+from kvcore.model.families.gpt import read_gpt2
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import column, replicated, row
 
 HEAD_DTYPE: Final = "float32"
@@ -71,12 +74,17 @@ def with_head(built: Architecture, *head: Linear) -> Architecture:
     return replace(built, every=(*built.every, *head), last=kept)
 
 
+def read_as(model_type: str, config: ModelConfig) -> Architecture:
+    """The plain decoder of that model_type, with its head."""
+    return SECTION_READERS[model_type](config, config.language)
+
+
 def read_internlm2_reward(config: ModelConfig) -> Architecture:
     """InternLM2's reward models: one number a token.
 
     Source: vllm/model_executor/models/internlm2.py:InternLM2ForRewardModel (0.32).
     """
-    built = decoder.SECTION_READERS["internlm2"](config, config.language)
+    built = read_as("internlm2", config)
     return with_head(built, in_float32(row("v_head", built.hidden_size, 1)))
 
 
@@ -85,7 +93,7 @@ def read_qwen2_reward(labels: int, config: ModelConfig) -> Architecture:
 
     Source: vllm/model_executor/models/qwen2_rm.py (0.32).
     """
-    built = decoder.SECTION_READERS["qwen2"](config, config.language)
+    built = read_as("qwen2", config)
     hidden = built.hidden_size
     first = column("score.0", hidden, hidden, bias=True)
     return with_head(built, in_float32(first), in_float32(row("score.2", hidden, labels, bias=True)))
@@ -96,8 +104,86 @@ def in_float32(linear: Linear) -> Linear:
     return replace(linear, dtype=HEAD_DTYPE, quantizable=False)
 
 
+def read_gemma3_embedding(config: ModelConfig) -> Architecture:
+    """EmbeddingGemma: Gemma 3, where its config says so with attention in both directions.
+
+    Source: vllm/model_executor/models/config.py:Gemma3TextModelConfig (0.32).
+    """
+    built = read_gemma3(config)
+    return without_cache(built) if config.language.boolean("use_bidirectional_attention", False) else built
+
+
+def read_llama_both_ways(config: ModelConfig) -> Architecture:
+    """Llama that embeds, with attention in both directions whatever its config says.
+
+    Source: vllm/model_executor/models/llama.py:LlamaBidirectionalModel, config.py:LlamaBidirectionalConfig (0.32).
+    """
+    return without_cache(read_as("llama", config))
+
+
+def read_llama_ranker(config: ModelConfig) -> Architecture:
+    """The same with labels.
+
+    Source: vllm/model_executor/models/llama.py:LlamaBidirectionalForSequenceClassification (0.32).
+    """
+    return with_classifier(read_llama_both_ways(config), config)
+
+
+JINA_WIDTH: Final = 512
+"""Of jina-reranker-v3's vectors. Source: vllm/model_executor/models/config.py:JinaForRankingConfig (0.32)."""
+
+
+def read_jina_reranker(config: ModelConfig) -> Architecture:
+    """jina-reranker-v3: Qwen 3 and a projector of two layers in the model's dtype.
+
+    Source: vllm/model_executor/models/jina.py:JinaForRanking (0.32).
+    """
+    built = read_as("qwen3", config)
+    hidden = built.hidden_size
+    return with_head(
+        built,
+        vision.whole("projector.0", hidden, hidden // 2, bias=False),
+        vision.whole("projector.2", hidden // 2, JINA_WIDTH, bias=False),
+    )
+
+
+def read_jina_v5(config: ModelConfig) -> Architecture:
+    """jina-embeddings-v5: Qwen 3, or a Llama both ways where `is_decoder` is false; adapters are merged while it loads.
+
+    Source: vllm/model_executor/models/jina.py:JinaEmbeddingsV5Model, config.py:JinaEmbeddingsV5ModelConfig (0.32).
+    """
+    if config.root.boolean("is_decoder", True):
+        return with_head(read_as("qwen3", config))
+    return with_head(without_cache(read_as("llama", config)))
+
+
+def read_voyage(config: ModelConfig) -> Architecture:
+    """voyage-4: Qwen 3 both ways, projected to as many elements as there are labels.
+
+    Source: vllm/model_executor/models/voyage.py (0.32).
+    """
+    built = without_cache(read_as("qwen3", config))
+    width = number_of_labels(config)
+    return with_head(built, vision.whole("linear", built.hidden_size, width, bias=False))
+
+
+def read_gpt2_labels(config: ModelConfig) -> Architecture:
+    """GPT-2 with labels: a class of its own, that is not cut into stages.
+
+    Source: vllm/model_executor/models/gpt2.py:GPT2ForSequenceClassification (0.32).
+    """
+    return with_classifier(read_gpt2(config), config)
+
+
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "InternLM2ForRewardModel": read_internlm2_reward,
     "Qwen2ForRewardModel": partial(read_qwen2_reward, 1),
     "Qwen2ForProcessRewardModel": partial(read_qwen2_reward, 2),
+    "Gemma3TextModel": read_gemma3_embedding,
+    "LlamaBidirectionalModel": read_llama_both_ways,
+    "LlamaBidirectionalForSequenceClassification": read_llama_ranker,
+    "JinaForRanking": read_jina_reranker,
+    "JinaEmbeddingsV5Model": read_jina_v5,
+    "VoyageQwen3BidirectionalEmbedModel": read_voyage,
+    "GPT2ForSequenceClassification": read_gpt2_labels,
 }

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvcore.model.architecture import Linear, Module, Output, Parameter, RotaryTable, Split, VisionEncoder
+from kvcore.model.architecture import (
+    Linear,
+    Module,
+    Output,
+    Parameter,
+    RotaryTable,
+    Split,
+    VisionEncoder,
+    VocabEmbedding,
+)
 from kvcore.model.config import MAX_LAYERS, Section
 from kvcore.model.parts.blocks import Heads, column, norm, qkv, replicated, row
 
@@ -181,6 +190,11 @@ def convolution(
 def table(name: str, rows: int, columns: int) -> Parameter:
     """A table of positions, or vectors that no rank shards."""
     return Parameter(name=name, replicated=rows * columns)
+
+
+def sharded_table(name: str, rows: int, columns: int) -> VocabEmbedding:
+    """A table that is sharded like the vocabulary."""
+    return VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=columns)
 
 
 def embeddings(

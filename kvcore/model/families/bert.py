@@ -1,4 +1,6 @@
-"""Encoders that embed, rank and mark texts: every token sees every other, so no layer keeps anything of a request.
+"""BERT and its descendants, RoBERTa, ModernBERT, Nomic, GTE, ColBERT: encoders that embed, rank and label texts.
+
+Every token sees every other, so no layer keeps anything of a request.
 
 Tables of positions and token types are divided over the ranks like the vocabulary; RoBERTa's were whole on each rank
 until 0.28.
@@ -18,12 +20,10 @@ from kvcore.model.architecture import (
     Module,
     Parameter,
     RotaryTable,
-    VocabEmbedding,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import SECTION_READERS
-from kvcore.model.families.gemma import read_gemma3
-from kvcore.model.families.pooling import HEAD_DTYPE, number_of_labels, with_classifier, without_cache
+from kvcore.model.families.pooling import HEAD_DTYPE, number_of_labels
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
     Heads,
     decoder,
@@ -61,12 +61,13 @@ def token_head(config: ModelConfig, hidden: int) -> Pieces:
     return (float32_layer("classifier", hidden, number_of_labels(config)),)
 
 
-def bert_head(config: ModelConfig, hidden: int) -> Pieces:
+def pooled_head(prefix: str, config: ModelConfig, hidden: int) -> Pieces:
     """Labels for a text: the pooler and a layer.
 
-    Source: vllm/model_executor/models/bert.py:BertForSequenceClassification, BertPooler (0.32).
+    Source: vllm/model_executor/models/bert.py:BertForSequenceClassification, BertPooler, bert_with_rope.py:
+    GteNewForSequenceClassification (0.32).
     """
-    return (float32_layer("bert.pooler.dense", hidden, hidden), *token_head(config, hidden))
+    return (float32_layer(f"{prefix}.pooler.dense", hidden, hidden), *token_head(config, hidden))
 
 
 def roberta_head(config: ModelConfig, hidden: int) -> Pieces:
@@ -97,15 +98,24 @@ def mask_head(config: ModelConfig, hidden: int) -> Pieces:
     """
     vocab = config.language.integer("vocab_size")
     return (
-        replicated("cls.predictions.transform.dense", hidden, hidden, bias=True, quantizable=False),
+        vision.whole("cls.predictions.transform.dense", hidden, hidden),
         norm("cls.predictions.transform.LayerNorm", hidden, bias=True),
-        replicated("cls.predictions.decoder", hidden, vocab, bias=True, quantizable=False),
+        vision.whole("cls.predictions.decoder", hidden, vocab),
     )
 
 
-def table(name: str, rows: int, hidden: int) -> VocabEmbedding:
-    """A table that is divided like the vocabulary."""
-    return VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=hidden)
+COLBERT_KEYS: Final = ("colbert_dim", "dim", "projection_dim")
+"""Source: vllm/model_executor/models/colbert.py:ColBERTMixin.get_colbert_dim_from_config (0.32)."""
+
+
+def colbert_head(config: ModelConfig, hidden: int) -> tuple[Module, ...]:
+    """ColBERT's vector for each token; nothing where only the weights say how wide it is.
+
+    Source: vllm/model_executor/models/colbert.py:ColBERTMixin (0.32).
+    """
+    widths = (config.root.optional_integer(key) for key in COLBERT_KEYS)
+    width = next(filter(None, widths), None)
+    return () if width is None else (float32_layer("linear", hidden, width, bias=False),)
 
 
 def encoder(
@@ -136,6 +146,16 @@ def encoder(
     )
 
 
+BLOCK: Final = vision.Block(
+    qkv="attention.self.qkv_proj",
+    parts=("query", "key", "value"),
+    out="attention.output.dense",
+    up="intermediate.dense",
+    down="output.dense",
+    norms=("attention.output.LayerNorm", "output.LayerNorm"),
+)
+
+
 def read_bert(head: Head, config: ModelConfig) -> Architecture:
     """BERT, RoBERTa and XLM-RoBERTa: positions from a table, a norm behind each half of a layer.
 
@@ -146,13 +166,7 @@ def read_bert(head: Head, config: ModelConfig) -> Architecture:
         return read_jina(head, config)
     heads = read_heads(section, "", reads_head_dim=False)
     hidden, inner = heads.hidden_size, section.integer("intermediate_size")
-    projections = qkv(heads, "attention.self.qkv_proj", ("query", "key", "value"), bias=True)
-    modules: Pieces = (
-        projections,
-        row("attention.output.dense", hidden, hidden, bias=True),
-        *plain_mlp(hidden, inner, "intermediate.dense", "output.dense", bias=True),
-        *norms(hidden, "attention.output.LayerNorm", "output.LayerNorm", bias=True),
-    )
+    modules = vision.block(BLOCK, "", heads, inner)
     words, positions, types = (
         section.integer(key) for key in ("vocab_size", "max_position_embeddings", "type_vocab_size")
     )
@@ -162,9 +176,9 @@ def read_bert(head: Head, config: ModelConfig) -> Architecture:
         layers=(Layer(modules=modules),) * section.layers(),
         intermediate_size=inner,
         first=(
-            table("embeddings.word_embeddings", words, hidden),
-            table("embeddings.position_embeddings", positions, hidden),
-            table("embeddings.token_type_embeddings", types, hidden),
+            vision.sharded_table("embeddings.word_embeddings", words, hidden),
+            vision.sharded_table("embeddings.position_embeddings", positions, hidden),
+            vision.sharded_table("embeddings.token_type_embeddings", types, hidden),
             norm("embeddings.LayerNorm", hidden, bias=True),
         ),
         every=head(config, hidden),
@@ -209,9 +223,9 @@ def read_rotated(traits: Rotated, head: Head, config: ModelConfig) -> Architectu
     kinds = tuple(routed if period and index % period == 1 else dense for index in range(count))
     types = section.integer("type_vocab_size", 0, minimum=0)
     positions = section.integer("max_position_embeddings", section.integer("n_positions", 2048))
-    tables = [table("embeddings.word_embeddings", section.integer("vocab_size"), hidden)]
+    tables = [vision.sharded_table("embeddings.word_embeddings", section.integer("vocab_size"), hidden)]
     if types:
-        tables.append(table("embeddings.token_type_embeddings", types, hidden))
+        tables.append(vision.sharded_table("embeddings.token_type_embeddings", types, hidden))
     return encoder(
         config,
         heads=heads,
@@ -231,7 +245,7 @@ def nomic_experts(section: Section, hidden: int, inner: int) -> Pieces:
     """
     experts = section.integer("num_experts")
     return (
-        replicated("mlp.router", hidden, experts, quantizable=False),
+        vision.whole("mlp.router", hidden, experts, bias=False),
         Parameter(name="mlp.experts.w1", replicated=experts * hidden, sharded=inner),
         Parameter(name="mlp.experts.w2", replicated=experts * hidden, sharded=inner),
         Parameter(name="mlp.experts.bias", replicated=hidden),
@@ -247,14 +261,6 @@ def read_nomic(config: ModelConfig) -> Architecture:
     gated = section.string("activation_function", "swiglu") == "swiglu"
     bias = section.boolean("qkv_proj_bias", True)
     return read_rotated(Rotated(gated=gated, bias=bias, inner_key="n_inner"), no_head, config)
-
-
-def gte_head(config: ModelConfig, hidden: int) -> Pieces:
-    """Labels for a text: the pooler and a layer.
-
-    Source: vllm/model_executor/models/bert_with_rope.py:GteNewForSequenceClassification (0.32).
-    """
-    return (float32_layer("new.pooler.dense", hidden, hidden), *token_head(config, hidden))
 
 
 GTE: Final = Rotated(gated=True, up_bias=False)
@@ -290,7 +296,7 @@ def modernbert_tokens(config: ModelConfig, hidden: int) -> Pieces:
     section = config.language
     bias = section.boolean("classifier_bias", False)
     return (
-        replicated("head.dense", hidden, hidden, bias=bias, quantizable=False),
+        vision.whole("head.dense", hidden, hidden, bias=bias),
         norm("head.norm", hidden, bias=section.boolean("norm_bias", False)),
         *token_head(config, hidden),
     )
@@ -323,7 +329,7 @@ def read_modernbert(head: Head, config: ModelConfig) -> Architecture:
         layers=(Layer(modules=modules), *(others,) * (section.layers() - 1)),
         intermediate_size=inner,
         first=(
-            table("embeddings.tok_embeddings", section.integer("vocab_size"), hidden),
+            vision.sharded_table("embeddings.tok_embeddings", section.integer("vocab_size"), hidden),
             norm("embeddings.norm", hidden, bias=norm_bias),
         ),
         every=head(config, hidden),
@@ -331,31 +337,6 @@ def read_modernbert(head: Head, config: ModelConfig) -> Architecture:
         prefix="layers",
         rotary_tables=(RotaryTable(max_positions=positions, rotary_dim=heads.head_dim),) * 2,
     )
-
-
-def read_gemma3_embedding(config: ModelConfig) -> Architecture:
-    """EmbeddingGemma: Gemma 3, where its config says so with attention in both directions.
-
-    Source: vllm/model_executor/models/config.py:Gemma3TextModelConfig (0.32).
-    """
-    built = read_gemma3(config)
-    return without_cache(built) if config.language.boolean("use_bidirectional_attention", False) else built
-
-
-def read_llama_both_ways(config: ModelConfig) -> Architecture:
-    """Llama that embeds, with attention in both directions whatever its config says.
-
-    Source: vllm/model_executor/models/llama.py:LlamaBidirectionalModel, config.py:LlamaBidirectionalConfig (0.32).
-    """
-    return without_cache(SECTION_READERS["llama"](config, config.language))
-
-
-def read_llama_ranker(config: ModelConfig) -> Architecture:
-    """The same with labels.
-
-    Source: vllm/model_executor/models/llama.py:LlamaBidirectionalForSequenceClassification (0.32).
-    """
-    return with_classifier(read_llama_both_ways(config), config)
 
 
 BERT: Final = partial(read_bert, no_head)
@@ -366,7 +347,7 @@ TOKEN_LABELS: Final = partial(read_bert, token_head)
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     **dict.fromkeys(("BertModel", "RobertaModel", "XLMRobertaModel", "RobertaForMaskedLM"), BERT),
     **dict.fromkeys(("bert", "roberta", "xlm-roberta"), BERT),
-    "BertForSequenceClassification": partial(read_bert, bert_head),
+    "BertForSequenceClassification": partial(read_bert, partial(pooled_head, "bert")),
     "RobertaForSequenceClassification": SEQUENCE_LABELS,
     "XLMRobertaForSequenceClassification": SEQUENCE_LABELS,
     "BertForTokenClassification": TOKEN_LABELS,
@@ -380,12 +361,12 @@ READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     **dict.fromkeys(
         ("GteNewModel", "NewModel", "new", "GteModel", "gte"), partial(read_rotated, GTE, no_head)
     ),
-    "GteNewForSequenceClassification": partial(read_rotated, GTE, gte_head),
+    "GteNewForSequenceClassification": partial(read_rotated, GTE, partial(pooled_head, "new")),
     "ModernBertModel": MODERNBERT,
     "modernbert": MODERNBERT,
     "ModernBertForSequenceClassification": partial(read_modernbert, modernbert_pooler),
     "ModernBertForTokenClassification": partial(read_modernbert, modernbert_tokens),
-    "Gemma3TextModel": read_gemma3_embedding,
-    "LlamaBidirectionalModel": read_llama_both_ways,
-    "LlamaBidirectionalForSequenceClassification": read_llama_ranker,
+    "HF_ColBERT": partial(read_bert, colbert_head),
+    "ColBERTModernBertModel": partial(read_modernbert, colbert_head),
+    "ColBERTJinaRobertaModel": partial(read_jina, colbert_head),
 }
