@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
 from kvcore.errors import MESSAGES, KvPlannerError
-from kvcore.flags.registry import FLAGS
+from kvcore.flags.registry import FLAGS, LinkRule
 from kvcore.model.config import ModelConfig
 from kvcore.model.yarn import Yarn
 from kvcore.planning import plan
@@ -514,7 +514,7 @@ def test_what_the_repository_ships_travels_in_the_link(config: dict[str, object]
 
 def test_what_absent_means_is_frozen() -> None:
     """A link of version 1 leaves these out; a change here changes what old links say."""
-    assert {name: link._DEFAULTS[name] for name in link._PLAIN if name not in link._ALWAYS} == {
+    assert {name: FLAGS[name].default for name in link._PLAIN if FLAGS[name].link is not LinkRule.ALWAYS} == {
         "runner": "auto", "quantization": None, "hf_overrides": None,
         "max_num_seqs": None, "max_num_batched_tokens": None,
         "block_size": None, "enforce_eager": False, "max_cudagraph_capture_size": None,

@@ -75,16 +75,13 @@ def differing_flags(log: StartupLog, planned: Plan) -> tuple[str, ...]:
     """Flags that the log shows and the plan has otherwise, by their contract names."""
     scenario, resolved = planned.scenario, planned.resolved
     found = []
-    flags = request_from(log).flags
-    for entry in fields(flags):
-        logged = getattr(flags, entry.name)
-        if logged is None or logged == -1:
+    for name, logged in request_from(log).flags.values.items():
+        if logged == -1:
             continue
-        owner = scenario.parallel if entry.name in _PARALLEL else scenario
-        set_here = getattr(owner, entry.name)
-        here = getattr(resolved, entry.name, None) if set_here in (None, "auto") else set_here
+        set_here = getattr(scenario.parallel if name in _PARALLEL else scenario, name)
+        here = getattr(resolved, name, None) if set_here in (None, "auto") else set_here
         if here is not None and "auto" not in (logged, here) and logged != here:
-            found.append(entry.name)
+            found.append(name)
     return tuple(found)
 
 

@@ -116,7 +116,7 @@ def _card(given: LogScenario, read: Accelerator | None, at_hand: Accelerator | N
 
 def _over(at_hand: Scenario, read: Scenario, given: LogScenario) -> Scenario:
     """The flags at hand under what the log shows."""
-    known = {entry.name for entry in fields(given.flags) if getattr(given.flags, entry.name) is not None}
+    known = given.flags.values.keys()
     parallel = {name: getattr(read.parallel, name) for name in known & _PARALLEL}
     plain = {name: getattr(read, name) for name in known - _PARALLEL}
     return replace(

@@ -162,6 +162,21 @@ class Flag:
         return self.name.rpartition(".")[2]
 
     @property
+    def short(self) -> tuple[str, ...]:
+        """Its short spellings, without the dash: `tp`."""
+        return tuple(word[1:] for word in self.cli if not word.startswith("--"))
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        """What commands and logs call it too.
+
+        Example:
+            >>> FLAGS["runner"].other_names
+            ('task', 'runner_type', 'pooler_config')
+        """
+        return (*(word.lstrip("-").replace("-", "_") for word in self.cli[1:]), *self.logged)
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """The least and the most, whole for whole numbers. Raises TypeError for a field without them."""
         if self.minimum is None or self.maximum is None:

@@ -11,8 +11,9 @@ from kvcore.engine.vllm.availability import is_available
 from kvcore.engine.vllm.traits import traits_of
 from kvcore.engine.vllm.versions import planned_release, releases_of
 from kvcore.errors import KvPlannerError
-from kvcore.evidence.log.arguments import read_length
+from kvcore.evidence.log.dictionaries import unquoted
 from kvcore.flags.registry import FLAGS
+from kvcore.flags.whole import read_whole
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
@@ -130,7 +131,8 @@ def length_from_text(text: str) -> int | None:
         >>> length_from_text("32,768"), length_from_text(" 32k "), length_from_text("32K"), length_from_text("-5")
         (32768, 32000, 32768, None)
     """
-    length = read_length(re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", text.strip()))
+    plain = re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", text.strip())
+    length = read_whole(unquoted(plain), FLAGS["max_model_len"])
     return length if length is not None and 0 < length <= MOST_TOKENS else None
 
 

@@ -21,8 +21,9 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
-from kvcore.evidence.log.arguments import read_length
-from kvcore.flags.registry import FLAGS
+from kvcore.evidence.log.dictionaries import unquoted
+from kvcore.flags.registry import FLAGS, Kind, LinkRule, fields_of
+from kvcore.flags.whole import read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.present.link_config import LEFT_OUT, PACKED, encode_config, unpack
@@ -30,7 +31,7 @@ from kvcore.present.link_names import full_name, full_names, is_ours
 from kvcore.present.page_parameters import Repair
 from kvcore.quantity import Grade
 from kvcore.request import parse_request, scenario_from_request
-from kvcore.scenario import AUTO, Measured, Parallel, Scenario, SpeculativeConfig
+from kvcore.scenario import Parallel, Scenario
 
 Found = TypeVar("Found")
 
@@ -46,55 +47,29 @@ START: Final[Mapping[str, Any]] = {
 }
 """What a visit without a link begins with: something that works, and something obvious to pull."""
 
-_PARALLEL: Final = tuple(field.name for field in fields(Parallel))
-_SPECULATIVE: Final = tuple(field.name for field in fields(SpeculativeConfig))
-_MEASURED: Final = tuple(field.name for field in fields(Measured))
-_JSON_TEXTS: Final = ("config", "hf_quant_config", "speculative_config.config")
+_JSON_TEXTS: Final = tuple(name for name, flag in FLAGS.items() if flag.link is LinkRule.PACKED)
 _PACKED_TEXTS: Final = tuple(f"{name}{PACKED}" for name in _JSON_TEXTS)
-_LEFT_OUT: Final = tuple(f"{name}{LEFT_OUT}" for name in ("config", "speculative_config.config"))
-_CHECKPOINT: Final = tuple(field.name for field in fields(Checkpoint))
-_NESTED: Final = ("parallel", "speculative_config", "measured", "checkpoint", "limit_mm_per_prompt", "env")
+_LEFT_OUT: Final = tuple(f"{name}{LEFT_OUT}" for name in _JSON_TEXTS if FLAGS[name].key == "config")
+_CHECKPOINT: Final = tuple(fields_of("checkpoint"))
+_PARALLEL: Final = tuple(field.name for field in fields(Parallel))
 _PLAIN: Final = tuple(
-    field.name for field in fields(Scenario) if field.name not in ("model", "config", "accelerator", *_NESTED)
+    field.name
+    for field in fields(Scenario)
+    if field.name in FLAGS
+    and FLAGS[field.name].kind is not Kind.OBJECT
+    and field.name not in ("model", "accelerator")
 )
-_ALWAYS: Final = frozenset(
-    ("engine", "engine_version", "tensor_parallel_size", "dtype", "kv_cache_dtype", "gpu_memory_utilization",
-     "max_model_len")
-)  # fmt: skip
-"""Written even where they say no more than the default: what a reader of the link looks for. An absent release, length
-or share of the card stays absent, but for `written_out`."""
-_TEXTS: Final = frozenset(
-    ("model", "accelerator", "engine", "engine_version", "runner", "dtype", "quantization", "kv_cache_dtype",
-     "cudagraph_mode", "mamba_cache_mode", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "hf_overrides")
-)  # fmt: skip
-_OBJECTS: Final = (
-    "accelerator",
-    "checkpoint",
-    "speculative_config",
-    "limit_mm_per_prompt",
-    "env",
-    "measured",
-)
+_TEXTS: Final = (Kind.TEXT, Kind.CHOICE, Kind.TEXT_OR_OBJECT)
 _KNOWN: Final = frozenset(
     (
-        "v", "model", *_JSON_TEXTS, *_PACKED_TEXTS, *_LEFT_OUT, "accelerator", "accelerator.memory_gib",
-        "accelerator.vendor", "accelerator.name", "accelerator.interconnect", *_PARALLEL, *_PLAIN,
-        *(f"speculative_config.{name}" for name in _SPECULATIVE),
-        *(f"measured.{name}" for name in _MEASURED), *(f"checkpoint.{name}" for name in _CHECKPOINT),
-        *(f"limit_mm_per_prompt.{name}" for name in ("image", "video", "audio")),
+        "v", *_PACKED_TEXTS, *_LEFT_OUT,
+        *(
+            name for name, flag in FLAGS.items()
+            if flag.link is LinkRule.PACKED or (flag.link is not LinkRule.NEVER and flag.kind is not Kind.OBJECT)
+        ),
     )
 )  # fmt: skip
 _INTEGER: Final = re.compile(r"-?\d{1,60}")
-_LENGTHS: Final = ("max_model_len", "max_num_batched_tokens")
-"""Also as people write them, `128k` and `32K`."""
-_LIST: Final = "cudagraph_capture_sizes"
-"""Whole numbers with commas between."""
-_NAMES: Final = ("measured.fitted", "measured.carried")
-"""Fields of `Measured` with commas between."""
-_DEFAULTS: Final = {
-    **{field.name: field.default for field in fields(Scenario)},
-    **{field.name: field.default for field in fields(Parallel)},
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,7 +297,8 @@ def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
 
 
 def _encode_plain(name: str, value: object) -> dict[str, str]:
-    if value is None or (value == _DEFAULTS.get(name) and name not in _ALWAYS):
+    flag = FLAGS[name]
+    if value is None or (value == flag.default and flag.link is not LinkRule.ALWAYS):
         return {}
     if name == "max_model_len" and value == -1:
         return {name: "auto"}
@@ -341,19 +317,21 @@ def _text(value: object) -> str:
 
 def _value(name: str, text: str) -> object:
     """The JSON value that a parameter's text stands for; the request's own checks judge it."""
-    if name in _TEXTS or name.startswith("env.") or name.endswith((".method", ".model", ".name", ".vendor")):
+    flag = FLAGS.get(name)
+    if name.startswith("env.") or (flag is not None and flag.kind in _TEXTS):
         return text
-    if name in _NAMES:
+    if flag is not None and flag.kind is Kind.NAMES:
         return text.split(",")
-    if name == _LIST:
+    if flag is not None and flag.kind is Kind.INTEGERS:
         words = text.split(",")
         return list(map(int, words)) if all(map(_INTEGER.fullmatch, words)) else text
     if text in ("true", "false"):
         return text == "true"
     if _INTEGER.fullmatch(text):
         return int(text)
-    if name in _LENGTHS and text != AUTO:
-        return read_length(text) or text
+    if flag is not None and flag.human:
+        whole = read_whole(unquoted(text), flag)
+        return text if whole is None else whole
     try:
         number = float(text)
     except ValueError:

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kvcore.flags.registry import FLAGS
 from kvcore.present.page_parameters import LANGUAGE, PARAMETERS
 
-SHORT: Final[Mapping[str, str]] = {
-    "tp": "tensor_parallel_size",
-    "pp": "pipeline_parallel_size",
-    "dp": "data_parallel_size",
-    "dcp": "decode_context_parallel_size",
-    "ep": "enable_expert_parallel",
-    "q": "quantization",
-}
+SHORT: Final[Mapping[str, str]] = {short: name for name, flag in FLAGS.items() for short in flag.short}
 """The engine's short flags. Source: vllm/engine/arg_utils.py:EngineArgs.add_cli_args (0.33.0)."""
 NOT_OURS: Final = frozenset((LANGUAGE, "embed", "embed_options", *PARAMETERS))
 """Parameters that belong to the pages, not to the scenario."""

@@ -19,6 +19,8 @@ from kvcore.evidence.log.commands import Command, CommandFlag, find_commands
 from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
 from kvcore.evidence.log.graph_arguments import GraphValue, graph_flags, logged_graphs
 from kvcore.evidence.log.startup import FlagLine, LogFlags, LoggedGraphs
+from kvcore.flags.registry import Flag, Kind, LogRule, fields_of
+from kvcore.flags.whole import read_whole
 from kvcore.model.yarn import KIND as YARN
 from kvcore.model.yarn import LARGEST_FACTOR, Yarn
 from kvcore.scenario import Runner, SpeculativeConfig
@@ -30,29 +32,20 @@ CHARACTERS_PER_STEP: Final = 8
 FIELD_STEPS: Final = 2
 MAX_UNUSED_FLAGS: Final = 24
 MAX_COMMAND_NOTICES: Final = 4
+LARGEST_COUNT: Final = 100_000
+"""Images, videos or audios of one prompt."""
+LARGEST_LENGTH: Final = 1 << 24
+"""Of a model before its rope is stretched."""
 
-_WHOLE: Final = re.compile(r"-?\d{1,18}")
 _DECIMAL: Final = re.compile(r"\d{0,12}\.?\d{0,12}(?:[eE]-?\d{1,2})?")
+_COUNT: Final = re.compile(r"\d{1,18}")
 _WORD: Final = re.compile(r"[a-z][a-z0-9_\-]{0,39}")
-_HUMAN: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kKmMgG])")
-_HUMAN_FACTORS: Final = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 
 POOLING_TASKS: Final = frozenset({"embed", "embedding", "classify", "score", "reward", "encode"})
 """Source: vllm/config.py:_RUNNER_TASKS (0.8.5, 0.9.2)."""
 
 Value = int | float | str | bool | SpeculativeConfig | Mapping[str, int] | tuple[int, ...]
 Reader = Callable[[str], Value | None]
-
-
-def _whole(low: int, high: int) -> Reader:
-    def read(text: str) -> int | None:
-        text = unquoted(text)
-        if _WHOLE.fullmatch(text) is None:
-            return None
-        value = int(text)
-        return value if low <= value <= high else None
-
-    return read
 
 
 def _decimal(low: float, high: float) -> Reader:
@@ -64,32 +57,6 @@ def _decimal(low: float, high: float) -> Reader:
         return value if low <= value <= high else None
 
     return read
-
-
-def read_length(text: str) -> int | None:
-    """A context length in tokens, as `--max-model-len` takes it; -1 for `auto`, None for no length.
-
-    Example:
-        >>> read_length("32k"), read_length("32K"), read_length("auto"), read_length("1e30")
-        (32000, 32768, -1, None)
-    """
-    text = unquoted(text)
-    if text in ("auto", "-1"):
-        return -1
-    human = _HUMAN.fullmatch(text)
-    if human is not None:
-        text = str(int(float(human[1]) * _HUMAN_FACTORS[human[2]]))
-    value = _whole(1, 1 << 31)(text)
-    return value if isinstance(value, int) else None
-
-
-def _size(text: str) -> int | None:
-    text = unquoted(text)
-    human = _HUMAN.fullmatch(text)
-    if human is not None:
-        text = str(int(float(human[1]) * _HUMAN_FACTORS[human[2]]))
-    value = _whole(1, 1 << 50)(text)
-    return value if isinstance(value, int) else None
 
 
 def _switch(text: str) -> bool | None:
@@ -121,12 +88,11 @@ def _runner(text: str) -> str | None:
 def _limits(text: str) -> Mapping[str, int] | None:
     limits: dict[str, int] = {}
     for name, value in pairs(unquoted(text)):
-        if name not in ("image", "video", "audio"):
+        if name not in fields_of("limit_mm_per_prompt"):
             continue
-        inner = dict(pairs(value)).get("count", value) if value.startswith("{") else value
-        count = _whole(0, 100_000)(inner)
-        if isinstance(count, int):
-            limits[name] = count
+        inner = unquoted(dict(pairs(value)).get("count", value) if value.startswith("{") else value)
+        if _COUNT.fullmatch(inner) is not None and int(inner) <= LARGEST_COUNT:
+            limits[name] = int(inner)
     return limits or None
 
 
@@ -139,14 +105,18 @@ def _speculative(text: str) -> SpeculativeConfig | None:
         method = "draft_model" if model else None
     if not isinstance(method, str):
         return None
-    tokens = _whole(1, 1024)(values.get("num_speculative_tokens", values.get("num_spec_tokens", "")))
-    ranks = _whole(1, 1024)(values.get("draft_tensor_parallel_size", ""))
     return SpeculativeConfig(
         method=method,
-        num_speculative_tokens=tokens if isinstance(tokens, int) else None,
+        num_speculative_tokens=_field_of_draft("num_speculative_tokens", values),
         model=model,
-        draft_tensor_parallel_size=ranks if isinstance(ranks, int) else None,
+        draft_tensor_parallel_size=_field_of_draft("draft_tensor_parallel_size", values),
     )
+
+
+def _field_of_draft(key: str, values: Mapping[str, str]) -> int | None:
+    flag = fields_of("speculative_config")[key]
+    text = next((values[name] for name in (key, *flag.logged) if name in values), "")
+    return read_whole(unquoted(text), flag)
 
 
 def _stretched_rope(text: str) -> str | None:
@@ -155,10 +125,11 @@ def _stretched_rope(text: str) -> str | None:
         if name in ("rope_parameters", "rope_scaling"):
             rope = dict(pairs(value))
             factor = _decimal(1.0, LARGEST_FACTOR)(rope.get("factor", ""))
-            original = _whole(1, 1 << 24)(rope.get("original_max_position_embeddings", ""))
+            original = unquoted(rope.get("original_max_position_embeddings", ""))
             is_yarn = _word(rope.get("rope_type", rope.get("type", ""))) == YARN
-            if is_yarn and isinstance(factor, float) and isinstance(original, int):
-                return Yarn(factor=factor, original_max_position_embeddings=original).text
+            is_length = _COUNT.fullmatch(original) is not None and 1 <= int(original) <= LARGEST_LENGTH
+            if is_yarn and isinstance(factor, float) and is_length:
+                return Yarn(factor=factor, original_max_position_embeddings=int(original)).text
     return None
 
 
@@ -167,53 +138,28 @@ def _text(text: str) -> str | None:
     return shorten(text, 400) if text and text not in ("None", "null") and text.isprintable() else None
 
 
+def _by_kind(flag: Flag) -> Reader:
+    if flag.kind is Kind.INTEGER:
+        return lambda text: read_whole(unquoted(text), flag)
+    if flag.kind is Kind.NUMBER:
+        return _decimal(*flag.bounds)
+    return _switch if flag.kind is Kind.BOOLEAN else _one_of(*flag.common)
+
+
+_BY_RULE: Final[Mapping[LogRule, Reader]] = {
+    LogRule.WORD: _word,
+    LogRule.RUNNER: _runner,
+    LogRule.LIMITS: _limits,
+    LogRule.ROPE: _stretched_rope,
+    LogRule.SPECULATIVE: _speculative,
+}
 _READERS: Final[Mapping[str, Reader]] = {
-    "tensor_parallel_size": _whole(1, 1024),
-    "pipeline_parallel_size": _whole(1, 256),
-    "data_parallel_size": _whole(1, 65536),
-    "decode_context_parallel_size": _whole(1, 1024),
-    "enable_expert_parallel": _switch,
-    "runner": _runner,
-    "dtype": _word,
-    "quantization": _word,
-    "kv_cache_dtype": _word,
-    "gpu_memory_utilization": _decimal(0.01, 1.0),
-    "max_model_len": read_length,
-    "max_num_seqs": _whole(1, 1 << 20),
-    "max_num_batched_tokens": read_length,
-    "block_size": _whole(1, 1 << 20),
-    "enforce_eager": _switch,
-    "enable_prefix_caching": _switch,
-    "enable_chunked_prefill": _switch,
-    "mamba_cache_mode": _one_of("all", "align"),
-    "mamba_block_size": _whole(1, 1 << 31),
-    "mamba_cache_dtype": _one_of("float32", "float16", "bfloat16"),
-    "mamba_ssm_cache_dtype": _one_of("float32", "float16", "bfloat16"),
-    "disable_hybrid_kv_cache_manager": _switch,
-    "speculative_config": _speculative,
-    "enable_lora": _switch,
-    "max_loras": _whole(1, 4096),
-    "max_lora_rank": _whole(1, 4096),
-    "fully_sharded_loras": _switch,
-    "language_model_only": _switch,
-    "limit_mm_per_prompt": _limits,
-    "hf_overrides": _stretched_rope,
-    "cpu_offload_gb": _decimal(0, 1e6),
-    "kv_cache_memory_bytes": _size,
-    "num_gpu_blocks_override": _whole(1, 1 << 31),
+    name: _by_kind(flag) if flag.log is LogRule.BY_KIND else _BY_RULE[flag.log]
+    for name, flag in fields_of().items()
+    if flag.log is LogRule.BY_KIND or flag.log in _BY_RULE
 }
 _NAMES: Final[Mapping[str, str]] = {
-    "max_seq_len": "max_model_len",
-    "runner_type": "runner",
-    "task": "runner",
-    "pooler_config": "runner",
-    "chunked_prefill_enabled": "enable_chunked_prefill",
-    "kv_cache_memory": "kv_cache_memory_bytes",
-    "tp": "tensor_parallel_size",
-    "pp": "pipeline_parallel_size",
-    "dp": "data_parallel_size",
-    "dcp": "decode_context_parallel_size",
-    "q": "quantization",
+    other: name for name, flag in fields_of().items() for other in flag.other_names
 }
 _MODELS: Final = ("model", "model_tag")
 _NO_VALUES: Final = ("", "none", "null", "auto")
@@ -306,7 +252,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     flags = {**resolved, **asked, **asked_graphs}
     models += resolved_models
     return LoggedArguments(
-        flags=LogFlags(**flags),  # type: ignore[arg-type]
+        flags=LogFlags(**flags),
         lines=tuple(lines),
         model=models[0] if models else None,
         env=env,

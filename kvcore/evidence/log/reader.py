@@ -247,8 +247,7 @@ def _vendor(log: StartupLog) -> str | None:
 def _completed(flags: LogFlags, figures: EngineFigures) -> LogFlags:
     """Flags, with what only the engine's figures tell."""
     length = flags.max_model_len or _whole(figures.model_len) or _whole(figures.concurrency_for_len)
-    return replace(
-        flags,
+    return flags.completed(
         max_model_len=length,
         gpu_memory_utilization=flags.gpu_memory_utilization or _value(figures.utilization) or None,
         max_num_batched_tokens=flags.max_num_batched_tokens or _whole(figures.batched_tokens),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any, Final
 
 from kvcore.errors import Notice
-from kvcore.scenario import CudagraphMode, Measured, SpeculativeConfig
+from kvcore.flags.registry import FLAGS, LogRule
+from kvcore.scenario import CudagraphMode, Measured
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,48 +95,40 @@ class Spread:
     ranks: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogFlags:
-    """Engine arguments in the contract's field names; None where the log does not show them, -1 is `auto`."""
+_LOGGED: Final = tuple(name for name, flag in FLAGS.items() if flag.log is not LogRule.NEVER)
 
-    tensor_parallel_size: int | None = None
-    pipeline_parallel_size: int | None = None
-    data_parallel_size: int | None = None
-    decode_context_parallel_size: int | None = None
-    enable_expert_parallel: bool | None = None
-    runner: str | None = None
-    dtype: str | None = None
-    quantization: str | None = None
-    kv_cache_dtype: str | None = None
-    gpu_memory_utilization: float | None = None
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    block_size: int | None = None
-    enforce_eager: bool | None = None
-    max_cudagraph_capture_size: int | None = None
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    cudagraph_mode: str | None = None
-    enable_prefix_caching: bool | None = None
-    enable_chunked_prefill: bool | None = None
-    mamba_cache_mode: str | None = None
-    mamba_block_size: int | None = None
-    mamba_cache_dtype: str | None = None
-    mamba_ssm_cache_dtype: str | None = None
-    disable_hybrid_kv_cache_manager: bool | None = None
-    kernels_compiled: bool | None = None
-    speculative_config: SpeculativeConfig | None = None
-    enable_lora: bool | None = None
-    max_loras: int | None = None
-    max_lora_rank: int | None = None
-    fully_sharded_loras: bool | None = None
-    language_model_only: bool | None = None
-    limit_mm_per_prompt: Mapping[str, int] | None = None
-    hf_overrides: str | None = None
-    """JSON of a rope stretched by YaRN (`kvcore.model.yarn`)."""
-    cpu_offload_gb: float | None = None
-    kv_cache_memory_bytes: int | None = None
-    num_gpu_blocks_override: int | None = None
+
+class LogFlags:
+    """Engine arguments in the contract's field names; None where the log does not show them, -1 is `auto`.
+
+    Example:
+        >>> flags = LogFlags(max_model_len=8192)
+        >>> flags.max_model_len, flags.max_num_seqs
+        (8192, None)
+    """
+
+    def __init__(self, **values: Any) -> None:
+        """Raises TypeError for a flag that no log shows."""
+        if unknown := values.keys() - set(_LOGGED):
+            raise TypeError(f"no log shows {', '.join(sorted(unknown))}")
+        self.values: Mapping[str, Any] = {
+            name: values[name] for name in _LOGGED if values.get(name) is not None
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _LOGGED:
+            return self.values.get(name)
+        raise AttributeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogFlags) and self.values == other.values
+
+    def __repr__(self) -> str:
+        return f"LogFlags({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
+
+    def completed(self, **values: Any) -> LogFlags:
+        """The same, with what else is known."""
+        return LogFlags(**{**self.values, **values})
 
     @property
     def ranks_per_replica(self) -> int | None:
@@ -301,8 +295,7 @@ class LogScenario:
             "engine_version": self.engine_version,
             "accelerator": _known(accelerator) if accelerator["memory_gib"] or accelerator["name"] else None,
         }
-        for entry in fields(self.flags):
-            request[entry.name] = getattr(self.flags, entry.name)
+        request |= self.flags.values
         speculative = self.flags.speculative_config
         if speculative is not None:
             request["speculative_config"] = _known(
