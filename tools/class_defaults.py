@@ -1,10 +1,10 @@
-"""Write kvcore/model/class_defaults.toml from dumps of transformers config classes.
+"""Write kvcore/model/class_defaults.json from dumps of transformers config classes.
 
-    python tools/class_defaults.py DUMPS > kvcore/model/class_defaults.toml
+    python tools/class_defaults.py DUMPS > kvcore/model/class_defaults.json
 
 DUMPS is a folder with one `<model_type>.json` each: `json.dumps(SomeConfig().to_dict())`. Only keys that decide a
 size, a count or a length are kept; lists that a class derives from other keys (layer_types) are left out, because
-their default belongs to the default number of layers.
+their default belongs to the default number of layers. JSON, a line for each model_type: a plan from the shell reads it.
 """
 
 from __future__ import annotations
@@ -85,16 +85,12 @@ def tables(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def main() -> None:
-    """Print the TOML document."""
-    print("# What a model_type's config class fills in for keys that config.json leaves out.")
-    print(
-        "# Written by tools/class_defaults.py; `values` holds the keys that decide a size, a count or a length.\n"
+    """Print the JSON document."""
+    lines = (
+        f"  {json.dumps(name)}: {json.dumps({'source': source, 'values': dict(sorted(values.items()))})}"
+        for name, (source, values) in tables(Path(sys.argv[1])).items()
     )
-    for name, (source, values) in tables(Path(sys.argv[1])).items():
-        print(f"[{json.dumps(name)}]\nsource = {json.dumps(source)}\n[{json.dumps(name)}.values]")
-        for key, value in sorted(values.items()):
-            print(f"{key} = {json.dumps(value)}")
-        print()
+    print("{\n" + ",\n".join(lines) + "\n}")
 
 
 if __name__ == "__main__":

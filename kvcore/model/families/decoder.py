@@ -11,9 +11,9 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
-from typing import Any, Final, TypeVar, assert_never, get_type_hints
+from typing import Any, Final, TypeVar, assert_never, cast, get_type_hints
 
 from kvcore.errors import CatalogueError
 from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
@@ -265,8 +265,13 @@ def is_of_mlp(module: Module) -> bool:
 Row = TypeVar("Row")
 
 
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
 def load_rows(text: str) -> Mapping[str, Decoder]:
-    """The rows of a table of decoders, by model_type.
+    r"""The rows of a table of decoders, by model_type.
 
     Raises CatalogueError `invalid-catalogue-entry`, which names the row, for an unknown key or value.
 
@@ -295,7 +300,7 @@ def load_rows(text: str) -> Mapping[str, Decoder]:
 
 def read_row(kind: type[Row], values: Mapping[str, Any], where: str) -> Row:
     """A row of a table as the frozen dataclass that it fills."""
-    hints = get_type_hints(kind)
+    hints = _hints(cast(Any, kind))
     unknown = sorted(values.keys() - hints.keys())
     if unknown:
         raise _invalid(where, f"{unknown[0]} is none of {', '.join(hints)}")
