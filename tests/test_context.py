@@ -82,3 +82,9 @@ def test_a_scaling_without_its_factor_is_refused():
     with pytest.raises(ModelError) as caught:
         derived({"max_position_embeddings": 4096, "rope_scaling": {"rope_type": "linear"}})
     assert (caught.value.code, caught.value.field) == ("missing-config-key", "config.rope_scaling.factor")
+
+
+def test_a_factor_that_leaves_no_token_is_refused():
+    with pytest.raises(ModelError) as caught:
+        derived({"max_position_embeddings": 512, "rope_scaling": {"type": "dynamic", "factor": 1e-9}})
+    assert (caught.value.code, caught.value.field) == ("invalid-config-value", "config.rope_scaling.factor")

@@ -6,6 +6,7 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.errors import ModelError
 from kvcore.model.architecture import ContextLimits, RopeScaling
 from kvcore.model.config import Section
 from kvcore.model.rope import read_ropes
@@ -60,6 +61,8 @@ def read_context_limits(section: Section, model_type: str) -> ContextLimits:
 def derived_max_model_len(limits: ContextLimits, version: Version) -> int:
     """The longest request in tokens that the engine accepts without an override.
 
+    Raises ModelError `invalid-config-value` where the scaling leaves less than one token.
+
     Source: vllm/config/model.py:_get_and_verify_max_len (0.11, 0.28, 0.32).
 
     Example:
@@ -82,7 +85,15 @@ def derived_max_model_len(limits: ContextLimits, version: Version) -> int:
         factor = scaling.factor if scaling.factor is not None else factor
         if scaling.kind == "yarn" and scaling.original_max_positions is not None:
             length = scaling.original_max_positions
-    return int(length * factor)
+    derived = int(length * factor)
+    if derived < 1:
+        raise ModelError(
+            "invalid-config-value",
+            field="config.rope_scaling.factor",
+            value=str(factor),
+            reason="expected a scaling factor that leaves at least one token",
+        )
+    return derived
 
 
 def default_max_model_len(limits: ContextLimits, version: Version) -> int:

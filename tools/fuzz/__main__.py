@@ -58,7 +58,8 @@ def fuzzed(target: str, executions: int, seconds: int, corpus: Path) -> Outcome:
     limits += [f"-max_total_time={seconds}"] if seconds else []
     command = [
         sys.executable, "-m", "tools.fuzz.one", target, *limits, f"-max_len={MAX_BYTES}", f"-timeout={WALL_FACTOR}",
-        "-rss_limit_mb=4096", "-print_final_stats=1", f"-artifact_prefix={found}/", str(corpus),
+        f"-report_slow_units={WALL_FACTOR}", "-rss_limit_mb=4096", "-print_final_stats=1",
+        f"-artifact_prefix={found}/", str(corpus),
     ]  # fmt: skip
     environment = {**os.environ, "FUZZ_SHOWN": "8", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
