@@ -42,11 +42,12 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         "available_bytes": None if plan.available_kv_bytes is None else plan.available_kv_bytes
     }
     if cache is not None:
+        figures = cache.figures
         kv |= {
-            "bytes_per_token": cache.bytes_per_token,
-            "num_blocks": cache.num_blocks,
-            "tokens": cache.tokens,
-            "max_concurrency": cache.max_concurrency,
+            "bytes_per_token": figures.bytes_per_token.value,
+            "num_blocks": figures.blocks.value,
+            "tokens": figures.tokens.value,
+            "max_concurrency": figures.concurrency.value,
             "groups": [
                 {
                     "kind": group.kind.value,
@@ -57,8 +58,8 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
                 }
                 for group in cache.groups
             ],
-            "request_fixed_bytes": cache.request_fixed_bytes,
-            "longest_request_tokens": cache.longest_request_tokens,
+            "request_fixed_bytes": figures.request_fixed.value,
+            "longest_request_tokens": figures.longest.value,
         }
     origins = {part: given.origin(part).value for part in given.values()}
     return {

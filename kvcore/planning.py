@@ -120,13 +120,16 @@ def plan(scenario: Scenario) -> Plan:
     cards_known = scenario.accelerator is not None
     cache = None
     if (cards_known or given is not None) and min(available) > 0:
-        cache = plan_cache(specs, available, resolved, parallel)
+        kv = tuple(memory.available_kv for memory in memories)
+        cache = plan_cache(specs, available, resolved, parallel, kv)
         if given is None:
             check_state_blocks(cache, resolved)
         if cache.max_model_len != resolved.max_model_len:
             resolved = replace(resolved, max_model_len=cache.max_model_len)
     memory = memories[worst].with_cache(
-        cache, available[worst], is_fixed=resolved.num_gpu_blocks_override is not None
+        None if cache is None else cache.figures.pool,
+        available[worst],
+        is_fixed=resolved.num_gpu_blocks_override is not None,
     )
     stage_kv = tuple(one.available_kv for one in memories) if cards_known or given is not None else ()
     return Plan(

@@ -7,9 +7,11 @@ text, the derivation and the JSON all render this one tree, so an explanation ca
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
 from kvcore.units import GIB, KIB, MIB
 
@@ -48,6 +50,7 @@ class Scope(StrEnum):
     """All replicas."""
 
 
+_BEST_FIRST = tuple(Grade)
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -112,6 +115,62 @@ class Quantity:
             seen.add(id(quantity))
             yield quantity
             stack.extend(reversed(quantity.inputs))
+
+
+def placeholders(formula: str) -> tuple[str, ...]:
+    """The names in a formula, each once, in their order.
+
+    Example:
+        >>> placeholders("⌈{tokens} / {block_size}⌉ × {tokens}")
+        ('tokens', 'block_size')
+    """
+    return tuple(dict.fromkeys(_PLACEHOLDER.findall(formula)))
+
+
+def given(name: str, value: float, unit: Unit = Unit.NONE, grade: Grade = Grade.EXACT) -> Quantity:
+    """A number that a formula starts from."""
+    return Quantity(name=name, value=value, unit=unit, grade=grade)
+
+
+def weakest(parts: Iterable[Quantity]) -> Grade:
+    """How well a figure is known that is computed from `parts`: no better than the least known of them.
+
+    Example:
+        >>> weakest((given("layers", 64), given("budget", 2**30, Unit.BYTES, Grade.FITTED))).value
+        'fitted'
+    """
+    return max((part.grade for part in parts), key=_BEST_FIRST.index, default=Grade.EXACT)
+
+
+def numbered(parts: Iterable[Quantity]) -> tuple[Quantity, ...]:
+    """The same, numbered where several have one name, so that a formula can tell them apart.
+
+    Example:
+        >>> [part.name for part in numbered((given("layers", 2), given("page", 8), given("layers", 3)))]
+        ['layers_1', 'page', 'layers_2']
+    """
+    parts = tuple(parts)
+    names = Counter(part.name for part in parts)
+    seen: Counter[str] = Counter()
+    found = []
+    for part in parts:
+        seen[part.name] += 1
+        found.append(replace(part, name=f"{part.name}_{seen[part.name]}") if names[part.name] > 1 else part)
+    return tuple(found)
+
+
+def sum_of_products(products: Iterable[tuple[Quantity, ...]]) -> tuple[str, tuple[Quantity, ...]]:
+    """A formula, "0" of nothing, and what it names.
+
+    Example:
+        >>> sum_of_products([(given("layers", 2), given("page", 8)), (given("layers", 3),)])[0]
+        '{layers_1} × {page} + {layers_2}'
+    """
+    products = tuple(products)
+    parts = numbered(part for product in products for part in product)
+    names = (f"{{{part.name}}}" for part in parts)
+    terms = (" × ".join(islice(names, len(product))) for product in products)
+    return " + ".join(terms) or "0", parts
 
 
 def format_bytes(size_bytes: float) -> str:

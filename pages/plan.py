@@ -21,7 +21,6 @@ if isinstance(plan, KvPlannerError):
     notes.refused(plan, t)
     st.stop()
 
-figures = explain.figures(plan)
 curves = tensor_parallel_curves(plan, charts.curve_lengths(plan))
 size = plan.scenario.parallel.tensor_parallel_size
 curve = next((one for one in curves if one.tensor_parallel_size == size), None)
@@ -40,7 +39,7 @@ figure.chart(bar.memory_bar(plan, t), "memory_bar", f"{t('Memory of one GPU')}: 
 pictures.legend(plan, t)
 
 grid = st.grid(4, min_column_width=150)
-for card in summary.cards(plan, curve, figures, t):
+for card in summary.cards(plan, curve, t):
     grid.cell().metric(
         card.label,
         card.value,
@@ -74,5 +73,5 @@ share.panel(plan, t)
 box, is_opened = fold(t("All numbers"), "numbers", ":material/table:")
 if is_opened:
     with box:
-        numbers.table(explain.number_rows(plan, figures, t), t)
-        numbers.downloads(plan, figures, t)
+        numbers.table(explain.number_rows(plan, t), t)
+        numbers.downloads(plan, t)

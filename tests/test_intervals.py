@@ -91,7 +91,7 @@ def test_every_figure_lies_in_its_interval_and_parts_sum_to_the_whole(planned: P
     for quantity in (
         *memory.total.walk(),
         *memory.remainder.walk(),
-        *explain.figures(planned).longest.walk(),
+        *(planned.cache.figures.longest.walk() if planned.cache is not None else ()),
     ):
         check(quantity)
     for name in (*PART_NAMES, "available_kv", "counted_graphs", "budget"):
@@ -132,15 +132,14 @@ def test_bar_cards_band_and_table_say_the_same(planned: Plan) -> None:
     curve = concurrency_curve(planned, curve_lengths(planned))
     for low, value, high in zip(curve.low, curve.concurrency, curve.high, strict=True):
         assert low <= value <= high
-    numbers = explain.figures(planned)
-    card = summary.cards(planned, curve, numbers, EN)[0]
+    card = summary.cards(planned, curve, EN)[0]
     if planned.cache is not None and planned.cache.fits:
         at = curve.lengths.index(planned.resolved.max_model_len)
         assert curve.concurrency[at] == pytest.approx(planned.cache.max_concurrency)
         bounds = numbers_in(card.note) if "–" in card.note else []
         if bounds:
             assert bounds[0] <= numbers_in(card.value)[0] <= bounds[1]
-    row = next(row for row in explain.number_rows(planned, numbers, EN) if row.label == "KV cache")
+    row = next(row for row in explain.number_rows(planned, EN) if row.label == "KV cache")
     assert (row.interval == "") == (memory.kv_cache.interval is None)
 
 
@@ -161,7 +160,7 @@ class TestGivenKvMemory:
         assert 19.98 < low <= 20 <= high < 20.006
         curve = concurrency_curve(planned, (8192,))
         assert curve.low[0] == pytest.approx(curve.high[0], rel=1e-3)
-        card = summary.cards(planned, curve, explain.figures(planned), EN)[0]
+        card = summary.cards(planned, curve, EN)[0]
         assert card.note == "per replica"
 
     def test_what_the_parts_leave_beyond_it_is_drawn_and_named(self) -> None:

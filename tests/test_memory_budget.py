@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.parts import PART_NAMES, RankMemory
 from kvcore.memory.weights import WeightBytes
-from kvcore.quantity import Grade
+from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.units import GIB, MIB, gib
 from tests.engine_examples import ASCEND, L40S, LLAMA_8B, QWEN3_14B, RTX_3090, setting_for
 
@@ -89,12 +89,9 @@ def test_kv_cache_memory_bytes_is_the_memory_where_the_flag_exists() -> None:
 
 def test_graphs_after_the_budget_can_overrun_the_card() -> None:
     memory = memory_of(engine_version="0.19.0", gpu_memory_utilization=0.99)
-
-    class Pool:
-        num_blocks = int(memory.available_kv.value) // MIB
-        bytes_per_block = MIB
-
-    overrun = memory.with_cache(Pool(), memory.available_kv.value)
+    blocks = int(memory.available_kv.value) // MIB
+    pool = Quantity(name="kv_cache", value=blocks * MIB, unit=Unit.BYTES)
+    overrun = memory.with_cache(pool, memory.available_kv.value)
     assert overrun.unused.value < 0
     assert [notice.code for notice in overrun.notices] == ["memory-overrun"]
 

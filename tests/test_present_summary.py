@@ -5,7 +5,7 @@ import pytest
 from kvcore.advice.curve import concurrency_curve
 from kvcore.advice.fixes import fixes
 from kvcore.planning import Plan, Verdict
-from kvcore.present import explain, summary
+from kvcore.present import summary
 from kvcore.present.charts import curve_lengths
 from kvcore.present.summary import Outcome
 from kvcore.present.text import DASH, Language, words
@@ -17,7 +17,7 @@ EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)
 
 def cards(plan: Plan) -> dict[str, summary.Card]:
     curve = concurrency_curve(plan, curve_lengths(plan))
-    return {card.label: card for card in summary.cards(plan, curve, explain.figures(plan), EN)}
+    return {card.label: card for card in summary.cards(plan, curve, EN)}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_model_that_keeps_nothing_of_a_request_has_no_concurrency() -> None:
     sentence = summary.verdict_sentence(plan, EN)
     assert sentence.outcome is Outcome.FITS
     assert sentence.text.startswith("Fits: the model keeps nothing of a request, ")
-    first = summary.cards(plan, None, explain.figures(plan), EN)[0]
+    first = summary.cards(plan, None, EN)[0]
     assert (first.value, first.note) == (DASH, "nothing is kept of a request")
 
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
+from kvcore.cache.figures import KvFigures, Trace
 from kvcore.cache.fit import fit_checks, group_blocks, longest_within
-from kvcore.cache.groups import Grouping, StageGroup, StageSpecs, group_layers
-from kvcore.cache.rules import planner_rules
+from kvcore.cache.groups import (
+    Grouping,
+    StageGroup,
+    StageSpecs,
+    concurrency_rule,
+    group_layers,
+    reported_block_size,
+    v0_grouping,
+)
+from kvcore.cache.rules import ReportedConcurrency, ReportedTokens, planner_rules
 from kvcore.cache.spec import CacheKind, Demand, LayerSpec, demand_of, grows_with_length
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
+from kvcore.quantity import Quantity, Unit, given
 from kvcore.scenario import Parallel
 from kvcore.units import ceil_div
 
@@ -29,9 +39,12 @@ class CacheGroup:
     """That a request of max_model_len may hold at once."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CachePlan:
-    """The KV plan of one replica, as the engine's planner computes it; the smallest rank wins."""
+    """The KV plan of one replica, as the engine's planner computes it; the smallest rank wins.
+
+    Plain numbers, for those who plan thousands; `figures` are the same with the rules that gave them.
+    """
 
     num_blocks: int
     tokens: int
@@ -55,36 +68,70 @@ class CachePlan:
     own; 0 when none does."""
     max_model_len: int
     """As planned: shrunk when max_model_len is auto."""
+    trace: Trace = field(compare=False, repr=False)
+
+    @cached_property
+    def figures(self) -> KvFigures:
+        """The figures as quantities, each with the formula of the rule that ran."""
+        return KvFigures(self, self.trace)
+
+    def concurrency_at(self, tokens: int) -> Quantity:
+        """Requests of another length that the pool holds at once."""
+        trace = self.trace
+        groups = trace.grouping.stages[trace.stage]
+        held = self.num_blocks * trace.resolved.block_size / tokens
+        if not trace.resolved.is_v0:
+            held = _concurrency(self.num_blocks, groups, tokens, trace.resolved, trace.demand)
+        return self.figures.concurrency_of(tokens, held)
 
 
 def plan_cache(
-    specs_per_rank: StageSpecs, available_bytes: Sequence[int], resolved: Resolved, parallel: Parallel
+    specs_per_rank: StageSpecs,
+    available_bytes: Sequence[int],
+    resolved: Resolved,
+    parallel: Parallel,
+    available_kv: Sequence[Quantity] = (),
 ) -> CachePlan:
     """What the KV memory of a rank of each pipeline stage holds, planned as the engine's own start-up does.
 
     num_blocks = min over ranks of ⌊available / bytes per block⌋. A model without a cache has one block.
+    `available_kv` says of `available_bytes` where they come from.
 
     Raises EngineRefusalError where the engine cannot plan the model's mix of caches.
 
     Source: vllm/v1/core/kv_cache_utils.py:get_kv_cache_configs (0.8.5 to 0.32.0), for V0
     vllm/worker/worker.py:determine_num_available_blocks (0.8.5).
     """
-    if resolved.is_v0:
-        return _plan_v0(specs_per_rank, available_bytes, resolved)
     demand = demand_of(resolved, parallel)
-    grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
+    if resolved.is_v0:
+        grouping = v0_grouping(specs_per_rank)
+    else:
+        grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
+    trace = Trace(
+        resolved=resolved,
+        demand=demand,
+        grouping=grouping,
+        stage=_largest_stage(grouping),
+        available=tuple(available_kv)
+        or tuple(given("available_kv", size, Unit.BYTES) for size in available_bytes),
+    )
     if not grouping.whole:
-        return _plan_without_cache(resolved)
+        return _plan_without_cache(trace)
+    if resolved.is_v0:
+        return _plan_v0(available_bytes, trace)
     num_blocks = _num_blocks(grouping, available_bytes, resolved)
     checks = fit_checks(specs_per_rank, grouping, available_bytes, resolved, demand)
     limit = max(resolved.max_model_len, resolved.derived_max_model_len)
-    longest = min(check.longest(limit, demand) for check in checks)
+    lengths = [check.longest(limit, demand) for check in checks]
+    longest = min(lengths)
     length = resolved.max_model_len
     if resolved.max_model_len_auto and longest:
         length = min(length, longest)
-    needs = [(check.needed_bytes(length, demand), check.budget_bytes) for check in checks]
+    needs = [check.needed_bytes(length, demand) for check in checks]
+    missing = [need - check.budget_bytes for need, check in zip(needs, checks, strict=True)]
+    tightest = missing.index(max(missing))
     block_bytes = max(grouping.bytes_per_block)
-    largest = _largest_stage(grouping)
+    largest = grouping.stages[trace.stage]
     groups = tuple(_cache_group(group, length, demand) for group in largest)
     slope = [_blocks_per_token(group, demand) for group in largest]
     fixed = sum(group.blocks_per_request for group, grows in zip(groups, slope, strict=True) if not grows)
@@ -97,10 +144,11 @@ def plan_cache(
         bytes_per_block=block_bytes,
         bytes_per_token=block_bytes * sum(slope),
         request_fixed_bytes=block_bytes * fixed,
-        needed_bytes=max(needs, key=lambda pair: pair[0] - pair[1])[0],
+        needed_bytes=needs[tightest],
         fits=length <= longest,
         longest_request_tokens=longest,
         max_model_len=length,
+        trace=replace(trace, tightest=checks[tightest], shortest=checks[lengths.index(longest)]),
     )
 
 
@@ -142,13 +190,13 @@ def max_concurrency_at(
         available_bytes = (available_bytes,) * len(specs_per_rank)
     demand = demand_of(resolved, parallel)
     if resolved.is_v0:
-        tokens = _v0_blocks(specs_per_rank, available_bytes, resolved) * resolved.block_size
+        tokens = _num_blocks(v0_grouping(specs_per_rank), available_bytes, resolved) * resolved.block_size
         return tuple(tokens / length for length in lengths)
     grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
     if not grouping.whole:
         return tuple(float("inf") for _ in lengths)
     num_blocks = _num_blocks(grouping, available_bytes, resolved)
-    groups = _largest_stage(grouping)
+    groups = grouping.stages[_largest_stage(grouping)]
     return tuple(_concurrency(num_blocks, groups, length, resolved, demand) for length in lengths)
 
 
@@ -225,9 +273,9 @@ def plan_pools(
     )
 
 
-def _largest_stage(grouping: Grouping) -> tuple[StageGroup, ...]:
-    """The groups of the stage with the largest blocks, the first of equals."""
-    return grouping.stages[grouping.bytes_per_block.index(max(grouping.bytes_per_block))]
+def _largest_stage(grouping: Grouping) -> int:
+    """The stage with the largest blocks, the first of equals."""
+    return grouping.bytes_per_block.index(max(grouping.bytes_per_block))
 
 
 def _num_blocks(grouping: Grouping, available_bytes: Sequence[int], resolved: Resolved) -> int:
@@ -238,7 +286,7 @@ def _num_blocks(grouping: Grouping, available_bytes: Sequence[int], resolved: Re
         for available, block_bytes in zip(available_bytes, grouping.bytes_per_block, strict=True)
         if block_bytes
     )
-    return max(0, min(blocks))
+    return max(0, min(blocks, default=1))
 
 
 def _cache_group(group: StageGroup, length: int, demand: Demand) -> CacheGroup:
@@ -270,10 +318,10 @@ def _share_of_block(
     groups: tuple[StageGroup, ...], length: int, resolved: Resolved, demand: Demand
 ) -> tuple[int, int]:
     """How much of a request of `length` tokens one block holds, as numerator and denominator."""
-    rule = demand.rules.reported_concurrency
-    if rule == "tokens":
+    rule = concurrency_rule(groups, demand)
+    if rule is ReportedConcurrency.TOKENS:
         return resolved.block_size, length
-    if rule == "blocks" or len(groups) == 1:
+    if rule is ReportedConcurrency.BLOCKS:
         return 1, sum(group_blocks(group.members, length, demand) for group in groups)
     taken = sum(group_blocks(group.members, length, demand) * group.page_size_bytes for group in groups)
     return 1, ceil_div(taken, groups[0].page_size_bytes)
@@ -288,18 +336,17 @@ def _reported_tokens(
     demand: Demand,
 ) -> int:
     rule = demand.rules.reported_tokens
-    if rule == "concurrency":
+    if rule is ReportedTokens.CONCURRENCY:
         return int(concurrency * length)
-    if rule == "blocks":
+    if rule is ReportedTokens.BLOCKS:
         return num_blocks * resolved.block_size
-    block_size = min(group.block_size for group in groups)
-    if len(groups) == 1 and demand.rules.single_group_reports_default_block:
-        block_size = resolved.block_size
+    block_size = reported_block_size(groups, resolved, demand)
     return num_blocks // len(groups) * block_size * demand.context_ranks
 
 
-def _plan_without_cache(resolved: Resolved) -> CachePlan:
+def _plan_without_cache(trace: Trace) -> CachePlan:
     """A model that keeps nothing: one block, the null block. A request takes nothing, so any number fits."""
+    resolved = trace.resolved
     return CachePlan(
         num_blocks=1,
         tokens=0,
@@ -312,49 +359,31 @@ def _plan_without_cache(resolved: Resolved) -> CachePlan:
         fits=True,
         longest_request_tokens=max(resolved.max_model_len, resolved.derived_max_model_len),
         max_model_len=resolved.max_model_len,
+        trace=trace,
     )
 
 
-def _v0_block_bytes(specs_per_rank: StageSpecs) -> tuple[int, ...]:
-    """V0 keeps recurrent states outside the pool."""
-    return tuple(
-        sum(spec.layers * spec.page_size_bytes for spec in specs if spec.kind is not CacheKind.MAMBA)
-        for specs in specs_per_rank
-    )
-
-
-def _v0_blocks(specs_per_rank: StageSpecs, available_bytes: Sequence[int], resolved: Resolved) -> int:
-    if resolved.num_gpu_blocks_override is not None:
-        return resolved.num_gpu_blocks_override
-    block_bytes = _v0_block_bytes(specs_per_rank)
-    pairs = zip(available_bytes, block_bytes, strict=True)
-    return max(0, min((available // size for available, size in pairs if size), default=1))
-
-
-def _plan_v0(specs_per_rank: StageSpecs, available_bytes: Sequence[int], resolved: Resolved) -> CachePlan:
-    """V0: one pool of blocks that hold all layers; the check is whether the pool has max_model_len tokens."""
-    num_blocks = _v0_blocks(specs_per_rank, available_bytes, resolved)
-    block_bytes = max(_v0_block_bytes(specs_per_rank))
-    if not block_bytes:
-        return _plan_without_cache(resolved)
+def _plan_v0(available_bytes: Sequence[int], trace: Trace) -> CachePlan:
+    """V0: one pool of blocks that store all layers; the check is whether the pool has max_model_len tokens."""
+    resolved, grouping = trace.resolved, trace.grouping
+    num_blocks = _num_blocks(grouping, available_bytes, resolved)
+    block_bytes = max(grouping.bytes_per_block)
     tokens = num_blocks * resolved.block_size
     length = resolved.max_model_len
     per_request = ceil_div(length, resolved.block_size)
-    largest = max(specs_per_rank, key=lambda specs: sum(spec.layers * spec.page_size_bytes for spec in specs))
-    attention = [spec for spec in largest if spec.kind is not CacheKind.MAMBA]
     return CachePlan(
         num_blocks=num_blocks,
         tokens=tokens,
         max_concurrency=tokens / length,
         groups=tuple(
             CacheGroup(
-                kind=spec.kind,
-                layers=spec.layers,
-                block_size=spec.block_size,
-                page_size_bytes=spec.page_size_bytes,
+                kind=group.kind,
+                layers=group.layers,
+                block_size=group.block_size,
+                page_size_bytes=group.page_size_bytes,
                 blocks_per_request=per_request,
             )
-            for spec in attention
+            for group in grouping.stages[trace.stage]
         ),
         bytes_per_block=block_bytes,
         bytes_per_token=block_bytes / resolved.block_size,
@@ -363,4 +392,5 @@ def _plan_v0(specs_per_rank: StageSpecs, available_bytes: Sequence[int], resolve
         fits=length <= tokens,
         longest_request_tokens=min(tokens, max(length, resolved.derived_max_model_len)),
         max_model_len=length,
+        trace=trace,
     )

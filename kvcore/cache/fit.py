@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from kvcore.cache.groups import Grouping, StageGroup, StageSpecs
+from kvcore.cache.packing import BlockPages
+from kvcore.cache.rules import FitRule
 from kvcore.cache.spec import Demand, LayerSpec, blocks_per_request
 from kvcore.engine.resolved import Resolved
 
@@ -20,6 +22,12 @@ class FitCheck:
     terms: Terms
     """Specs that share a block table, and the bytes that each of their blocks counts for."""
     budget_bytes: int
+    stage: int = 0
+    """The pipeline stage whose memory it looks at."""
+    pages: BlockPages = ()
+    """What a block counts for; nothing where layers are counted one by one."""
+    keeps_null_block: bool = False
+    """Whether one block is taken off the budget first."""
 
     def needed_bytes(self, length: int, demand: Demand) -> int:
         """What one request of `length` tokens counts for."""
@@ -85,33 +93,40 @@ def fit_checks(
     override = resolved.num_gpu_blocks_override
     if override is not None and demand.rules.override_counts_in_check:
         budgets = tuple(override * block_bytes for block_bytes in grouping.bytes_per_block)
-    if rule == "first-group":
-        return (FitCheck(terms=_first_group(grouping.whole), budget_bytes=min(budgets)),)
+    if rule is FitRule.FIRST_GROUP:
+        least = budgets.index(min(budgets))
+        return (_first_group(grouping.whole, budgets[least], least),)
     checks = []
-    terms: Terms
     for stage, specs in enumerate(specs_per_rank):
-        budget = budgets[stage]
-        groups = grouping.stages[stage]
+        budget, groups = budgets[stage], grouping.stages[stage]
         if not specs:
             continue
-        if rule == "layers":
+        if rule is FitRule.LAYERS:
             terms = tuple(((spec,), spec.layers * spec.page_size_bytes) for spec in specs)
-        elif rule == "first-group-projected":
-            terms = _first_group(groups)
+            checks.append(FitCheck(terms=terms, budget_bytes=budget, stage=stage))
+        elif rule is FitRule.FIRST_GROUP_PROJECTED:
+            checks.append(_first_group(groups, budget, stage))
         else:
-            terms = _all_groups(groups, grouping.checked_bytes_per_block[stage])
-        if rule == "groups-and-null-block":
-            budget -= grouping.bytes_per_block[stage]
-        checks.append(FitCheck(terms=terms, budget_bytes=budget))
+            keeps = rule is FitRule.GROUPS_AND_NULL_BLOCK
+            checks.append(
+                FitCheck(
+                    terms=_all_groups(groups, grouping.checked_bytes_per_block[stage]),
+                    budget_bytes=budget - keeps * grouping.bytes_per_block[stage],
+                    stage=stage,
+                    pages=grouping.checked_pages[stage],
+                    keeps_null_block=keeps,
+                )
+            )
     return tuple(checks)
 
 
-def _first_group(groups: tuple[StageGroup, ...]) -> Terms:
-    widest = max(group.pool_bytes for group in groups)
-    return ((groups[0].members, widest),)
+def _first_group(groups: tuple[StageGroup, ...], budget_bytes: int, stage: int) -> FitCheck:
+    widest = max(groups, key=lambda group: group.pool_bytes)
+    terms = ((groups[0].members, widest.pool_bytes),)
+    return FitCheck(terms=terms, budget_bytes=budget_bytes, stage=stage, pages=widest.pages)
 
 
-def _all_groups(groups: Iterable[StageGroup], block_bytes: int) -> Terms:
+def _all_groups(groups: tuple[StageGroup, ...], block_bytes: int) -> Terms:
     weights: dict[tuple[LayerSpec, ...], int] = {}
     for group in groups:
         weights[group.members] = weights.get(group.members, 0) + block_bytes

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from kvcore.errors import EngineRefusalError
+from kvcore.quantity import Grade, Quantity, Unit, given, sum_of_products
 from kvcore.units import ceil_div, round_up
 from kvcore.versioned import Bounds, Reviewed, Source, TableFile
 
 Bits = Annotated[int, Bounds(1, 64)]
 Bytes = Annotated[int, Bounds(0, 1 << 20)]
+
+INDEXER_SCALE_BLOCK: Final = 128
+"""Elements that share one float32 scale in an indexer's fp8 key cache."""
+LAYER_TOKEN: Final = "layer_token_bytes"
+"""Name of the quantity of what one token takes in one layer on one rank."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +49,50 @@ class KvFormat:
             value += head_size_v // self.scale_group
         return round_up(key + value, self.slot_multiple)
 
+    def heads(self, heads: int, head_size: int, head_size_v: int) -> Quantity:
+        """Bytes of keys and values of one token in one layer that stores `heads` heads.
+
+        Example:
+            >>> kv_format("fp8").heads(8, 128, 128).substituted
+            '2 × 8 × 128 × 1'
+        """
+        head, size = given("kv_heads", heads), self.head_bytes(head_size, head_size_v)
+        if not self._is_plain:
+            return layer_token(
+                heads * size, "{kv_heads} × {head_bytes}", head, given("head_bytes", size, Unit.BYTES)
+            )
+        element = given("element_bytes", self.key_bits // 8)
+        formula = "{kv_heads} × ({key_dim} + {value_dim}) × {element_bytes}"
+        dimensions: tuple[Quantity, ...] = (given("key_dim", head_size), given("value_dim", head_size_v))
+        if head_size == head_size_v:
+            formula, dimensions = (
+                "2 × {kv_heads} × {head_dim} × {element_bytes}",
+                (given("head_dim", head_size),),
+            )
+        return layer_token(heads * size, formula, head, *dimensions, element)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether keys and values are stored as they are, without scales."""
+        extra = self.key_overhead_bytes or self.value_overhead_bytes or self.scale_group
+        return (
+            not extra
+            and self.slot_multiple == 1
+            and self.key_bits == self.value_bits
+            and self.key_bits % 8 == 0
+        )
+
+    def latent_vector(self, rank: int, rope: int) -> Quantity:
+        """Bytes of one token's latent vector of `rank` numbers and `rope` for the position, in one layer."""
+        value = self.latent_vector_bytes(rank + rope)
+        if self.latent_bytes:
+            return layer_token(value, "{packed_bytes}", given("packed_bytes", value, Unit.BYTES))
+        formula = "({latent_rank} + {rope_dim}) × {element_bytes}"
+        if self.key_bits % 8:
+            formula = f"⌈{formula}⌉"
+        element = given("element_bytes", self.key_bits / 8)
+        return layer_token(value, formula, given("latent_rank", rank), given("rope_dim", rope), element)
+
     def latent_vector_bytes(self, size: int) -> int:
         """Bytes of one token's latent vector of `size` elements.
 
@@ -61,6 +111,57 @@ class FormatTables(Reviewed):
 
 
 FORMATS: Final = TableFile("kvcore.cache", "formats.toml", FormatTables)
+
+
+def layer_token(value: int, formula: str, *inputs: Quantity) -> Quantity:
+    """What one token takes in one layer on one rank."""
+    return _stored(LAYER_TOKEN, value, formula, inputs)
+
+
+def index_keys(dimension: int, element_bytes: int) -> Quantity:
+    """One token's keys of a sparse indexer; with elements of 0 bytes those in fp8 with a scale for each 128 of them.
+
+    Example:
+        >>> index_keys(128, 0).substituted, index_keys(128, 2).value
+        ('(128 + 4 bytes)', 256)
+    """
+    keys = given("index_dim", dimension)
+    if element_bytes:
+        element = given("element_bytes", element_bytes)
+        return layer_token(dimension * element_bytes, "{index_dim} × {element_bytes}", keys, element)
+    scales = 4 * (dimension // INDEXER_SCALE_BLOCK)
+    scale_bytes = given("scale_bytes", scales, Unit.BYTES)
+    return layer_token(dimension + scales, "({index_dim} + {scale_bytes})", keys, scale_bytes)
+
+
+def aligned_states(states: int, state_bytes: int, page_alignment: int) -> Quantity:
+    """What a page of compressed vectors stores."""
+    inputs = (
+        given("page_states", states),
+        given("state_bytes", state_bytes, Unit.BYTES),
+        given("page_alignment", page_alignment, Unit.BYTES),
+    )
+    formula = "⌈{page_states} × {state_bytes} / {page_alignment}⌉ × {page_alignment}"
+    return _stored("aligned_states_bytes", round_up(states * state_bytes, page_alignment), formula, inputs)
+
+
+def state_tensors(tensor_bytes: Iterable[int]) -> Quantity:
+    """What one recurrent state of one layer stores on one rank."""
+    tensors = [given("state_tensor", size, Unit.BYTES) for size in tensor_bytes]
+    formula, inputs = sum_of_products((tensor,) for tensor in tensors)
+    return _stored("layer_state_bytes", int(sum(tensor.value for tensor in tensors)), formula, inputs)
+
+
+def _stored(name: str, value: int, formula: str, inputs: tuple[Quantity, ...]) -> Quantity:
+    return Quantity(
+        name=name,
+        value=value,
+        unit=Unit.BYTES,
+        formula=formula,
+        inputs=inputs,
+        grade=Grade.EXACT,
+        source="vllm/v1/kv_cache_interface.py (0.33.0)",
+    )
 
 
 def kv_format(kv_cache_dtype: str) -> KvFormat:

@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvcore.cache.packing import FULL_FIRST, Bucket, dealt, is_packed, packed_block_bytes, packed_groups
-from kvcore.cache.rules import PlannerRules
-from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
+from kvcore.cache.packing import (
+    FULL_FIRST,
+    BlockPages,
+    Bucket,
+    dealt,
+    is_packed,
+    packed_block_pages,
+    packed_groups,
+    pages_bytes,
+)
+from kvcore.cache.rules import PlannerRules, ReportedConcurrency
+from kvcore.cache.spec import FULL_KINDS, CacheKind, Demand, LayerSpec
+from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import bounded
 from kvcore.units import ceil_div
@@ -28,6 +38,8 @@ class StageGroup:
     layers: int
     page_size_bytes: int
     """Of one layer's block; the sum over layers where pages differ."""
+    pages: BlockPages
+    """What one block of this group stores on this stage."""
     pool_bytes: int
     """What one block of this group takes on this stage."""
     repeats: int
@@ -41,10 +53,14 @@ class Grouping:
 
     whole: tuple[StageGroup, ...]
     stages: tuple[tuple[StageGroup, ...], ...]
-    bytes_per_block: tuple[int, ...]
-    """What one block takes on each stage: groups overlay each other, so the widest; 0 on an empty stage."""
-    checked_bytes_per_block: tuple[int, ...]
+    block_pages: tuple[BlockPages, ...]
+    """What one block stores on each stage: groups overlay each other, so the widest; nothing on an empty stage."""
+    checked_pages: tuple[BlockPages, ...]
     """What the start-up check counts a block for; the same but for packed groups to 0.28."""
+    bytes_per_block: tuple[int, ...]
+    """Of `block_pages`."""
+    checked_bytes_per_block: tuple[int, ...]
+    """Of `checked_pages`."""
 
 
 @bounded(GROUPINGS_BYTES)
@@ -62,21 +78,51 @@ def group_layers(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: b
     if rules.global_groups:
         return _grouping(stage_specs, rules, hybrid_manager)
     alone = tuple(_grouping((specs,), rules, hybrid_manager).whole for specs in stage_specs)
-    block_bytes = tuple(_block_bytes(groups) for groups in alone)
+    return _overlaid(next(filter(None, alone), ()), alone)
+
+
+def v0_grouping(stage_specs: StageSpecs) -> Grouping:
+    """V0: one pool of blocks that store all layers; it keeps recurrent states outside the pool."""
+    stages = tuple(
+        tuple(
+            _stage_group(Bucket(specs=(spec,), counts=((spec.layers,),)), (0,))
+            for spec in specs
+            if spec.kind is not CacheKind.MAMBA
+        )
+        for specs in stage_specs
+    )
+    pages = tuple(tuple(page for group in groups for page in group.pages) for groups in stages)
+    return _grouping_of(next(filter(None, stages), ()), stages, pages, pages)
+
+
+def _overlaid(whole: tuple[StageGroup, ...], stages: tuple[tuple[StageGroup, ...], ...]) -> Grouping:
+    """Groups of a stage lie over each other in a block, so that the widest sets its size."""
+    pages = tuple(
+        max(groups, key=lambda group: group.pool_bytes).pages if groups else () for groups in stages
+    )
+    return _grouping_of(whole, stages, pages, pages)
+
+
+def _grouping_of(
+    whole: tuple[StageGroup, ...],
+    stages: tuple[tuple[StageGroup, ...], ...],
+    block_pages: tuple[BlockPages, ...],
+    checked_pages: tuple[BlockPages, ...],
+) -> Grouping:
     return Grouping(
-        whole=next(filter(None, alone), ()),
-        stages=alone,
-        bytes_per_block=block_bytes,
-        checked_bytes_per_block=block_bytes,
+        whole=whole,
+        stages=stages,
+        block_pages=block_pages,
+        checked_pages=checked_pages,
+        bytes_per_block=tuple(map(pages_bytes, block_pages)),
+        checked_bytes_per_block=tuple(map(pages_bytes, checked_pages)),
     )
 
 
 def _grouping(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool) -> Grouping:
     merged = _merge(stage_specs, rules)
     if not merged.specs:
-        nothing = (0,) * len(stage_specs)
-        stages = ((),) * len(stage_specs)
-        return Grouping(whole=(), stages=stages, bytes_per_block=nothing, checked_bytes_per_block=nothing)
+        return _overlaid((), ((),) * len(stage_specs))
     if not (hybrid_manager and rules.hybrid_manager):
         merged = _promote(merged, rules)
     if not _is_one_type(merged, rules) and rules.packed_groups != "none" and is_packed(merged.specs):
@@ -84,13 +130,7 @@ def _grouping(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool
     split = (merged,) if _is_one_type(merged, rules) else _split(_unify_pages(merged, rules), rules)
     every_stage = range(len(stage_specs))
     per_stage = tuple(tuple(_stage_group(group, (stage,)) for group in split) for stage in every_stage)
-    block_bytes = tuple(_block_bytes(groups) for groups in per_stage)
-    return Grouping(
-        whole=tuple(_stage_group(group, every_stage) for group in split),
-        stages=per_stage,
-        bytes_per_block=block_bytes,
-        checked_bytes_per_block=block_bytes,
-    )
+    return _overlaid(tuple(_stage_group(group, every_stage) for group in split), per_stage)
 
 
 def _packed_grouping(merged: Bucket, rules: PlannerRules, stages: int) -> Grouping:
@@ -98,13 +138,9 @@ def _packed_grouping(merged: Bucket, rules: PlannerRules, stages: int) -> Groupi
     split = packed_groups(merged, rule)
     here = [tuple(group.on(stage) for group in split) for stage in range(stages)]
     per_stage = tuple(tuple(_packed_group(group) for group in groups) for groups in here)
-    block_bytes = tuple(packed_block_bytes(groups, rule) for groups in here)
-    return Grouping(
-        whole=tuple(_packed_group(group) for group in split),
-        stages=per_stage,
-        bytes_per_block=block_bytes,
-        checked_bytes_per_block=tuple(map(_tuple_bytes, per_stage)) if rule in FULL_FIRST else block_bytes,
-    )
+    pages = tuple(packed_block_pages(groups, rule) for groups in here)
+    checked = tuple(map(_tuple_pages, per_stage)) if rule in FULL_FIRST else pages
+    return _grouping_of(tuple(_packed_group(group) for group in split), per_stage, pages, checked)
 
 
 def _packed_group(bucket: Bucket) -> StageGroup:
@@ -113,29 +149,28 @@ def _packed_group(bucket: Bucket) -> StageGroup:
     return replace(group, page_size_bytes=group.pool_bytes)
 
 
-def _block_bytes(groups: tuple[StageGroup, ...]) -> int:
-    return max((group.pool_bytes for group in groups), default=0)
-
-
-def _tuple_bytes(groups: tuple[StageGroup, ...]) -> int:
+def _tuple_pages(groups: tuple[StageGroup, ...]) -> BlockPages:
     """A page of each size of the first group, as often as the longest group repeats."""
-    pages = {spec.page_size_bytes for spec in groups[0].members}
-    return sum(pages) * max(group.repeats for group in groups)
+    repeats = max(group.repeats for group in groups)
+    return tuple(
+        (repeats, page) for page in dict.fromkeys(spec.page_size_bytes for spec in groups[0].members)
+    )
 
 
 def _stage_group(bucket: Bucket, stages: Sequence[int]) -> StageGroup:
     here = bucket.on(*stages)
-    layers = here.layers_by_page()
-    pool = sum(page * count for page, count in layers.items())
+    pages = here.block_pages()
+    pool = pages_bytes(pages)
     first = bucket.specs[0]
     kinds = {spec.kind for spec in bucket.specs}
     return StageGroup(
         kind=first.kind if len(kinds) == 1 else CacheKind.FULL_ATTENTION,
         block_size=first.block_size,
-        layers=sum(layers.values()),
+        layers=sum(layers for layers, _ in pages),
         page_size_bytes=pool if len(bucket.specs) > 1 else first.page_size_bytes,
+        pages=pages,
         pool_bytes=pool,
-        repeats=here.repeats,
+        repeats=max(layers for layers, _ in pages),
         members=bucket.specs,
     )
 
@@ -268,3 +303,17 @@ def _split(bucket: Bucket, rules: PlannerRules) -> tuple[Bucket, ...]:
                 members = (min(size, sum(counts) - index * size),)
             groups.append(Bucket(specs=(spec,), counts=(members,)))
     return tuple(groups)
+
+
+def concurrency_rule(groups: tuple[StageGroup, ...], demand: Demand) -> ReportedConcurrency:
+    """By which rule the version that `demand` is of counts requests; bytes of one group are its blocks."""
+    rule = demand.rules.reported_concurrency
+    is_one = rule is ReportedConcurrency.BYTES and len(groups) == 1
+    return ReportedConcurrency.BLOCKS if is_one else rule
+
+
+def reported_block_size(groups: tuple[StageGroup, ...], resolved: Resolved, demand: Demand) -> int:
+    """Tokens of a block as versions count them that print tokens by groups."""
+    if len(groups) == 1 and demand.rules.single_group_reports_default_block:
+        return resolved.block_size
+    return min(group.block_size for group in groups)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 from kvcore.units import ceil_div
+
+BlockPages: TypeAlias = tuple[tuple[int, int], ...]
+"""Layers and the bytes of a page of one of them, for each size of page in a block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,10 @@ class Bucket:
         for spec, counts in zip(self.specs, self.counts, strict=True):
             layers[spec.page_size_bytes] = layers.get(spec.page_size_bytes, 0) + sum(counts)
         return layers
+
+    def block_pages(self) -> BlockPages:
+        """What a block of all its layers stores."""
+        return tuple((layers, page) for page, layers in self.layers_by_page().items())
 
     def is_balanced(self) -> bool:
         """Whether every page size has as many layers as the others."""
@@ -83,8 +90,8 @@ def packed_groups(whole: Bucket, rule: str) -> tuple[Bucket, ...]:
     )
 
 
-def packed_block_bytes(groups: Sequence[Bucket], rule: str) -> int:
-    """What a block takes on a stage: groups overlay each other, so the widest one's layers.
+def packed_block_pages(groups: Sequence[Bucket], rule: str) -> BlockPages:
+    """What a block stores on a stage: groups overlay each other, so the widest one's layers.
 
     padded-tuples  a page of each size of the first group, as often as the longest group repeats
     padded-slots   of each page size as many as the group with the most of them has
@@ -96,16 +103,22 @@ def packed_block_bytes(groups: Sequence[Bucket], rule: str) -> int:
         >>> page = LayerSpec(kind=CacheKind.MLA_ATTENTION, layers=1, block_size=256, page_size_bytes=100)
         >>> first = Bucket(specs=(page, replace(page, page_size_bytes=10)), counts=((2,), (1,)))
         >>> window = Bucket(specs=(page,), counts=((3,),))
-        >>> packed_block_bytes((first, window), "padded-tuples"), packed_block_bytes((first, window), "padded-slots")
-        (330, 310)
+        >>> packed_block_pages((first, window), "padded-tuples"), packed_block_pages((first, window), "padded-slots")
+        (((3, 100), (3, 10)), ((3, 100), (1, 10)))
     """
     pages = [group.layers_by_page() for group in groups]
     if rule == "padded-tuples":
-        return sum(pages[0]) * max(max(layers.values()) for layers in pages)
+        repeats = max(max(layers.values()) for layers in pages)
+        return tuple((repeats, size) for size in pages[0])
     if rule == "padded-slots":
-        sizes = {size for layers in pages for size in layers}
-        return sum(size * max(layers.get(size, 0) for layers in pages) for size in sizes)
-    return max(_page_bytes(group) for group in groups)
+        sizes = dict.fromkeys(size for layers in pages for size in layers)
+        return tuple((max(layers.get(size, 0) for layers in pages), size) for size in sizes)
+    return max((group.block_pages() for group in groups), key=pages_bytes)
+
+
+def pages_bytes(pages: BlockPages) -> int:
+    """Bytes of all `pages` together."""
+    return sum(layers * page_bytes for layers, page_bytes in pages)
 
 
 def _padded(bucket: Bucket, sizes: Sequence[int]) -> Bucket:
@@ -153,7 +166,7 @@ def _numbers_by_bytes(buckets: Sequence[Bucket]) -> list[int]:
     """Without a pattern: windows are cut to what a block holds anyway, everything else stays whole."""
     windows = [bucket.specs[0].kind is CacheKind.SLIDING_WINDOW_MLA for bucket in buckets]
     anchor = max(
-        max(bucket.layers_by_page()) if window else _page_bytes(bucket)
+        max(bucket.layers_by_page()) if window else pages_bytes(bucket.block_pages())
         for bucket, window in zip(buckets, windows, strict=True)
     )
     numbers = []
@@ -162,10 +175,6 @@ def _numbers_by_bytes(buckets: Sequence[Bucket]) -> list[int]:
         layers = sum(bucket.layers_by_page().values())
         numbers.append(ceil_div(layers, fitting) if window else 1)
     return numbers
-
-
-def _page_bytes(bucket: Bucket) -> int:
-    return sum(page * layers for page, layers in bucket.layers_by_page().items())
 
 
 def _cut(bucket: Bucket, number: int) -> list[Bucket]:

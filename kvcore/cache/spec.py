@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final, NamedTuple
 
-from kvcore.cache.rules import PlannerRules, planner_rules
+from kvcore.cache.formats import LAYER_TOKEN
+from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, planner_rules
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
+from kvcore.quantity import Grade, Quantity, Unit, given
 from kvcore.scenario import Parallel
 from kvcore.units import ceil_div
 
@@ -26,6 +30,9 @@ class CacheKind(StrEnum):
 
 FULL_KINDS = frozenset({CacheKind.FULL_ATTENTION, CacheKind.MLA_ATTENTION})
 WINDOW_KINDS = frozenset({CacheKind.SLIDING_WINDOW, CacheKind.SLIDING_WINDOW_MLA})
+
+
+SPECS: Final = "vllm/v1/kv_cache_interface.py"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +58,42 @@ class LayerSpec:
     num_checkpoint_blocks: int = 0
     tokens_per_state: int = 1
     """Tokens that one stored vector stands for."""
+    made_of: Quantity | None = field(default=None, compare=False, repr=False)
+    """One token of a layer (`LAYER_TOKEN`), or all that a page stores, before padding; None where it is not known."""
+
+
+def page_of(spec: LayerSpec) -> Quantity:
+    """One layer's share of a block: its tokens, or what it stores at once, and what that is padded with.
+
+    Example:
+        >>> made = Quantity(name="layer_state_bytes", value=900, unit=Unit.BYTES)
+        >>> spec = LayerSpec(kind=CacheKind.MAMBA, layers=1, block_size=16, page_size_bytes=1000, made_of=made)
+        >>> page_of(spec).formula
+        '{layer_state_bytes} + {padding}'
+    """
+    made, page = spec.made_of, spec.page_size_bytes
+    if made is None:
+        return given("page_size_bytes", page, Unit.BYTES)
+    formula, own = f"{{{made.name}}}", made.value
+    inputs: tuple[Quantity, ...] = (made,)
+    if made.name == LAYER_TOKEN:
+        size = given("block_size", spec.block_size)
+        formula, inputs, own = (
+            "{block_size} × {layer_token_bytes}",
+            (size, made),
+            spec.block_size * made.value,
+        )
+    if page != own:
+        formula, inputs = f"{formula} + {{padding}}", (*inputs, given("padding", page - own, Unit.BYTES))
+    return Quantity(
+        name="page_size_bytes",
+        value=page,
+        unit=Unit.BYTES,
+        formula=formula,
+        inputs=inputs,
+        grade=Grade.EXACT,
+        source=f"{SPECS} (0.33.0)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,18 +130,120 @@ def grows_with_length(spec: LayerSpec, demand: Demand) -> bool:
     return spec.kind in FULL_KINDS
 
 
-def blocks_per_request(spec: LayerSpec, length: int, demand: Demand) -> int:
-    """Blocks that one request of `length` tokens may hold at once.
+class BlockRule(NamedTuple):
+    """How many blocks one request takes of a spec: the formula that people read, and the same as arithmetic.
 
-    full            ⌈⌈length / context ranks⌉ / block⌉
-    window w        ⌈min(w − 1 + in flight, length) / block⌉ + 1
-    chunk c         ⌈min(c + in flight, length) / block⌉
-    cross           ⌈encoder tokens / block⌉
-    recurrent       1, or by mamba_cache_mode: none 1 + s, align 2 + s + checkpoints, all ⌈length / block⌉
+    The names in `formula` are fields of the spec and of the demand, and `max_model_len`.
+    """
+
+    name: str
+    formula: str
+    blocks: Callable[[LayerSpec, int, Demand], int]
+    source: str
+
+
+_STATES: Final = f"{SPECS}:MambaSpec.max_memory_usage_bytes"
+FULL_RULE: Final = BlockRule(
+    "growing_blocks",
+    "⌈{max_model_len} / {block_size}⌉",
+    lambda spec, length, demand: ceil_div(length, spec.block_size),
+    f"{SPECS}:FullAttentionSpec.max_memory_usage_bytes (0.33.0)",
+)
+_SHARED: Final = FULL_RULE._replace(
+    formula="⌈⌈{max_model_len} / {context_ranks}⌉ / {block_size}⌉",
+    blocks=lambda spec, length, demand: ceil_div(ceil_div(length, demand.context_ranks), spec.block_size),
+)
+_WINDOW: Final = BlockRule(
+    "window_blocks",
+    "⌈min({sliding_window} − 1 + {in_flight_tokens}, {max_model_len}) / {block_size}⌉ + 1",
+    lambda spec, length, demand: (
+        ceil_div(min(spec.sliding_window - 1 + demand.in_flight_tokens, length), spec.block_size) + 1
+    ),
+    f"{SPECS}:SlidingWindowSpec.max_memory_usage_bytes (0.33.0)",
+)
+_CHUNK: Final = BlockRule(
+    "window_blocks",
+    "⌈min({attention_chunk_size} + {in_flight_tokens}, {max_model_len}) / {block_size}⌉",
+    lambda spec, length, demand: ceil_div(
+        min(spec.attention_chunk_size + demand.in_flight_tokens, length), spec.block_size
+    ),
+    f"{SPECS}:ChunkedLocalAttentionSpec.max_memory_usage_bytes (0.33.0)",
+)
+_ENCODER: Final = BlockRule(
+    "encoder_blocks",
+    "⌈{encoder_tokens} / {block_size}⌉",
+    lambda spec, length, demand: ceil_div(spec.encoder_tokens, spec.block_size),
+    f"{SPECS}:CrossAttentionSpec.max_memory_usage_bytes (0.10.2)",
+)
+_ENCODER_BATCH: Final = BlockRule(
+    "encoder_blocks",
+    "⌈{batch_tokens} / {block_size}⌉",
+    lambda spec, length, demand: ceil_div(demand.batch_tokens, spec.block_size),
+    "vllm/config/scheduler.py:max_num_encoder_input_tokens (0.13.0)",
+)
+_ONE_STATE: Final = BlockRule("state_blocks", "1", lambda spec, length, demand: 1, f"{_STATES} (0.11.0)")
+_STATE: Final = BlockRule(
+    "state_blocks",
+    "1 + {num_speculative_blocks}",
+    lambda spec, length, demand: 1 + spec.num_speculative_blocks,
+    f"{_STATES} (0.15.1)",
+)
+_ALIGNED_STATES: Final = BlockRule(
+    "state_blocks",
+    "2 + {num_speculative_blocks} + {num_checkpoint_blocks}",
+    lambda spec, length, demand: 2 + spec.num_speculative_blocks + spec.num_checkpoint_blocks,
+    f"{_STATES} (0.15.1)",
+)
+_EVERY_STATE: Final = FULL_RULE._replace(source=f"{_STATES} (0.15.1)")
+_EVERY_STATE_AND_DRAFTS: Final = BlockRule(
+    "growing_blocks",
+    "⌈{max_model_len} / {block_size}⌉ + {num_speculative_blocks}",
+    lambda spec, length, demand: ceil_div(length, spec.block_size) + spec.num_speculative_blocks,
+    f"{_STATES} (0.22.1)",
+)
+_NEVER_EVERY_STATE: Final = (MambaBlocks.ONE, MambaBlocks.MODE_WITHOUT_ALL)
+
+
+def block_rule(spec: LayerSpec, demand: Demand) -> BlockRule:
+    """The rule by which this version counts the blocks of a request.
 
     Raises EngineRefusalError for a window under decode context parallelism.
 
     Source: vllm/v1/kv_cache_interface.py:max_memory_usage_bytes of each spec (0.8.5 to 0.33.0).
+    """
+    kind = spec.kind
+    if kind in FULL_KINDS:
+        return FULL_RULE if demand.context_ranks == 1 else _SHARED
+    if kind in WINDOW_KINDS:
+        if demand.context_ranks > 1:
+            raise EngineRefusalError("context-parallel-window", field="decode_context_parallel_size")
+        return _WINDOW
+    if kind is CacheKind.CHUNKED_LOCAL_ATTENTION:
+        return _CHUNK
+    if kind is CacheKind.CROSS_ATTENTION:
+        return _ENCODER if demand.rules.encoder_tokens is EncoderTokens.ENCODER else _ENCODER_BATCH
+    return _state_rule(demand)
+
+
+def _keeps_every_state(demand: Demand) -> bool:
+    return demand.mamba_cache_mode == "all" and demand.rules.mamba_blocks not in _NEVER_EVERY_STATE
+
+
+def _state_rule(demand: Demand) -> BlockRule:
+    rule = demand.rules.mamba_blocks
+    if rule is MambaBlocks.ONE:
+        return _ONE_STATE
+    if _keeps_every_state(demand):
+        return _EVERY_STATE_AND_DRAFTS if rule is MambaBlocks.MODE_AND_SPECULATIVE else _EVERY_STATE
+    if rule is MambaBlocks.LENGTH:
+        return _ONE_STATE
+    return _ALIGNED_STATES if demand.mamba_cache_mode == "align" else _STATE
+
+
+def blocks_per_request(spec: LayerSpec, length: int, demand: Demand) -> int:
+    """Blocks that one request of `length` tokens may hold at once, by `block_rule`.
+
+    Raises EngineRefusalError for a window under decode context parallelism.
 
     Example:
         >>> from packaging.version import Version
@@ -109,35 +254,4 @@ def blocks_per_request(spec: LayerSpec, length: int, demand: Demand) -> int:
         >>> blocks_per_request(window, 131_072, demand)
         1089
     """
-    kind = spec.kind
-    if kind in FULL_KINDS:
-        return ceil_div(ceil_div(length, demand.context_ranks), spec.block_size)
-    if kind in WINDOW_KINDS:
-        if demand.context_ranks > 1:
-            raise EngineRefusalError("context-parallel-window", field="decode_context_parallel_size")
-        held = min(spec.sliding_window - 1 + demand.in_flight_tokens, length)
-        return ceil_div(held, spec.block_size) + 1
-    if kind is CacheKind.CHUNKED_LOCAL_ATTENTION:
-        return ceil_div(min(spec.attention_chunk_size + demand.in_flight_tokens, length), spec.block_size)
-    if kind is CacheKind.CROSS_ATTENTION:
-        encoder = spec.encoder_tokens if demand.rules.encoder_tokens == "encoder" else demand.batch_tokens
-        return ceil_div(encoder, spec.block_size)
-    return _state_blocks(spec, length, demand)
-
-
-def _keeps_every_state(demand: Demand) -> bool:
-    return demand.mamba_cache_mode == "all" and demand.rules.mamba_blocks not in ("one", "mode-without-all")
-
-
-def _state_blocks(spec: LayerSpec, length: int, demand: Demand) -> int:
-    rule = demand.rules.mamba_blocks
-    if rule == "one":
-        return 1
-    if _keeps_every_state(demand):
-        speculative = spec.num_speculative_blocks if rule == "mode-and-speculative" else 0
-        return ceil_div(length, spec.block_size) + speculative
-    if rule == "length":
-        return 1
-    if demand.mamba_cache_mode == "align":
-        return 2 + spec.num_speculative_blocks + spec.num_checkpoint_blocks
-    return 1 + spec.num_speculative_blocks
+    return block_rule(spec, demand).blocks(spec, length, demand)

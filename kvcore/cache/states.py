@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kvcore.cache.alignment import HybridPages, contiguous_pages, hybrid_block_size
-from kvcore.cache.formats import kv_format
+from kvcore.cache.formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
 from kvcore.cache.rules import PlannerRules, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.partition import divided, stage_layers, units_per_rank
@@ -29,13 +29,10 @@ from kvcore.model.cache_state import (
     SparseIndexer,
 )
 from kvcore.model.draft import Draft
+from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
-from kvcore.units import round_up
 
 __all__ = ["CacheKind", "LayerSpec", "aligned_block_size", "rank_layer_specs"]
-
-INDEXER_SCALE_BLOCK = 128
-"""Elements that share one float32 scale in an indexer's fp8 key cache."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,28 +282,29 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             return replace(spec, encoder_tokens=state.encoder_tokens)
         case Mla():
             size = state.kv_lora_rank + state.qk_rope_head_dim
-            token_bytes = kv_format(at.kv_cache_dtype).latent_vector_bytes(size)
-            return _latent(size, at.block_size * token_bytes, at.kv_cache_dtype, at)
+            token = kv_format(at.kv_cache_dtype).latent_vector(state.kv_lora_rank, state.qk_rope_head_dim)
+            return _latent(size, token, at.kv_cache_dtype, at)
         case SparseIndexer():
-            size = state.index_head_dim + 4 * (state.index_head_dim // INDEXER_SCALE_BLOCK)
-            if at.plain_indexer:
-                size = state.index_head_dim * kv_format(at.dtype).key_bits // 8
-            return _latent(size, at.block_size * size, "uint8", at)
+            element = kv_format(at.dtype).key_bits // 8 if at.plain_indexer else 0
+            token = index_keys(state.index_head_dim, element)
+            return _latent(int(token.value), token, "uint8", at)
         case BlockIndexer():
-            page = at.block_size * 2 * state.index_head_dim
-            return _latent(state.index_head_dim, page, "bfloat16", at)
+            return _latent(state.index_head_dim, index_keys(state.index_head_dim, 2), "bfloat16", at)
         case CompressedLatent():
-            states = at.block_size // state.tokens_per_state
-            page = round_up(states * state.state_bytes, state.page_alignment)
+            made = aligned_states(
+                at.block_size // state.tokens_per_state, state.state_bytes, state.page_alignment
+            )
             return replace(
-                _latent(state.state_bytes, page, "uint8", at), tokens_per_state=state.tokens_per_state
+                _latent(state.state_bytes, made, "uint8", at), tokens_per_state=state.tokens_per_state
             )
         case LatentWindow():
+            made = aligned_states(state.block_size, state.state_bytes, state.page_alignment)
             return LayerSpec(
                 kind=CacheKind.SLIDING_WINDOW_MLA,
                 layers=1,
                 block_size=state.block_size,
-                page_size_bytes=round_up(state.block_size * state.state_bytes, state.page_alignment),
+                page_size_bytes=int(made.value),
+                made_of=made,
                 num_kv_heads=1,
                 head_size=state.state_bytes,
                 sliding_window=state.sliding_window,
@@ -323,12 +321,13 @@ def _attention(
 ) -> LayerSpec:
     heads = units_per_rank(state.num_kv_heads, at.ranks, replicable=True)
     stored_v = head_size_v if at.rules.value_dimension else state.head_size
-    head_bytes = kv_format(at.kv_cache_dtype).head_bytes(state.head_size, stored_v)
+    token = kv_format(at.kv_cache_dtype).heads(heads, state.head_size, stored_v)
     return LayerSpec(
         kind=kind,
         layers=1,
         block_size=at.block_size,
-        page_size_bytes=max(at.block_size * heads * head_bytes, at.least_attention_page_bytes),
+        page_size_bytes=max(at.block_size * int(token.value), at.least_attention_page_bytes),
+        made_of=token,
         num_kv_heads=heads,
         head_size=state.head_size,
         head_size_v=stored_v,
@@ -336,20 +335,24 @@ def _attention(
     )
 
 
-def _latent(size: int, page: int, dtype: str, at: _Placement) -> LayerSpec:
+def _latent(size: int, made: Quantity, dtype: str, at: _Placement) -> LayerSpec:
+    """`made` is one token of the layer, or all that a page stores."""
+    tokens = at.block_size if made.name == LAYER_TOKEN else 1
     return LayerSpec(
         kind=CacheKind.MLA_ATTENTION,
         layers=1,
         block_size=at.block_size,
-        page_size_bytes=page,
+        page_size_bytes=tokens * int(made.value),
         num_kv_heads=1,
         head_size=size,
         dtype=dtype,
+        made_of=made,
     )
 
 
 def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
-    size = recurrent_state_bytes(state, at.ranks, at.state_dtype, at.num_speculative_tokens, at.ssm_dtype)
+    tensors = state_tensor_bytes(state, at.ranks, at.state_dtype, at.num_speculative_tokens, at.ssm_dtype)
+    size = sum(tensors)
     return LayerSpec(
         kind=CacheKind.MAMBA,
         layers=1,
@@ -359,6 +362,7 @@ def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
         dtype=state.kind,
         num_speculative_blocks=at.num_speculative_tokens,
         num_checkpoint_blocks=at.rules.mamba2_checkpoint_blocks if state.kind == "mamba2" else 0,
+        made_of=state_tensors(tensors),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from kvcore.errors import Notice
 from kvcore.quantity import Grade, Quantity, Unit
@@ -25,16 +25,6 @@ PART_NAMES: Final = (
 )
 """Fields of `RankMemory` that sum to its total."""
 KV_FIELD: Final = "available_kv_gib"
-
-
-class BlockPool(Protocol):
-    """What the memory needs to know of a cache plan."""
-
-    @property
-    def num_blocks(self) -> int: ...
-
-    @property
-    def bytes_per_block(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,27 +57,15 @@ class RankMemory:
     notices: tuple[Notice, ...] = ()
 
     def with_cache(
-        self, cache: BlockPool | None, available_bytes: float, *, is_fixed: bool = False
+        self, blocks: Quantity | None, available_bytes: float, *, is_fixed: bool = False
     ) -> RankMemory:
-        """The same with the KV cache cut into the blocks of `cache`; without one it takes nothing.
+        """The same with the KV cache cut into `blocks`, which are bytes; without them it takes nothing.
 
         `available_bytes` is what the cache was planned in; with `is_fixed` the number of blocks does not depend on it.
         A total that is exceeded gets the notice `memory-overrun`.
         """
-        value = 0 if cache is None else cache.num_blocks * cache.bytes_per_block
-        pool = Quantity(
-            name="kv_cache",
-            value=value,
-            unit=Unit.BYTES,
-            formula="{num_blocks} × {bytes_per_block}" if cache is not None else "",
-            inputs=()
-            if cache is None
-            else (
-                Quantity(name="num_blocks", value=cache.num_blocks, unit=Unit.BLOCKS),
-                Quantity(name="bytes_per_block", value=cache.bytes_per_block, unit=Unit.BYTES),
-            ),
-            interval=None if is_fixed else _cut_interval(self.available_kv, value),
-        )
+        pool = blocks or Quantity(name="kv_cache", value=0, unit=Unit.BYTES)
+        pool = replace(pool, interval=None if is_fixed else _cut_interval(self.available_kv, pool.value))
         unused = unused_of(self.total, self._parts(pool))
         notices = self.notices
         if unused.value < 0 <= available_bytes:

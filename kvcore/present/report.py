@@ -11,7 +11,7 @@ from kvcore.planning import Plan
 from kvcore.present.bar import overlap, segments
 from kvcore.present.charts import curve_lengths
 from kvcore.present.expected_log import expected_log_lines
-from kvcore.present.explain import figures, number_rows
+from kvcore.present.explain import number_rows
 from kvcore.present.launch import launch_command
 from kvcore.present.link import carries_configs
 from kvcore.present.overrides import override_steps
@@ -49,7 +49,6 @@ pre { font-size: 9.5px; margin: 2px 0; padding: 4px 6px; border: 1px solid #ddd;
 
 def report_html(plan: Plan, link: str, t: Words) -> str:
     """The plan as a document: verdict, memory, capacity, command, log lines to expect, all numbers, link."""
-    numbers = figures(plan)
     curve = concurrency_curve(plan, curve_lengths(plan))
     sentence = verdict_sentence(plan, t)
     outcome = sentence.outcome.value
@@ -62,7 +61,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         *(
             f"<div>{escape(card.label)}<b>{escape(card.value)}</b>"
             f'<span class="soft">{escape(card.note)}</span></div>'
-            for card in cards(plan, curve, numbers, t)
+            for card in cards(plan, curve, t)
         ),
         "</div>",
         _titled(t("Requests at once by context length"), curve_svg(plan, curve, t)),
@@ -121,7 +120,7 @@ def _numbers(plan: Plan, t: Words) -> str:
     rows = (
         (row.label, row.value, f"{row.formula} = {row.substituted}" if row.formula else "",
          ", ".join(filter(None, (row.grade, row.interval))))
-        for row in number_rows(plan, figures(plan), t)
+        for row in number_rows(plan, t)
     )  # fmt: skip
     return _table(head, rows)
 

@@ -14,7 +14,7 @@ from kvcore.advice.refusals import Accepted
 from kvcore.cache.spec import CacheKind
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.planning import Plan, Verdict
-from kvcore.present.explain import Figures, bytes_per_token_in_all
+from kvcore.present.explain import any_cache, bytes_per_token_in_all
 from kvcore.present.settings import settings_in_force
 from kvcore.present.text import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests
 from kvcore.quantity import Quantity
@@ -199,14 +199,16 @@ def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words) -> tuple[Card, ...]:
+def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, ...]:
     """Concurrency, KV cache tokens, KV per token, longest single request."""
     cache, resolved = plan.cache, plan.resolved
     has_pool = cache is not None and cache.num_blocks > 0
     starts = has_pool and cache is not None and cache.fits
     missing = t("no memory is left")
     ranks = plan.scenario.parallel.ranks_per_replica
-    per_token = figures.bytes_per_token.value
+    ample = any_cache(plan)
+    figures = cache.figures if cache is not None and has_pool else None
+    per_token = ample.figures.bytes_per_token if ample is not None else None
     keeps_none = not any(plan.specs)
     note = _concurrency_note(plan, curve, t) if starts else t("the engine stops at start")
     return (
@@ -219,29 +221,32 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, figures: Figures, t: Words
                   "max_num_seqs ({seats}) run. More fit if they are shorter. The range is the 80 "
                   "% interval.",
                   seats=count(resolved.max_num_seqs)),
-                figures.concurrency,
+                figures.concurrency if figures else None,
             ),
         ),
         Card(
             label=t("KV cache tokens"),
             value=count(cache.tokens) if cache is not None and has_pool else DASH,
             note=t("per replica") if has_pool else missing,
-            help=_help(t("The figure that the engine prints as GPU KV cache size."), figures.tokens),
+            help=_help(
+                t("The figure that the engine prints as GPU KV cache size."), figures.tokens if figures else None
+            ),
         ),
         Card(
             label=t("KV per token"),
-            value=kib_text(per_token) if per_token else DASH,
-            note=t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan)))
+            value=kib_text(per_token.value) if per_token is not None and per_token.value else DASH,
+            note=t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan).value))
             if ranks > 1
             else t("per GPU"),
-            help=_help(t("What each further token of a request takes on one GPU."), figures.bytes_per_token),
+            help=_help(t("What each further token of a request takes on one GPU."), per_token),
         ),
         Card(
             label=t("Longest request"),
             value=count(cache.longest_request_tokens) if cache is not None and cache.longest_request_tokens else DASH,
             note=t("model limit {tokens}", tokens=count(resolved.derived_max_model_len)) if has_pool else missing,
             help=_help(
-                t("The largest --max-model-len that the engine accepts at start with this memory."), figures.longest
+                t("The largest --max-model-len that the engine accepts at start with this memory."),
+                figures.longest if figures else None,
             ),
         ),
     )  # fmt: skip
@@ -260,8 +265,8 @@ def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> s
     return t("per replica, {low}–{high}", low=concurrency_text(low), high=concurrency_text(high))
 
 
-def _help(meaning: str, quantity: Quantity) -> str:
-    if not quantity.formula:
+def _help(meaning: str, quantity: Quantity | None) -> str:
+    if quantity is None or not quantity.formula:
         return meaning
     return f"{meaning}\n\n`{quantity.symbolic}`\n\n`= {quantity.substituted}`"
 

@@ -10,7 +10,7 @@ import streamlit as st
 
 from kvcore.contract import result_of
 from kvcore.planning import Plan
-from kvcore.present.explain import Figures, NumberRow, numbers_csv
+from kvcore.present.explain import NumberRow, numbers_csv
 from kvcore.present.overrides import OverrideStep
 from kvcore.present.text import Words, count, gib_text
 
@@ -55,12 +55,12 @@ def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
         st.caption(t("Each line adds to the one before; the last figure is the plan above."))
 
 
-def downloads(plan: Plan, figures: Figures, t: Words) -> None:
+def downloads(plan: Plan, t: Words) -> None:
     """The plan for a spreadsheet and for a script; made when asked for."""
     with st.container(horizontal=True):
         st.download_button(
             t("Download CSV"),
-            data=lambda: numbers_csv(plan, figures, t).encode("utf-8-sig"),
+            data=lambda: numbers_csv(plan, t).encode("utf-8-sig"),
             file_name="kv-plan.csv",
             mime="text/csv",
             on_click="ignore",

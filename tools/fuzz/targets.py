@@ -134,14 +134,13 @@ def views(scenario: Scenario) -> None:
 
 def views_of_plan(planned: Plan) -> None:
     """Sentences, figures, charts and commands of one plan."""
-    figures = explain.figures(planned)
     curves = tensor_parallel_curves(planned, charts.curve_lengths(planned))
     summary.verdict_sentence(planned, _T)
     summary.scenario_head(planned, _T)
-    summary.cards(planned, curves[0] if curves else None, figures, _T)
+    summary.cards(planned, curves[0] if curves else None, _T)
     json.dumps(bar.memory_bar(planned, _T))
     json.dumps(charts.concurrency_chart(planned, curves, _T))
-    explain.number_rows(planned, figures, _T)
+    explain.number_rows(planned, _T)
     overrides.override_steps(planned)
     launch.launch_command(planned)
     fixes(planned)

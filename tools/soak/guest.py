@@ -20,7 +20,7 @@ from kvcore import catalogue
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.errors import KvPlannerError
 from kvcore.planning import plan
-from kvcore.present import charts, explain, link, summary
+from kvcore.present import charts, link, summary
 from kvcore.present.text import Language, words
 from tools.server import ROOT
 from tools.soak.visitor import Visitor
@@ -268,5 +268,5 @@ def cards(query: str, locale: str) -> list[str] | None:
     curves = tensor_parallel_curves(planned, charts.curve_lengths(planned))
     size = planned.scenario.parallel.tensor_parallel_size
     curve = next((one for one in curves if one.tensor_parallel_size == size), None)
-    shown = summary.cards(planned, curve, explain.figures(planned), t)
+    shown = summary.cards(planned, curve, t)
     return [f"{card.value} {card.note}".strip() for card in shown]

@@ -11,7 +11,7 @@ from typing import Final
 
 from kvcore.present.derivation.symbols import Symbol, escaped, symbol_of
 from kvcore.present.text import Words
-from kvcore.quantity import Grade, Quantity, Scope, Unit
+from kvcore.quantity import Grade, Quantity, Scope, Unit, placeholders
 from kvcore.units import GIB, KIB, MIB
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
@@ -19,6 +19,7 @@ _FRACTION: Final = re.compile(
     r"(?P<opened>[⌊⌈]?)(?P<top>[^/⌊⌈⌉⌋]+) / (?P<bottom>\{\w+\})(?P<closed>[⌉⌋]?)(?P<more>( [+×] .+)?)"
 )
 """One fraction, bare or in brackets, and what follows it."""
+_PAIR: Final = re.compile(r"\{(\w+)\} / \{(\w+)\}")
 _SIGNS: Final = {"×": r"\times", "−": "-", "⌊": r"\left\lfloor ", "⌋": r"\right\rfloor", "⌈": r"\left\lceil ",
                  "⌉": r"\right\rceil", "max(": r"\max(", "min(": r"\min("}  # fmt: skip
 _BRACKETS: Final = {"⌊": "⌋", "⌈": "⌉"}
@@ -28,6 +29,7 @@ TALL: Final = r"\\[6pt]"
 """The end of a line with a fraction."""
 SMALLEST_IN_GIB: Final = GIB // 100
 MILLION, BILLION = 10**6, 10**9
+_BLOCKS_OF_BYTES: Final = ("bytes_per_block", "stage_block_bytes", "checked_block_bytes")
 _PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token")
 
 
@@ -68,12 +70,12 @@ def equation(quantity: Quantity, t: Words) -> Equation:
     own = symbol_of(quantity, "")
     letters = {part.name: symbol_of(part, quantity.name) for part in quantity.inputs}
     numbers = {part.name: number(part, beside=quantity) for part in quantity.inputs}
-    used = dict.fromkeys(_PLACEHOLDER.findall(quantity.formula))
+    used = placeholders(quantity.formula)
     is_formula = bool(used)
     return Equation(
         name=quantity.name,
         symbol=own.latex,
-        meaning=t(own.meaning),
+        meaning=_meaning(own, t),
         formula=_latex(quantity.formula, {name: letter.latex for name, letter in letters.items()})
         if is_formula
         else (rf"\texttt{{{escaped(quantity.formula)}}}" if quantity.formula else ""),
@@ -86,9 +88,14 @@ def equation(quantity: Quantity, t: Words) -> Equation:
         interval=quantity.interval,
         result=_result(quantity),
         terms=tuple(
-            Symbol(latex=letters[name].latex, meaning=t(letters[name].meaning)) for name in used if name in letters
+            Symbol(latex=letters[name].latex, meaning=_meaning(letters[name], t)) for name in used if name in letters
         ),
     )  # fmt: skip
+
+
+def _meaning(symbol: Symbol, t: Words) -> str:
+    meaning = t(symbol.meaning)
+    return f"{meaning} ({symbol.number})" if symbol.number else meaning
 
 
 def _result(quantity: Quantity) -> str:
@@ -110,7 +117,7 @@ def number(quantity: Quantity, beside: Quantity | None = None) -> str:
     """
     if quantity.name == "layer_token_bytes" and beside is not None:
         return _bytes(quantity.value)
-    if quantity.name == "bytes_per_block" and beside is not None:
+    if quantity.name in _BLOCKS_OF_BYTES and beside is not None:
         return _exact(quantity.value, quantity.value)
     if quantity.name == "available_kv" and beside is not None and beside.unit is Unit.BLOCKS:
         return _exact(quantity.value, _block_bytes(beside))
@@ -130,7 +137,7 @@ def number(quantity: Quantity, beside: Quantity | None = None) -> str:
 
 
 def _block_bytes(blocks: Quantity) -> float:
-    return next(part.value for part in blocks.inputs if part.name == "bytes_per_block")
+    return next(part.value for part in blocks.inputs if part.name in _BLOCKS_OF_BYTES)
 
 
 def _exact(size_bytes: float, block_bytes: float) -> str:
@@ -167,9 +174,9 @@ def _latex(formula: str, values: dict[str, str]) -> str:
         middle = rf"\frac{{{_latex(fraction['top'], values)}}}{{{_latex(fraction['bottom'], values)}}}"
         opened, closed = _SIGNS.get(fraction["opened"], ""), _SIGNS.get(fraction["closed"], "")
         return f"{opened.strip()} {middle} {closed}".strip() + _latex(fraction["more"], values)
-    text = _PLACEHOLDER.sub(
-        lambda match: _bracketed(values.get(match[1], escaped(match[1])), formula), formula
-    )
+    text = _PAIR.sub(r"\\frac<{\1}><{\2}>", formula)
+    text = _PLACEHOLDER.sub(lambda match: _bracketed(values.get(match[1], escaped(match[1])), formula), text)
+    text = text.replace("<", "{").replace(">", "}")
     for sign, latex in _SIGNS.items():
         text = text.replace(sign, latex)
     return text
@@ -197,8 +204,3 @@ def _lines(side: str) -> list[str]:
 def _length(latex: str) -> int:
     """Signs of a line as they are read."""
     return len(re.sub(r"\\text\{(\w+)\}|\\(\w)\w*|\\,|[{}]", r"\1\2", latex))
-
-
-def given(name: str, value: float, unit: Unit = Unit.NONE, grade: Grade = Grade.EXACT) -> Quantity:
-    """A number that an equation starts from."""
-    return Quantity(name=name, value=value, unit=unit, grade=grade)

@@ -7,12 +7,11 @@ from typing import Final
 
 from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan, Verdict
-from kvcore.present.derivation.equation import equation, given
+from kvcore.present.derivation.equation import equation
 from kvcore.present.derivation.exercises import exercises
-from kvcore.present.derivation.pool import plan_grade
 from kvcore.present.derivation.step import Content, Option, Prediction, part
 from kvcore.present.text import Words, concurrency_text, count, gib_text, msg
-from kvcore.quantity import Grade, Quantity, Scope, Unit
+from kvcore.quantity import Grade, Quantity, Scope, Unit, given, weakest
 
 START, BLOCKS, SEATS = "start", "blocks", "seats"
 OPTIONS: Final = {
@@ -20,7 +19,6 @@ OPTIONS: Final = {
     BLOCKS: msg("The blocks run out: requests wait or are preempted"),
     SEATS: msg("max_num_seqs is reached: requests wait while blocks are free"),
 }
-_CHECK: Final = "vllm/v1/core/kv_cache_planning.py:check_enough_kv_cache_memory (0.33.0)"
 _REFUSED: Final = (Verdict.WEIGHTS_DO_NOT_FIT, Verdict.NO_KV_MEMORY, Verdict.CONTEXT_TOO_LONG)
 
 
@@ -69,37 +67,25 @@ def first_limit(plan: Plan) -> str:
 def _quantities(plan: Plan) -> tuple[Quantity, ...]:
     cache = plan.cache
     assert cache is not None, "asked only of plans with blocks"
-    per_block = given("bytes_per_block", cache.bytes_per_block, Unit.BYTES)
-    request_blocks = sum(group.blocks_per_request for group in cache.groups)
-    request = given("blocks_per_request", request_blocks)
-    is_product = request_blocks * cache.bytes_per_block == cache.needed_bytes
-    needed = Quantity(
-        name="needed",
-        value=cache.needed_bytes,
-        unit=Unit.BYTES,
-        formula="{blocks_per_request} × {bytes_per_block}" if is_product else "",
-        inputs=(request, per_block),
-        grade=Grade.EXACT,
-        source=_CHECK,
-    )
-    available = plan.available_kv_bytes or 0
+    needed, request = cache.figures.needed, cache.figures.blocks_per_request
+    available = plan.stage_kv[plan.stage]
     spare = Quantity(
         name="spare",
-        value=available - cache.needed_bytes,
+        value=available.value - needed.value,
         unit=Unit.BYTES,
         formula="{available_kv} − {needed}",
-        inputs=(given("available_kv", available, Unit.BYTES), needed),
-        grade=plan_grade(plan),
-        source=_CHECK,
+        inputs=(available, needed),
+        grade=weakest((available, needed)),
+        source=needed.source,
     )
-    seats = plan.resolved.max_num_seqs
+    seats = given("max_num_seqs", plan.resolved.max_num_seqs)
     wanted = Quantity(
         name="wanted_blocks",
-        value=seats * request_blocks,
+        value=seats.value * request.value,
         unit=Unit.BLOCKS,
         scope=Scope.PER_REPLICA,
         formula="{max_num_seqs} × {blocks_per_request}",
-        inputs=(given("max_num_seqs", seats), request),
+        inputs=(seats, request),
         grade=Grade.EXACT,
     )
     return (needed, spare, wanted)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from kvcore.cache.capacity import CachePlan
-from kvcore.cache.rules import planner_rules
-from kvcore.cache.spec import demand_of
 from kvcore.planning import Plan
-from kvcore.present.derivation.equation import equation, given
+from kvcore.present.derivation.equation import equation
 from kvcore.present.derivation.parts import no_card
 from kvcore.present.derivation.step import Content, Prediction, Slip, part
-from kvcore.present.explain import any_cache, given_kv_grade
+from kvcore.present.explain import any_cache
 from kvcore.present.text import Words, count, exact_gib_text, gib_text, sentences
-from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes
-from kvcore.units import ceil_div
-
-_PLANNER: Final = "vllm/v1/core/kv_cache_utils.py (0.32.0)"
-_PAGES: Final = "vllm/v1/core/kv_cache_planning.py:get_kv_cache_config_from_groups (0.33.0)"
+from kvcore.quantity import Quantity, format_bytes
 
 
 def pool_content(plan: Plan, t: Words) -> Content:
@@ -47,7 +40,7 @@ def pool_content(plan: Plan, t: Words) -> Content:
         return Content(
             question=question, idea=idea, prediction=prediction, missing=t("There is no KV cache to derive.")
         )
-    per_block = bytes_per_block(cache)
+    per_block = cache.figures.bytes_per_block
     if plan.available_kv_bytes is None:
         missing = no_card(t)
         return Content(
@@ -69,8 +62,9 @@ def pool_content(plan: Plan, t: Words) -> Content:
                 size=gib_text(available),
             ),
         )
-    blocks = blocks_of(plan, held)
-    tokens = tokens_of(plan, held, blocks)
+    blocks, tokens = held.figures.blocks, held.figures.tokens
+    stages = blocks.inputs if blocks.formula.startswith("min(") else ()
+    shown = (*_padded_pages(per_block), per_block, *stages, blocks, tokens)
     return Content(
         question=question,
         idea=idea,
@@ -84,112 +78,14 @@ def pool_content(plan: Plan, t: Words) -> Content:
             answer=float(held.tokens),
             slips=_slips(plan, held, t),
         ),
-        equations=tuple(equation(quantity, t) for quantity in (per_block, blocks, tokens)),
-        remarks=(*_rest(available, held, blocks, t), *_remarks(held, tokens, t)),
+        equations=tuple(equation(quantity, t) for quantity in shown),
+        remarks=(*_rest(available, held, blocks, t), *_remarks(held, tokens, plan.resolved.block_size, t)),
     )
 
 
-def bytes_per_block(cache: CachePlan) -> Quantity:
-    """One block: a page of each layer of the widest group."""
-    widest = max(cache.groups, key=lambda group: group.layers)
-    is_product = widest.layers * widest.page_size_bytes == cache.bytes_per_block
-    return Quantity(
-        name="bytes_per_block",
-        value=cache.bytes_per_block,
-        unit=Unit.BYTES,
-        formula="{layers} × {page_size_bytes}" if is_product else "",
-        inputs=(
-            given("layers", widest.layers),
-            given("page_size_bytes", widest.page_size_bytes, Unit.BYTES),
-        ),
-        grade=Grade.EXACT,
-        source=_PAGES,
-    )
-
-
-def blocks_of(plan: Plan, cache: CachePlan) -> Quantity:
-    """⌊available / block⌋; without a formula where another stage or a flag decides."""
-    available = plan.available_kv_bytes or 0
-    is_floor = (
-        plan.resolved.num_gpu_blocks_override is None
-        and cache.num_blocks == available // cache.bytes_per_block
-    )
-    return Quantity(
-        name="blocks",
-        value=cache.num_blocks,
-        unit=Unit.BLOCKS,
-        scope=Scope.PER_REPLICA,
-        formula="⌊{available_kv} / {bytes_per_block}⌋" if is_floor else "",
-        inputs=(
-            given("available_kv", available, Unit.BYTES, plan_grade(plan)),
-            given("bytes_per_block", cache.bytes_per_block, Unit.BYTES),
-        ),
-        grade=plan_grade(plan),
-        source=_PLANNER,
-    )
-
-
-def plan_grade(plan: Plan) -> Grade:
-    """How well the memory for the KV cache is known."""
-    return given_kv_grade(plan) if plan.memory is None else plan.memory.available_kv.grade
-
-
-def tokens_of(plan: Plan, cache: CachePlan, blocks: Quantity) -> Quantity:
-    """The figure behind "GPU KV cache size", by the rule of this version.
-
-    Source: vllm/v1/core/kv_cache_utils.py:report_kv_cache_config (0.11.0, 0.33.0).
-    """
-    resolved = plan.resolved
-    rule = planner_rules(resolved.version).reported_tokens
-    ranks = demand_of(resolved, plan.scenario.parallel).context_ranks
-    size, groups = resolved.block_size, len(cache.groups)
-    formula = ""
-    inputs: tuple[Quantity, ...] = ()
-    if (resolved.is_v0 or groups == 1) and cache.num_blocks * size * ranks == cache.tokens:
-        formula = "{blocks} × {block_size}" + (" × {context_ranks}" if ranks > 1 else "")
-        inputs = (blocks, given("block_size", size), given("context_ranks", ranks))
-    elif rule == "concurrency" and int(cache.max_concurrency * resolved.max_model_len) == cache.tokens:
-        formula = "⌊{blocks} × {max_model_len} / {blocks_per_request}⌋"
-        inputs = (
-            blocks,
-            given("max_model_len", resolved.max_model_len),
-            given("blocks_per_request", blocks_of_request(plan, cache)),
-        )
-    elif cache.num_blocks * size == cache.tokens:
-        formula = "{blocks} × {block_size}"
-        inputs = (blocks, given("block_size", size))
-    else:
-        smallest = min(group.block_size for group in cache.groups)
-        if cache.num_blocks // groups * smallest * ranks == cache.tokens:
-            formula = "⌊{blocks} / {group_count}⌋ × {block_size}" + (
-                " × {context_ranks}" if ranks > 1 else ""
-            )
-            inputs = (
-                blocks, given("group_count", groups), given("block_size", smallest), given("context_ranks", ranks),
-            )  # fmt: skip
-    return Quantity(
-        name="tokens",
-        value=cache.tokens,
-        unit=Unit.TOKENS,
-        scope=Scope.PER_REPLICA,
-        formula=formula,
-        inputs=inputs,
-        grade=plan_grade(plan),
-        source=_PLANNER,
-    )
-
-
-def blocks_of_request(plan: Plan, cache: CachePlan) -> int:
-    """Blocks of one request of full length, as the version's own figure of concurrency counts them.
-
-    Source: vllm/v1/core/kv_cache_utils.py:get_max_concurrency_for_kv_cache_config (0.11.0, 0.32.0).
-    """
-    blocks = sum(group.blocks_per_request for group in cache.groups)
-    rule = planner_rules(plan.resolved.version).reported_concurrency
-    if rule != "bytes" or len(cache.groups) == 1:
-        return blocks
-    taken = sum(group.blocks_per_request * group.page_size_bytes for group in cache.groups)
-    return ceil_div(taken, cache.groups[0].page_size_bytes)
+def _padded_pages(per_block: Quantity) -> tuple[Quantity, ...]:
+    """Pages that are larger than what they store."""
+    return tuple(page for page in per_block.inputs if "{padding}" in page.formula)
 
 
 def _points(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:
@@ -209,7 +105,7 @@ def _points(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:
 
 
 def _rest(available: int, cache: CachePlan, blocks: Quantity, t: Words) -> tuple[str, ...]:
-    if not blocks.formula:
+    if not blocks.formula.startswith("⌊"):
         return ()
     return (
         t(
@@ -220,7 +116,7 @@ def _rest(available: int, cache: CachePlan, blocks: Quantity, t: Words) -> tuple
     )
 
 
-def _remarks(cache: CachePlan, tokens: Quantity, t: Words) -> tuple[str, ...]:
+def _remarks(cache: CachePlan, tokens: Quantity, block_size: int, t: Words) -> tuple[str, ...]:
     found = [
         t(
             "The engine prints this as “GPU KV cache size”: {tokens} tokens, of all requests together.",
@@ -232,6 +128,12 @@ def _remarks(cache: CachePlan, tokens: Quantity, t: Words) -> tuple[str, ...]:
             t(
                 "Here it prints requests × full length, because not all layers keep every token; the next step "
                 "counts the requests."
+            )
+            if len(cache.groups) > 1
+            else t(
+                "It multiplies requests of full length by that length: blocks × {size}, but for what their last blocks "
+                "leave empty.",
+                size=count(block_size),
             )
         )
     return tuple(found)

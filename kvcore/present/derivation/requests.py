@@ -6,18 +6,14 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from kvcore.cache.capacity import CachePlan, max_concurrency_at
-from kvcore.cache.rules import planner_rules
+from kvcore.cache.capacity import CachePlan
 from kvcore.planning import Plan
-from kvcore.present.derivation.equation import equation, given
+from kvcore.present.derivation.equation import equation
 from kvcore.present.derivation.parts import no_card
-from kvcore.present.derivation.pool import blocks_of, blocks_of_request, plan_grade
 from kvcore.present.derivation.step import Content, Prediction, Slip
 from kvcore.present.text import Words, concurrency_text, count
-from kvcore.quantity import Grade, Quantity, Scope, Unit
-from kvcore.units import ceil_div
+from kvcore.quantity import Quantity, Scope, Unit, given
 
-_PLANNER: Final = "vllm/v1/core/kv_cache_utils.py:get_max_concurrency_for_kv_cache_config (0.32.0)"
 SHORTER: Final = 4
 """The shorter request of the step has full length divided by this."""
 
@@ -45,8 +41,6 @@ def requests_content(plan: Plan, t: Words) -> Content:
         if plan.available_kv_bytes is not None and not no_cache:
             prediction = replace(prediction, answer=0.0)
         return Content(question=question, idea=idea, prediction=prediction, missing=missing)
-    blocks = blocks_of(plan, cache)
-    full, shorter = _full(plan, cache, blocks), _shorter(plan, cache)
     return Content(
         question=question,
         idea=idea,
@@ -56,55 +50,9 @@ def requests_content(plan: Plan, t: Words) -> Content:
             answer=cache.max_concurrency,
             slips=_slips(plan, cache, t),
         ),
-        equations=tuple(equation(quantity, t) for quantity in (*full, *shorter)),
+        equations=tuple(equation(quantity, t) for quantity in _quantities(plan, cache)),
         remarks=_remarks(plan, cache, t),
     )
-
-
-def _full(plan: Plan, cache: CachePlan, blocks: Quantity) -> tuple[Quantity, ...]:
-    """Blocks of a request of full length, and how many such the pool holds."""
-    resolved = plan.resolved
-    length = given("max_model_len", resolved.max_model_len)
-    tokens_rule = resolved.is_v0 or planner_rules(resolved.version).reported_concurrency == "tokens"
-    divisor = blocks_of_request(plan, cache)
-    block_size = given("block_size", cache.groups[0].block_size)
-    fixed = cache.request_fixed_bytes // cache.bytes_per_block if cache.bytes_per_block else 0
-    growing = sum(group.blocks_per_request for group in cache.groups) - fixed
-    formula = ""
-    if len(cache.groups) == 1 and divisor == ceil_div(resolved.max_model_len, cache.groups[0].block_size):
-        formula = "⌈{max_model_len} / {block_size}⌉"
-    elif len(cache.groups) > 1 and divisor == growing + fixed:
-        formula = "{growing_blocks} + {fixed_blocks}"
-    request = Quantity(
-        name="blocks_per_request",
-        value=divisor,
-        unit=Unit.BLOCKS,
-        formula=formula,
-        inputs=(length, block_size, given("growing_blocks", growing), given("fixed_blocks", fixed)),
-        grade=Grade.EXACT,
-        source="vllm/v1/kv_cache_interface.py (0.33.0)",
-    )
-    inputs: tuple[Quantity, ...]
-    if tokens_rule:
-        formula = "{blocks} × {block_size} / {max_model_len}"
-        inputs = (blocks, given("block_size", resolved.block_size), length)
-        is_right = cache.num_blocks * resolved.block_size / resolved.max_model_len == cache.max_concurrency
-    else:
-        formula, inputs = "{blocks} / {blocks_per_request}", (blocks, request)
-        is_right = bool(divisor) and math.isclose(
-            cache.num_blocks / divisor, cache.max_concurrency, rel_tol=1e-9
-        )
-    concurrency = Quantity(
-        name="concurrency",
-        value=cache.max_concurrency,
-        unit=Unit.REQUESTS,
-        scope=Scope.PER_REPLICA,
-        formula=formula if is_right else "",
-        inputs=inputs,
-        grade=plan_grade(plan),
-        source=_PLANNER,
-    )
-    return (request, concurrency)
 
 
 def shorter_length(plan: Plan) -> int:
@@ -114,43 +62,27 @@ def shorter_length(plan: Plan) -> int:
 
 def shorter_concurrency(plan: Plan) -> float:
     """Requests of the shorter length that fit at once; 0 without memory for the KV cache."""
-    if not plan.available_kv_bytes or plan.available_kv_bytes <= 0:
+    if plan.cache is None or not plan.cache.num_blocks:
         return 0.0
-    return max_concurrency_at(
-        plan.specs, plan.available_kv_bytes, plan.resolved, plan.scenario.parallel, (shorter_length(plan),)
-    )[0]
+    return plan.cache.concurrency_at(shorter_length(plan)).value if plan.cache.groups else math.inf
 
 
-def _shorter(plan: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
-    length, held = shorter_length(plan), shorter_concurrency(plan)
-    seats = plan.resolved.max_num_seqs
-    size = cache.groups[0].block_size
-    needed = ceil_div(length, size) if len(cache.groups) == 1 or not held else round(cache.num_blocks / held)
-    is_quotient = math.isclose(cache.num_blocks / needed, held, rel_tol=1e-9)
-    shorter = Quantity(
-        name="typical_concurrency",
-        value=held,
-        unit=Unit.REQUESTS,
-        scope=Scope.PER_REPLICA,
-        formula="{blocks} / {typical_blocks}" if is_quotient else "",
-        inputs=(
-            given("blocks", cache.num_blocks, Unit.BLOCKS),
-            given("typical_blocks", needed, Unit.BLOCKS),
-        ),
-        grade=plan_grade(plan),
-        source=_PLANNER,
-    )
+def _quantities(plan: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
+    """Blocks of a request of full length, how many such the pool holds, and how many shorter ones run."""
+    full, shorter = cache.figures.concurrency, cache.concurrency_at(shorter_length(plan))
+    counted = (one for one in full.inputs if one.name == "counted_blocks_per_request")
+    seats = given("max_num_seqs", plan.resolved.max_num_seqs)
     running = Quantity(
         name="running",
-        value=min(math.floor(held), seats),
+        value=min(math.floor(shorter.value), plan.resolved.max_num_seqs),
         unit=Unit.REQUESTS,
         scope=Scope.PER_REPLICA,
         formula="min(⌊{typical_concurrency}⌋, {max_num_seqs})",
-        inputs=(shorter, given("max_num_seqs", seats)),
-        grade=plan_grade(plan),
+        inputs=(shorter, seats),
+        grade=shorter.grade,
         source="vllm/v1/core/sched/scheduler.py (0.32.0)",
     )
-    return (shorter, running)
+    return (cache.figures.blocks_per_request, *counted, full, shorter, running)
 
 
 def _remarks(plan: Plan, cache: CachePlan, t: Words) -> tuple[str, ...]:

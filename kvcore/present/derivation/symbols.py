@@ -15,6 +15,8 @@ class Symbol:
 
     latex: str
     meaning: str
+    number: str = ""
+    """Where several quantities of one kind stand in a formula."""
 
 
 SYMBOLS: Final = {
@@ -65,15 +67,28 @@ SYMBOLS: Final = {
     "offloaded": Symbol(latex="W_{o}", meaning=msg("kept in the host's memory")),
     "dropped_head": Symbol(latex="W_{h}", meaning=msg("output head, not used by pooling")),
     "layers": Symbol(latex="L", meaning=msg("layers")),
-    "layers_of_kind": Symbol(latex="L", meaning=msg("layers that keep keys and values of every token")),
     "kv_heads": Symbol(latex="h", meaning=msg("KV heads on one GPU")),
     "head_dim": Symbol(latex="d", meaning=msg("head dimension")),
     "key_dim": Symbol(latex="d_{k}", meaning=msg("dimension of a key")),
     "value_dim": Symbol(latex="d_{v}", meaning=msg("dimension of a value")),
     "element_bytes": Symbol(latex="e", meaning=msg("bytes of one number")),
+    "head_bytes": Symbol(latex="d_{b}", meaning=msg("bytes of key and value of one head, with their scales")),
+    "packed_bytes": Symbol(latex="v", meaning=msg("bytes of the packed vector")),
+    "index_dim": Symbol(latex="d_{i}", meaning=msg("dimension of an index key")),
+    "scale_bytes": Symbol(latex="d_{s}", meaning=msg("bytes of the scales")),
     "latent_rank": Symbol(latex="d_{c}", meaning=msg("numbers of the latent vector")),
     "rope_dim": Symbol(latex="d_{r}", meaning=msg("numbers for the position")),
     "page_size_bytes": Symbol(latex="p_{s}", meaning=msg("one block of one layer")),
+    "padding": Symbol(latex="p_{0}", meaning=msg("padding up to the page of the other layers")),
+    "layer_state_bytes": Symbol(latex="p_{r}", meaning=msg("the state of one layer")),
+    "state_tensor": Symbol(latex="z", meaning=msg("one tensor of the state")),
+    "aligned_states_bytes": Symbol(
+        latex="p_{a}", meaning=msg("compressed vectors of one block of one layer")
+    ),
+    "page_states": Symbol(latex="a_{v}", meaning=msg("vectors of one block")),
+    "state_bytes": Symbol(latex="v", meaning=msg("bytes of one vector")),
+    "page_alignment": Symbol(latex="g", meaning=msg("bytes that a page is a multiple of")),
+    "first_page_bytes": Symbol(latex="p_{1}", meaning=msg("a page of the first group")),
     "block_size": Symbol(latex="s", meaning=msg("tokens of a block")),
     "layer_token_bytes": Symbol(latex="p", meaning=msg("one token in one layer")),
     "context_ranks": Symbol(latex="c", meaning=msg("GPUs that share the tokens of one request")),
@@ -81,7 +96,9 @@ SYMBOLS: Final = {
     "bytes_per_token_in_all": Symbol(latex="k_{all}", meaning=msg("one token on all GPUs together")),
     "growing_groups": Symbol(latex="a", meaning=msg("groups of layers that grow with the request")),
     "request_fixed": Symbol(latex="f", meaning=msg("what a request takes whatever its further length")),
-    "growing_blocks": Symbol(latex="m_{g}", meaning=msg("blocks of layers that keep every token")),
+    "growing_blocks": Symbol(
+        latex="m_{g}", meaning=msg("blocks of one group of layers that keep every token")
+    ),
     "fixed_blocks": Symbol(latex="m_{f}", meaning=msg("blocks of layers that keep only a part")),
     "fixed_groups": Symbol(latex="a_{f}", meaning=msg("groups of layers that keep only a part")),
     "window_blocks": Symbol(latex="m_{w}", meaning=msg("blocks of one layer with a limited window")),
@@ -89,14 +106,29 @@ SYMBOLS: Final = {
     "encoder_blocks": Symbol(latex="m_{e}", meaning=msg("blocks of one layer for the encoder's output")),
     "encoder_tokens": Symbol(latex=r"\tau", meaning=msg("tokens of the encoder")),
     "sliding_window": Symbol(latex="w", meaning=msg("tokens in the window of a layer")),
+    "attention_chunk_size": Symbol(latex="w", meaning=msg("tokens of a chunk")),
+    "batch_tokens": Symbol(latex=r"\tau", meaning=msg("most tokens in one step")),
+    "num_speculative_blocks": Symbol(latex="q_{s}", meaning=msg("blocks for draft tokens")),
+    "num_checkpoint_blocks": Symbol(latex="q_{c}", meaning=msg("blocks for checkpoints of the state")),
     "in_flight_tokens": Symbol(latex="q", meaning=msg("tokens that may be in flight")),
     "bytes_per_block": Symbol(latex="b", meaning=msg("one block, with all its layers")),
+    "stage_block_bytes": Symbol(latex="b'", meaning=msg("one block on that pipeline stage")),
+    "checked_block_bytes": Symbol(latex="b_{c}", meaning=msg("one block as the start-up check counts it")),
+    "num_gpu_blocks_override": Symbol(latex="n_{0}", meaning=msg("blocks that the flag sets")),
+    "stage_blocks": Symbol(latex="n", meaning=msg("blocks that a pipeline stage has memory for")),
     "blocks": Symbol(latex="n", meaning=msg("blocks")),
     "tokens": Symbol(latex="T", meaning=msg("tokens that fit in the KV cache")),
     "group_count": Symbol(latex="a", meaning=msg("groups of layers that share the pool")),
     "max_model_len": Symbol(latex=r"\ell", meaning=msg("tokens of a request of full length")),
     "typical_length": Symbol(latex=r"\ell'", meaning=msg("tokens of a shorter request")),
     "blocks_per_request": Symbol(latex="m", meaning=msg("blocks of one request of full length")),
+    "checked_blocks": Symbol(
+        latex="m_{c}", meaning=msg("blocks of one request as the start-up check counts them")
+    ),
+    "counted_blocks_per_request": Symbol(latex="m_{c}", meaning=msg("blocks of one request, by their bytes")),
+    "counted_typical_blocks": Symbol(
+        latex="m_{c}'", meaning=msg("blocks of one shorter request, by their bytes")
+    ),
     "typical_blocks": Symbol(latex="m'", meaning=msg("blocks of one shorter request")),
     "concurrency": Symbol(latex="C", meaning=msg("requests of full length at once")),
     "typical_concurrency": Symbol(latex="C'", meaning=msg("shorter requests at once")),
@@ -121,7 +153,16 @@ def symbol_of(quantity: Quantity, parent: str) -> Symbol:
     found = SYMBOLS.get(f"{parent}.{quantity.name}") or SYMBOLS.get(quantity.name)
     if found is not None:
         return found
+    name, _, number = quantity.name.rpartition("_")
+    found = SYMBOLS.get(name)
+    if found is not None and number.isdecimal():
+        return Symbol(latex=_indexed(found.latex, number), meaning=found.meaning, number=number)
     return Symbol(latex=rf"\mathit{{{escaped(quantity.name)}}}", meaning=quantity.name)
+
+
+def _indexed(latex: str, number: str) -> str:
+    """The letter with a number in its index, behind what stands there."""
+    return f"{latex[:-1]},{number}}}" if latex.endswith("}") else f"{latex}_{{{number}}}"
 
 
 def escaped(text: str) -> str:

@@ -7,10 +7,10 @@ from kvcore.memory.encoder import loaded_architecture
 from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.planning import Plan
-from kvcore.present.derivation.equation import equation, given
+from kvcore.present.derivation.equation import equation
 from kvcore.present.derivation.step import Content, Prediction, Slip, part
 from kvcore.present.text import Words, count, gib_text
-from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.quantity import Grade, Quantity, Unit, given
 from kvcore.units import GB, MIB, gib
 
 _SOURCE = "vllm/model_executor/models (0.32.0)"
