@@ -10,7 +10,7 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.engine.vllm.former_flags import former_flag
+from kvcore.engine.vllm.availability import former_flag
 from kvcore.planning import Plan
 from kvcore.present import corrections, link
 from kvcore.present.reference import (

@@ -1,16 +1,20 @@
-"""Flags and values that a release does not have yet, or no more: its argument parser stops the start."""
+"""Flags and values that a release does not have yet, or no more: its argument parser stops the start.
+
+What older guides name and no release has today is in `former_flags.toml`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from packaging.version import Version
 
 from kvcore.errors import EngineRefusalError
 from kvcore.scenario import AUTO, Scenario
-from kvcore.versioned import Published, Reviewed, Source, TableFile
+from kvcore.versioned import Pattern, Published, Reviewed, Source, TableFile
 
+Flag = Annotated[str, Pattern(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
 Field = Literal[
     "max_model_len", "kv_cache_dtype", "decode_context_parallel_size", "mamba_cache_mode", "mamba_block_size",
     "mamba_cache_dtype", "mamba_ssm_cache_dtype", "max_cudagraph_capture_size", "cudagraph_mode",
@@ -39,6 +43,31 @@ class Availabilities(Reviewed):
 
 
 AVAILABILITY: Final = TableFile("kvcore.engine.vllm", "availability.toml", Availabilities)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormerFlag:
+    """`seen`: the last version read that has it, None for a flag that never was; `gone`: the first one without."""
+
+    flag: Flag
+    gone: Published
+    source: Source
+    seen: Published | None = None
+    replaced_by: Flag | None = None
+
+    def __post_init__(self) -> None:
+        if self.seen is not None and self.seen >= self.gone:
+            raise ValueError("seen is before gone")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormerFlags(Reviewed):
+    """former_flags.toml."""
+
+    flags: tuple[FormerFlag, ...]
+
+
+FORMER_FLAGS: Final = TableFile("kvcore.engine.vllm", "former_flags.toml", FormerFlags)
 
 
 def check_availability(scenario: Scenario, version: Version) -> None:
@@ -86,6 +115,16 @@ def is_available(field: str, value: str, version: Version) -> bool:
         and (version < known.since) is not known.is_gone
         for known in AVAILABILITY.load().value
     )
+
+
+def former_flag(flag: str) -> FormerFlag | None:
+    """What became of `flag`; None for one that is still there.
+
+    Example:
+        >>> former_flag("--swap-space").replaced_by
+        '--kv-offloading-size'
+    """
+    return next((former for former in FORMER_FLAGS.load().flags if former.flag == flag), None)
 
 
 def _asked(scenario: Scenario) -> dict[str, str]:
