@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from kvcore.memory.budget import CHECKS_FREE_MEMORY
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.planning import plan
 from kvcore.present.derivation import STEPS, Equation, Step, StepName, derivation
 from kvcore.present.derivation.step import EXPLAINED, Prediction, Slip, judgement, part, prose
@@ -216,7 +216,7 @@ def test_activations_follow_the_batch_and_not_the_length() -> None:
 def test_the_start_check_is_told_where_there_is_one() -> None:
     refuses = "refuses to start when less is free"
     assert refuses in texts(step("fits", StepName.BUDGET))
-    assert planned("V0").resolved.version < CHECKS_FREE_MEMORY
+    assert not switches_of(planned("V0").resolved.version).checks_free_memory
     assert refuses not in texts(step("V0", StepName.BUDGET))
 
 

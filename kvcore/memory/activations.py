@@ -18,15 +18,6 @@ from kvcore.scenario import Runner
 from kvcore.units import GIB, ceil_div
 
 INDEXER_ENTRY_BYTES: Final = 132
-INDEXER_ENTRIES: Final = 40
-"""For each token of max_model_len.
-
-Source: vllm/v1/attention/backends/mla/indexer.py:get_max_prefill_buffer_size (0.19.0, 0.32.0).
-"""
-INDEXER_ENTRIES_FIRST: Final = 2
-INDEXER_GROWS: Final = Version("0.11.1")
-"""Source: as above (0.11.0)."""
-
 LATENT_PREFILL_TOKENS: Final = 65_536
 """Upper end of the MLA prefill workspace.
 
@@ -34,15 +25,6 @@ Source: vllm/v1/attention/backends/mla/common.py:MLACommonMetadataBuilder (0.11.
 """
 LATENT_HEAD_SIZE: Final = 128
 """Of keys and of values, rope apart, in every published MLA model but a few."""
-
-EXPERT_CHUNK: Final = ((Version("0.18.0"), 1 << 62), (Version("0.12.0"), 16_384), (Version("0.0"), 32_768))
-"""Tokens that fused experts take at once, newest first.
-
-Source: vllm/envs.py:VLLM_FUSED_MOE_CHUNK_SIZE (0.11.2, 0.17.1).
-"""
-
-EXPERT_WORKSPACE_STAYS: Final = Version("0.13.0")
-"""Since then the workspace outlives its layer. Source: vllm/v1/worker/workspace.py:WorkspaceManager (0.13.0)."""
 
 NO_WORKSPACE: Final = ("fp4", "modelopt_mixed")
 """Parts of the names of formats whose expert kernels bring their own memory.
@@ -71,7 +53,7 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
     sampler = last(setting) if setting.is_last else 0
     encoder, outputs = encoder_bytes(setting) if setting.is_first else (0, 0)
     experts = expert_workspace_bytes(setting)
-    stays = setting.resolved.version >= EXPERT_WORKSPACE_STAYS
+    stays = setting.switches.expert_workspace_stays
     kept = outputs + indexer_bytes(setting) + (experts if stays else 0)
     layers = body + (0 if stays else experts)
     compiling = compiling_bytes(setting)
@@ -229,8 +211,8 @@ def expert_workspace_bytes(setting: Setting) -> int:
         return 0
     ranks = 1 if setting.parallel.enable_expert_parallel else setting.parallel.tensor_parallel_size
     width = 2 * moe.moe_intermediate_size // ranks
-    chunk = next(size for since, size in EXPERT_CHUNK if resolved.version >= since)
-    rows = min(resolved.max_num_batched_tokens, chunk) * moe.top_k
+    tokens = resolved.max_num_batched_tokens
+    rows = min(tokens, setting.switches.expert_chunk_tokens or tokens) * moe.top_k
     hidden = architecture.hidden_size
     return rows * (max(width // 2, hidden) + max(width, hidden)) * setting.element_bytes
 
@@ -239,9 +221,7 @@ def indexer_bytes(setting: Setting) -> int:
     """The gather buffer of a sparse-attention indexer: max_model_len × 40 entries of 132 bytes."""
     if not has_indexer(setting.architecture) or not setting.rules.has_indexer_buffer:
         return 0
-    grown = setting.resolved.version >= INDEXER_GROWS
-    entries = INDEXER_ENTRIES if grown else INDEXER_ENTRIES_FIRST
-    return setting.resolved.max_model_len * entries * INDEXER_ENTRY_BYTES
+    return setting.resolved.max_model_len * setting.switches.indexer_entries * INDEXER_ENTRY_BYTES
 
 
 def encoder_bytes(setting: Setting) -> tuple[int, int]:

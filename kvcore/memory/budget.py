@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from packaging.version import Version
-
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import Notice
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
 from kvcore.memory.framework import budget_kind, non_torch_bytes, system_bytes
@@ -24,12 +23,6 @@ from kvcore.scenario import Scenario
 from kvcore.units import GIB, gib
 
 __all__ = ["RankMemory", "rank_memory"]
-
-ROUNDS_UP: Final = Version("0.14.1")
-"""Source: vllm/v1/worker/utils.py:request_memory (0.14.1)."""
-
-CHECKS_FREE_MEMORY: Final = Version("0.9.2")
-"""Source: vllm/v1/worker/gpu_worker.py:Worker.init_device (0.9.2)."""
 
 
 def rank_memory(
@@ -109,7 +102,7 @@ def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
     share = resolved.gpu_memory_utilization * total.value
     return Quantity(
         name="budget",
-        value=math.ceil(share) if resolved.version >= ROUNDS_UP else int(share),
+        value=math.ceil(share) if switches_of(resolved.version).rounds_budget_up else int(share),
         unit=Unit.BYTES,
         formula="{total} × {gpu_memory_utilization}",
         inputs=(
@@ -170,7 +163,7 @@ ASSUMED_TOTAL_SPREAD: Final = 0.3
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:
     """`free-memory-below-utilization` where the engine will find less free memory than it may spend."""
     free = total.value - system.value
-    checks = budget_kind(setting) != "v0" and setting.resolved.version >= CHECKS_FREE_MEMORY
+    checks = budget_kind(setting) != "v0" and setting.switches.checks_free_memory
     if not checks or free >= budget.value:
         return ()
     return (

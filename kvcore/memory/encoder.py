@@ -7,12 +7,10 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.scenario import Scenario
-
-SKIPPED_SINCE: Final = Version("0.11.0")
-"""Source: vllm/model_executor/models/qwen2_5_vl.py, llava.py (0.11.0), interfaces.py:_mark_tower_model (0.19.0)."""
 
 VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl", "llava_onevision", "gemma4")
 """Model types that take videos beside images. Source: vllm/model_executor/models (0.32.0)."""
@@ -53,7 +51,7 @@ def takes_audio(scenario: Scenario) -> bool:
 
 def loaded_architecture(architecture: Architecture, scenario: Scenario, version: Version) -> Architecture:
     """The architecture without the encoders and projectors that the engine does not load."""
-    if not architecture.is_multimodal or version < SKIPPED_SINCE:
+    if not architecture.is_multimodal or not switches_of(version).skips_encoders:
         return architecture
     sees, hears = takes_images_or_video(architecture, scenario), takes_audio(scenario)
     return architecture if sees and hears else with_encoders(architecture, sees, hears)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, assert_never
 
-from packaging.version import Version
-
 from kvcore.engine.protocol import GraphApi
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.engine.vllm.switches import GraphEstimate as EstimateRule
@@ -19,19 +17,6 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.units import KIB, MIB, ceil_div
-
-V2_ESTIMATES: Final = Version("0.29.0")
-"""Before, the V2 runner answered 0.
-
-Source: vllm/v1/worker/gpu/model_runner.py:profile_cudagraph_memory (0.28.0, 0.32.0).
-"""
-
-SPECIALIZES_ADAPTERS: Final = Version("0.11.1")
-"""From here on each graph is captured twice where LoRA is on: with adapters and without.
-
-Source: vllm/v1/cudagraph_dispatcher.py:CudagraphDispatcher._get_lora_cases (0.28.0), vllm/v1/worker/
-gpu_model_runner.py:GPUModelRunner.capture_model (0.11.1). A start of 0.27.1 captured 102 and 70 for 51 and 35.
-"""
 
 FLOAT32_BYTES: Final = 4
 
@@ -241,7 +226,7 @@ def counts_estimate(setting: Setting) -> bool:
     """Whether this version and runner take graphs off the budget."""
     if setting.runner == "v0":
         return False
-    if setting.runner == "v2" and setting.resolved.version < V2_ESTIMATES:
+    if setting.runner == "v2" and not setting.switches.v2_graph_estimate:
         return False
     asked = setting.scenario.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")
     match setting.switches.graph_estimate:
@@ -279,7 +264,7 @@ def captures_piecewise(setting: Setting) -> bool:
 def graph_count(setting: Setting) -> int:
     """Captured graphs: each size piecewise, and in full those of at most max_num_seqs requests; twice with LoRA."""
     pieces = len(setting.resolved.cudagraph_capture_sizes) if captures_piecewise(setting) else 0
-    doubled = setting.scenario.enable_lora and setting.resolved.version >= SPECIALIZES_ADAPTERS
+    doubled = setting.scenario.enable_lora and setting.switches.adapters_double_graphs
     return (pieces + full_count(setting)) * (2 if doubled else 1)
 
 

@@ -8,9 +8,10 @@ from typing import Final
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.draft import draft_bytes
-from kvcore.memory.encoder import SKIPPED_SINCE, loaded_architecture, takes_images_or_video
+from kvcore.memory.encoder import loaded_architecture, takes_images_or_video
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
@@ -101,7 +102,7 @@ def deepstack_bytes(architecture: Architecture, scenario: Scenario, resolved: Re
     vision = architecture.vision
     if vision is None or not vision.deepstack_levels:
         return 0
-    if resolved.version >= SKIPPED_SINCE and not takes_images_or_video(architecture, scenario):
+    if switches_of(resolved.version).skips_encoders and not takes_images_or_video(architecture, scenario):
         return 0
     buffer = resolved.max_num_batched_tokens * architecture.hidden_size * DTYPE_BYTES[resolved.dtype]
     return vision.deepstack_levels * allocated_bytes(buffer, loading_split_bytes(resolved))

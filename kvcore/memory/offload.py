@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from packaging.version import Version
 
 from kvcore.engine.partition import stage_layers
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES, Rank
 from kvcore.model.architecture import Architecture
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
-
-TOWERS_SINCE: Final = Version("0.32.0")
-"""Encoders are offloaded too, before the layers.
-
-Source: vllm/model_executor/models/interfaces.py:SupportsMultiModal._mark_tower_model (0.32.0).
-"""
 
 
 @kept
@@ -56,7 +50,7 @@ def offloadable_tensors(
 ) -> Iterator[int]:
     """Sizes of the parameters that may be offloaded, in the order in which they are."""
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
-    if version >= TOWERS_SINCE and architecture.is_multimodal:
+    if switches_of(version).offloads_encoders and architecture.is_multimodal:
         for module in architecture.every:
             yield from rank.tensor_bytes(module, module.name)
     for index in stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage):

@@ -8,6 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.engine.partition import heads_per_rank
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept
 from kvcore.memory.weights import Rank, counted_layers
@@ -15,14 +16,6 @@ from kvcore.model.architecture import Architecture, Experts, Linear, Module, Spl
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.model.quantization.formats import Misfit, Side
 from kvcore.scenario import Parallel
-
-REFINED_SINCE: Final = Version("0.29")
-"""From there on the blocks of experts are cut where the experts are. Source: vllm/model_executor/layers/fused_moe/
-oracle/fp8.py:refine_fp8_moe_block_shape (0.28.0 without, 0.29.0 with)."""
-
-FUSED_SINCE: Final = Version("0.14")
-"""From there on fused projections of these methods may end within a block. Source: vllm/model_executor/layers/
-linear.py:ColumnParallelLinear._maybe_allow_fp8_block_shape_mismatch (0.13.0 without, 0.14.1 with)."""
 
 FUSED_METHODS: Final = frozenset({"fp8", "deepseek_v4_fp8"})
 
@@ -40,9 +33,10 @@ def check_weight_shapes(
     """
     if quantization.method == NOT_QUANTIZED:
         return
+    switches = switches_of(version)
     rules = Rules(
-        refines=version >= REFINED_SINCE,
-        checks_fused=version < FUSED_SINCE or quantization.method not in FUSED_METHODS,
+        refines=switches.refines_expert_blocks,
+        checks_fused=switches.fused_blocks_whole or quantization.method not in FUSED_METHODS,
     )
     found = _first_misfit(architecture, quantization, parallel, rules)
     if found is None:

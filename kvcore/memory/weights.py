@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from packaging.version import Version
-
 from kvcore.engine.partition import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
 from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.stages import End, on_every_stage, stage_modules
@@ -47,10 +46,6 @@ DTYPE_BYTES: Final = {
 
 ATTENTION_SCALE_BYTES: Final = 16
 """Four float32 scales per attention layer. Source: vllm/model_executor/layers/attention (0.32)."""
-
-LOADING_SPLIT_BYTES: Final = 20 * MIB
-LOADING_SPLIT_SINCE: Final = Version("0.31")
-"""From there on weights are loaded with max_split_size_mb=20. Source: vllm/v1/worker/gpu_worker.py (0.32)."""
 
 EXPERT_MAP_BYTES: Final = 4
 """int32 per expert of the model. Source: vllm/model_executor/layers/fused_moe/expert_map_manager.py (0.32)."""
@@ -108,7 +103,7 @@ def weight_bytes(
 
 def loading_split_bytes(resolved: Resolved) -> int | None:
     """The size from which the allocator cuts no blocks while weights are loaded; None where it always does."""
-    return LOADING_SPLIT_BYTES if resolved.version >= LOADING_SPLIT_SINCE else None
+    return switches_of(resolved.version).loading_split_mib * MIB or None
 
 
 @kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
@@ -10,6 +12,7 @@ from kvcore.errors import ModelError
 from kvcore.model.architecture import ContextLimits, RopeScaling
 from kvcore.model.config import Section
 from kvcore.model.rope import read_ropes
+from kvcore.versioned import ByRelease, Reviewed, TableFile
 
 LENGTH_KEYS: Final = (
     "max_position_embeddings",
@@ -31,9 +34,33 @@ ALREADY_SCALED: Final = ("longrope", "llama3")
 """Scaling types whose max_position_embeddings needs no factor, in all versions."""
 ALREADY_SCALED_SINCE_0_30: Final = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
 
-YARN_AS_WRITTEN: Final = Version("0.30")
-LONGROPE_ORIGINAL: Final = Version("0.11.1")
-"""From 0.11.2 on, the default length of a longrope model is the original one."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LengthRules:
+    """What one release makes of a config's lengths; each field is a table of context.toml, which names its source."""
+
+    rope_parameters: bool
+    """`--hf-overrides` says `rope_parameters`, with the base of the rope; before `rope_scaling`."""
+    yarn_as_written: bool
+    """max_position_embeddings holds as it is written, whatever the factor of the rope."""
+    longrope_original: bool
+    """The default length of a longrope model is its original one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextTables(Reviewed):
+    """context.toml."""
+
+    rules: ByRelease[LengthRules]
+
+
+CONTEXT: Final = TableFile("kvcore.model", "context.toml", ContextTables)
+
+
+@lru_cache(maxsize=256)
+def length_rules(version: Version) -> LengthRules:
+    """The rules that hold in `version`."""
+    return CONTEXT.load().rules.at(version)
 
 
 def read_context_limits(section: Section, model_type: str) -> ContextLimits:
@@ -77,7 +104,7 @@ def derived_max_model_len(limits: ContextLimits, version: Version) -> int:
     length: float = limits.stated_tokens or UNKNOWN_LENGTH
     if limits.is_already_scaled:
         return int(length)
-    as_written = version >= YARN_AS_WRITTEN
+    as_written = length_rules(version).yarn_as_written
     factor = 1.0
     for scaling in limits.scalings:
         if scaling.kind in ALREADY_SCALED or (as_written and scaling.kind in ALREADY_SCALED_SINCE_0_30):
@@ -111,6 +138,7 @@ def default_max_model_len(limits: ContextLimits, version: Version) -> int:
         (4096, 131072)
     """
     derived = derived_max_model_len(limits, version)
-    if version >= LONGROPE_ORIGINAL and any(scaling.kind == "longrope" for scaling in limits.scalings):
+    has_longrope = any(scaling.kind == "longrope" for scaling in limits.scalings)
+    if has_longrope and length_rules(version).longrope_original:
         return limits.original_max_positions or derived
     return derived

@@ -11,11 +11,8 @@ from packaging.version import Version
 
 from kvcore.errors import ScenarioError, shorten
 from kvcore.model.config import ModelConfig
-from kvcore.model.context import YARN_AS_WRITTEN
+from kvcore.model.context import length_rules
 
-ROPE_PARAMETERS: Final = Version("0.12.0")
-"""From here on a rope is `rope_parameters`, with its base in it; `rope_scaling` before.
-Source: vllm-project/vllm pull request 28542; docs.vllm.ai, features/context_extension."""
 KIND: Final = "yarn"
 LARGEST_FACTOR: Final = 64.0
 _SPELLINGS: Final = ("rope_parameters", "rope_scaling")
@@ -66,12 +63,12 @@ class Yarn:
             >>> yarn.overrides(qwen, Version("0.32.0"))["max_position_embeddings"]
             131072
         """
-        if version < ROPE_PARAMETERS:
+        if not length_rules(version).rope_parameters:
             return {"rope_scaling": self._values}
         values, base = self._values, _rope_base(config)
         if base is not None:
             values["rope_theta"] = base
-        length = {_LENGTH: self.max_model_len} if version >= YARN_AS_WRITTEN else {}
+        length = {_LENGTH: self.max_model_len} if length_rules(version).yarn_as_written else {}
         return {"rope_parameters": values, **length}
 
     def config(self, config: ModelConfig, version: Version) -> ModelConfig:

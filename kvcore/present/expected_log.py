@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from packaging.version import Version
-
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.planning import Plan
 from kvcore.units import gib
-
-AVAILABLE_LINE: Final = Version("0.9.2")
-"""First version that prints "Available KV cache memory". Source: vllm/v1/worker/gpu_worker.py (0.9.2)."""
-MERGED_LINE: Final = Version("0.28.0")
-"""Size and concurrency on one line. Source: vllm/v1/core/kv_cache_utils.py (0.28.0)."""
-DEVICE_PREFIX: Final = Version("0.30.0")
 
 
 def expected_log_lines(plan: Plan) -> tuple[str, ...]:
@@ -35,10 +26,11 @@ def expected_log_lines(plan: Plan) -> tuple[str, ...]:
             f"# cuda blocks: {cache.num_blocks}, # CPU blocks: ...",
             concurrency,
         )
+    switches = switches_of(resolved.version)
     lines = [f"Model loading took {weights} GiB"]
-    if resolved.version >= AVAILABLE_LINE:
+    if switches.logs_available_memory:
         lines.append(f"Available KV cache memory: {gib(plan.available_kv_bytes):.2f} GiB")
     size = f"GPU KV cache size: {cache.tokens:,} tokens"
-    if resolved.version >= MERGED_LINE:
+    if switches.logs_capacity_in_one_line:
         return (*lines, f"{size}, {concurrency}")
     return (*lines, size, concurrency)

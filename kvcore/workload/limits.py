@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, assert_never
 
 from packaging.version import Version
 
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.catalogue.yarn import documented_yarn
+from kvcore.engine.vllm.switches import LongRequests
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.model.yarn import Yarn
@@ -19,8 +21,6 @@ from kvcore.units import round_up
 from kvcore.workload.batch import Batches, Share, batches_of
 from kvcore.workload.mix import ROUND_TO, Mix
 
-LAST_REFUSING: Final = Version("0.28.0")
-FIRST_CAPPING: Final = Version("0.32.0")
 ALLOW_LONG: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 STARTING: Final = (Verdict.FITS, Verdict.TIGHT)
 
@@ -139,9 +139,15 @@ def refuses_longer(version: Version) -> bool | None:
         >>> refuses_longer(Version("0.19.0")), refuses_longer(Version("0.33.0")), refuses_longer(Version("0.30.0"))
         (True, False, None)
     """
-    if version <= LAST_REFUSING:
-        return True
-    return False if version >= FIRST_CAPPING else None
+    match switches_of(version).long_requests:
+        case LongRequests.REFUSED:
+            return True
+        case LongRequests.UNREAD:
+            return None
+        case LongRequests.CUT:
+            return False
+        case other:
+            assert_never(other)
 
 
 def _planned(base: Scenario, limit_tokens: int) -> Plan | KvPlannerError:

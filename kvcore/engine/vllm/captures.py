@@ -5,19 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, assert_never
 
-from packaging.version import Version
-
 from kvcore.engine.vllm.switches import GraphModes, GraphSizes
 from kvcore.units import ceil_div
 
 LIMIT: Final = 512
 """The largest captured batch. Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.11.2, 0.32.0)."""
-
-GPT_OSS_LIMITS: Final = ((Version("0.11.1"), 1024), (Version("0.11.0"), 992))
-"""What gpt-oss sets, newest first.
-
-Source: vllm/model_executor/models/config.py:GptOssForCausalLMConfig (0.11.0, 0.32.0).
-"""
 
 FINE_LIMIT: Final = 256
 """Steps of 8 below, of 16 from here on."""
@@ -154,15 +146,3 @@ def capture_modes(
             return ("PIECEWISE",)
         case other:
             assert_never(other)
-
-
-def model_capture_limit(model_type: str, version: Version) -> int:
-    """The largest captured batch that a model sets itself; 0 for none.
-
-    Example:
-        >>> model_capture_limit("gpt_oss", Version("0.19.0")), model_capture_limit("llama", Version("0.19.0"))
-        (1024, 0)
-    """
-    if model_type != "gpt_oss":
-        return 0
-    return next((limit for since, limit in GPT_OSS_LIMITS if version >= since), 0)

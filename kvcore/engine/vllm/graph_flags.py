@@ -15,7 +15,6 @@ from kvcore.engine.vllm.captures import (
     LIMIT,
     capture_modes,
     capture_sizes,
-    model_capture_limit,
     rounded_sizes,
     sizes_up_to,
 )
@@ -24,6 +23,7 @@ from kvcore.errors import EngineRefusalError, Notice, shorten
 from kvcore.scenario import CudagraphMode, Scenario
 
 HOPPER: Final = 90
+GPT_OSS: Final = "gpt_oss"
 
 MIXED_BACKENDS: Final[frozenset[str]] = frozenset({AttentionBackend.TRITON_ATTN})
 """Attention that full graphs of mixed batches can hold, on any card. Source: vllm/v1/attention/backends/triton_attn.py:
@@ -149,7 +149,7 @@ def _sizes(scenario: Scenario, start: Circumstances, notices: list[Notice]) -> t
     given, largest = scenario.cudagraph_capture_sizes, scenario.max_cudagraph_capture_size
     if given is not None:
         return _listed(given, largest, start, notices)
-    limit = model_capture_limit(start.model_type, start.version)
+    limit = start.switches.gpt_oss_graph_limit if start.model_type == GPT_OSS else 0
     if largest is None or start.is_v0:
         return _by_default(start, limit)
     switches, tokens = start.switches, start.max_num_batched_tokens

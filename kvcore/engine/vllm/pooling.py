@@ -8,6 +8,7 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.engine.vllm.switches import Switches, V1Engine
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, pooling
@@ -26,9 +27,6 @@ CHAT_SUFFIX: Final = "ChatModel"
 
 POOLING_ONLY: Final = frozenset((*pooling.READERS, *bert.READERS))
 """What no release generates with."""
-
-RUNNER_FLAG_SINCE: Final = Version("0.10.1")
-"""Before, `--task` stands for it. Source: vllm/engine/arg_utils.py (0.9.2 without, 0.10.1.1 with)."""
 
 TASKS: Final = (("RewardModel", "reward"), ("Classification", "classify"))
 """`--task` of models that judge, by the end of their name. Source: vllm/config.py:_get_preferred_task (0.8.5)."""
@@ -106,7 +104,7 @@ def runner_flag(scenario: Scenario, runner: Runner, version: Version) -> tuple[s
         >>> runner_flag(embedding, Runner.POOLING, Version("0.9.2"))
         ('task', 'embed')
     """
-    if version >= RUNNER_FLAG_SINCE:
+    if switches_of(version).runner_flag:
         return "runner", runner.value
     if runner is not Runner.POOLING:
         return "task", runner.value

@@ -193,6 +193,16 @@ class Nvfp4Cards(StrEnum):
     """SM80 and later, but for heads of 64 elements before SM100."""
 
 
+class LongRequests(StrEnum):
+    """What becomes of a request that needs more than max_model_len."""
+
+    REFUSED = "refused"
+    UNREAD = "unread"
+    """In releases whose code was not read for it."""
+    CUT = "cut"
+    """Its answer stops at the limit."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Switches:
     """What one release does."""
@@ -244,3 +254,35 @@ class Switches:
     """Major compute capabilities with kernels for sparse latent attention."""
     block_sizes: tuple[Annotated[int, Bounds(1, 1 << 20)], ...]
     """What `--block-size` takes; nothing for any."""
+    runner_flag: bool
+    """`--runner` exists; `--task` stood for it."""
+    gpt_oss_graph_limit: Annotated[int, Bounds(0, 1 << 20)]
+    """The largest captured batch that gpt-oss sets itself; 0 for none."""
+    adapters_double_graphs: bool
+    """Each graph is captured with LoRA adapters and without."""
+    v2_graph_estimate: bool
+    """The V2 runner estimates graphs; its answer was 0."""
+    rounds_budget_up: bool
+    checks_free_memory: bool
+    """A start with less free memory than its budget is refused."""
+    indexer_entries: Annotated[int, Bounds(1, 1 << 10)]
+    """Entries of a sparse indexer's gather buffer for each token of max_model_len."""
+    expert_chunk_tokens: Annotated[int, Bounds(0, 1 << 30)]
+    """Tokens that fused experts take at once; 0 for all."""
+    expert_workspace_stays: bool
+    """The workspace of fused experts outlives its layer."""
+    skips_encoders: bool
+    """Encoders that no request can use are not loaded."""
+    offloads_encoders: bool
+    """`--cpu-offload-gb` moves encoders too, before the layers."""
+    loading_split_mib: Annotated[int, Bounds(0, 1 << 20)]
+    """The size from which the allocator cuts no blocks while weights are loaded; 0 where it always does."""
+    refines_expert_blocks: bool
+    """Blocks of quantized experts are cut where the experts are."""
+    fused_blocks_whole: bool
+    """Fused projections in fp8 have to be whole blocks on each rank."""
+    long_requests: LongRequests
+    logs_available_memory: bool
+    """A start prints "Available KV cache memory"."""
+    logs_capacity_in_one_line: bool
+    """Tokens and concurrency stand on one line of the log."""

@@ -242,6 +242,16 @@ def vllm_releases() -> tuple[Version, ...]:
     return VLLM.load().releases
 
 
+def first_without_v0() -> Version:
+    """The release that removed the first engine.
+
+    Example:
+        >>> str(first_without_v0())
+        '0.11.0'
+    """
+    return next(one for one in vllm_releases() if switches_of(one).v1_engine is V1Engine.ONLY)
+
+
 def releases_of(engine: str) -> tuple[tuple[Version, Version], ...]:
     """Every known release of an engine, oldest first, each with the vLLM release that it runs on.
 

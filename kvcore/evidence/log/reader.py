@@ -8,6 +8,7 @@ from typing import Final
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.protocol import Engine, written_gb
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.versions import first_without_v0
 from kvcore.errors import LogError, Notice
 from kvcore.evidence.log.arguments import LoggedArguments, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
@@ -214,7 +215,8 @@ def request_from(log: StartupLog, measured: Measured | None = None) -> LogScenar
     """
     flags, figures = log.flags, log.figures
     env = dict(log.env)
-    if log.is_v0 and (release := release_of(log.version)) is not None and release < (0, 11):
+    release = release_of(log.version)
+    if log.is_v0 and release is not None and release < first_without_v0().release[:2]:
         env["VLLM_USE_V1"] = "0"
     total = _value(log.worst_rank.total_gib)
     if total is None and log.failure is not None:

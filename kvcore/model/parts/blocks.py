@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
-from packaging.version import Version
-
 from kvcore.model.architecture import (
     Architecture,
     Layer,
@@ -26,9 +24,7 @@ from kvcore.model.cache_state import CacheState, FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.context import derived_max_model_len, read_context_limits
 from kvcore.model.rope import read_ropes
-
-NEWEST = Version("999")
-
+from kvcore.versioned import NEVER
 
 Flag: TypeAlias = bool | tuple[str, bool]
 """Always so, or a key of the config with the class's default."""
@@ -351,7 +347,7 @@ def decoder(
         num_attention_heads=heads.num_heads,
         num_kv_heads=heads.num_kv_heads,
         head_dim=heads.head_dim,
-        max_model_len=derived_max_model_len(limits, NEWEST),
+        max_model_len=derived_max_model_len(limits, NEVER),
         context=limits,
         dtype=config.dtype,
         layers=layers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvcore.engine.rooms import find_engine
-from kvcore.memory.budget import CHECKS_FREE_MEMORY
+from kvcore.engine.vllm.versions import switches_of
 from kvcore.planning import Plan
 from kvcore.present.derivation.equation import equation
 from kvcore.present.derivation.step import Content, Option, Prediction, Slip, part
@@ -130,7 +130,10 @@ def budget_content(plan: Plan, t: Words) -> Content:
 
 def _start_check(plan: Plan, t: Words) -> tuple[str, ...]:
     resolved = plan.resolved
-    if not find_engine(resolved.engine).measures_memory or resolved.version < CHECKS_FREE_MEMORY:
+    if (
+        not find_engine(resolved.engine).measures_memory
+        or not switches_of(resolved.version).checks_free_memory
+    ):
         return ()
     return (t("The engine refuses to start when less is free at start than the budget."),)
 
