@@ -7,12 +7,12 @@ import re
 from typing import Final
 
 KEY: Final = b"metadata"
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 """Of the object with the size, and of one text."""
-MOST_SPACES: Final = 64
-MOST_OBJECTS: Final = 10_000
+MAX_SPACES: Final = 64
+MAX_OBJECTS: Final = 10_000
 """An index has two, and what is in its metadata."""
-_TOKEN: Final = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s{0,%d}:)?|["{}\[\]]' % MOST_SPACES, re.DOTALL)
+_TOKEN: Final = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s{0,%d}:)?|["{}\[\]]' % MAX_SPACES, re.DOTALL)
 
 _TEXTS: Final = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 """Whatever has no bracket: all names of the weights at once."""
@@ -43,7 +43,7 @@ class IndexReader:
         text = self._left + piece
         begun, position = 0, 0
         while token := self._next(text, position):
-            is_last = len(text) - token.end() <= MOST_SPACES and not text[token.end() :].strip()
+            is_last = len(text) - token.end() <= MAX_SPACES and not text[token.end() :].strip()
             if token[0] == b'"' or (is_last and token[1] is not None and token[2] is None):
                 # A text without an end, or perhaps a key whose colon is still to come.
                 position = token.start()
@@ -59,7 +59,7 @@ class IndexReader:
                 if self._metadata is not None and self._depth == 1:
                     self._read(self._metadata + text[begun : token.end()])
                     return True
-                if self._depth <= 0 or self._objects > MOST_OBJECTS:
+                if self._depth <= 0 or self._objects > MAX_OBJECTS:
                     return True
             self._follows_key = self._depth == 1 and token[1] == KEY and token[2] is not None
         else:
@@ -67,7 +67,7 @@ class IndexReader:
         if self._metadata is not None:
             self._metadata += text[begun:position]
         self._left = text[position:]
-        return max(len(self._left), len(self._metadata or b"")) > MOST_BYTES or self._objects > MOST_OBJECTS
+        return max(len(self._left), len(self._metadata or b"")) > MAX_BYTES or self._objects > MAX_OBJECTS
 
     def _next(self, text: bytes, position: int) -> re.Match[bytes] | None:
         if self._depth > 1 and self._metadata is None:

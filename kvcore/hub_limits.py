@@ -16,9 +16,9 @@ from kvcore.errors import HubError
 SWITCH: Final = "KVPLANNER_HUB"
 OFF: Final = ("off", "0", "false", "no")
 EVERYBODY: Final = ("", "on", "1", "true", "yes", "*")
-MOST_AT_ONCE: Final = 16
+MAX_AT_ONCE: Final = 16
 """Look-ups of the process; one that ran out of time counts until its connection is closed."""
-MOST_OF_ONE: Final = 2
+MAX_OF_ONE: Final = 2
 """Look-ups of one session."""
 
 
@@ -58,7 +58,7 @@ class InFlight:
         1
     """
 
-    def __init__(self, most: int = MOST_AT_ONCE, most_of_one: int = MOST_OF_ONE) -> None:
+    def __init__(self, most: int = MAX_AT_ONCE, most_of_one: int = MAX_OF_ONE) -> None:
         self._most, self._most_of_one = most, most_of_one
         self._lock = threading.Lock()
         self._askers: Counter[str] = Counter()

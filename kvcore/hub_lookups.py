@@ -26,7 +26,7 @@ UNREACHED: Final = frozenset(("hub-timeout", "hub-unreachable"))
 NEVER_KEPT: Final = frozenset(
     ("hub-busy", "hub-off", "hub-owner-not-allowed", "hub-offline", "hub-invalid-id")
 )
-MOST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 REFUSAL_BYTES: Final = 2000
 
 
@@ -56,7 +56,7 @@ class Lookups:
     def __init__(
         self,
         fetch: Callable[..., HubModel] = fetch_model,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fetch, self._most_bytes, self._clock = fetch, most_bytes, clock

@@ -17,9 +17,9 @@ from itertools import chain
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
-MOST_BYTES: Final = 96 << 20
+MAX_BYTES: Final = 96 << 20
 """Of all kept results of the process together; those of the object that was asked about longest ago go first."""
-MOST_RESULTS: Final = 512
+MAX_RESULTS: Final = 512
 """Of one object."""
 RESULT_BYTES: Final = 300
 """Of a place in a dictionary, the key with it, beside what the result takes itself."""
@@ -58,7 +58,7 @@ class Results(dict[Hashable, Entry]):
 class Ledger:
     """The bytes that the results of all living objects take, and what they may take together."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self.most_bytes = most_bytes
         self._lock = threading.RLock()
         self._bytes: dict[int, int] = {}
@@ -77,7 +77,7 @@ class Ledger:
         with self._lock:
             results = self._results_of(owner)
             number = id(results)
-            if len(results) >= MOST_RESULTS:
+            if len(results) >= MAX_RESULTS:
                 self._empty(number)
             self._forget(number, key)
             references = tuple(weakref.ref(other, lambda _: self._forget(number, key)) for other in others)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.hub_index import MOST_BYTES, IndexReader
+from kvcore.hub_index import MAX_BYTES, IndexReader
 
 WEIGHTS = {
     f"model.layers.{n}.mlp.experts.{n}.gate_proj.weight": f"model-{n:05}-of-00100.safetensors"
@@ -52,7 +52,7 @@ class TestPieces:
     def test_a_text_without_end_is_given_up(self):
         reader = IndexReader()
         assert not reader.feed(b'{"a": "')
-        assert reader.feed(b"x" * (MOST_BYTES + 1))
+        assert reader.feed(b"x" * (MAX_BYTES + 1))
 
 
 @pytest.mark.parametrize("piece", [b"[" * (1 << 16), b"[]" * (1 << 15), b"{}" * (1 << 15)])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvcore.advice.fixes import fixes
-from kvcore.kept import LEDGER, MOST_RESULTS, RESULT_BYTES, Keeper, Ledger, bounded, kept, size_of
+from kvcore.kept import LEDGER, MAX_RESULTS, RESULT_BYTES, Keeper, Ledger, bounded, kept, size_of
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
@@ -61,10 +61,10 @@ class TestKept:
 
     def test_the_results_of_one_object_are_bounded_in_number(self):
         ledger, thing = Ledger(), Thing()
-        for number in range(3 * MOST_RESULTS):
+        for number in range(3 * MAX_RESULTS):
             ledger.keep(thing, number, None)
-        assert len(thing._kept) <= MOST_RESULTS
-        assert ledger.bytes <= MOST_RESULTS * (RESULT_BYTES + size_of(None))
+        assert len(thing._kept) <= MAX_RESULTS
+        assert ledger.bytes <= MAX_RESULTS * (RESULT_BYTES + size_of(None))
 
     def test_exceptions_are_not_kept(self):
         @kept

@@ -471,7 +471,7 @@ def test_every_name_that_means_nothing_is_told() -> None:
         ("tq", "4", "unknown-parameter"), ("foo-bar", "baz", "unknown-parameter"),
     ]  # fmt: skip
     assert decoded.scenario.max_model_len == 4096
-    assert len(link.decode({f"x{n}": "1" for n in range(500)}).repairs) == link.MOST_UNKNOWN
+    assert len(link.decode({f"x{n}": "1" for n in range(500)}).repairs) == link.MAX_UNKNOWN
     assert len(link.decode({"x" * 10_000: "1"}).repairs[0].field) <= 60
 
 

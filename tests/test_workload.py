@@ -290,7 +290,7 @@ class TestCost:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def cpu_seconds(pending: int, ids: int) -> float:
-            monkeypatch.setattr(engine_lines, "MOST_PENDING", pending)
+            monkeypatch.setattr(engine_lines, "MAX_PENDING", pending)
             lines = engine_lines.EngineLines()
             before = time.thread_time()
             for number in range(ids):

@@ -20,7 +20,7 @@ HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
 MENDED: Final = (Verdict.FITS, Verdict.TIGHT)
 SMALLEST_USEFUL_LENGTH: Final = 256
-MOST_PAIRS: Final = 4
+MAX_PAIRS: Final = 4
 LARGEST_SIZE: Final = 64
 """Of tensor parallel groups that are tried."""
 CAPTURE_SIZES: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
@@ -66,7 +66,7 @@ class FixPair:
         return (self.first, (self.second.field, self.second.value))
 
 
-def fix_pairs(broken: Plan, most: int = MOST_PAIRS) -> tuple[FixPair, ...]:
+def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
     """The smallest pairs of changes that mend `broken`, the cheapest first knob first, at most `most`.
 
     The first knob is turned all the way that is advised, the second as little as is then needed. A second knob is

@@ -24,7 +24,7 @@ from kvcore.shared_work import Progress, SharedWork, Work
 
 Swept: TypeAlias = tuple[SweptModel, ...]
 
-MOST_BYTES: Final = 48 << 20
+MAX_BYTES: Final = 48 << 20
 """Of one process: some hundred sweeps."""
 LONGEST_LINE: Final = 64
 """Different sweeps that wait at the same time; each takes at most a second or so."""
@@ -41,7 +41,7 @@ def bytes_of(swept: Swept) -> int:
 
 
 SWEEPS: Final[SharedWork[Swept]] = SharedWork(
-    bytes_of=bytes_of, most_bytes=MOST_BYTES, longest_line=LONGEST_LINE
+    bytes_of=bytes_of, most_bytes=MAX_BYTES, longest_line=LONGEST_LINE
 )
 
 

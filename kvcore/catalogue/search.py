@@ -18,7 +18,7 @@ from kvcore.catalogue.models import model_ids
 T = TypeVar("T")
 
 LONGEST_QUERY: Final = 100
-MOST_WORDS: Final = 8
+MAX_WORDS: Final = 8
 LONGEST_RUN: Final = 4
 """Parts of a name that people write as one word: `deepseekv3`, `llama33`."""
 _PART: Final = re.compile(r"\d+[a-z]?(?![a-z])|[a-z]+\d*(?:[a-z](?![a-z]))?|[a-z]+|\d+|[^\W\d_a-z]+")
@@ -74,7 +74,7 @@ def words_of(text: str) -> tuple[str, ...]:
     for spelling, latin in SPELLINGS.items():
         lowered = lowered.replace(spelling, f" {latin} ")
     squeezed = (_SEPARATORS.sub("", word) for word in lowered.split())
-    return tuple(word for word in squeezed if word)[:MOST_WORDS]
+    return tuple(word for word in squeezed if word)[:MAX_WORDS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ Figure: TypeAlias = dict[str, Any]
 
 CURVE_HEIGHT: Final = 380
 DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
-MOST_MARKS: Final = 8
+MAX_MARKS: Final = 8
 """Lengths named on the axis: more run into each other on a phone."""
 LINE_NAME_PIXELS: Final = 20
 """Names closer than this would run into each other."""
@@ -146,7 +146,7 @@ def _curve_layout(
     t: Words,
 ) -> Figure:
     marks = [1 << power for power in range(9, 25) if left <= 1 << power <= right]
-    marks = marks[:: -(-len(marks) // MOST_MARKS)]
+    marks = marks[:: -(-len(marks) // MAX_MARKS)]
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     crowded = math.log10(high / low) > 4.2
     heights = [step * 10.0**decade for decade in decades for step in ((1, 3) if crowded else (1, 2, 5))]

@@ -26,7 +26,7 @@ CHECKPOINT: Final = "auto"
 """Weights as the checkpoint stores them: no `--quantization`."""
 WEIGHT_PRECISIONS: Final = (CHECKPOINT, *FLAGS["quantization"].common)
 SHORTEST_LENGTH: Final = 256
-MOST_TOKENS: Final = 1 << 30
+MAX_TOKENS: Final = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +133,7 @@ def length_from_text(text: str) -> int | None:
     """
     plain = re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", text.strip())
     length = read_whole(unquoted(plain), FLAGS["max_model_len"])
-    return length if length is not None and 0 < length <= MOST_TOKENS else None
+    return length if length is not None and 0 < length <= MAX_TOKENS else None
 
 
 def nearest_below(value: int, options: Sequence[int]) -> int:

@@ -36,7 +36,7 @@ from kvcore.scenario import Parallel, Scenario
 Found = TypeVar("Found")
 
 VERSION: Final = "1"
-MOST_UNKNOWN: Final = 20
+MAX_UNKNOWN: Final = 20
 """Of names that are told of one by one: a link with more is not one of ours."""
 
 START: Final[Mapping[str, Any]] = {
@@ -138,7 +138,7 @@ def decode(params: Mapping[str, str]) -> Decoded:
     unknown = sorted(name for name in set(given) - _KNOWN if not name.startswith("env."))
     told = [name for name in params if full_name(name) in unknown and is_ours(name)]
     repairs.extend(
-        _repair(ScenarioError("unknown-parameter", field=name), params, name) for name in told[:MOST_UNKNOWN]
+        _repair(ScenarioError("unknown-parameter", field=name), params, name) for name in told[:MAX_UNKNOWN]
     )
     for name in unknown:
         del given[name]

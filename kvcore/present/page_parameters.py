@@ -32,7 +32,7 @@ Options: TypeAlias = Collection[Any] | Callable[[], Collection[Any]]
 LONGEST_TEXT: Final = 80
 LARGEST_PRICE: Final = 100_000.0
 """Of one GPU and hour, in any currency."""
-MOST_CARDS: Final = 12
+MAX_CARDS: Final = 12
 """Accelerators next to each other on Compare."""
 POPULAR_CARDS: Final = (
     "L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB",
@@ -224,7 +224,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "prices": PageParameter(read=amounts(card_ids, LARGEST_PRICE), default=MappingProxyType({})),
     # -- Compare
     "vary": PageParameter(read=one_of([knob.value for knob in Knob]), default=Knob.TENSOR_PARALLEL.value),
-    "cards": PageParameter(read=some_of(card_ids, MOST_CARDS), default=POPULAR_CARDS),
+    "cards": PageParameter(read=some_of(card_ids, MAX_CARDS), default=POPULAR_CARDS),
     # -- Workload
     "lengths": PageParameter(read=_lengths, default=""),
     "limit": PageParameter(read=whole(1, MAX_TOKENS)),

@@ -17,11 +17,11 @@ from kvcore.present import link
 from kvcore.present.page_parameters import Repair
 from kvcore.scenario import Scenario
 
-MOST: Final = 4
+MAX_PINS: Final = 4
 MAX_CHARACTERS: Final = 3000
 """Of one pin, before the outer link encodes it once more; proxies cut request lines at 8 KiB."""
 MAX_FIELDS: Final = 80
-NAMES: Final = tuple(f"pin.{number}" for number in range(1, MOST + 1))
+NAMES: Final = tuple(f"pin.{number}" for number in range(1, MAX_PINS + 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ def encode_pins(pins: Sequence[Pin]) -> dict[str, str]:
         >>> encode_pins([pin])["pin.1"][:42]
         'v=1&model=Qwen/Qwen3-8B&accelerator=H100-8'
     """
-    texts = [text_of(pin.scenario) for pin in pins[:MOST] if pin.scenario is not None]
+    texts = [text_of(pin.scenario) for pin in pins[:MAX_PINS] if pin.scenario is not None]
     return dict(zip(NAMES, (text for text in texts if len(text) <= MAX_CHARACTERS), strict=False))
 
 

@@ -21,7 +21,7 @@ from kvcore.workload.histogram import LengthHistogram
 
 SEED: Final = 20_240_117
 BATCHES: Final = 500
-MOST_DRAWS: Final = 400_000
+MAX_DRAWS: Final = 400_000
 FEWEST_BATCHES: Final = 40
 _Z95: Final = 1.959963984540054
 
@@ -106,9 +106,9 @@ def draw_batches(shares: tuple[float, ...], counts: tuple[int, ...]) -> Batches:
     cumulative = tuple(accumulate(counts))
     mean = sum(share * count for share, count in zip(shares, counts, strict=True)) / cumulative[-1]
     expected = 1 / mean if mean and math.isfinite(mean) else 1.0
-    if expected > MOST_DRAWS / FEWEST_BATCHES:
+    if expected > MAX_DRAWS / FEWEST_BATCHES:
         return _many_held(shares, counts, mean)
-    batches = max(FEWEST_BATCHES, min(BATCHES, int(MOST_DRAWS / max(1.0, expected))))
+    batches = max(FEWEST_BATCHES, min(BATCHES, int(MAX_DRAWS / max(1.0, expected))))
     chunk = int(expected * 1.1) + 8
     held = (_held(Random(SEED + index), shares, cumulative, chunk) for index in range(batches))
     return Batches(held=tuple(sorted(held)))
@@ -129,7 +129,7 @@ def _many_held(shares: tuple[float, ...], counts: tuple[int, ...], mean: float) 
 
 def _held(random: Random, shares: tuple[float, ...], cumulative: tuple[int, ...], chunk: int) -> int:
     taken, held = 0.0, 0
-    while held < 4 * MOST_DRAWS:
+    while held < 4 * MAX_DRAWS:
         sums = list(accumulate(random.choices(shares, cum_weights=cumulative, k=chunk), initial=taken))
         fitting = bisect_left(sums, 1 + 1e-9, lo=1) - 1
         held += fitting

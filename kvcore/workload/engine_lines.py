@@ -13,7 +13,7 @@ from typing import Final
 
 from kvcore.workload.request import Request
 
-MOST_PENDING: Final = 100_000
+MAX_PENDING: Final = 100_000
 """Requests whose second line has not come yet; beyond that the oldest is counted as it is."""
 HEAD_CHARACTERS: Final = 1024
 """Of a line, within which it says what it is; behind them stands the prompt."""
@@ -71,7 +71,7 @@ class EngineLines:
 
     def overflow(self) -> Iterator[Request]:
         """The oldest requests, once more are pending than are kept."""
-        while len(self._pending) > MOST_PENDING:
+        while len(self._pending) > MAX_PENDING:
             yield from self._finish(next(iter(self._pending)))
 
     def rest(self) -> Iterator[Request]:

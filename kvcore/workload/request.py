@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 MAX_TOKENS: Final = 1 << 24
 """Longer than any context in use; a greater figure is a mistake of the log."""
 _NUMBERS: Final = (int, float)
-MOST_DIGITS: Final = 9
+MAX_DIGITS: Final = 9
 """Digits of a count that is read without further ado."""
 
 
@@ -74,9 +74,9 @@ def checked_tokens(value: object, least: int = 0) -> int:
         (1712, 900)
     """
     if isinstance(value, str):
-        if value.isdecimal() and len(value) <= MOST_DIGITS and least <= (count := int(value)) <= MAX_TOKENS:
+        if value.isdecimal() and len(value) <= MAX_DIGITS and least <= (count := int(value)) <= MAX_TOKENS:
             return count
-        value = int(value) if value.isdecimal() and len(value) <= MOST_DIGITS else _number(value)
+        value = int(value) if value.isdecimal() and len(value) <= MAX_DIGITS else _number(value)
     if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         raise UnusableLineError(Unusable.NO_LENGTH)
     if not least <= value <= MAX_TOKENS:

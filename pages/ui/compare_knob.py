@@ -8,7 +8,7 @@ from kvcore import catalogue
 from kvcore.advice.vary import Knob, variants
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.present.multiples import KNOB_NAMES, position_name
-from kvcore.present.page_parameters import MOST_CARDS
+from kvcore.present.page_parameters import MAX_CARDS
 from kvcore.present.text import Words
 from pages.ui import compare_table, state, undo
 
@@ -66,7 +66,7 @@ def _cards(t: Words) -> tuple[Accelerator, ...]:
         t("Accelerators to compare with the current one"),
         list(known),
         format_func=lambda name: known[name].name,
-        max_selections=MOST_CARDS,
+        max_selections=MAX_CARDS,
         **state.bound("cards", "vary_cards"),
     )
     return tuple(known[name] for name in chosen)

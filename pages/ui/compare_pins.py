@@ -20,7 +20,7 @@ def show(t: Words) -> None:
     now, kept = state.scenario(), state.pinned()
     held = tuple(pin for pin in kept if pin.scenario is not None)
     is_pinned = any(pin.scenario == now for pin in held)
-    is_full = len(held) >= pins.MOST
+    is_full = len(held) >= pins.MAX_PINS
     st.button(
         t("Pin this scenario"),
         key="pin",

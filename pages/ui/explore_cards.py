@@ -34,7 +34,7 @@ from kvcore.scenario import Scenario
 from pages.ui import explore_prices, explored, figure, net, notes, state, undo
 
 MATRIX = "explore_matrix"
-MOST_WANTED = 1_000_000
+MAX_WANTED = 1_000_000
 
 
 def show(t: Words) -> None:
@@ -149,7 +149,7 @@ def wanted_requests(t: Words) -> int:
     return st.number_input(
         t("Target requests at once"),
         min_value=1,
-        max_value=MOST_WANTED,
+        max_value=MAX_WANTED,
         step=1,
         width=220,
         **state.bound("wanted", "explore_wanted"),

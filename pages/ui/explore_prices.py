@@ -15,7 +15,7 @@ from pages.ui import net, state
 from pages.ui.fold import fold
 
 PRICED = "explore_priced"
-MOST_PRICED = 24
+MAX_PRICED = 24
 
 
 def prices() -> Mapping[str, float]:
@@ -41,7 +41,7 @@ def show(rows: Sequence[Row], t: Words) -> None:
             list(names),
             format_func=lambda card: names.get(card, card),
             key=PRICED,
-            max_selections=MOST_PRICED,
+            max_selections=MAX_PRICED,
             on_change=_drop_others,
         )
         with st.container(horizontal=True, key="explore_price_fields"):

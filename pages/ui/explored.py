@@ -12,7 +12,7 @@ from kvcore.present.text import Words, count
 
 OWN = "_own_sweeps"
 """Sweeps of what this session alone has, by their keys."""
-MOST_OWN = 2
+MAX_OWN = 2
 BAR_AFTER_SECONDS = 0.6
 LOOK_SECONDS = 0.15
 
@@ -44,6 +44,6 @@ def found(request: SweepRequest, t: Words) -> Swept:
         swept = asked.result()
     if not request.is_shared:
         own[request.key] = swept
-        while len(own) > MOST_OWN:
+        while len(own) > MAX_OWN:
             del own[next(iter(own))]
     return swept

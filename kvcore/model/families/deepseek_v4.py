@@ -34,7 +34,7 @@ from kvcore.model.parts.blocks import (
 )
 from kvcore.model.rope import read_ropes
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 
 LATENT_BYTES: Final = 584
 """One packed latent: 448 fp8, 64 bf16 rotated, 8 scales. Source: vllm/models/deepseek_v4/attention.py (0.32)."""
@@ -108,9 +108,9 @@ def read(config: ModelConfig) -> Architecture:
 def read_moe(section: Section) -> MixtureOfExperts:
     """The experts, in every layer."""
     width = section.integer("moe_intermediate_size")
-    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MOST_EXPERTS)
+    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS)
     return MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
         top_k=section.integer("num_experts_per_tok"),
         moe_intermediate_size=width,
         shared_intermediate_size=width * shared,

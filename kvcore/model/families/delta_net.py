@@ -38,7 +38,7 @@ from kvcore.model.parts.states import DeltaNet, convolution, read_conv_kernel, w
 
 LINEAR: Final = "linear_attention"
 FULL: Final = "full_attention"
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 INTEGER_METHODS: Final = ("awq", "gptq", "auto-round", "intel/auto-round", "inc")
 """Checkpoints that run on Marlin. Source: qwen_gdn_linear_attn.py:maybe_disable_tp (0.32)."""
 
@@ -133,7 +133,7 @@ def layer_kinds(section: Section) -> tuple[str, ...]:
 
 def read_moe(section: Section) -> MixtureOfExperts | None:
     """The experts, where the model has them."""
-    count = section.optional_integer("num_experts", maximum=MOST_EXPERTS)
+    count = section.optional_integer("num_experts", maximum=MAX_EXPERTS)
     if not count:
         return None
     return MixtureOfExperts(

@@ -23,7 +23,7 @@ from kvcore.model.parts.blocks import column, decoder, gated_mlp, norm, norms, r
 from kvcore.model.parts.latent import absorbed, as_heads, heads_column, latent_attention, read_latent
 from kvcore.model.parts.states import read_conv_kernel
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -79,11 +79,11 @@ def read(config: ModelConfig) -> Architecture:
 
 def read_moe(section: Section) -> MixtureOfExperts | None:
     """The experts, where the model has them."""
-    count = section.optional_integer("num_experts", minimum=1, maximum=MOST_EXPERTS)
+    count = section.optional_integer("num_experts", minimum=1, maximum=MAX_EXPERTS)
     if count is None:
         return None
     width = section.integer("moe_intermediate_size")
-    shared = section.integer("num_shared_experts", 0, minimum=0, maximum=MOST_EXPERTS)
+    shared = section.integer("num_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS)
     top_k = section.optional_integer("num_experts_per_token", minimum=1)
     return MixtureOfExperts(
         num_experts=count,

@@ -30,7 +30,7 @@ from kvcore.model.parts.blocks import (
 )
 from kvcore.model.parts.pattern import MLP_KINDS, layer_windows
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -109,8 +109,8 @@ def gated_attention(section: Section, heads: Heads, *, is_sliding: bool) -> tupl
 def read_moe(section: Section) -> MixtureOfExperts:
     """The routed experts and the shared one."""
     return MixtureOfExperts(
-        num_experts=section.integer("num_experts", maximum=MOST_EXPERTS),
-        top_k=section.integer("num_experts_per_tok", maximum=MOST_EXPERTS),
+        num_experts=section.integer("num_experts", maximum=MAX_EXPERTS),
+        top_k=section.integer("num_experts_per_tok", maximum=MAX_EXPERTS),
         moe_intermediate_size=section.integer("moe_intermediate_size"),
         shared_intermediate_size=section.integer("shared_expert_intermediate_size", minimum=0),
     )

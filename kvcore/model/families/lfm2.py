@@ -32,7 +32,7 @@ from kvcore.model.parts.blocks import (
 from kvcore.model.parts.states import read_conv_kernel, short_convolution, short_convolution_state
 from kvcore.units import round_up
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -104,7 +104,7 @@ def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:
 
 def read_moe(section: Section) -> MixtureOfExperts | None:
     """The experts, where the model has them."""
-    count = section.optional_integer("num_experts", maximum=MOST_EXPERTS)
+    count = section.optional_integer("num_experts", maximum=MAX_EXPERTS)
     if not count:
         return None
     return MixtureOfExperts(

@@ -17,7 +17,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.mla import MOST_EXPERTS, TWO_NORMS, rotary_tables
+from kvcore.model.families.mla import MAX_EXPERTS, TWO_NORMS, rotary_tables
 from kvcore.model.parts.blocks import Heads, decoder, gated_mlp, norm, norms, replicated, row
 from kvcore.model.parts.latent import (
     Latent,
@@ -42,13 +42,13 @@ def read_longcat(config: ModelConfig) -> Architecture:
         "intermediate_size", section.optional_integer("ffn_hidden_size", minimum=1)
     )
     moe = MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
         top_k=section.integer("moe_topk", section.optional_integer("num_experts_per_tok", minimum=1)),
         moe_intermediate_size=section.integer(
             "moe_intermediate_size", section.optional_integer("expert_ffn_hidden_size", minimum=1)
         ),
     )
-    routed = moe.num_experts + section.integer("zero_expert_num", 0, minimum=0, maximum=MOST_EXPERTS)
+    routed = moe.num_experts + section.integer("zero_expert_num", 0, minimum=0, maximum=MAX_EXPERTS)
     modules: list[Module] = [
         replicated("mlp.router.classifier", hidden, routed, quantizable=False, dtype="float32"),
         Parameter(name="mlp.router.e_score_correction_bias", replicated=routed, dtype="float32"),
@@ -97,7 +97,7 @@ def read_longcat_ngram(config: ModelConfig) -> Architecture:
     """
     built = read_longcat(config)
     section = config.language
-    ratio = section.optional_integer("ngram_vocab_size_ratio", maximum=MOST_EXPERTS)
+    ratio = section.optional_integer("ngram_vocab_size_ratio", maximum=MAX_EXPERTS)
     if not ratio:
         return built
     parts = section.integer("emb_split_num", maximum=1024)

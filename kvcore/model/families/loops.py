@@ -26,13 +26,13 @@ from kvcore.model.parts.blocks import (
     row,
 )
 
-MOST_LOOPS: Final = 64
+MAX_LOOPS: Final = 64
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 
 def repetitions(section: Section, key: str, default: int) -> int:
-    """How often something runs, by `key`; at most MOST_LOOPS times."""
-    return section.integer(key, default, maximum=MOST_LOOPS)
+    """How often something runs, by `key`; at most MAX_LOOPS times."""
+    return section.integer(key, default, maximum=MAX_LOOPS)
 
 
 def read_loop_coder(config: ModelConfig) -> Architecture:

@@ -33,7 +33,7 @@ from kvcore.model.parts.blocks import (
     row,
 )
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 
@@ -73,7 +73,7 @@ def read_m2(config: ModelConfig) -> Architecture:
 def read_moe(section: Section) -> MixtureOfExperts:
     """The routed experts."""
     return MixtureOfExperts(
-        num_experts=section.integer("num_local_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("num_local_experts", maximum=MAX_EXPERTS),
         top_k=section.integer("num_experts_per_tok"),
         moe_intermediate_size=section.integer("intermediate_size"),
     )

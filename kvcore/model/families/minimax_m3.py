@@ -30,7 +30,7 @@ from kvcore.model.parts.blocks import (
     row,
 )
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -121,11 +121,11 @@ def read_moe(section: Section) -> MixtureOfExperts:
     """The routed and the shared experts, of one width."""
     width = section.integer("intermediate_size")
     return MixtureOfExperts(
-        num_experts=section.integer("num_local_experts", maximum=MOST_EXPERTS),
-        top_k=section.integer("num_experts_per_tok", maximum=MOST_EXPERTS),
+        num_experts=section.integer("num_local_experts", maximum=MAX_EXPERTS),
+        top_k=section.integer("num_experts_per_tok", maximum=MAX_EXPERTS),
         moe_intermediate_size=width,
         shared_intermediate_size=width
-        * section.integer("n_shared_experts", 0, minimum=0, maximum=MOST_EXPERTS),
+        * section.integer("n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS),
     )
 
 

@@ -23,7 +23,7 @@ from kvcore.model.parts.blocks import (
 )
 from kvcore.model.rope import read_ropes
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 
 
 def read_section(config: ModelConfig, section: Section) -> Architecture:
@@ -35,13 +35,13 @@ def read_section(config: ModelConfig, section: Section) -> Architecture:
     hidden = heads.hidden_size
     experts = Experts(
         name="mlp.experts",
-        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
         hidden_size=hidden,
         intermediate_size=section.integer("moe_intermediate_size"),
-        top_k=section.integer("num_experts_per_tok", maximum=MOST_EXPERTS),
+        top_k=section.integer("num_experts_per_tok", maximum=MAX_EXPERTS),
     )
     shared = experts.intermediate_size * section.integer(
-        "n_shared_experts", 0, minimum=0, maximum=MOST_EXPERTS
+        "n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS
     )
     common = (
         *low_rank_attention(section, heads),

@@ -22,7 +22,7 @@ from kvcore.model.parts.latent import Latent, absorbed, as_heads, indexer, laten
 from kvcore.model.parts.vision import moonvit
 from kvcore.model.rope import read_ropes
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 
@@ -88,11 +88,11 @@ def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tu
 
 def read_moe(section: Section) -> MixtureOfExperts | None:
     """The experts; None in a model without them."""
-    count = section.optional_integer("n_routed_experts", minimum=1, maximum=MOST_EXPERTS)
+    count = section.optional_integer("n_routed_experts", minimum=1, maximum=MAX_EXPERTS)
     if count is None:
         return None
     width = section.integer("moe_intermediate_size")
-    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MOST_EXPERTS)
+    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS)
     return MixtureOfExperts(
         num_experts=count,
         top_k=section.integer("num_experts_per_tok", section.optional_integer("moe_topk", minimum=1)),

@@ -15,7 +15,7 @@ from kvcore.model.architecture import (
     Parameter,
 )
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
-from kvcore.model.families.state_space import MOST_EXPERTS, experts_of
+from kvcore.model.families.state_space import MAX_EXPERTS, experts_of
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
@@ -168,10 +168,10 @@ def nemotron_mlp(section: Section, hidden: int, width: int) -> tuple[Linear, ...
 
 def nemotron_moe(section: Section) -> MixtureOfExperts:
     """The experts of Nemotron 3."""
-    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MOST_EXPERTS)
+    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS)
     width = section.integer("moe_shared_expert_intermediate_size", 0, minimum=0)
     return MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
         top_k=section.integer("num_experts_per_tok"),
         moe_intermediate_size=section.integer("moe_intermediate_size"),
         shared_intermediate_size=shared * width,

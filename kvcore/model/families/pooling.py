@@ -27,7 +27,7 @@ BIDIRECTIONAL_CLASSES: Final = frozenset(
 """Classes that read `is_causal`. Source: vllm/model_executor/models/llama.py, qwen2.py, qwen3.py (0.11.0, 0.32.0)."""
 
 DEFAULT_LABELS: Final = 2
-MOST_LABELS: Final = 65_536
+MAX_LABELS: Final = 65_536
 
 
 def with_classifier(built: Architecture, config: ModelConfig) -> Architecture:
@@ -56,7 +56,7 @@ def number_of_labels(config: ModelConfig) -> int:
     Source: vllm/model_executor/models/adapters.py:_resolve_num_labels (0.32).
     """
     for section in (config.root, config.language):
-        count = section.optional_integer("num_labels", minimum=1, maximum=MOST_LABELS)
+        count = section.optional_integer("num_labels", minimum=1, maximum=MAX_LABELS)
         names = section.get("id2label")
         if count is None and isinstance(names, Mapping) and names:
             count = len(names)

@@ -12,7 +12,7 @@ from kvcore.model.families.mla import rotary_tables
 from kvcore.model.parts.blocks import decoder, gated_mlp, is_tied, norms, replicated
 from kvcore.model.parts.latent import absorbed, as_heads, latent_attention, read_latent
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -56,11 +56,11 @@ def read_moe(section: Section) -> MixtureOfExperts:
     width = section.integer("moe_intermediate_size")
     shared = section.integer("moe_shared_expert_intermediate_size", width)
     return MixtureOfExperts(
-        num_experts=section.integer("num_experts", maximum=MOST_EXPERTS),
-        top_k=section.integer("num_experts_per_tok", maximum=MOST_EXPERTS),
+        num_experts=section.integer("num_experts", maximum=MAX_EXPERTS),
+        top_k=section.integer("num_experts_per_tok", maximum=MAX_EXPERTS),
         moe_intermediate_size=width,
         shared_intermediate_size=shared
-        * section.integer("num_shared_experts", 1, minimum=0, maximum=MOST_EXPERTS),
+        * section.integer("num_shared_experts", 1, minimum=0, maximum=MAX_EXPERTS),
     )
 
 

@@ -36,7 +36,7 @@ from kvcore.model.parts.blocks import (
 from kvcore.model.parts.states import Mamba1, Mamba2, read_conv_kernel
 from kvcore.units import ceil_div
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 ATTENTION_FREE: Final = Heads(hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0)
 
 
@@ -127,7 +127,7 @@ def read_jamba(config: ModelConfig) -> Architecture:
         has_norms=True,
     )
     moe = MixtureOfExperts(
-        num_experts=section.integer("num_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("num_experts", maximum=MAX_EXPERTS),
         top_k=section.integer("num_experts_per_tok"),
         moe_intermediate_size=intermediate,
     )
@@ -272,7 +272,7 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
     count = section.layers()
     if kinds is None or len(kinds) < count:
         raise section.missing("layer_types")
-    experts = section.integer("num_local_experts", 0, minimum=0, maximum=MOST_EXPERTS)
+    experts = section.integer("num_local_experts", 0, minimum=0, maximum=MAX_EXPERTS)
     shared = section.integer("shared_intermediate_size", 0, minimum=0)
     moe = None
     body: list[Module] = [*norms(hidden, "input_layernorm", "post_attention_layernorm")]

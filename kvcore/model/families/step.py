@@ -23,7 +23,7 @@ from kvcore.model.parts.blocks import (
     replicated,
 )
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 SLIDING: Final = "sliding_attention"
 FULL: Final = "full_attention"
 
@@ -126,10 +126,10 @@ def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sli
 def read_moe(section: Section) -> MixtureOfExperts:
     """The routed experts and the shared one."""
     width = section.integer("moe_intermediate_size")
-    experts = section.optional_integer("moe_num_experts", minimum=1, maximum=MOST_EXPERTS)
+    experts = section.optional_integer("moe_num_experts", minimum=1, maximum=MAX_EXPERTS)
     top_k = section.optional_integer("moe_top_k", minimum=1)
     return MixtureOfExperts(
-        num_experts=experts or section.integer("num_experts", maximum=MOST_EXPERTS),
+        num_experts=experts or section.integer("num_experts", maximum=MAX_EXPERTS),
         top_k=top_k or section.integer("num_experts_per_tok"),
         moe_intermediate_size=width,
         shared_intermediate_size=section.integer("share_expert_dim", width),

@@ -33,7 +33,7 @@ from kvcore.model.parts.blocks import (
 )
 from kvcore.model.parts.vision import llama4_vision
 
-MOST_EXPERTS: Final = 65_536
+MAX_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 
@@ -46,7 +46,7 @@ def read_gpt_oss(config: ModelConfig) -> Architecture:
     heads = read_heads(section)
     hidden = heads.hidden_size
     moe = MixtureOfExperts(
-        num_experts=section.integer("num_local_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("num_local_experts", maximum=MAX_EXPERTS),
         top_k=section.integer("num_experts_per_tok"),
         moe_intermediate_size=section.integer("intermediate_size"),
     )
@@ -84,7 +84,7 @@ def read_llama4(config: ModelConfig) -> Architecture:
     heads = read_heads(section)
     hidden = heads.hidden_size
     moe = MixtureOfExperts(
-        num_experts=section.integer("num_local_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("num_local_experts", maximum=MAX_EXPERTS),
         top_k=section.integer("num_experts_per_tok"),
         moe_intermediate_size=section.integer("intermediate_size"),
         shared_intermediate_size=section.integer("intermediate_size"),
@@ -168,7 +168,7 @@ def read_mimo_v2(config: ModelConfig) -> Architecture:
         head_dim=section.integer("swa_head_dim", heads.head_dim),
     )
     moe = MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MOST_EXPERTS),
+        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
         top_k=section.integer("num_experts_per_tok"),
         moe_intermediate_size=section.integer("moe_intermediate_size"),
     )

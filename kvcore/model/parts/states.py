@@ -10,7 +10,7 @@ from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norms, row
 
-MOST_CONV_TAPS: Final = 1024
+MAX_CONV_TAPS: Final = 1024
 
 
 def read_conv_kernel(section: Section, name: str) -> int:
@@ -18,7 +18,7 @@ def read_conv_kernel(section: Section, name: str) -> int:
 
     Source: vllm/model_executor/layers/mamba/ops/causal_conv1d.py:_causal_conv1d_fwd_kernel, which has two to five.
     """
-    return section.integer(name, minimum=2, maximum=MOST_CONV_TAPS)
+    return section.integer(name, minimum=2, maximum=MAX_CONV_TAPS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ CONTROLS: Final = {
 IN_MORE_OPTIONS: Final = ("max_num_batched_tokens", "max_num_seqs")
 LOW_SHARE: Final = 0.6
 STEPS_OF_SHARE: Final = (0.1, 0.05, 0.02)
-MOST_RANKS: Final = 16
+MAX_RANKS: Final = 16
 """The largest size that the sidebar offers."""
 
 
@@ -105,7 +105,7 @@ def _other_share(base: Plan) -> Iterator[Move]:
 def _enough_cards(base: Plan) -> Iterator[Move]:
     """Where nothing is left for the KV cache: the sizes that divide the weights further."""
     size = 2 * base.scenario.parallel.tensor_parallel_size
-    while not _holds_something(base) and size <= MOST_RANKS:
+    while not _holds_something(base) and size <= MAX_RANKS:
         yield "tensor_parallel_size", size
         size *= 2
 
@@ -113,7 +113,7 @@ def _enough_cards(base: Plan) -> Iterator[Move]:
 def _other_size(base: Plan) -> Iterator[Move]:
     size = base.scenario.parallel.tensor_parallel_size
     for other in (2 * size, size // 2):
-        if 1 <= other <= MOST_RANKS:
+        if 1 <= other <= MAX_RANKS:
             yield "tensor_parallel_size", other
 
 
