@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
@@ -202,6 +202,24 @@ class Scenario:
     num_gpu_blocks_override: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     measured: Measured = Measured()
+
+
+PARALLEL: Final = frozenset(entry.name for entry in fields(Parallel))
+"""Fields of a scenario that stand in its `parallel`."""
+
+
+def value_of(scenario: Scenario, field: str) -> Any:
+    """The value of a field by its name in a request; None for a field of an object that is not there.
+
+    Example:
+        >>> from kvcore.request import scenario_from_request
+        >>> scenario = scenario_from_request({"model": "Qwen/Qwen3-8B", "measured": {"weights_gib": 15.3}})
+        >>> value_of(scenario, "tensor_parallel_size"), value_of(scenario, "measured.weights_gib")
+        (1, 15.3)
+    """
+    head, _, key = field.partition(".")
+    owner = getattr(scenario.parallel if head in PARALLEL else scenario, head)
+    return getattr(owner, key) if key and owner is not None else owner
 
 
 def without_state_flags(scenario: Scenario) -> Scenario:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 from kvcore import catalogue
@@ -14,7 +14,7 @@ from kvcore.evidence.log.reader import request_from
 from kvcore.evidence.log.startup import StartupLog
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.planning import Plan
-from kvcore.scenario import Parallel
+from kvcore.scenario import value_of
 
 OTHER_PROCESS_GIB: Final = 0.3
 """A CUDA context of another process takes at least that."""
@@ -24,7 +24,6 @@ DRIVER_GIB: Final = 0.02
 """Totals of one board under two drivers differ by more than that."""
 _DESKTOP_CARD: Final = re.compile(r"GeForce|RTX|Quadro|TITAN|Radeon", re.IGNORECASE)
 _PATCHED: Final = re.compile(r"dev|rc|\+|post|[a-f0-9]{7,}", re.IGNORECASE)
-_PARALLEL: Final = frozenset(entry.name for entry in fields(Parallel))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +77,7 @@ def differing_flags(log: StartupLog, planned: Plan) -> tuple[str, ...]:
     for name, logged in request_from(log).flags.values.items():
         if logged == -1:
             continue
-        set_here = getattr(scenario.parallel if name in _PARALLEL else scenario, name)
+        set_here = value_of(scenario, name)
         here = getattr(resolved, name, None) if set_here in (None, "auto") else set_here
         if here is not None and "auto" not in (logged, here) and logged != here:
             found.append(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore import catalogue
@@ -15,13 +15,12 @@ from kvcore.evidence.log.startup import LogScenario, StartupLog
 from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.request import scenario_from_request
-from kvcore.scenario import Measured, Parallel, Scenario
+from kvcore.scenario import PARALLEL, Measured, Scenario
 
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""
 SAME_CARD_SHARE: Final = 0.01
 """A total that near the card at hand is that card with another driver."""
-_PARALLEL: Final = frozenset(entry.name for entry in fields(Parallel))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,8 +116,8 @@ def _card(given: LogScenario, read: Accelerator | None, at_hand: Accelerator | N
 def _over(at_hand: Scenario, read: Scenario, given: LogScenario) -> Scenario:
     """The flags at hand under what the log shows."""
     known = given.flags.values.keys()
-    parallel = {name: getattr(read.parallel, name) for name in known & _PARALLEL}
-    plain = {name: getattr(read, name) for name in known - _PARALLEL}
+    parallel = {name: getattr(read.parallel, name) for name in known & PARALLEL}
+    plain = {name: getattr(read, name) for name in known - PARALLEL}
     return replace(
         at_hand,
         model=read.model,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcore import catalogue
@@ -17,14 +17,13 @@ from kvcore.present.link import catalogue_card, with_memory
 from kvcore.quantity import Grade
 from kvcore.scenario import (
     MEASURED_PARTS,
+    PARALLEL,
     Origin,
-    Parallel,
     Runner,
     Scenario,
     without_state_flags,
 )
 
-_PARALLEL = frozenset(field.name for field in fields(Parallel))
 _MEASURED = frozenset(f"measured.{part}" for part in MEASURED_PARTS)
 
 
@@ -67,7 +66,7 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
         changes["cudagraph_capture_sizes"] = None
     if field == "engine" and not knows_release(find_engine(str(value)).name, scenario.engine_version):
         changes["engine_version"] = None
-    if field in _PARALLEL:
+    if field in PARALLEL:
         return replace(scenario, parallel=replace(scenario.parallel, **changes))
     if field in _MEASURED:
         name = field.removeprefix("measured.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kvcore.catalogue.gated import is_gated
@@ -12,10 +13,11 @@ from kvcore.engine.vllm.backends import backend_to_ask_for
 from kvcore.engine.vllm.pooling import runner_flag
 from kvcore.engine.vllm.switches import GraphSizeFlag
 from kvcore.engine.vllm.versions import switches_of
+from kvcore.flags.registry import Flag, Kind, LaunchRule, LinkRule, fields_of
 from kvcore.model.yarn import read_yarn
 from kvcore.planning import Plan
 from kvcore.request import UNNAMED_MODEL
-from kvcore.scenario import AUTO, Parallel, Runner, Scenario
+from kvcore.scenario import Runner, Scenario, value_of
 
 MODEL_PLACE: Final = "/path/to/your/model"
 PORT: Final = 8000
@@ -35,42 +37,12 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
 
     The model is not among them. Order is that of the sidebar, the same in every artefact.
     """
-    scenario = plan.scenario
-    chosen = {
-        **_parallel(scenario.parallel),
-        **_runner(plan),
-        "dtype": scenario.dtype if scenario.dtype != "auto" else None,
-        "quantization": scenario.quantization,
-        "kv-cache-dtype": scenario.kv_cache_dtype if scenario.kv_cache_dtype != "auto" else None,
-        "gpu-memory-utilization": scenario.gpu_memory_utilization,
-        "max-model-len": "auto" if scenario.max_model_len == -1 else scenario.max_model_len,
-        "hf-overrides": _overrides(plan),
-        "max-num-seqs": scenario.max_num_seqs,
-        "max-num-batched-tokens": scenario.max_num_batched_tokens,
-        "block-size": scenario.block_size,
-        "attention-backend": backend_to_ask_for(plan.architecture),
-        "enforce-eager": scenario.enforce_eager or None,
-        **_graphs(plan),
-        **_switch("enable-prefix-caching", scenario.enable_prefix_caching),
-        **_switch("enable-chunked-prefill", scenario.enable_chunked_prefill),
-        "mamba-cache-mode": scenario.mamba_cache_mode,
-        "mamba-block-size": scenario.mamba_block_size,
-        "mamba-cache-dtype": scenario.mamba_cache_dtype if scenario.mamba_cache_dtype != AUTO else None,
-        "mamba-ssm-cache-dtype": scenario.mamba_ssm_cache_dtype
-        if scenario.mamba_ssm_cache_dtype != AUTO
-        else None,
-        "disable-hybrid-kv-cache-manager": scenario.disable_hybrid_kv_cache_manager or None,
-        "enable-lora": scenario.enable_lora or None,
-        "max-loras": scenario.max_loras if scenario.enable_lora else None,
-        "max-lora-rank": scenario.max_lora_rank if scenario.enable_lora else None,
-        "fully-sharded-loras": (scenario.enable_lora and scenario.fully_sharded_loras) or None,
-        "language-model-only": scenario.language_model_only or None,
-        "limit-mm-per-prompt": _json(scenario.limit_mm_per_prompt),
-        "speculative-config": _speculative(scenario),
-        "cpu-offload-gb": scenario.cpu_offload_gb or None,
-        "kv-cache-memory-bytes": scenario.kv_cache_memory_bytes,
-        "num-gpu-blocks-override": scenario.num_gpu_blocks_override,
-    }
+    chosen: dict[str, Any] = {}
+    for name, flag in fields_of().items():
+        if flag.launch is LaunchRule.OWN:
+            chosen |= _OWN[name](plan) if name in _OWN else {}
+        elif flag.cli and name != "model":
+            chosen |= _by_kind(flag, plan.scenario)
     if every_flag:
         resolved = plan.resolved
         defaults = {
@@ -84,25 +56,33 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _overrides(plan: Plan) -> str | None:
+def _by_kind(flag: Flag, scenario: Scenario) -> dict[str, Any]:
+    """A flag as its row says: what is not the default, and what a switch that is on needs."""
+    name, value = flag.cli[0].removeprefix("--"), value_of(scenario, flag.name)
+    if flag.needs and not value_of(scenario, flag.needs):
+        return {name: None}
+    if flag.kind is Kind.BOOLEAN and flag.default is None and value is False:
+        return {f"no-{name}": True}
+    if flag.kind is Kind.OBJECT:
+        return {name: _json(value)}
+    if flag.kind is Kind.BOOLEAN or (value == flag.default and not flag.needs):
+        return {name: value or None if flag.kind is Kind.BOOLEAN else None}
+    return {name: "auto" if flag.auto is not None and value == flag.auto else value}
+
+
+def _overrides(plan: Plan) -> dict[str, str]:
     """The stretched rope in the words of the release."""
     scenario = plan.scenario
     if scenario.hf_overrides is None:
-        return None
-    return json.dumps(read_yarn(scenario.hf_overrides).overrides(scenario.config, plan.resolved.version))
+        return {}
+    rope = read_yarn(scenario.hf_overrides).overrides(scenario.config, plan.resolved.version)
+    return {"hf-overrides": json.dumps(rope)}
 
 
-def _parallel(parallel: Parallel) -> dict[str, Any]:
-    sizes = {
-        "tensor-parallel-size": parallel.tensor_parallel_size,
-        "pipeline-parallel-size": parallel.pipeline_parallel_size,
-        "data-parallel-size": parallel.data_parallel_size,
-        "decode-context-parallel-size": parallel.decode_context_parallel_size,
-    }
-    return {
-        **{name: size for name, size in sizes.items() if size > 1},
-        "enable-expert-parallel": parallel.enable_expert_parallel or None,
-    }
+def _blocks(plan: Plan) -> dict[str, Any]:
+    """The block size, and the backend that has to be asked for with the model."""
+    backend = backend_to_ask_for(plan.architecture)
+    return {"block-size": plan.scenario.block_size, "attention-backend": backend}
 
 
 def _runner(plan: Plan) -> dict[str, str]:
@@ -133,10 +113,6 @@ def _graphs(plan: Plan) -> dict[str, Any]:
     if scenario.cudagraph_mode is not None:
         config["cudagraph_mode"] = scenario.cudagraph_mode
     return {flag.removeprefix("--"): largest, **flags, "compilation-config": _json(config or None)}
-
-
-def _switch(name: str, wanted: bool | None) -> dict[str, bool]:
-    return {} if wanted is None else {name if wanted else f"no-{name}": True}
 
 
 def launch_words(name: str, value: object) -> list[str]:
@@ -230,14 +206,20 @@ def _json(value: object) -> str | None:
     return None if value is None else json.dumps(value, separators=(",", ":"))
 
 
-def _speculative(scenario: Scenario) -> str | None:
-    config = scenario.speculative_config
-    if config is None:
-        return None
-    fields = {
-        "method": config.method,
-        "num_speculative_tokens": config.num_speculative_tokens,
-        "model": config.model,
-        "draft_tensor_parallel_size": config.draft_tensor_parallel_size,
-    }
-    return _json({name: value for name, value in fields.items() if value is not None})
+def _speculative(plan: Plan) -> dict[str, str | None]:
+    draft = plan.scenario.speculative_config
+    if draft is None:
+        return {}
+    rows = fields_of("speculative_config").items()
+    said = {key: getattr(draft, key) for key, flag in rows if flag.link is LinkRule.SET}
+    return {"speculative-config": _json({key: value for key, value in said.items() if value is not None})}
+
+
+_OWN: Final[Mapping[str, Callable[[Plan], dict[str, Any]]]] = {
+    "runner": _runner,
+    "hf_overrides": _overrides,
+    "block_size": _blocks,
+    "max_cudagraph_capture_size": _graphs,
+    "speculative_config": _speculative,
+}
+"""Flags whose words depend on the release or on other flags; `_graphs` says all that are about graphs."""
