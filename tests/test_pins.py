@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from kvcore.present import link, pins
-from kvcore.present.pins import MOST, Pin, decode_pins, encode_pins
+from kvcore.present.pins import MAX_PINS, Pin, decode_pins, encode_pins
 from kvcore.request import scenario_from_request
 
 
@@ -38,10 +38,10 @@ def test_pins_survive_a_link_of_text() -> None:
 
 
 def test_there_are_four_at_most() -> None:
-    assert len(encode_pins((*FOUR, *FOUR))) == MOST
+    assert len(encode_pins((*FOUR, *FOUR))) == MAX_PINS
     assert (
         decode_pins({f"pin.{number}": pins.text_of(scenario()) for number in range(1, 9)})
-        == (Pin(scenario=scenario()),) * MOST
+        == (Pin(scenario=scenario()),) * MAX_PINS
     )
 
 
