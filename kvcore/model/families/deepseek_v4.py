@@ -8,7 +8,6 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
     Linear,
     MixtureOfExperts,
@@ -26,15 +25,20 @@ from kvcore.model.parts.blocks import (
     column,
     decoder,
     embedding,
-    gated_mlp,
     norm,
     norms,
     replicated,
     row,
 )
+from kvcore.model.parts.experts import (
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+)
 from kvcore.model.rope import read_ropes
-
-MAX_EXPERTS: Final = 65_536
 
 LATENT_BYTES: Final = 584
 """One packed latent: 448 fp8, 64 bf16 rotated, 8 scales. Source: vllm/models/deepseek_v4/attention.py (0.32)."""
@@ -69,21 +73,17 @@ def read(config: ModelConfig) -> Architecture:
     ratios = section.integers("compress_ratios") or ()
     if len(ratios) < count or set(ratios) - {0, 1, *COMPRESSOR_BLOCKS}:
         raise section.contradicting("compress_ratios", f"{len(ratios)} ratios for {count} layers")
-    moe = read_moe(section)
+    moe = read_moe(EXPERTS, section)
     hashed = section.integer("num_hash_layers", 0, minimum=0)
-    variants: dict[tuple[int, bool], Layer] = {}
-    order = []
-    for index, ratio in enumerate(ratios[:count]):
-        key = (ratio, index < hashed)
-        if key not in variants:
-            variants[key] = read_layer(section, heads, moe, ratio, is_hashed=key[1])
-        order.append(variants[key])
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
     built = decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(order),
+        layers=by_kind(
+            ((ratio, index < hashed) for index, ratio in enumerate(ratios[:count])),
+            lambda kind: read_layer(section, heads, moe, kind[0], is_hashed=kind[1]),
+        ),
         intermediate_size=moe.moe_intermediate_size,
         first=(embedding(section, "embed"),),
         last=(
@@ -105,16 +105,13 @@ def read(config: ModelConfig) -> Architecture:
     )
 
 
-def read_moe(section: Section) -> MixtureOfExperts:
-    """The experts, in every layer."""
-    width = section.integer("moe_intermediate_size")
-    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS)
-    return MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("num_experts_per_tok"),
-        moe_intermediate_size=width,
-        shared_intermediate_size=width * shared,
-    )
+EXPERTS: Final = ExpertTraits(
+    experts_key="n_routed_experts",
+    shared_count_key="n_shared_experts",
+    prefix="ffn",
+    correction="gate.bias",
+    shared_whole=True,
+)
 
 
 def rotary_tables(section: Section) -> tuple[RotaryTable, ...]:
@@ -132,7 +129,7 @@ def read_layer(
     hidden = heads.hidden_size
     modules: list[Module] = [
         *latent_attention(section, heads),
-        *expert_modules(section, hidden, moe, is_hashed=is_hashed),
+        *experts_of(section, hidden, moe, is_hashed=is_hashed),
         *norms(hidden, "attn_norm", "ffn_norm"),
         *hyper_connections(hidden, section.integer("hc_mult")),
     ]
@@ -194,30 +191,17 @@ def latent_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
     )
 
 
-def expert_modules(
+def experts_of(
     section: Section, hidden: int, moe: MixtureOfExperts, *, is_hashed: bool
 ) -> tuple[Module, ...]:
     """Router and experts; the first layers choose experts by a table of token ids."""
-    modules: list[Module] = [
-        replicated("ffn.gate", hidden, moe.num_experts, quantizable=False),
-        Experts(
-            name="ffn.experts",
-            num_experts=moe.num_experts,
-            hidden_size=hidden,
-            intermediate_size=moe.moe_intermediate_size,
-            top_k=moe.top_k,
-        ),
-    ]
-    if is_hashed:
-        size = section.integer("vocab_size") * moe.top_k
-        modules.append(Parameter(name="ffn.gate.tid2eid", replicated=size, dtype="int32"))
-    elif section.string("topk_method", "") == "noaux_tc":
-        modules.append(Parameter(name="ffn.gate.bias", replicated=moe.num_experts, dtype="float32"))
-    if moe.shared_intermediate_size:
-        modules += gated_mlp(
-            hidden, moe.shared_intermediate_size, "ffn.shared_experts", whole_beside_expert_ranks=True
-        )
-    return tuple(modules)
+    is_corrected = not is_hashed and section.string("topk_method", "") == "noaux_tc"
+    modules = expert_modules(replace(EXPERTS, correction_bias=is_corrected), section, hidden, moe)
+    if not is_hashed:
+        return modules
+    size = section.integer("vocab_size") * moe.top_k
+    table = Parameter(name="ffn.gate.tid2eid", replicated=size, dtype="int32")
+    return (*modules[:2], table, *modules[2:])
 
 
 def hyper_connections(hidden: int, streams: int) -> tuple[Parameter, ...]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import clip, decoder, mla
+from kvcore.model.families import clip, decoder, deepseek
 from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import Heads, norm, norms, plain_mlp
 
@@ -165,7 +165,7 @@ def read_language(config: ModelConfig, layer_prefix: str) -> Architecture:
     """
     section = config.root.section("language_config", "deepseek_v2")
     if section.integer("qk_nope_head_dim", minimum=0) or section.integer("qk_rope_head_dim", minimum=0):
-        built = replace(mla.read(config), uncounted=())
+        built = replace(deepseek.read(config), uncounted=())
     else:
         built = decoder.read_decoder(PLAIN_ATTENTION, config, section)
     return replace(

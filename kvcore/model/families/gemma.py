@@ -8,9 +8,7 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
-    MixtureOfExperts,
     Module,
     Parameter,
     RotaryTable,
@@ -33,6 +31,11 @@ from kvcore.model.parts.blocks import (
     read_heads,
     replicated,
     row,
+)
+from kvcore.model.parts.experts import (
+    ExpertTraits,
+    optional_moe,
+    routed_experts,
 )
 from kvcore.model.parts.vision import gemma4_vision
 from kvcore.model.rope import read_ropes
@@ -163,6 +166,13 @@ def gemma3_encoder(root: Section, vision: Section) -> VisionEncoder:
     )
 
 
+EXPERTS: Final = ExpertTraits(
+    intermediate_key=("moe_intermediate_size", "expert_intermediate_size"),
+    top_k_key="top_k_experts",
+    prefix="",
+)
+
+
 def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Architecture:
     """Gemma 4: wide heads on full layers, experts beside the MLP, per-layer inputs, shared caches.
 
@@ -202,7 +212,7 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
             RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)
         ),
         layer_prefix="model.language_model.layers",
-        moe=gemma4_moe(section),
+        moe=optional_moe(EXPERTS, section),
         vision=None if embedders else gemma4_encoder(vision),
         is_multimodal=vision is not None,
     )
@@ -249,18 +259,12 @@ def gemma4_layer(section: Section, heads: Heads, kind: str, *, is_shared: bool) 
         *gated_mlp(hidden, section.integer("intermediate_size") * wide),
         *norms(hidden, *FOUR_NORMS),
     ]
-    moe = gemma4_moe(section)
+    moe = optional_moe(EXPERTS, section)
     if moe is not None:
         modules += [
             Parameter(name="router.scale", replicated=hidden + moe.num_experts),
             replicated("router.proj", hidden, moe.num_experts, quantizable=False),
-            Experts(
-                name="experts",
-                num_experts=moe.num_experts,
-                hidden_size=hidden,
-                intermediate_size=moe.moe_intermediate_size,
-                top_k=moe.top_k,
-            ),
+            routed_experts(EXPERTS, hidden, moe),
             *norms(
                 hidden,
                 "post_feedforward_layernorm_1",
@@ -292,19 +296,6 @@ def query_or_qkv(section: Section, heads: Heads, *, is_shared: bool) -> tuple[Mo
         column("self_attn.q_proj", heads.hidden_size, width, bias=bias),
         row("self_attn.o_proj", width, heads.hidden_size, bias=bias),
         norm("self_attn.q_norm", heads.head_dim),
-    )
-
-
-def gemma4_moe(section: Section) -> MixtureOfExperts | None:
-    """The experts, where the model has them."""
-    count = section.optional_integer("num_experts", minimum=1)
-    if count is None:
-        return None
-    width = section.optional_integer("moe_intermediate_size", minimum=1)
-    return MixtureOfExperts(
-        num_experts=count,
-        top_k=section.integer("top_k_experts"),
-        moe_intermediate_size=width or section.integer("expert_intermediate_size"),
     )
 
 

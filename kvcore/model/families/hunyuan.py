@@ -1,4 +1,4 @@
-"""HunYuan V1 with experts: per-layer lists of sizes, shared experts as wide as the dense MLP."""
+"""Hunyuan with experts: V1, with lists of sizes a layer; Hunyuan 4, with latent attention and residual streams."""
 
 from __future__ import annotations
 
@@ -7,20 +7,53 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.errors import ModelError
-from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module
+from kvcore.model.architecture import (
+    Architecture,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    Parameter,
+)
+from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.deepseek import which_layers_index
 from kvcore.model.parts.blocks import (
     attention,
     cache_of,
     decoder,
     gated_mlp,
+    head,
+    is_tied,
+    norm,
     norms,
     read_heads,
-    replicated,
 )
+from kvcore.model.parts.experts import (
+    CORRECTED_FIRST,
+    MAX_EXPERTS,
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
+from kvcore.model.parts.latent import (
+    Latent,
+    absorbed,
+    as_heads,
+    heads_column,
+    indexer,
+    latent_attention,
+    read_latent,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+    sparse_but_the_first,
+)
+from kvcore.model.rope import read_ropes
+
+V1_EXPERTS: Final = ExpertTraits()
 
 
-def read(config: ModelConfig) -> Architecture:
+def read_v1(config: ModelConfig) -> Architecture:
     """HunYuan V1 with experts.
 
     Raises ModelError `unknown-architecture` for layers that share the KV cache of another (`use_cla`).
@@ -40,22 +73,20 @@ def read(config: ModelConfig) -> Architecture:
     if head_dim and not section.has("head_dim"):
         heads = replace(heads, head_dim=head_dim)
     hidden, dense = heads.hidden_size, section.integer("intermediate_size")
-    experts = Experts(
-        name="mlp.experts",
-        num_experts=section.integer("num_experts", maximum=65_536),
-        hidden_size=hidden,
-        intermediate_size=of_all_layers(section, "moe_intermediate_size", dense),
-        top_k=of_all_layers(section, "moe_topk"),
-    )
     shared = 0
     if section.boolean("use_mixed_mlp_moe", False):
         shared = dense * of_all_layers(section, "num_shared_expert")
+    moe = MixtureOfExperts(
+        num_experts=section.integer("num_experts", maximum=MAX_EXPERTS),
+        top_k=of_all_layers(section, "moe_topk"),
+        moe_intermediate_size=of_all_layers(section, "moe_intermediate_size", dense),
+        shared_intermediate_size=shared,
+    )
     bias = section.boolean("attention_bias", False)
     modules: list[Module] = [
         *attention(heads, qkv_bias=bias, out_bias=bias),
         *norms(hidden, "input_layernorm", "post_attention_layernorm"),
-        replicated("mlp.gate", hidden, experts.num_experts, quantizable=False),
-        experts,
+        *expert_modules(V1_EXPERTS, section, hidden, replace(moe, shared_intermediate_size=0)),
     ]
     if section.boolean("use_qk_norm", False):
         modules += norms(heads.head_dim, "self_attn.query_layernorm", "self_attn.key_layernorm")
@@ -68,12 +99,7 @@ def read(config: ModelConfig) -> Architecture:
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=dense,
-        moe=MixtureOfExperts(
-            num_experts=experts.num_experts,
-            top_k=experts.top_k,
-            moe_intermediate_size=experts.intermediate_size,
-            shared_intermediate_size=shared,
-        ),
+        moe=moe,
     )
 
 
@@ -89,7 +115,105 @@ def of_all_layers(section: Section, name: str, default: int | None = None) -> in
     return values.pop()
 
 
+SPARSE_KINDS: Final = ("sparse_attention", "sparse", "indexed_attention", "deepseek_sparse_attention")
+"""Layer types with sparse attention. Source: vllm/models/hy_v4/nvidia/attention.py:_SPARSE_LAYER_TYPES (0.32)."""
+
+
+V4_EXPERTS: Final = ExpertTraits(
+    experts_key="n_routed_experts",
+    top_k_key=("num_experts_per_tok", "moe_topk"),
+    shared_count_key="n_shared_experts",
+    router_dtype="float32",
+    correction_bias=True,
+    correction="expert_bias",
+    order=CORRECTED_FIRST,
+)
+
+
+def read_v4(config: ModelConfig) -> Architecture:
+    """Hunyuan 4.
+
+    Source: vllm/models/hy_v4/nvidia/model.py, attention.py, hc.py, moe.py (0.32).
+    """
+    section = config.language
+    latent = read_latent(section)
+    moe = read_moe(V4_EXPERTS, section)
+    count, hidden = section.layers(), latent.hidden_size
+    kinds = tuple(zip(which_layers_have_indexers(section, count), sparse_but_the_first(section), strict=True))
+    intermediate = section.integer("intermediate_size")
+    bodies = {True: expert_modules(V4_EXPERTS, section, hidden, moe), False: gated_mlp(hidden, intermediate)}
+    tied = is_tied(config, section, False)
+    positions = section.integer("max_position_embeddings")
+    built = decoder(
+        config,
+        section,
+        heads=as_heads(latent),
+        layers=by_kind(kinds, lambda kind: read_layer(section, latent, bodies[kind[1]], is_indexed=kind[0])),
+        intermediate_size=intermediate,
+        last=(
+            norm("model.norm", hidden),
+            *stream_mix(section, hidden, "model.hc_head", outputs=1, scales=1),
+            *(() if tied else (head(section),)),
+        ),
+        tied=tied,
+        rotary_tables=(read_ropes(section)[0].table(latent.qk_rope_head_dim, positions),),
+        moe=moe,
+    )
+    return replace(built, is_mla=True)
+
+
+def which_layers_have_indexers(section: Section, count: int) -> tuple[bool, ...]:
+    """Which layers choose their own tokens: of those with sparse attention, the ones that share no other's choice.
+
+    Source: vllm/transformers_utils/configs/hy_v4.py:HYV4Config (0.32).
+    """
+    kinds = section.words("layer_types", ("full_attention", *SPARSE_KINDS), count)
+    if kinds is None:
+        return (False,) * count
+    own = tuple(index == 0 or (index - 1) % 4 == 0 for index in range(count))
+    if section.has("indexer_types"):
+        own = which_layers_index(section, count)
+    return tuple(each and kind in SPARSE_KINDS for each, kind in zip(own, kinds, strict=False))
+
+
+def read_layer(section: Section, latent: Latent, body: tuple[Module, ...], *, is_indexed: bool) -> Layer:
+    """One layer."""
+    hidden = latent.hidden_size
+    modules: list[Module] = [
+        *latent_attention(latent),
+        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+        *body,
+    ]
+    caches: list[CacheState] = [latent.cache]
+    if is_indexed:
+        modules += indexer(section, latent)
+        caches.insert(0, SparseIndexer(index_head_dim=section.integer("index_head_dim")))
+    if section.boolean("gated_mla", True):
+        is_per_head = section.string("gating_type", "elementwise") == "headwise"
+        width = 1 if is_per_head else latent.v_head_dim
+        modules.append(heads_column("self_attn.linear_gate", hidden, latent.num_heads, width))
+    if section.boolean("learnable_sink", True):
+        sink = Parameter(name="self_attn.learnable_sink_param", sharded=latent.num_heads, dtype="float32")
+        modules.append(sink)
+    for name in ("hc_attn_layer", "hc_mlp_layer"):
+        modules += stream_mix(section, hidden, f"{name}.hc_pre", outputs=2, scales=2)
+    return Layer(modules=tuple(modules), caches=tuple(caches), loading=(absorbed(latent),))
+
+
+def stream_mix(
+    section: Section, hidden: int, prefix: str, *, outputs: int, scales: int
+) -> tuple[Parameter, ...]:
+    """What mixes the residual streams: `outputs` numbers a stream from all of them, in float32; () without streams."""
+    if not section.boolean("enable_ihc", True):
+        return ()
+    streams = section.integer("hc_mult", maximum=1024)
+    numbers = streams * hidden * outputs * streams + outputs * streams + scales
+    return (Parameter(name=prefix, replicated=numbers, dtype="float32"),)
+
+
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "HunYuanMoEV1ForCausalLM": read,
-    "hunyuan_v1_moe": read,
+    "HunYuanMoEV1ForCausalLM": read_v1,
+    "hunyuan_v1_moe": read_v1,
+    "HYV4ForCausalLM": read_v4,
+    "hy_v4": read_v4,
 }

@@ -10,7 +10,7 @@ from typing import Final
 from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import nemotron_h
+from kvcore.model.families import nemotron
 from kvcore.model.families.multimodal import with_encoder
 from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import norm, plain_mlp
@@ -151,7 +151,7 @@ def read_nemotron(config: ModelConfig) -> Architecture:
 
     Source: vllm/model_executor/models/nano_nemotron_vl.py (0.32).
     """
-    root, built = config.root, nemotron_h.read_nemotron_h(config)
+    root, built = config.root, nemotron.read_h(config)
     section = root.section("vision_config")
     width, inner = root.integer("vit_hidden_size"), root.integer("projector_hidden_size")
     merge = round(vision.downsampling(root))

@@ -8,9 +8,7 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
-    MixtureOfExperts,
     Module,
     Parameter,
 )
@@ -25,12 +23,27 @@ from kvcore.model.parts.blocks import (
     is_tied,
     norms,
     read_heads,
-    replicated,
     with_kv_heads,
 )
-from kvcore.model.parts.pattern import MLP_KINDS, layer_windows
+from kvcore.model.parts.experts import (
+    CORRECTED_FIRST,
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+    layer_windows,
+    sparse_but_the_first,
+)
 
-MAX_EXPERTS: Final = 65_536
+EXPERTS: Final = ExpertTraits(
+    shared_size_key="shared_expert_intermediate_size",
+    correction_bias=True,
+    correction="experts.e_score_correction_bias",
+    shared="shared_expert",
+    order=CORRECTED_FIRST,
+)
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -40,26 +53,26 @@ def read(config: ModelConfig) -> Architecture:
     """
     section = config.language
     heads = read_heads(section)
-    moe = read_moe(section)
+    moe = read_moe(EXPERTS, section)
     intermediate = section.integer("intermediate_size")
     windows = layer_windows(section) if section.has("layer_types") else (None,) * section.layers()
-    kinds = tuple(zip(heads_by_layer(section, heads), windows, sparse_layers(section), strict=True))
+    kinds = tuple(zip(heads_by_layer(section, heads), windows, sparse_but_the_first(section), strict=True))
     bodies = {
-        True: expert_modules(heads.hidden_size, moe),
+        True: expert_modules(EXPERTS, section, heads.hidden_size, moe),
         False: gated_mlp(heads.hidden_size, intermediate),
     }
-    layers = {
-        kind: Layer(
+    layers = by_kind(
+        kinds,
+        lambda kind: Layer(
             modules=(*gated_attention(section, kind[0], is_sliding=kind[1] is not None), *bodies[kind[2]]),
             caches=(cache_of(kind[0], kind[1]),),
-        )
-        for kind in set(kinds)
-    }
+        ),
+    )
     return decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(layers[kind] for kind in kinds),
+        layers=layers,
         intermediate_size=intermediate,
         tied=is_tied(config, section, False),
         moe=moe,
@@ -79,15 +92,6 @@ def heads_by_layer(section: Section, heads: Heads) -> tuple[Heads, ...]:
     )
 
 
-def sparse_layers(section: Section) -> tuple[bool, ...]:
-    """Whether each layer has experts; without a list all but the first have."""
-    count = section.layers()
-    kinds = section.words("mlp_layer_types", MLP_KINDS, count)
-    if kinds is None:
-        return tuple(index > 0 for index in range(count))
-    return tuple(kind == "sparse" for kind in kinds)
-
-
 def gated_attention(section: Section, heads: Heads, *, is_sliding: bool) -> tuple[Module, ...]:
     """Projections, norms, the gate and, in sliding layers of some models, one sink a head."""
     bias = section.boolean("attention_bias", False)
@@ -104,33 +108,6 @@ def gated_attention(section: Section, heads: Heads, *, is_sliding: bool) -> tupl
     if is_sliding and section.boolean("swa_attention_sink_enabled", False):
         modules.append(Parameter(name="self_attn.sink", sharded=heads.num_heads))
     return tuple(modules)
-
-
-def read_moe(section: Section) -> MixtureOfExperts:
-    """The routed experts and the shared one."""
-    return MixtureOfExperts(
-        num_experts=section.integer("num_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("num_experts_per_tok", maximum=MAX_EXPERTS),
-        moe_intermediate_size=section.integer("moe_intermediate_size"),
-        shared_intermediate_size=section.integer("shared_expert_intermediate_size", minimum=0),
-    )
-
-
-def expert_modules(hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
-    """Router, routing bias, routed experts and the shared one."""
-    shared = moe.shared_intermediate_size
-    return (
-        replicated("mlp.gate", hidden, moe.num_experts, quantizable=False),
-        Parameter(name="mlp.experts.e_score_correction_bias", replicated=moe.num_experts, dtype="float32"),
-        Experts(
-            name="mlp.experts",
-            num_experts=moe.num_experts,
-            hidden_size=hidden,
-            intermediate_size=moe.moe_intermediate_size,
-            top_k=moe.top_k,
-        ),
-        *(gated_mlp(hidden, shared, "mlp.shared_expert") if shared else ()),
-    )
 
 
 READERS: Final[Mapping[str, object]] = {"LagunaForCausalLM": read, "laguna": read}

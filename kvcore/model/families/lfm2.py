@@ -8,11 +8,9 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
     MixtureOfExperts,
     Module,
-    Parameter,
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.clip import siglip2
@@ -27,12 +25,17 @@ from kvcore.model.parts.blocks import (
     norm,
     norms,
     read_heads,
-    replicated,
+)
+from kvcore.model.parts.experts import (
+    ExpertTraits,
+    expert_modules,
+    optional_moe,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
 )
 from kvcore.model.parts.states import read_conv_kernel, short_convolution, short_convolution_state
 from kvcore.units import round_up
-
-MAX_EXPERTS: Final = 65_536
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -44,21 +47,18 @@ def read(config: ModelConfig) -> Architecture:
     heads = read_heads(section, reads_head_dim=False)
     count = section.layers()
     kinds = layer_kinds(section, count)
-    moe = read_moe(section)
+    moe = optional_moe(EXPERTS, section, minimum=0)
     dense = section.integer("num_dense_layers", 0, minimum=0) if moe else count
-    variants: dict[tuple[bool, bool], Layer] = {}
-    order = []
-    for index, is_full in enumerate(kinds):
-        key = (is_full, index >= dense)
-        if key not in variants:
-            variants[key] = read_layer(section, heads, moe if key[1] else None, is_full=is_full)
-        order.append(variants[key])
+    layers = by_kind(
+        ((is_full, index >= dense) for index, is_full in enumerate(kinds)),
+        lambda kind: read_layer(section, heads, moe if kind[1] else None, is_full=kind[0]),
+    )
     tied = section.boolean("tie_word_embeddings", section.boolean("tie_embedding", True))
     return decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(order),
+        layers=layers,
         intermediate_size=dense_width(section),
         last=(norm("model.embedding_norm", heads.hidden_size), *(() if tied else (head(section),))),
         tied=tied,
@@ -102,16 +102,9 @@ def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:
     return tuple(index in chosen for index in range(count))
 
 
-def read_moe(section: Section) -> MixtureOfExperts | None:
-    """The experts, where the model has them."""
-    count = section.optional_integer("num_experts", maximum=MAX_EXPERTS)
-    if not count:
-        return None
-    return MixtureOfExperts(
-        num_experts=count,
-        top_k=section.integer("num_experts_per_tok"),
-        moe_intermediate_size=section.integer("moe_intermediate_size"),
-    )
+EXPERTS: Final = ExpertTraits(
+    prefix="feed_forward", quantizes_router=True, correction_bias=("use_expert_bias", True)
+)
 
 
 def dense_width(section: Section) -> int:
@@ -132,20 +125,7 @@ def read_layer(section: Section, heads: Heads, moe: MixtureOfExperts | None, *, 
     if moe is None:
         modules += gated_mlp(hidden, dense_width(section), "feed_forward")
     else:
-        prefix = "feed_forward"
-        modules += [
-            replicated(f"{prefix}.gate", hidden, moe.num_experts),
-            Experts(
-                name=f"{prefix}.experts",
-                num_experts=moe.num_experts,
-                hidden_size=hidden,
-                intermediate_size=moe.moe_intermediate_size,
-                top_k=moe.top_k,
-            ),
-        ]
-        if section.boolean("use_expert_bias", True):
-            name = f"{prefix}.gate.e_score_correction_bias"
-            modules.append(Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
+        modules += expert_modules(EXPERTS, section, hidden, moe)
     if is_full:
         modules += attention(heads)
         modules += norms(heads.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")

@@ -8,17 +8,21 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
-    MixtureOfExperts,
     Module,
     Parameter,
     VocabEmbedding,
 )
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.mla import MAX_EXPERTS, TWO_NORMS, rotary_tables
+from kvcore.model.families.deepseek import TWO_NORMS, rotary_tables
 from kvcore.model.parts.blocks import Heads, decoder, gated_mlp, norm, norms, replicated, row
+from kvcore.model.parts.experts import (
+    MAX_EXPERTS,
+    ExpertTraits,
+    read_moe,
+    routed_experts,
+)
 from kvcore.model.parts.latent import (
     Latent,
     absorbed,
@@ -28,6 +32,12 @@ from kvcore.model.parts.latent import (
     read_latent,
 )
 from kvcore.model.rope import read_ropes
+
+EXPERTS: Final = ExpertTraits(
+    experts_key="n_routed_experts",
+    top_k_key=("moe_topk", "num_experts_per_tok"),
+    intermediate_key=("moe_intermediate_size", "expert_ffn_hidden_size"),
+)
 
 
 def read_longcat(config: ModelConfig) -> Architecture:
@@ -41,24 +51,13 @@ def read_longcat(config: ModelConfig) -> Architecture:
     intermediate = section.integer(
         "intermediate_size", section.optional_integer("ffn_hidden_size", minimum=1)
     )
-    moe = MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("moe_topk", section.optional_integer("num_experts_per_tok", minimum=1)),
-        moe_intermediate_size=section.integer(
-            "moe_intermediate_size", section.optional_integer("expert_ffn_hidden_size", minimum=1)
-        ),
-    )
-    routed = moe.num_experts + section.integer("zero_expert_num", 0, minimum=0, maximum=MAX_EXPERTS)
+    moe = read_moe(EXPERTS, section)
+    zero = section.integer("zero_expert_num", 0, minimum=0, maximum=MAX_EXPERTS)
+    routed = moe.num_experts + zero
     modules: list[Module] = [
         replicated("mlp.router.classifier", hidden, routed, quantizable=False, dtype="float32"),
         Parameter(name="mlp.router.e_score_correction_bias", replicated=routed, dtype="float32"),
-        Experts(
-            name="mlp.experts",
-            num_experts=moe.num_experts,
-            hidden_size=hidden,
-            intermediate_size=moe.moe_intermediate_size,
-            top_k=moe.top_k,
-        ),
+        routed_experts(EXPERTS, hidden, moe),
     ]
     for half in (0, 1):
         modules += latent_attention(latent, f"self_attn.{half}")

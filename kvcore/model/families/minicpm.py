@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.errors import ModelError, shorten
 from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import clip, delta_net
+from kvcore.model.families import clip, qwen
 from kvcore.model.families import decoder as plain
 from kvcore.model.parts import audio, vision
 from kvcore.model.parts.blocks import (
@@ -160,7 +160,7 @@ def read_4_6(config: ModelConfig) -> Architecture:
 
     Source: vllm/model_executor/models/minicpmv4_6.py (0.32).
     """
-    root, built = config.root, delta_net.read_text(config)
+    root, built = config.root, qwen.read_text(config)
     section = root.section("vision_config", "minicpmv4_6_vision")
     width, merged = section.integer("hidden_size"), section.integer("hidden_size") * WINDOW**2
     layers = section.layers() - (1 if root.boolean("drop_vision_last_layer", False) else 0)

@@ -1,14 +1,13 @@
-"""MiniMax: M2 with full attention, and Text-01 and M1 with linear attention in most layers."""
+"""MiniMax: M2; Text-01 and M1 with linear attention in most layers; M3 with attention that picks whole blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
     Linear,
     MixtureOfExperts,
@@ -18,7 +17,7 @@ from kvcore.model.architecture import (
     RotaryTable,
     Split,
 )
-from kvcore.model.cache_state import RecurrentState, StateShape
+from kvcore.model.cache_state import BlockIndexer, CacheState
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
     Heads,
@@ -28,13 +27,33 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     norms,
+    qkv,
     read_heads,
     replicated,
     row,
 )
+from kvcore.model.parts.experts import (
+    BLOCK_SPARSE,
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+    marked,
+)
+from kvcore.model.parts.states import linear_state
 
-MAX_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+
+
+EXPERTS: Final = ExpertTraits(
+    experts_key="num_local_experts",
+    intermediate_key="intermediate_size",
+    prefix=BLOCK_SPARSE,
+    router_dtype="float32",
+    correction="e_score_correction_bias",
+)
 
 
 def read_m2(config: ModelConfig) -> Architecture:
@@ -45,13 +64,13 @@ def read_m2(config: ModelConfig) -> Architecture:
     section = config.language
     heads = read_heads(section)
     hidden = heads.hidden_size
-    moe = read_moe(section)
+    moe = read_moe(EXPERTS, section)
     bias = section.boolean("attention_bias", False)
     modules: list[Module] = [
         *attention(heads, qkv_bias=bias),
         Parameter(name="self_attn.q_norm", sharded=heads.num_heads, replicated=heads.head_dim),
         key_norm(heads),
-        *routed(moe, hidden),
+        *expert_modules(EXPERTS, section, hidden, moe),
         *norms(hidden, *TWO_NORMS),
     ]
     if section.boolean("use_routing_bias", False):
@@ -67,29 +86,6 @@ def read_m2(config: ModelConfig) -> Architecture:
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=(rotary_table(section, heads),),
         moe=moe,
-    )
-
-
-def read_moe(section: Section) -> MixtureOfExperts:
-    """The routed experts."""
-    return MixtureOfExperts(
-        num_experts=section.integer("num_local_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("num_experts_per_tok"),
-        moe_intermediate_size=section.integer("intermediate_size"),
-    )
-
-
-def routed(moe: MixtureOfExperts, hidden: int) -> tuple[Module, ...]:
-    """Float32 router and experts."""
-    return (
-        replicated("block_sparse_moe.gate", hidden, moe.num_experts, quantizable=False, dtype="float32"),
-        Experts(
-            name="block_sparse_moe.experts",
-            num_experts=moe.num_experts,
-            hidden_size=hidden,
-            intermediate_size=moe.moe_intermediate_size,
-            top_k=moe.top_k,
-        ),
     )
 
 
@@ -119,19 +115,19 @@ def read_text_01(config: ModelConfig) -> Architecture:
     """
     section = config.language
     heads = read_heads(section)
-    moe = read_moe(section)
+    moe = read_moe(EXPERTS, section)
     count = section.layers()
     kinds = text_01_kinds(section, count)
     shared = shared_widths(section, count)
-    variants: dict[tuple[bool, int], Layer] = {}
-    for key in zip(kinds, shared, strict=True):
-        if key not in variants:
-            variants[key] = text_01_layer(heads, moe, is_full=key[0], shared=key[1])
+    layers = by_kind(
+        zip(kinds, shared, strict=True),
+        lambda kind: text_01_layer(section, heads, moe, is_full=kind[0], shared=kind[1]),
+    )
     return decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(variants[key] for key in zip(kinds, shared, strict=True)),
+        layers=layers,
         intermediate_size=moe.moe_intermediate_size,
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=(rotary_table(section, heads),),
@@ -158,14 +154,16 @@ def shared_widths(section: Section, count: int) -> tuple[int, ...]:
     return (section.integer("shared_intermediate_size", 0, minimum=0),) * count
 
 
-def text_01_layer(heads: Heads, moe: MixtureOfExperts, *, is_full: bool, shared: int) -> Layer:
+def text_01_layer(
+    section: Section, heads: Heads, moe: MixtureOfExperts, *, is_full: bool, shared: int
+) -> Layer:
     """One layer of Text-01."""
     hidden, inner = heads.hidden_size, heads.num_heads * heads.head_dim
     body: list[Module] = [*norms(hidden, *TWO_NORMS)]
     if moe.num_experts == 1:
         body += gated_mlp(hidden, moe.moe_intermediate_size)
     else:
-        body += routed(moe, hidden)
+        body += expert_modules(EXPERTS, section, hidden, moe)
     if shared:
         body += gated_mlp(hidden, shared, "shared_mlp")
         body.append(replicated("coefficient", hidden, 1, quantizable=False, dtype="float32"))
@@ -177,15 +175,103 @@ def text_01_layer(heads: Heads, moe: MixtureOfExperts, *, is_full: bool, shared:
         row("self_attn.out_proj", inner, hidden),
         Parameter(name="self_attn.norm", sharded=inner),
     )
-    state = RecurrentState(
-        kind="linear_attention",
-        heads=heads.num_heads,
-        shapes=(StateShape(sharded=heads.num_heads, replicated=heads.head_dim**2),),
-    )
+    state = linear_state(heads.num_heads, heads.head_dim)
     return Layer(modules=(*mixer, *body), caches=(state,))
 
 
-READERS: Final[Mapping[str, object]] = {
+def read_m3(config: ModelConfig) -> Architecture:
+    """MiniMax-M3; of one that sees, the tower is named as not counted.
+
+    Source: vllm/models/minimax_m3/nvidia/model.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    traits = replace(
+        M3_EXPERTS, correction_bias=section.boolean("use_routing_bias", section.model_type in BIASED)
+    )
+    moe = read_moe(traits, section)
+    indexer = section.optional_section("sparse_attention_config")
+    count = section.layers()
+    indexed = marked(indexer, "sparse_attention_freq", count) if indexer else (False,) * count
+    sparse = marked(section, "moe_layer_freq", count, default=True)
+    bodies = {
+        True: expert_modules(traits, section, heads.hidden_size, moe),
+        False: gated_mlp(heads.hidden_size, section.integer("dense_intermediate_size")),
+    }
+    sees = config.root.optional_section("vision_config") is not None
+    return decoder(
+        config,
+        section,
+        heads=heads,
+        layers=by_kind(
+            zip(indexed, sparse, strict=True),
+            lambda kind: m3_layer(heads, indexer if kind[0] else None, bodies[kind[1]]),
+        ),
+        intermediate_size=section.integer("dense_intermediate_size"),
+        tied=False,
+        layer_prefix="language_model.model.layers" if sees else "model.layers",
+        moe=moe,
+        is_multimodal=sees,
+        uncounted=("vision tower",) if sees else (),
+    )
+
+
+def m3_layer(heads: Heads, indexer: Section | None, body: tuple[Module, ...]) -> Layer:
+    """One layer, with its indexer where it has one."""
+    hidden = heads.hidden_size
+    caches: tuple[CacheState, ...] = (cache_of(heads),)
+    projection = qkv(heads)
+    names = ["self_attn.q_norm", "self_attn.k_norm"]
+    if indexer is not None:
+        width = indexer.integer("sparse_index_dim")
+        caches = (*caches, BlockIndexer(index_head_dim=width))
+        projection = with_indexer(projection, heads, width)
+        names += ["self_attn.index_q_norm", "self_attn.index_k_norm"]
+    return Layer(
+        modules=(
+            projection,
+            row("self_attn.o_proj", heads.num_heads * heads.head_dim, hidden),
+            *norms(heads.head_dim, *names),
+            *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+            *body,
+        ),
+        caches=caches,
+    )
+
+
+def with_indexer(projection: Linear, heads: Heads, width: int) -> Linear:
+    """The fused projection with the indexer's queries, as many heads as keys have, and its one head of keys.
+
+    Source: vllm/model_executor/layers/linear.py:MinimaxM3QKVParallelLinearWithIndexer (0.32).
+    """
+    return Linear(
+        name=projection.name,
+        in_features=projection.in_features,
+        outputs=(
+            *projection.outputs,
+            Output(units=heads.num_kv_heads, width=width, replicable=True),
+            Output(units=1, width=width, replicable=True),
+        ),
+        split=Split.COLUMN,
+        parts=(*projection.parts, "self_attn.index_q_proj", "self_attn.index_k_proj"),
+    )
+
+
+M3_EXPERTS: Final = replace(
+    EXPERTS,
+    shared_count_key="n_shared_experts",
+    shared_width_key="intermediate_size",
+    correction="e_score_correction_bias",
+)
+
+BIASED: Final = ("minimax_m3_text", "minimax_m3_vl_text")
+"""Config classes whose routing has a bias unless told otherwise.
+
+Source: vllm/transformers_utils/configs/minimax_m3.py:MiniMaxM3TextConfig (0.32).
+"""
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "MiniMaxM2ForCausalLM": read_m2,
     "minimax_m2": read_m2,
     "MiniMaxText01ForCausalLM": read_text_01,
@@ -194,4 +280,10 @@ READERS: Final[Mapping[str, object]] = {
     "minimax": read_text_01,
     "minimax_m1": read_text_01,
     "minimax_text_01": read_text_01,
+    "MiniMaxM3SparseForCausalLM": read_m3,
+    "MiniMaxM3ForCausalLM": read_m3,
+    "MiniMaxM3SparseForConditionalGeneration": read_m3,
+    "minimax_m3": read_m3,
+    "minimax_m3_text": read_m3,
+    "minimax_m3_vl": read_m3,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module
+from kvcore.model.architecture import Architecture, Layer, Module
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
@@ -21,9 +21,18 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
+from kvcore.model.parts.experts import (
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+    sparse_from,
+)
 from kvcore.model.rope import read_ropes
 
-MAX_EXPERTS: Final = 65_536
+EXPERTS: Final = ExpertTraits(experts_key="n_routed_experts", shared_count_key="n_shared_experts")
 
 
 def read_section(config: ModelConfig, section: Section) -> Architecture:
@@ -33,16 +42,7 @@ def read_section(config: ModelConfig, section: Section) -> Architecture:
     """
     heads = read_heads(section)
     hidden = heads.hidden_size
-    experts = Experts(
-        name="mlp.experts",
-        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
-        hidden_size=hidden,
-        intermediate_size=section.integer("moe_intermediate_size"),
-        top_k=section.integer("num_experts_per_tok", maximum=MAX_EXPERTS),
-    )
-    shared = experts.intermediate_size * section.integer(
-        "n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS
-    )
+    moe = read_moe(EXPERTS, section)
     common = (
         *low_rank_attention(section, heads),
         *norms(hidden, "input_layernorm", "post_attention_layernorm"),
@@ -50,33 +50,24 @@ def read_section(config: ModelConfig, section: Section) -> Architecture:
     state = FullAttention(
         num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, head_size_v=section.integer("v_head_dim")
     )
-    dense = Layer(
-        modules=(*common, *gated_mlp(hidden, section.integer("intermediate_size"))),
-        caches=(state,),
-    )
-    sparse_modules: tuple[Module, ...] = (
-        replicated("mlp.gate", hidden, experts.num_experts, quantizable=False),
-        experts,
-        *(gated_mlp(hidden, shared, "mlp.shared_experts") if shared else ()),
-    )
-    sparse = Layer(modules=(*common, *sparse_modules), caches=(state,))
-    first = section.integer("first_k_dense_replace", 0, minimum=0)
+    bodies = {
+        True: expert_modules(EXPERTS, section, hidden, moe),
+        False: gated_mlp(hidden, section.integer("intermediate_size")),
+    }
     rotary = section.integer("qk_rope_head_dim")
     positions = section.integer("max_position_embeddings")
     return decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(dense if index < first else sparse for index in range(section.layers())),
+        layers=by_kind(
+            sparse_from(section),
+            lambda is_sparse: Layer(modules=(*common, *bodies[is_sparse]), caches=(state,)),
+        ),
         intermediate_size=section.integer("intermediate_size"),
         tied_default=False,
         rotary_tables=tuple(rope.table(rotary, positions) for rope in read_ropes(section)[:1]),
-        moe=MixtureOfExperts(
-            num_experts=experts.num_experts,
-            top_k=experts.top_k,
-            moe_intermediate_size=experts.intermediate_size,
-            shared_intermediate_size=shared,
-        ),
+        moe=moe,
     )
 
 

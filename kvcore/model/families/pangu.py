@@ -7,10 +7,8 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
     Linear,
-    MixtureOfExperts,
     Module,
     Output,
     Parameter,
@@ -19,7 +17,6 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.mla import read_moe
 from kvcore.model.parts.blocks import (
     Heads,
     decoder,
@@ -27,12 +24,29 @@ from kvcore.model.parts.blocks import (
     is_tied,
     norm,
     norms,
-    replicated,
     row,
+)
+from kvcore.model.parts.experts import (
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+    sparse_from,
 )
 
 NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 SANDWICH: Final = ("pre_mlp_layernorm", "post_mlp_layernorm")
+
+
+EXPERTS: Final = ExpertTraits(
+    experts_key="n_routed_experts",
+    top_k_key=("num_experts_per_tok", "moe_topk"),
+    shared_count_key="n_shared_experts",
+    correction_bias=("router_enable_expert_bias", False),
+    shared_whole=True,
+)
 
 
 def read(config: ModelConfig) -> Architecture:
@@ -43,9 +57,7 @@ def read(config: ModelConfig) -> Architecture:
     section = config.language
     heads = read_wide_heads(section)
     hidden = heads.hidden_size
-    moe = read_moe(section)
-    if moe is None:
-        raise section.missing("n_routed_experts")
+    moe = read_moe(EXPERTS, section)
     names = (*NORMS, *SANDWICH) if section.boolean("sandwich_norm", False) else NORMS
     common = (*sink_attention(section, heads), *norms(hidden, *names))
     intermediate = section.integer("intermediate_size")
@@ -54,15 +66,16 @@ def read(config: ModelConfig) -> Architecture:
         head_size=heads.head_dim,
         head_size_v=section.integer("v_channels"),
     )
-    bodies = {True: expert_modules(section, hidden, moe), False: gated_mlp(hidden, intermediate)}
-    layers = {sparse: Layer(modules=(*common, *body), caches=(cache,)) for sparse, body in bodies.items()}
-    dense = section.integer("first_k_dense_replace", 0, minimum=0)
+    bodies = {True: expert_modules(EXPERTS, section, hidden, moe), False: gated_mlp(hidden, intermediate)}
     positions = section.integer("max_position_embeddings", 8192)
     return decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(layers[index >= dense] for index in range(section.layers())),
+        layers=by_kind(
+            sparse_from(section),
+            lambda is_sparse: Layer(modules=(*common, *bodies[is_sparse]), caches=(cache,)),
+        ),
         intermediate_size=intermediate,
         tied=is_tied(config, section, False),
         rotary_tables=(
@@ -109,28 +122,6 @@ def sink_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
         norm("self_attn.k_layernorm", heads.head_dim),
         *(sink if sinks else ()),
     )
-
-
-def expert_modules(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
-    """Router, routing bias, routed and shared experts."""
-    modules: list[Module] = [
-        replicated("mlp.gate", hidden, moe.num_experts, quantizable=False),
-        Experts(
-            name="mlp.experts",
-            num_experts=moe.num_experts,
-            hidden_size=hidden,
-            intermediate_size=moe.moe_intermediate_size,
-            top_k=moe.top_k,
-        ),
-    ]
-    if section.boolean("router_enable_expert_bias", False):
-        name = "mlp.gate.e_score_correction_bias"
-        modules.append(Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
-    if moe.shared_intermediate_size:
-        modules += gated_mlp(
-            hidden, moe.shared_intermediate_size, "mlp.shared_experts", whole_beside_expert_ranks=True
-        )
-    return tuple(modules)
 
 
 READERS: Final[Mapping[str, object]] = {"PanguProMoEV2ForCausalLM": read}

@@ -1,4 +1,4 @@
-"""State space models and their hybrids: Mamba, Falcon-Mamba, Mamba 2, Jamba, Nemotron-H, Falcon-H1, Bamba,
+"""State space models and their hybrids: Mamba, Falcon-Mamba, Mamba 2, Jamba, Falcon-H1, Bamba,
 Granite 4.
 """
 
@@ -10,10 +10,8 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
     Linear,
-    MixtureOfExperts,
     Module,
     Output,
     Split,
@@ -30,13 +28,22 @@ from kvcore.model.parts.blocks import (
     norm,
     norms,
     read_heads,
-    replicated,
     row,
+)
+from kvcore.model.parts.experts import (
+    BLOCK_SPARSE,
+    ExpertTraits,
+    expert_modules,
+    optional_moe,
+    read_moe,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+    with_modules,
 )
 from kvcore.model.parts.states import Mamba1, Mamba2, read_conv_kernel
 from kvcore.units import ceil_div
 
-MAX_EXPERTS: Final = 65_536
 ATTENTION_FREE: Final = Heads(hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0)
 
 
@@ -108,6 +115,11 @@ def time_step_rank(section: Section, key: str, hidden_size: int) -> int:
     return section.integer(key)
 
 
+JAMBA_EXPERTS: Final = ExpertTraits(
+    intermediate_key="intermediate_size", prefix="feed_forward", router="router"
+)
+
+
 def read_jamba(config: ModelConfig) -> Architecture:
     """Jamba: Mamba 1, every n-th layer attention, every n-th MLP experts.
 
@@ -126,37 +138,27 @@ def read_jamba(config: ModelConfig) -> Architecture:
         bias=section.boolean("mamba_proj_bias", False),
         has_norms=True,
     )
-    moe = MixtureOfExperts(
-        num_experts=section.integer("num_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("num_experts_per_tok"),
-        moe_intermediate_size=intermediate,
+    moe = read_moe(JAMBA_EXPERTS, section)
+    bodies: dict[bool, tuple[Module, ...]] = {False: gated_mlp(hidden, intermediate, "feed_forward")}
+    bodies[True] = (
+        expert_modules(JAMBA_EXPERTS, section, hidden, moe) if moe.num_experts > 1 else bodies[False]
     )
-    attends = periodic(section, "attn_layer_period", "attn_layer_offset")
-    sparse = periodic(section, "expert_layer_period", "expert_layer_offset")
-    variants: dict[tuple[bool, bool], Layer] = {}
-    order = []
-    for key in zip(attends, sparse, strict=True):
-        if key not in variants:
-            is_sparse = key[1] and moe.num_experts > 1
-            body = (
-                (
-                    replicated("feed_forward.router", hidden, moe.num_experts, quantizable=False),
-                    experts_of(moe, hidden, "feed_forward.experts"),
-                )
-                if is_sparse
-                else gated_mlp(hidden, intermediate, "feed_forward")
-            )
-            mixing = attention(heads) if key[0] else mixer.modules("mamba")
-            variants[key] = Layer(
-                modules=(*mixing, *body, *norms(hidden, "input_layernorm", "pre_ff_layernorm")),
-                caches=(cache_of(heads) if key[0] else mixer.cache,),
-            )
-        order.append(variants[key])
+    mixers = {
+        True: Layer(modules=attention(heads), caches=(cache_of(heads),)),
+        False: Layer(modules=mixer.modules("mamba"), caches=(mixer.cache,)),
+    }
+    around = norms(hidden, "input_layernorm", "pre_ff_layernorm")
+    kinds = zip(
+        periodic(section, "attn_layer_period", "attn_layer_offset"),
+        periodic(section, "expert_layer_period", "expert_layer_offset"),
+        strict=True,
+    )
+    layers = by_kind(kinds, lambda kind: with_modules(mixers[kind[0]], *bodies[kind[1]], *around))
     return decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(order),
+        layers=layers,
         intermediate_size=intermediate,
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=(),
@@ -168,17 +170,6 @@ def periodic(section: Section, period_key: str, offset_key: str) -> tuple[bool, 
     """Which layers a period and an offset choose."""
     period, offset = section.integer(period_key), section.integer(offset_key, minimum=0)
     return tuple(index % period == offset for index in range(section.layers()))
-
-
-def experts_of(moe: MixtureOfExperts, hidden_size: int, name: str) -> Experts:
-    """The routed experts of one layer."""
-    return Experts(
-        name=name,
-        num_experts=moe.num_experts,
-        hidden_size=hidden_size,
-        intermediate_size=moe.moe_intermediate_size,
-        top_k=moe.top_k,
-    )
 
 
 def read_mamba2_sizes(section: Section, hidden: int, heads_key: str = "mamba_n_heads") -> Mamba2:
@@ -260,6 +251,11 @@ def read_bamba(config: ModelConfig) -> Architecture:
     )
 
 
+GRANITE_EXPERTS: Final = ExpertTraits(
+    experts_key="num_local_experts", intermediate_key="intermediate_size", prefix=BLOCK_SPARSE
+)
+
+
 def read_granite_hybrid(config: ModelConfig) -> Architecture:
     """Granite 4: Mamba 2 and attention by `layer_types`, experts and a shared MLP.
 
@@ -272,20 +268,12 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
     count = section.layers()
     if kinds is None or len(kinds) < count:
         raise section.missing("layer_types")
-    experts = section.integer("num_local_experts", 0, minimum=0, maximum=MAX_EXPERTS)
+    moe = optional_moe(GRANITE_EXPERTS, section, minimum=0)
     shared = section.integer("shared_intermediate_size", 0, minimum=0)
-    moe = None
     body: list[Module] = [*norms(hidden, "input_layernorm", "post_attention_layernorm")]
-    if experts:
-        moe = MixtureOfExperts(
-            num_experts=experts,
-            top_k=section.integer("num_experts_per_tok"),
-            moe_intermediate_size=intermediate,
-            shared_intermediate_size=shared,
-        )
-        prefix = "block_sparse_moe"
-        body.append(replicated(f"{prefix}.gate", hidden, experts, quantizable=False))
-        body.append(experts_of(moe, hidden, f"{prefix}.experts"))
+    if moe:
+        body += expert_modules(GRANITE_EXPERTS, section, hidden, moe)
+        moe = replace(moe, shared_intermediate_size=shared)
     if shared:
         body += [
             Linear(

@@ -1,15 +1,21 @@
-"""Step 1, a plain decoder; Step 3.5 and 3.7: sliding and full layers of different width, a gate for each head,
-experts from the first layers on.
-"""
+"""Step 1, a plain decoder; Step 3, with narrow queries and one KV head; 3.5 and 3.7 Flash, with sliding layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model.architecture import (
+    Architecture,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    VisionEncoder,
+)
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families import clip
+from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
@@ -18,12 +24,23 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     head,
+    norm,
     norms,
     read_heads,
     replicated,
+    row,
 )
+from kvcore.model.parts.experts import (
+    CORRECTED_FIRST,
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+)
+from kvcore.model.rope import read_ropes
 
-MAX_EXPERTS: Final = 65_536
 SLIDING: Final = "sliding_attention"
 FULL: Final = "full_attention"
 
@@ -58,7 +75,7 @@ def read_step1(config: ModelConfig) -> Architecture:
     )
 
 
-def read(config: ModelConfig) -> Architecture:
+def read_flash(config: ModelConfig) -> Architecture:
     """Step 3.5 Flash and 3.7 Flash.
 
     Source: vllm/model_executor/models/step3p5.py, step3p7.py (0.32).
@@ -72,17 +89,17 @@ def read(config: ModelConfig) -> Architecture:
     if kinds and len(kinds) < count:
         raise section.contradicting("layer_types", f"{len(kinds)} layer types for {count} layers")
     sliding = tuple(kind == SLIDING for kind in kinds[:count]) or tuple(i % 2 == 0 for i in range(count))
-    moe = read_moe(section)
+    moe = read_moe(EXPERTS, section)
     sparse = which_layers_are_sparse(section, count)
-    variants: dict[tuple[bool, bool], Layer] = {}
-    for key in zip(sliding, sparse, strict=True):
-        if key not in variants:
-            variants[key] = read_layer(section, heads, moe, is_sliding=key[0], is_sparse=key[1])
+    layers = by_kind(
+        zip(sliding, sparse, strict=True),
+        lambda kind: flash_layer(section, heads, moe, is_sliding=kind[0], is_sparse=kind[1]),
+    )
     built = decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(variants[key] for key in zip(sliding, sparse, strict=True)),
+        layers=layers,
         intermediate_size=section.integer("intermediate_size"),
         tied=section.boolean("tie_word_embeddings", False),
         moe=moe,
@@ -111,7 +128,7 @@ def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sli
     Source: vllm/model_executor/models/step3p5_mtp.py (0.32).
     """
     hidden = heads.hidden_size
-    body = read_layer(section, heads, moe, is_sliding=is_sliding, is_sparse=False)
+    body = flash_layer(section, heads, moe, is_sliding=is_sliding, is_sparse=False)
     return replace(
         body,
         modules=(
@@ -123,17 +140,17 @@ def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sli
     )
 
 
-def read_moe(section: Section) -> MixtureOfExperts:
-    """The routed experts and the shared one."""
-    width = section.integer("moe_intermediate_size")
-    experts = section.optional_integer("moe_num_experts", minimum=1, maximum=MAX_EXPERTS)
-    top_k = section.optional_integer("moe_top_k", minimum=1)
-    return MixtureOfExperts(
-        num_experts=experts or section.integer("num_experts", maximum=MAX_EXPERTS),
-        top_k=top_k or section.integer("num_experts_per_tok"),
-        moe_intermediate_size=width,
-        shared_intermediate_size=section.integer("share_expert_dim", width),
-    )
+EXPERTS: Final = ExpertTraits(
+    experts_key=("num_experts", "moe_num_experts"),
+    top_k_key=("num_experts_per_tok", "moe_top_k"),
+    shared_width_key="share_expert_dim",
+    shared_count=1,
+    prefix="moe",
+    shared="share_expert",
+)
+FLASH_EXPERTS: Final = replace(
+    EXPERTS, router_dtype="float32", correction_bias=True, correction="router_bias", order=CORRECTED_FIRST
+)
 
 
 def which_layers_are_sparse(section: Section, count: int) -> tuple[bool, ...]:
@@ -149,7 +166,7 @@ def which_layers_are_sparse(section: Section, count: int) -> tuple[bool, ...]:
     return tuple(index >= dense for index in range(count))
 
 
-def read_layer(
+def flash_layer(
     section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sliding: bool, is_sparse: bool
 ) -> Layer:
     """One layer; sliding layers may have heads of their own."""
@@ -171,30 +188,117 @@ def read_layer(
     if section.boolean("use_head_wise_attn_gate", False):
         modules.append(column("self_attn.g_proj", hidden, own.num_heads))
     if is_sparse:
-        modules += [
-            replicated("moe.gate", hidden, moe.num_experts, quantizable=False, dtype="float32"),
-            Parameter(name="moe.router_bias", replicated=moe.num_experts, dtype="float32"),
-            Experts(
-                name="moe.experts",
-                num_experts=moe.num_experts,
-                hidden_size=hidden,
-                intermediate_size=moe.moe_intermediate_size,
-                top_k=moe.top_k,
-            ),
-            *gated_mlp(hidden, moe.shared_intermediate_size, "moe.share_expert"),
-        ]
+        modules += expert_modules(FLASH_EXPERTS, section, hidden, moe)
     else:
         modules += gated_mlp(hidden, section.integer("intermediate_size"))
     window = section.integer("sliding_window") if is_sliding else None
     return Layer(modules=tuple(modules), caches=(cache_of(own, window),))
 
 
-READERS: Final[Mapping[str, object]] = {
+MAX_PATCHES: Final = 6
+"""Tiles of the largest image. Source: vllm/transformers_utils/processors/step3_vl.py:ImagePatcher (0.32)."""
+
+
+def read_step3(config: ModelConfig) -> Architecture:
+    """Step 3, with its tower where the config has one.
+
+    Source: vllm/model_executor/models/step3_text.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, "num_attention_groups")
+    if heads.num_kv_heads != 1:
+        raise section.invalid("num_attention_groups", heads.num_kv_heads, "expected 1")
+    moe = read_moe(EXPERTS, section)
+    layers = {is_sparse: step3_layer(section, heads, moe, is_sparse=is_sparse) for is_sparse in (False, True)}
+    positions = section.optional_integer("max_position_embedding", minimum=1) or section.integer(
+        "max_position_embeddings"
+    )
+    tower = config.root.optional_section("vision_config", "step3_vision_encoder")
+    built = decoder(
+        config,
+        section,
+        heads=heads,
+        layers=tuple(layers[each] for each in which_layers_are_sparse(section, section.layers())),
+        intermediate_size=section.integer("intermediate_size"),
+        last=(norm("model.norm", heads.hidden_size), replace(head(section), quantizable=False)),
+        tied=False,
+        rotary_tables=tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section)),
+        moe=moe,
+    )
+    if tower is None:
+        return built
+    return replace(
+        built,
+        every=(*eyes(tower), *projector(config.root, tower, heads.hidden_size)),
+        vision=encoder_of(tower),
+        is_multimodal=True,
+    )
+
+
+def step3_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sparse: bool) -> Layer:
+    """One layer; keys, values and the narrow queries are whole on every rank."""
+    hidden, all_heads = heads.hidden_size, heads.num_heads * heads.head_dim
+    narrow = section.integer("share_q_dim", heads.head_dim)
+    modules: list[Module] = [
+        replicated("self_attn.qkv_proj", hidden, narrow + 2 * heads.head_dim),
+        norm("self_attn.inter_norm", narrow),
+        column("self_attn.wq", narrow, all_heads),
+        row("self_attn.o_proj", all_heads, hidden),
+        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+    ]
+    if is_sparse:
+        routed = replace(moe, shared_intermediate_size=0)
+        modules += expert_modules(EXPERTS, section, hidden, routed)
+        modules += gated_mlp(hidden, moe.shared_intermediate_size, "share_expert")
+    else:
+        modules += gated_mlp(hidden, section.integer("intermediate_size"))
+    return Layer(modules=tuple(modules), caches=(cache_of(heads),))
+
+
+def eyes(section: Section) -> tuple[Module, ...]:
+    """A ViT with a class token.
+
+    Source: vllm/model_executor/models/step3_vl.py:Step3VisionTransformer (0.32).
+    """
+    width, prefix = section.integer("hidden_size"), "vision_model"
+    heads = vision.square_heads(section, width)
+    channels, inner = section.integer("num_channels", 3, maximum=64), section.integer("intermediate_size")
+    return (
+        *vision.embeddings(section, f"{prefix}.embeddings", width, channels),
+        *vision.blocks(clip.BLOCK, f"{prefix}.transformer.layers", section.layers(), heads, inner),
+    )
+
+
+def projector(root: Section, section: Section, text: int) -> tuple[Module, ...]:
+    """Two convolutions that each take a square of patches to one, and a linear layer.
+
+    Source: vllm/model_executor/models/step3_vl.py:Step3VLForConditionalGeneration (0.32).
+    """
+    width, out = section.integer("hidden_size"), section.integer("output_hidden_size")
+    bias = root.boolean("projector_bias", True)
+    return (
+        vision.convolution("vit_downsampler", width, out, (2, 2), bias=True),
+        vision.convolution("vit_downsampler2", out, 2 * out, (3, 3), bias=True),
+        vision.whole("vit_large_projector", 2 * out, text, bias=bias),
+    )
+
+
+def encoder_of(section: Section) -> VisionEncoder:
+    """What the profile run sees: a whole image and its tiles, four times four patches a token."""
+    side = section.integer("image_size") // section.integer("patch_size")
+    return vision.input_limits(section, (-(-side // 4)) ** 2 * (MAX_PATCHES + 1), 16)
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "Step1ForCausalLM": read_step1,
     "step1": read_step1,
-    "Step3p5ForCausalLM": read,
-    "step3p5": read,
-    "Step3p7ForConditionalGeneration": read,
-    "Step3p7FlashForCausalLM": read,
-    "step3p7": read,
+    "Step3p5ForCausalLM": read_flash,
+    "step3p5": read_flash,
+    "Step3p7ForConditionalGeneration": read_flash,
+    "Step3p7FlashForCausalLM": read_flash,
+    "step3p7": read_flash,
+    "Step3TextForCausalLM": read_step3,
+    "step3_text": read_step3,
+    "Step3VLForConditionalGeneration": read_step3,
+    "step3_vl": read_step3,
 }

@@ -8,7 +8,6 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
     Linear,
     MixtureOfExperts,
@@ -31,10 +30,20 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
+from kvcore.model.parts.experts import (
+    CORRECTED_FIRST,
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
 from kvcore.model.parts.vision import llama4_vision
 
-MAX_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+
+
+OSS_EXPERTS: Final = ExpertTraits(
+    experts_key="num_local_experts", intermediate_key="intermediate_size", router="router", biased=True
+)
 
 
 def read_gpt_oss(config: ModelConfig) -> Architecture:
@@ -45,16 +54,11 @@ def read_gpt_oss(config: ModelConfig) -> Architecture:
     section = config.language
     heads = read_heads(section)
     hidden = heads.hidden_size
-    moe = MixtureOfExperts(
-        num_experts=section.integer("num_local_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("num_experts_per_tok"),
-        moe_intermediate_size=section.integer("intermediate_size"),
-    )
+    moe = read_moe(OSS_EXPERTS, section)
     modules: tuple[Module, ...] = (
         *attention(heads, qkv_bias=True, out_bias=True),
         Parameter(name="self_attn.sinks", sharded=heads.num_heads),
-        replicated("mlp.router", hidden, moe.num_experts, bias=True, quantizable=False),
-        replace(experts_of(moe, hidden, "mlp.experts"), bias=True),
+        *expert_modules(OSS_EXPERTS, section, hidden, moe),
         *norms(hidden, *TWO_NORMS),
     )
     window = section.integer("sliding_window")
@@ -75,6 +79,18 @@ def read_gpt_oss(config: ModelConfig) -> Architecture:
     return replace(built, rotary_tables=tables)
 
 
+LLAMA4_EXPERTS: Final = ExpertTraits(
+    experts_key="num_local_experts",
+    intermediate_key="intermediate_size",
+    shared_count=1,
+    shared_width_key="intermediate_size",
+    prefix="feed_forward",
+    router="router",
+    shared="shared_expert",
+    shared_whole=True,
+)
+
+
 def read_llama4(config: ModelConfig) -> Architecture:
     """Llama 4: chunked attention on layers with rotary positions, full on the others; experts every n-th layer.
 
@@ -83,12 +99,7 @@ def read_llama4(config: ModelConfig) -> Architecture:
     section = config.language
     heads = read_heads(section)
     hidden = heads.hidden_size
-    moe = MixtureOfExperts(
-        num_experts=section.integer("num_local_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("num_experts_per_tok"),
-        moe_intermediate_size=section.integer("intermediate_size"),
-        shared_intermediate_size=section.integer("intermediate_size"),
-    )
+    moe = read_moe(LLAMA4_EXPERTS, section)
     count = section.layers()
     step = section.integer("interleave_moe_layer_step", 1, minimum=0)
     written = section.integers("no_rope_layers") or ()
@@ -125,16 +136,7 @@ def llama4_layer(
     """One layer of Llama 4."""
     hidden = heads.hidden_size
     if is_sparse:
-        body: tuple[Module, ...] = (
-            replicated("feed_forward.router", hidden, moe.num_experts, quantizable=False),
-            experts_of(moe, hidden, "feed_forward.experts"),
-            *gated_mlp(
-                hidden,
-                moe.shared_intermediate_size,
-                "feed_forward.shared_expert",
-                whole_beside_expert_ranks=True,
-            ),
-        )
+        body = expert_modules(LLAMA4_EXPERTS, section, hidden, moe)
     else:
         body = gated_mlp(hidden, section.integer("intermediate_size_mlp"), "feed_forward")
     chunk = section.optional_integer("attention_chunk_size")
@@ -147,6 +149,11 @@ def llama4_layer(
             attention_chunk_size=chunk,
         )
     return Layer(modules=(*attention(heads), *body, *norms(hidden, *TWO_NORMS)), caches=(cache,))
+
+
+MIMO_EXPERTS: Final = ExpertTraits(
+    experts_key="n_routed_experts", correction_bias=True, order=CORRECTED_FIRST
+)
 
 
 def read_mimo_v2(config: ModelConfig) -> Architecture:
@@ -167,11 +174,7 @@ def read_mimo_v2(config: ModelConfig) -> Architecture:
         num_kv_heads=section.integer("swa_num_key_value_heads", heads.num_kv_heads),
         head_dim=section.integer("swa_head_dim", heads.head_dim),
     )
-    moe = MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("num_experts_per_tok"),
-        moe_intermediate_size=section.integer("moe_intermediate_size"),
-    )
+    moe = read_moe(MIMO_EXPERTS, section)
     widths = (
         section.integer("v_head_dim", heads.head_dim),
         section.integer("swa_v_head_dim", local.head_dim),
@@ -240,12 +243,8 @@ def mimo_layer(
     if is_sliding and section.boolean("add_swa_attention_sink_bias", False):
         modules.append(Parameter(name="self_attn.attention_sink_bias", sharded=heads.num_heads))
     if is_sparse:
-        router = section.string("moe_router_dtype", "float32")
-        modules += [
-            replicated("mlp.gate", hidden, moe.num_experts, quantizable=False, dtype=router),
-            Parameter(name="mlp.gate.e_score_correction_bias", replicated=moe.num_experts, dtype="float32"),
-            experts_of(moe, hidden, "mlp.experts"),
-        ]
+        traits = replace(MIMO_EXPERTS, router_dtype=section.string("moe_router_dtype", "float32"))
+        modules += expert_modules(traits, section, hidden, moe)
     else:
         modules += gated_mlp(hidden, section.integer("intermediate_size"))
     cache: CacheState = FullAttention(
@@ -274,17 +273,6 @@ def qkv_with_narrow_values(heads: Heads, v_dim: int, *, bias: bool = False) -> L
         split=Split.COLUMN,
         bias=bias,
         parts=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    )
-
-
-def experts_of(moe: MixtureOfExperts, hidden_size: int, name: str) -> Experts:
-    """The routed experts of one layer."""
-    return Experts(
-        name=name,
-        num_experts=moe.num_experts,
-        hidden_size=hidden_size,
-        intermediate_size=moe.moe_intermediate_size,
-        top_k=moe.top_k,
     )
 
 

@@ -41,6 +41,9 @@ class Part(StrEnum):
     SHARED_GATE = "shared_gate"
 
 
+CORRECTED_FIRST: Final = (Part.ROUTER, Part.CORRECTION, Part.EXPERTS, Part.SHARED, Part.SHARED_GATE)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertTraits:
     """What sets one family's experts apart: keys of its config, names of its tensors.
@@ -105,7 +108,8 @@ def read_moe(traits: ExpertTraits, section: Section) -> MixtureOfExperts:
 def optional_moe(traits: ExpertTraits, section: Section, *, minimum: int = 1) -> MixtureOfExperts | None:
     """As `read_moe`; None for a config without experts, or with none of them where `minimum` is 0."""
     key = first_given(section, traits.experts_key)
-    return read_moe(traits, section) if section.optional_integer(key, minimum=minimum) else None
+    count = section.optional_integer(key, minimum=minimum, maximum=MAX_EXPERTS)
+    return read_moe(traits, section) if count else None
 
 
 def first_given(section: Section, keys: str | tuple[str, ...]) -> str:
@@ -163,7 +167,9 @@ def expert_modules(
     return tuple(module for part in traits.order for module in parts.get(part, ()))
 
 
-def shared_experts(traits: ExpertTraits, hidden_size: int, width: int, *, bias: bool) -> tuple[Linear, ...]:
+def shared_experts(
+    traits: ExpertTraits, hidden_size: int, width: int, *, bias: bool = False
+) -> tuple[Linear, ...]:
     """The shared experts of one layer, as one MLP."""
     name = f"{traits.prefix}.{traits.shared}"
     if traits.gated:
@@ -176,7 +182,7 @@ def shared_experts(traits: ExpertTraits, hidden_size: int, width: int, *, bias: 
 def routed_experts(traits: ExpertTraits, hidden_size: int, moe: MixtureOfExperts) -> Experts:
     """The routed experts of one layer."""
     return Experts(
-        name=f"{traits.prefix}.experts",
+        name=f"{traits.prefix}.experts".removeprefix("."),
         num_experts=moe.num_experts,
         hidden_size=hidden_size,
         intermediate_size=moe.moe_intermediate_size,

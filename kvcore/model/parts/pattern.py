@@ -87,9 +87,9 @@ def sparse_but_the_first(section: Section) -> tuple[bool, ...]:
     return sparse_by_types(section) or tuple(index > 0 for index in range(section.layers()))
 
 
-def marked(section: Section, name: str, *, default: bool = False) -> tuple[bool, ...]:
+def marked(section: Section, name: str, count: int, *, default: bool = False) -> tuple[bool, ...]:
     """Which layers the list `name` marks with something else than 0; all of them `default` without a list."""
-    marks, count = section.integers(name), section.layers()
+    marks = section.integers(name)
     if marks is None:
         return (default,) * count
     if len(marks) < count:

@@ -1,8 +1,8 @@
-"""Nemotron-H and Nemotron 3: every layer is one of Mamba 2, attention, MLP or experts."""
+"""Nemotron-H and 3, whose layers are each one of Mamba 2, attention, MLP or experts; Nemotron-NAS."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,32 +12,44 @@ from kvcore.model.architecture import (
     Linear,
     MixtureOfExperts,
     Module,
-    Parameter,
 )
+from kvcore.model.cache_state import CacheState
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
-from kvcore.model.families.state_space import MAX_EXPERTS, experts_of
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
-    beside_expert_ranks,
     cache_of,
     column,
     decoder,
     embedding,
+    gated_mlp,
     head,
     norm,
     norms,
     plain_mlp,
     read_heads,
     replicated,
+    with_kv_heads,
+)
+from kvcore.model.parts.experts import (
+    CORRECTED_FIRST,
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+    shared_experts,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+    with_modules,
 )
 from kvcore.model.parts.states import Mamba2, read_conv_kernel
+from kvcore.units import round_up
 
 PATTERN: Final[Mapping[str, str]] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """What the letters of `hybrid_override_pattern` stand for."""
 
 
-def read_nemotron_h(config: ModelConfig) -> Architecture:
+def read_h(config: ModelConfig) -> Architecture:
     """Nemotron-H and Nemotron 3: each layer is one of Mamba 2, attention, MLP or experts.
 
     Source: vllm/model_executor/models/nemotron_h.py, config.py:NemotronHForCausalLMConfig (0.32).
@@ -46,7 +58,7 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
     heads = nemotron_heads(section)
     hidden = heads.hidden_size
     kinds = nemotron_kinds(section)
-    moe = nemotron_moe(section) if "moe" in kinds else None
+    moe = read_moe(EXPERTS, section) if "moe" in kinds else None
     mixer = Mamba2(
         hidden_size=hidden,
         num_heads=section.integer("mamba_num_heads"),
@@ -66,19 +78,17 @@ def read_nemotron_h(config: ModelConfig) -> Architecture:
     if moe is not None:
         bodies["moe"] = Layer(modules=latent_experts(section, hidden, moe))
     widths = mlp_widths(section, kinds)
-    cache: dict[tuple[str, int], Layer] = {}
-    order = []
-    for kind, width in zip(kinds, widths, strict=True):
-        if (kind, width) not in cache:
-            body = bodies.get(kind) or Layer(modules=nemotron_mlp(section, hidden, width))
-            cache[kind, width] = replace(body, modules=(*body.modules, norm("norm", hidden)))
-        order.append(cache[kind, width])
+
+    def layer(kind: str, width: int) -> Layer:
+        body = bodies.get(kind) or Layer(modules=nemotron_mlp(section, hidden, width))
+        return with_modules(body, norm("norm", hidden))
+
     tied = section.boolean("tie_word_embeddings", False)
     built = decoder(
         config,
         section,
         heads=heads,
-        layers=tuple(order),
+        layers=by_kind(zip(kinds, widths, strict=True), lambda kind: layer(*kind)),
         intermediate_size=max(widths) or section.integer("moe_intermediate_size", mixer.intermediate_size),
         first=(embedding(section, "backbone.embeddings"),),
         last=(norm("backbone.norm_f", hidden), *(() if tied else (head(section),))),
@@ -166,41 +176,125 @@ def nemotron_mlp(section: Section, hidden: int, width: int) -> tuple[Linear, ...
     return plain_mlp(hidden, width, "mixer.up_proj", "mixer.down_proj", bias=bias)
 
 
-def nemotron_moe(section: Section) -> MixtureOfExperts:
-    """The experts of Nemotron 3."""
-    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS)
-    width = section.integer("moe_shared_expert_intermediate_size", 0, minimum=0)
-    return MixtureOfExperts(
-        num_experts=section.integer("n_routed_experts", maximum=MAX_EXPERTS),
-        top_k=section.integer("num_experts_per_tok"),
-        moe_intermediate_size=section.integer("moe_intermediate_size"),
-        shared_intermediate_size=shared * width,
-    )
+EXPERTS: Final = ExpertTraits(
+    experts_key="n_routed_experts",
+    shared_count_key="n_shared_experts",
+    prefix="mixer",
+    correction_bias=True,
+    gated=False,
+    shared_whole=True,
+    order=CORRECTED_FIRST,
+)
 
 
 def latent_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
     """Router and experts without a gate, which may work in a narrower space than the model."""
     latent = section.optional_integer("moe_latent_size", minimum=1)
     bias = section.boolean("mlp_bias", False)
-    modules: list[Module] = [
-        replicated("mixer.gate", hidden, moe.num_experts, quantizable=False),
-        Parameter(name="mixer.gate.e_score_correction_bias", replicated=moe.num_experts, dtype="float32"),
-        replace(experts_of(moe, latent or hidden, "mixer.experts"), gated=False),
-    ]
+    routed = replace(moe, shared_intermediate_size=0)
+    modules = [*expert_modules(EXPERTS, section, hidden, routed, inner_size=latent)]
     if latent is not None:
         modules += [
             replicated("mixer.fc1_latent_proj", hidden, latent, bias=bias),
             replicated("mixer.fc2_latent_proj", latent, hidden, bias=bias),
         ]
     if moe.shared_intermediate_size:
-        prefix = "mixer.shared_experts"
-        modules += beside_expert_ranks(
-            plain_mlp(hidden, moe.shared_intermediate_size, f"{prefix}.up_proj", f"{prefix}.down_proj")
-        )
+        modules += shared_experts(EXPERTS, hidden, moe.shared_intermediate_size)
     return tuple(modules)
 
 
-READERS: Final[Mapping[str, object]] = {
-    "NemotronHForCausalLM": read_nemotron_h,
-    "nemotron_h": read_nemotron_h,
+MLP_MULTIPLE: Final = 256
+"""Source: vllm/model_executor/models/nemotron_nas.py:_ffn_mult_to_intermediate_size (0.32)."""
+
+
+def read_nas(config: ModelConfig) -> Architecture:
+    """Nemotron-NAS.
+
+    Source: vllm/model_executor/models/nemotron_nas.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section, "")
+    blocks = section.sequence("block_configs")
+    if blocks is None:
+        raise section.missing("block_configs")
+    if len(blocks) != section.layers():
+        raise section.contradicting("block_configs", f"{len(blocks)} blocks for {section.layers()} layers")
+    known: dict[tuple[int, int], Layer] = {}
+    layers: list[Layer] = []
+    for index, raw in enumerate(blocks):
+        if not isinstance(raw, Mapping):
+            raise section.invalid("block_configs", raw, "expected objects")
+        block = Section(raw, f"{section.path}.block_configs[{index}]", "")
+        shape = (kv_heads_of(block, heads), mlp_size_of(block, heads.hidden_size))
+        if shape not in known:
+            known[shape] = nas_layer(section, heads, *shape)
+        layers.append(known[shape])
+    if not any(layer.caches for layer in layers):
+        raise section.contradicting("block_configs", "no block has attention")
+    widest = max(size for _, size in known)
+    kv_heads = next(count for count, _ in known if count)
+    return decoder(
+        config,
+        section,
+        heads=with_kv_heads(section, heads, kv_heads),
+        layers=tuple(layers),
+        intermediate_size=widest or heads.hidden_size,
+    )
+
+
+def nas_layer(section: Section, heads: Heads, kv_heads: int, mlp_size: int) -> Layer:
+    """One layer; a part of size 0 is not there, and its norm neither."""
+    modules: list[Module] = []
+    caches: tuple[CacheState, ...] = ()
+    if kv_heads:
+        own = with_kv_heads(section, heads, kv_heads)
+        bias = section.boolean("attention_bias", False)
+        modules += attention(own, qkv_bias=bias, out_bias=bias)
+        modules.append(norm("input_layernorm", heads.hidden_size))
+        caches = (cache_of(own),)
+    if mlp_size:
+        modules += gated_mlp(heads.hidden_size, mlp_size, bias=section.boolean("mlp_bias", False))
+        modules.append(norm("post_attention_layernorm", heads.hidden_size))
+    return Layer(modules=tuple(modules), caches=caches)
+
+
+def kv_heads_of(block: Section, heads: Heads) -> int:
+    """KV heads of a block; 0 without attention."""
+    part = block.section("attention")
+    refuse_linear(part)
+    if part.boolean("no_op", False):
+        return 0
+    group = part.integer("n_heads_in_group", maximum=heads.num_heads)
+    if heads.num_heads % group:
+        raise part.contradicting("n_heads_in_group", f"{heads.num_heads} heads are no multiple of {group}")
+    return heads.num_heads // group
+
+
+def mlp_size_of(block: Section, hidden_size: int) -> int:
+    """Width of a block's MLP; 0 without one."""
+    part = block.section("ffn")
+    refuse_linear(part)
+    if part.boolean("no_op", False):
+        return 0
+    if part.has("ffn_mult"):
+        factor = part.number("ffn_mult")
+        if not 0 < factor <= MAX_LAYERS:
+            raise part.invalid("ffn_mult", factor, "expected a factor above 0")
+        return round_up(int(2 * factor * hidden_size / 3), MLP_MULTIPLE)
+    return part.integer("intermediate_size")
+
+
+def refuse_linear(part: Section) -> None:
+    """Raise for a block that is one linear layer, which the engine does not run."""
+    if part.boolean("replace_with_linear", False):
+        raise part.contradicting(
+            "replace_with_linear", "the engine runs no block that was replaced by a linear layer"
+        )
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+    "NemotronHForCausalLM": read_h,
+    "nemotron_h": read_h,
+    "DeciLMForCausalLM": read_nas,
+    "nemotron-nas": read_nas,
 }

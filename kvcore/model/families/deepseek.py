@@ -1,28 +1,44 @@
-"""Latent attention with experts: DeepSeek V2 to V3.2, Kimi K2, GLM-5, openPangu."""
+"""DeepSeek V2 to V3.2 and those with latent attention like it: Kimi K2, GLM-5, openPangu Ultra, A.X K1, Sarvam."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
     MixtureOfExperts,
     Module,
-    Parameter,
     RotaryTable,
 )
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import decoder, gated_mlp, norms, replicated
-from kvcore.model.parts.latent import Latent, absorbed, as_heads, indexer, latent_attention, read_latent
+from kvcore.model.parts.blocks import decoder, gated_mlp, is_tied, norms, replicated
+from kvcore.model.parts.experts import (
+    ExpertTraits,
+    expert_modules,
+    optional_moe,
+    read_moe,
+)
+from kvcore.model.parts.latent import (
+    Latent,
+    absorbed,
+    as_heads,
+    indexer,
+    latent_attention,
+    latent_layer,
+    read_latent,
+)
+from kvcore.model.parts.pattern import (
+    by_kind,
+    sparse_by_frequency,
+    with_modules,
+)
 from kvcore.model.parts.vision import moonvit
 from kvcore.model.rope import read_ropes
 
-MAX_EXPERTS: Final = 65_536
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 
@@ -33,14 +49,14 @@ def read(config: ModelConfig) -> Architecture:
     """
     section = config.language
     latent = read_latent(section)
-    moe = read_moe(section)
+    moe = optional_moe(EXPERTS, section)
     count = section.layers()
-    sparse = which_layers_are_sparse(section, count, moe)
+    sparse = sparse_by_frequency(section) if moe else (False,) * count
     indexed = which_layers_index(section, count)
-    variants: dict[tuple[bool, bool], Layer] = {}
-    for key in zip(sparse, indexed, strict=True):
-        if key not in variants:
-            variants[key] = latent_layer(section, latent, moe, is_sparse=key[0], is_indexed=key[1])
+    layers = by_kind(
+        zip(sparse, indexed, strict=True),
+        lambda kind: indexed_layer(section, latent, moe if kind[0] else None, is_indexed=kind[1]),
+    )
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
     draft = draft_layer(section, latent, moe) if drafts and moe else None
     vision = config.root.optional_section("vision_config")
@@ -48,7 +64,7 @@ def read(config: ModelConfig) -> Architecture:
         config,
         section,
         heads=as_heads(latent),
-        layers=tuple(variants[key] for key in zip(sparse, indexed, strict=True)),
+        layers=layers,
         intermediate_size=section.integer("intermediate_size"),
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=rotary_tables(section, latent, with_indexer=any(indexed)),
@@ -86,28 +102,22 @@ def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tu
     return (table, table) if is_other_style else (table,)
 
 
-def read_moe(section: Section) -> MixtureOfExperts | None:
-    """The experts; None in a model without them."""
-    count = section.optional_integer("n_routed_experts", minimum=1, maximum=MAX_EXPERTS)
-    if count is None:
-        return None
-    width = section.integer("moe_intermediate_size")
-    shared = section.integer("n_shared_experts", 0, minimum=0, maximum=MAX_EXPERTS)
-    return MixtureOfExperts(
-        num_experts=count,
-        top_k=section.integer("num_experts_per_tok", section.optional_integer("moe_topk", minimum=1)),
-        moe_intermediate_size=width,
-        shared_intermediate_size=width * shared,
+EXPERTS: Final = ExpertTraits(
+    experts_key="n_routed_experts",
+    top_k_key=("num_experts_per_tok", "moe_topk"),
+    shared_count_key="n_shared_experts",
+    shared_whole=True,
+)
+
+
+def experts_of(section: Section) -> ExpertTraits:
+    """What is its own of a config's experts: whether the routing has a bias, whether ranks divide the shared ones."""
+    usual = "noaux_tc" if section.model_type in CORRECTED else ""
+    return replace(
+        EXPERTS,
+        correction_bias=section.string("topk_method", usual) == "noaux_tc",
+        shared_whole=section.model_type not in DIVIDES_SHARED_EXPERTS,
     )
-
-
-def which_layers_are_sparse(section: Section, count: int, moe: MixtureOfExperts | None) -> tuple[bool, ...]:
-    """Which layers have experts: from the first after the dense ones, every `moe_layer_freq`th."""
-    if moe is None:
-        return (False,) * count
-    dense = section.integer("first_k_dense_replace", 0, minimum=0)
-    every = section.integer("moe_layer_freq", 1)
-    return tuple(index >= dense and index % every == 0 for index in range(count))
 
 
 def which_layers_index(section: Section, count: int) -> tuple[bool, ...]:
@@ -130,8 +140,8 @@ def which_layers_index(section: Section, count: int) -> tuple[bool, ...]:
     return tuple(max(index - offset + 1, 0) % every == 0 for index in range(count))
 
 
-def latent_layer(
-    section: Section, latent: Latent, moe: MixtureOfExperts | None, *, is_sparse: bool, is_indexed: bool
+def indexed_layer(
+    section: Section, latent: Latent, moe: MixtureOfExperts | None, *, is_indexed: bool
 ) -> Layer:
     """One layer."""
     hidden = latent.hidden_size
@@ -140,39 +150,11 @@ def latent_layer(
     if is_indexed:
         modules += indexer(section, latent)
         caches.insert(0, SparseIndexer(index_head_dim=section.integer("index_head_dim")))
-    if is_sparse and moe is not None:
-        modules += expert_modules(section, hidden, moe)
+    if moe is not None:
+        modules += expert_modules(experts_of(section), section, hidden, moe)
     else:
         modules += gated_mlp(hidden, section.integer("intermediate_size"))
     return Layer(modules=tuple(modules), caches=tuple(caches), loading=(absorbed(latent),))
-
-
-def expert_modules(
-    section: Section, hidden_size: int, moe: MixtureOfExperts, prefix: str = "mlp"
-) -> tuple[Module, ...]:
-    """Router, routed and shared experts."""
-    modules: list[Module] = [
-        replicated(f"{prefix}.gate", hidden_size, moe.num_experts, quantizable=False),
-        Experts(
-            name=f"{prefix}.experts",
-            num_experts=moe.num_experts,
-            hidden_size=hidden_size,
-            intermediate_size=moe.moe_intermediate_size,
-            top_k=moe.top_k,
-        ),
-    ]
-    usual = "noaux_tc" if section.model_type in CORRECTED else ""
-    if section.string("topk_method", usual) == "noaux_tc":
-        name = f"{prefix}.gate.e_score_correction_bias"
-        modules.append(Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
-    if moe.shared_intermediate_size:
-        modules += gated_mlp(
-            hidden_size,
-            moe.shared_intermediate_size,
-            f"{prefix}.shared_experts",
-            whole_beside_expert_ranks=section.model_type not in DIVIDES_SHARED_EXPERTS,
-        )
-    return tuple(modules)
 
 
 def draft_layer(section: Section, latent: Latent, moe: MixtureOfExperts) -> Layer:
@@ -181,7 +163,7 @@ def draft_layer(section: Section, latent: Latent, moe: MixtureOfExperts) -> Laye
     Source: vllm/model_executor/models/deepseek_mtp.py (0.32).
     """
     is_indexed = section.optional_integer("index_topk") is not None
-    body = latent_layer(section, latent, moe, is_sparse=True, is_indexed=is_indexed)
+    body = indexed_layer(section, latent, moe, is_indexed=is_indexed)
     hidden = latent.hidden_size
     return replace(
         body,
@@ -224,7 +206,45 @@ def with_norms(built: Architecture, *names: str) -> Architecture:
     )
 
 
-READERS: Final[Mapping[str, object]] = {
+SARVAM_EXPERTS: Final = ExpertTraits(
+    shared_count_key="num_shared_experts",
+    shared_count=1,
+    correction_bias=("moe_router_enable_expert_bias", True),
+)
+
+
+def read_sarvam(config: ModelConfig) -> Architecture:
+    """Sarvam with latent attention.
+
+    Source: vllm/model_executor/models/sarvam.py (0.32).
+    """
+    section = config.language
+    latent = read_latent(section)
+    hidden = latent.hidden_size
+    moe = read_moe(SARVAM_EXPERTS, section)
+    intermediate = section.integer("intermediate_size", 16_384)
+    bodies = {
+        True: expert_modules(SARVAM_EXPERTS, section, hidden, moe),
+        False: gated_mlp(hidden, intermediate),
+    }
+    attending = latent_layer(latent, *norms(hidden, *TWO_NORMS))
+    dense = section.integer("first_k_dense_replace", 1, minimum=0)
+    every = section.integer("moe_layer_freq", 1)
+    sparse = (index >= dense and (index - dense) % every == 0 for index in range(section.layers()))
+    built = decoder(
+        config,
+        section,
+        heads=as_heads(latent),
+        layers=by_kind(sparse, lambda is_sparse: with_modules(attending, *bodies[is_sparse])),
+        intermediate_size=intermediate,
+        tied=is_tied(config, section, False),
+        rotary_tables=rotary_tables(section, latent, with_indexer=False),
+        moe=moe,
+    )
+    return replace(built, is_mla=True)
+
+
+READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
     "DeepseekV2ForCausalLM": read,
     "DeepseekV3ForCausalLM": read,
     "DeepseekV32ForCausalLM": read,
@@ -246,4 +266,6 @@ READERS: Final[Mapping[str, object]] = {
     "axk1": read_axk1,
     "PanguUltraMoEForCausalLM": read_pangu,
     "pangu_ultra_moe": read_pangu,
+    "SarvamMLAForCausalLM": read_sarvam,
+    "sarvam_mla": read_sarvam,
 }

@@ -1,6 +1,4 @@
-"""Kimi K3: KDA with a gate of full rank beside gated latent attention, experts in a narrower space, attention
-residuals, and a MoonViT without biases.
-"""
+"""Kimi Linear and K3: KDA, a delta net with a gate for each channel, beside latent attention; experts."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ from typing import Final
 
 from kvcore.model.architecture import (
     Architecture,
-    Experts,
     Layer,
     Linear,
     MixtureOfExperts,
@@ -20,10 +17,11 @@ from kvcore.model.architecture import (
     Split,
     VisionEncoder,
 )
+from kvcore.model.cache_state import RecurrentState
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.kimi_linear import kda_modules, kda_state, read_moe
 from kvcore.model.parts.blocks import (
     Heads,
+    column,
     decoder,
     gated_mlp,
     head,
@@ -35,16 +33,121 @@ from kvcore.model.parts.blocks import (
     row,
     whole_unless_divided,
 )
+from kvcore.model.parts.experts import (
+    BLOCK_SPARSE,
+    CORRECTED_FIRST,
+    ExpertTraits,
+    expert_modules,
+    optional_moe,
+    read_moe,
+    shared_experts,
+)
 from kvcore.model.parts.latent import (
     Latent,
-    absorbed,
     as_heads,
     heads_column,
-    latent_attention,
+    latent_layer,
     read_latent,
 )
+from kvcore.model.parts.pattern import (
+    by_kind,
+    sparse_by_frequency,
+)
+from kvcore.model.parts.states import kda_state, read_conv_kernel
 
-EXPERTS: Final = "block_sparse_moe"
+
+def read_linear(config: ModelConfig) -> Architecture:
+    """Kimi Linear.
+
+    Source: vllm/model_executor/models/kimi_linear.py, layers/kda.py (0.19).
+    """
+    section = config.language
+    if section.has("routed_expert_hidden_size") or section.has("attn_res_block_size"):
+        raise section.invalid(
+            "model_type",
+            "kimi_linear",
+            "these are Kimi K3's layers: the whole config is read as kimi_k3",
+        )
+    latent = read_latent(section)
+    linear = section.section("linear_attn_config")
+    moe = optional_moe(EXPERTS, section)
+    sparse = sparse_by_frequency(section) if moe else (False,) * section.layers()
+    kda = frozenset(linear.integers("kda_layers", minimum=1) or ())
+    kinds = ((index + 1 in kda, has_experts) for index, has_experts in enumerate(sparse))
+    layers = by_kind(
+        kinds, lambda kind: linear_layer(section, latent, moe if kind[1] else None, is_kda=kind[0])
+    )
+    built = decoder(
+        config,
+        section,
+        heads=as_heads(latent),
+        layers=layers,
+        intermediate_size=section.integer("intermediate_size"),
+        tied=section.boolean("tie_word_embeddings", False),
+        rotary_tables=(),
+        moe=moe,
+    )
+    return replace(built, is_mla=True)
+
+
+EXPERTS: Final = ExpertTraits(
+    top_k_key=("num_experts_per_tok", "num_experts_per_token"),
+    shared_count_key="num_shared_experts",
+    prefix=BLOCK_SPARSE,
+    correction_bias=True,
+    correction_dtype="",
+    order=CORRECTED_FIRST,
+)
+
+
+def linear_layer(section: Section, latent: Latent, moe: MixtureOfExperts | None, *, is_kda: bool) -> Layer:
+    """One layer of Kimi Linear."""
+    linear, hidden = section.section("linear_attn_config"), latent.hidden_size
+    if moe is not None:
+        body = expert_modules(EXPERTS, section, hidden, moe)
+    else:
+        body = gated_mlp(hidden, section.integer("intermediate_size"))
+    around = (*body, *norms(hidden, "input_layernorm", "post_attention_layernorm"))
+    if not is_kda:
+        return latent_layer(latent, *around)
+    return Layer(modules=(*kda_modules(linear, hidden), *around), caches=(kda_cache(linear),))
+
+
+def kda_modules(linear: Section, hidden: int) -> tuple[Module, ...]:
+    """Projections, three float32 convolutions, decay and output gates of low rank."""
+    heads, width = linear.integer("num_heads"), linear.integer("head_dim")
+    kernel, size = read_conv_kernel(linear, "short_conv_kernel_size"), heads * width
+    return (
+        *(heads_column(f"self_attn.{part}_proj", hidden, heads, width) for part in "qkv"),
+        *(
+            Linear(
+                name=f"self_attn.{part}_conv1d",
+                in_features=kernel,
+                outputs=(Output(units=heads, width=width),),
+                split=Split.COLUMN,
+                quantizable=False,
+                dtype="float32",
+            )
+            for part in "qkv"
+        ),
+        replicated("self_attn.f_a_proj", hidden, width),
+        heads_column("self_attn.f_b_proj", width, heads, width),
+        column("self_attn.b_proj", hidden, heads),
+        replicated("self_attn.g_a_proj", hidden, width),
+        heads_column("self_attn.g_b_proj", width, heads, width),
+        Parameter(name="self_attn.dt_bias", sharded=size, dtype="float32"),
+        Parameter(name="self_attn.A_log", sharded=heads, dtype="float32"),
+        norm("self_attn.o_norm", width),
+        row("self_attn.o_proj", size, hidden),
+    )
+
+
+def kda_cache(linear: Section) -> RecurrentState:
+    """What a KDA layer keeps."""
+    kernel = read_conv_kernel(linear, "short_conv_kernel_size")
+    return kda_state(linear.integer("num_heads"), linear.integer("head_dim"), kernel)
+
+
 KDA_ROWS: Final = 16
 """Source: vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32), for weights in 16 bits."""
 
@@ -52,7 +155,10 @@ MAX_PATCHES: Final = 16_384
 """Of the largest image. Source: preprocessor_config.json of Kimi-K2.5, in_patch_limit."""
 
 
-def read(config: ModelConfig) -> Architecture:
+K3_EXPERTS: Final = replace(EXPERTS, correction_dtype="float32", shared_whole=True)
+
+
+def read_k3(config: ModelConfig) -> Architecture:
     """Kimi K3.
 
     Source: vllm/models/kimi_k3/nvidia/model.py (0.32).
@@ -62,25 +168,18 @@ def read(config: ModelConfig) -> Architecture:
     linear = section.section("linear_attn_config")
     if not linear.boolean("use_full_rank_gate", False):
         raise linear.invalid("use_full_rank_gate", False, "expected true, as in Kimi K3")
-    moe = read_moe(section)
-    if moe is None:
-        raise section.missing("num_experts")
+    moe = read_moe(K3_EXPERTS, section)
     kda = frozenset(linear.integers("kda_layers", minimum=1) or ())
-    dense, every = (
-        section.integer("first_k_dense_replace", 0, minimum=0),
-        section.integer("moe_layer_freq", 1),
+    kinds = ((index + 1 in kda, is_sparse) for index, is_sparse in enumerate(sparse_by_frequency(section)))
+    layers = by_kind(
+        kinds, lambda kind: k3_layer(section, linear, latent, moe, is_kda=kind[0], is_sparse=kind[1])
     )
-    kinds = [(index + 1 in kda, index >= dense and index % every == 0) for index in range(section.layers())]
-    layers = {
-        kind: read_layer(section, linear, latent, moe, is_kda=kind[0], is_sparse=kind[1])
-        for kind in set(kinds)
-    }
     has_residuals = section.optional_integer("attn_res_block_size") is not None
     built = decoder(
         config,
         section,
         heads=as_heads(latent),
-        layers=tuple(layers[kind] for kind in kinds),
+        layers=layers,
         intermediate_size=section.integer("intermediate_size"),
         last=(
             norm("model.norm", hidden),
@@ -102,7 +201,7 @@ def read(config: ModelConfig) -> Architecture:
     return replace(built, is_mla=True, every=tower(vision, hidden))
 
 
-def read_layer(
+def k3_layer(
     section: Section, linear: Section, latent: Latent, moe: MixtureOfExperts, *, is_kda: bool, is_sparse: bool
 ) -> Layer:
     """One layer."""
@@ -111,20 +210,16 @@ def read_layer(
     if section.optional_integer("attn_res_block_size") is not None:
         modules += (*residual("self_attention_res", hidden), *residual("mlp_res", hidden))
     if is_sparse:
-        modules += expert_modules(section, hidden, moe)
+        modules += k3_experts(section, hidden, moe)
     else:
         modules += gated_mlp(hidden, section.integer("intermediate_size"))
     if is_kda:
         mixer = full_rank_kda(linear, hidden)
-        return Layer(modules=(*mixer, *modules), caches=(kda_state(linear),))
+        return Layer(modules=(*mixer, *modules), caches=(kda_cache(linear),))
     gate: tuple[Module, ...] = ()
     if section.boolean("mla_use_output_gate", False):
         gate = (heads_column("self_attn.g_proj", hidden, latent.num_heads, latent.v_head_dim),)
-    return Layer(
-        modules=(*latent_attention(latent), *gate, *modules),
-        caches=(latent.cache,),
-        loading=(absorbed(latent),),
-    )
+    return latent_layer(latent, *gate, *modules)
 
 
 def residual(prefix: str, hidden: int) -> tuple[Module, ...]:
@@ -159,39 +254,23 @@ def full_rank_kda(linear: Section, hidden: int) -> tuple[Module, ...]:
     return (fused, *(module for module in kda_modules(linear, hidden) if module.name not in apart))
 
 
-def expert_modules(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
+def k3_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
     """Router, shared experts, and routed ones between a way down and a way up that every rank holds whole.
 
     Source: vllm/models/kimi_k3/nvidia/model.py:KimiMoE (0.32).
     """
     latent = section.optional_integer("routed_expert_hidden_size", minimum=1)
-    modules: list[Module] = [
-        replicated(f"{EXPERTS}.gate", hidden, moe.num_experts, quantizable=False),
-        Parameter(
-            name=f"{EXPERTS}.gate.e_score_correction_bias", replicated=moe.num_experts, dtype="float32"
-        ),
-        Experts(
-            name=f"{EXPERTS}.experts",
-            num_experts=moe.num_experts,
-            hidden_size=latent or hidden,
-            intermediate_size=moe.moe_intermediate_size,
-            top_k=moe.top_k,
-        ),
-    ]
+    routed = replace(moe, shared_intermediate_size=0)
+    modules = [*expert_modules(K3_EXPERTS, section, hidden, routed, inner_size=latent)]
     if latent is not None:
         modules += (
-            replicated(f"{EXPERTS}.routed_expert_down_proj", hidden, latent, quantizable=False),
-            replicated(f"{EXPERTS}.routed_expert_up_proj", latent, hidden, quantizable=False),
+            replicated(f"{BLOCK_SPARSE}.routed_expert_down_proj", hidden, latent, quantizable=False),
+            replicated(f"{BLOCK_SPARSE}.routed_expert_up_proj", latent, hidden, quantizable=False),
         )
         if section.boolean("latent_moe_use_norm", False):
-            modules.append(norm(f"{EXPERTS}.routed_expert_norm", latent))
+            modules.append(norm(f"{BLOCK_SPARSE}.routed_expert_norm", latent))
     if moe.shared_intermediate_size:
-        modules += gated_mlp(
-            hidden,
-            moe.shared_intermediate_size,
-            f"{EXPERTS}.shared_experts",
-            whole_beside_expert_ranks=True,
-        )
+        modules += shared_experts(K3_EXPERTS, hidden, moe.shared_intermediate_size)
     return tuple(modules)
 
 
@@ -242,6 +321,8 @@ def tower(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
 
 
 READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "KimiK3ForConditionalGeneration": read,
-    "kimi_k3": read,
+    "KimiLinearForCausalLM": read_linear,
+    "kimi_linear": read_linear,
+    "KimiK3ForConditionalGeneration": read_k3,
+    "kimi_k3": read_k3,
 }
