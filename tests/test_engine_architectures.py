@@ -12,18 +12,18 @@ from packaging.version import Version
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
 from kvcore.engine.vllm.architectures import (
-    ARCHITECTURES,
     absence_of,
-    absences_of,
     is_surely_there,
     known_absences,
 )
+from kvcore.engine.vllm.classes import Registry
 from kvcore.engine.vllm.versions import assumed_version, planned_release
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
 from kvcore.present.text import Language, words
 from kvcore.request import scenario_from_request
+from kvcore.versioned import convert
 
 QWEN = "Qwen/Qwen3.5-35B-A3B"
 BAICHUAN = "baichuan-inc/Baichuan2-7B-Chat"
@@ -191,11 +191,11 @@ def test_every_absence_ends_after_it_begins() -> None:
     ],
 )
 def test_a_wrong_file_is_refused(old: str, new: str) -> None:
-    whole = ARCHITECTURES.read(tomllib.loads(TEXT))
-    assert set(absences_of(whole)) == {"NewForCausalLM", "OldForCausalLM"}
+    whole = convert(tomllib.loads(TEXT), Registry, "classes.toml registry")
+    assert set(whole.absences()) == {"NewForCausalLM", "OldForCausalLM"}
     assert old in TEXT
     with pytest.raises(CatalogueError):
-        ARCHITECTURES.read(tomllib.loads(TEXT.replace(old, new)))
+        convert(tomllib.loads(TEXT.replace(old, new)), Registry, "classes.toml registry")
 
 
 def test_a_config_without_classes_is_not_judged() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from kvcore.engine.vllm.classes import CLASSES, End, Stages
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.memory import stages
 from kvcore.memory.encoder import loaded_architecture
 from kvcore.memory.loaded import head_bytes
 from kvcore.memory.lora import Slots, lora_bytes
-from kvcore.memory.stages import STAGES, End, holds, on_every_stage, stage_modules
+from kvcore.memory.stages import holds, on_every_stage, stage_modules
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -24,6 +25,7 @@ from kvcore.planning import Plan, plan
 from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
 from kvcore.units import gib
+from kvcore.versioned import convert
 from tests.engine_examples import LLAMA_8B
 
 FACTS = [
@@ -194,7 +196,7 @@ class TestEnds:
 
 class TestTables:
     def test_every_class_is_one_that_is_read_and_named_once_per_release(self) -> None:
-        tables = STAGES.load()
+        tables = CLASSES.load().stages
         named = [name for row in (*tables.every_stage, *tables.unsupported) for name in row.architectures]
         assert set(named) <= READERS.keys()
         repeated = [name for row in tables.every_stage for name in row.architectures]
@@ -203,11 +205,15 @@ class TestTables:
     def test_an_end_that_is_none_is_an_error(self) -> None:
         row = {"source": "x", "modules": ["embedding", "tail"], "architectures": []}
         with pytest.raises(CatalogueError):
-            STAGES.read({"reviewed": "0.33.0", "source": "x", "every_stage": [row], "unsupported": []})
+            convert(
+                {"reviewed": "0.33.0", "source": "x", "every_stage": [row], "unsupported": []},
+                Stages,
+                "classes.toml stages",
+            )
 
     @pytest.mark.parametrize("table", ["every_stage", "unsupported"])
     def test_an_unknown_key_is_an_error(self, table: str) -> None:
         raw = {"reviewed": "0.33.0", "source": "x", "every_stage": [], "unsupported": []}
-        assert STAGES.read(raw).every_stage == ()
+        assert convert(raw, Stages, "classes.toml stages").every_stage == ()
         with pytest.raises(CatalogueError):
-            STAGES.read(raw | {table: [{"source": "x", "classes": []}]})
+            convert(raw | {table: [{"source": "x", "classes": []}]}, Stages, "classes.toml stages")

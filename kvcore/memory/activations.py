@@ -8,6 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.encoder import takes_images_or_video
@@ -126,7 +127,7 @@ def compiling_bytes(setting: Setting) -> int:
     table = ACTIVATIONS.load().compiling
     if not compiles or resolved.version < table.since:
         return 0
-    if ACTIVATIONS.load().uncompiled.covers(architecture.read_as, resolved.version):
+    if CLASSES.load().uncompiled.covers(architecture.read_as, resolved.version):
         return 0
     if architecture.vision is not None and takes_images_or_video(architecture, setting.scenario):
         return 0

@@ -8,10 +8,10 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.engine.partition import divided, stage_layers, units_per_rank
+from kvcore.engine.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, language_class
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept
-from kvcore.memory.lora_tables import Adaptable, adaptable
-from kvcore.memory.stages import End, holds, on_every_stage
+from kvcore.memory.stages import holds, on_every_stage
 from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity
 from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split
 from kvcore.model.config import ModelConfig
@@ -31,6 +31,47 @@ class Slots:
     max_lora_rank: int
     fully_sharded_loras: bool = False
     """Both matrices of an adapter are divided over the ranks, not only one of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adaptable:
+    """What one version does with one model class."""
+
+    limits: LoraLimits
+    is_supported: bool
+    embedding: bool
+    head: bool
+    one_slice: frozenset[str]
+    """Fused projections that are one module to an adapter, as they are one in the checkpoint."""
+    fused_expert_gates: bool
+    """Gate and up projection of the experts are one module to an adapter."""
+
+
+@kept
+def adaptable(config: ModelConfig, version: Version) -> Adaptable:
+    """What adapters may adapt in a model.
+
+    Source: vllm/lora/utils.py:get_supported_lora_modules (0.11.0, 0.32.0).
+    """
+    tables = CLASSES.load().lora
+    own = frozenset(config.architectures)
+    language = language_class(config.language.model_type)
+    names = own if config.language is config.root or not language else own | {language}
+    modules = modules_of(tables.vocabulary, names, version)
+    return Adaptable(
+        limits=next(row for row in tables.limits if row.covers(version)),
+        is_supported=not own & tables.unsupported,
+        embedding="embed_tokens" in modules,
+        head="lm_head" in modules,
+        one_slice=modules_of(tables.one_slice, names, version),
+        fused_expert_gates=bool(own & tables.fused_expert_gates),
+    )
+
+
+def modules_of(rows: tuple[AdaptedRow, ...], names: frozenset[str], version: Version) -> frozenset[str]:
+    """The modules that the rows name for any of these classes in this version."""
+    matching = (row for row in rows if row.covers(version) and names & row.architectures)
+    return frozenset(module for row in matching for module in row.modules)
 
 
 @kept

@@ -1,58 +1,16 @@
-"""What a pipeline stage holds beside its layers, by model class and release: `stages.toml`."""
+"""What a pipeline stage holds beside its layers, by model class and release."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from packaging.version import Version
 
-from kvcore.engine.vllm.architectures import ModelClass
+from kvcore.engine.vllm.classes import CLASSES, End, language_class
 from kvcore.errors import EngineRefusalError
-from kvcore.memory.model_classes import language_class
 from kvcore.model.architecture import Architecture, Module, VocabEmbedding
 from kvcore.scenario import Parallel
-from kvcore.versioned import ReleaseRange, Reviewed, Source, TableFile
 
-
-class End(StrEnum):
-    """What stands before and behind the layers of a decoder."""
-
-    EMBEDDING = "embedding"
-    """Token embedding, and everything else before the layers."""
-    NORM = "norm"
-    """Everything behind the layers but lm_head."""
-    HEAD = "head"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EveryStageRow(ReleaseRange):
-    """Ends that some classes build on every stage."""
-
-    source: Source
-    modules: frozenset[End]
-    architectures: frozenset[ModelClass]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnsupportedRow(ReleaseRange):
-    """Classes that the engine does not cut into stages."""
-
-    source: Source
-    architectures: frozenset[ModelClass]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageTables(Reviewed):
-    """stages.toml."""
-
-    source: Source
-    every_stage: tuple[EveryStageRow, ...]
-    unsupported: tuple[UnsupportedRow, ...]
-
-
-STAGES: Final = TableFile("kvcore.memory", "stages.toml", StageTables)
 NOTHING: Final[frozenset[End]] = frozenset()
 
 
@@ -79,7 +37,7 @@ def ends_of_class(own: str, language: str, version: Version) -> frozenset[End]:
         >>> sorted(ends_of_class("Qwen3NextForCausalLM", "", Version("0.32.0")))
         [<End.EMBEDDING: 'embedding'>, <End.HEAD: 'head'>]
     """
-    tables = STAGES.load()
+    tables = CLASSES.load().stages
     if any(own in row.architectures and row.covers(version) for row in tables.unsupported):
         raise EngineRefusalError("pipeline-unsupported", field="pipeline_parallel_size", value=own)
     rows = (row for row in tables.every_stage if row.covers(version))

@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.vllm.architectures import ModelClass
 from kvcore.versioned import (
     Amount,
     Bounds,
@@ -60,18 +59,6 @@ class Compiling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Uncompiled:
-    """Model classes that are not compiled, by the release that they are in first."""
-
-    source: Source
-    classes: Mapping[Published, frozenset[ModelClass]]
-
-    def covers(self, name: str, version: Version) -> bool:
-        """Whether `version` does not compile the class."""
-        return any(since <= version and name in names for since, names in self.classes.items())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder:
     """What a vision encoder holds for each patch."""
 
@@ -97,7 +84,6 @@ class ActivationTables(Reviewed):
     sampler: tuple[SamplerRow, ...]
     body: Body
     compiling: Compiling
-    uncompiled: Uncompiled
     encoder: Encoder
     multiprocessors: Multiprocessors
 

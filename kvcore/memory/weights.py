@@ -13,10 +13,11 @@ from typing import Final
 
 from kvcore.engine.partition import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
+from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
 from kvcore.memory.allocator import allocated_bytes
-from kvcore.memory.stages import End, on_every_stage, stage_modules
+from kvcore.memory.stages import on_every_stage, stage_modules
 from kvcore.model.architecture import (
     Architecture,
     Experts,

@@ -8,6 +8,7 @@ from typing import Final, assert_never
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import (
     AttentionBackend,
     AttentionKind,
@@ -56,17 +57,10 @@ Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0).
 """
 
 
-ONLY_ON_TRITON: Final = frozenset({"Rnj1ForCausalLM", "Step1ForCausalLM"})
-"""Classes that every other backend refuses: chunks that look back, the square root of ALiBi. They have to ask for it.
-
-Source: vllm/model_executor/layers/attention/attention.py:Attention.__init__, vllm/model_executor/models/rnj1.py,
-step1.py (0.32.0).
-"""
-
-
 def backend_to_ask_for(architecture: Architecture) -> AttentionBackend | None:
     """The attention backend that a start has to name, as the engine takes another one by itself; None without such."""
-    return AttentionBackend.TRITON_ATTN if architecture.read_as in ONLY_ON_TRITON else None
+    forced = CLASSES.load().attention_backend.classes.items()
+    return next((backend for backend, names in forced if architecture.read_as in names), None)
 
 
 @kept

@@ -7,20 +7,13 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore import catalogue
+from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import Switches, V1Engine
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, pooling
 from kvcore.scenario import Runner, Scenario
-
-GENERATING_NAMES: Final = frozenset(
-    {"ChatGLMModel", "Gemma2Model", "LlamaModel", "MistralModel", "Qwen2Model", "Qwen2_5OmniModel"}
-)
-"""Names that end like a model that pools, and are registered for a class that generates.
-
-Source: vllm/model_executor/models/registry.py:_EMBEDDING_MODELS, _MULTIMODAL_MODELS (0.11.0, 0.19.0, 0.33.0).
-"""
 
 CHAT_SUFFIX: Final = "ChatModel"
 """Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32.0)."""
@@ -61,7 +54,8 @@ def runner_by_name(architecture: str) -> Runner | None:
         >>> runner_by_name("Qwen3ForSequenceClassification").value, runner_by_name("MistralModel").value
         ('pooling', 'generate')
     """
-    if architecture in GENERATING_NAMES or architecture.endswith((*GENERATING_SUFFIXES, CHAT_SUFFIX)):
+    generates = CLASSES.load().runner.generate
+    if architecture in generates or architecture.endswith((*GENERATING_SUFFIXES, CHAT_SUFFIX)):
         return Runner.GENERATE
     is_pooling = architecture in POOLING_ONLY or architecture.endswith(POOLING_SUFFIXES)
     return Runner.POOLING if is_pooling else None

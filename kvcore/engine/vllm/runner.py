@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, assert_never
 
+from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.draft import proposed_tokens
 from kvcore.engine.vllm.switches import Switches, V2Models
 from kvcore.model.architecture import Architecture
 from kvcore.scenario import Runner, Scenario
-
-PLAIN_ARCHITECTURES: Final = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"})
-LISTED_EXPERTS: Final = frozenset(
-    {
-        "DeepseekV2ForCausalLM",
-        "DeepseekV4ForCausalLM",
-        "GraniteMoeForCausalLM",
-        "Qwen2MoeForCausalLM",
-        "KimiK3ForConditionalGeneration",
-    }
-)
-"""Source: vllm/config/vllm.py:DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES (0.23.0, 0.24.0, 0.28.0)."""
 
 NO_V2_METHODS: Final[Mapping[bool, tuple[str, ...]]] = {
     False: ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator", "draft_model", "custom_class"),
@@ -67,16 +56,17 @@ def uses_v2_runner(
     ):
         return False
     names = frozenset(scenario.config.architectures)
-    is_listed = bool(names & LISTED_EXPERTS)
+    classes = CLASSES.load().v2_runner
+    is_listed = bool(names & classes.experts)
     match rule:
         case V2Models.OPT_IN:
             return False
         case V2Models.QWEN3:
             return "Qwen3ForCausalLM" in names and not is_quantized
         case V2Models.PLAIN:
-            return bool(names & PLAIN_ARCHITECTURES) and not is_quantized
+            return bool(names & classes.dense) and not is_quantized
         case V2Models.LISTED:
-            return is_listed or bool(names & PLAIN_ARCHITECTURES)
+            return is_listed or bool(names & classes.dense)
         case V2Models.DENSE:
             return is_listed or (is_plain and not is_moe)
         case V2Models.ALL:

@@ -1,0 +1,254 @@
+"""What is known of the engine's model classes, all of it in `classes.toml`: one table for each fact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final
+
+from packaging.version import Version
+
+from kvcore.engine.vllm.switches import AttentionBackend
+from kvcore.versioned import (
+    NEVER,
+    OLDEST,
+    Bounds,
+    Count,
+    OneOf,
+    Pattern,
+    Published,
+    ReleaseRange,
+    Reviewed,
+    Source,
+    TableFile,
+)
+
+ModelClass = Annotated[str, Pattern(r"[A-Za-z][A-Za-z0-9_]*", "a model class")]
+AdaptedModule = Annotated[str, OneOf(("embed_tokens", "lm_head", "qkv_proj", "gate_up_proj"))]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """One fact, with its source."""
+
+    source: Source
+    reviewed: Published | None = None
+    """The release that it was compared with, where that is later than the file's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Absence:
+    """Releases from `first` to `last` lack a class: it came with `since`, or the last release with it is `until`."""
+
+    first: Version
+    last: Version
+    since: Version | None = None
+    until: Version | None = None
+
+    def covers(self, version: Version) -> bool:
+        """Whether `version` surely lacks the class."""
+        return self.first <= version <= self.last
+
+    def is_unsure(self, version: Version) -> bool:
+        """Whether `version` lacks the class, or comes after the last one that has it in the engine's own words."""
+        return version <= self.last and (
+            version >= self.first if self.until is None else version > self.until
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoneRow:
+    """Classes that were dropped: the first read release without them, and the last one with them in its own words."""
+
+    first_without: Published
+    until: Published
+    architectures: tuple[ModelClass, ...]
+    back: Published | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registry(Table):
+    """Classes by release."""
+
+    read: tuple[Published, ...]
+    since: Mapping[Published, tuple[ModelClass, ...]]
+    transformers: Mapping[Published, tuple[ModelClass, ...]]
+    gone: tuple[GoneRow, ...]
+
+    def __post_init__(self) -> None:
+        if list(self.read) != sorted(set(self.read)):
+            raise ValueError("read holds each release once, oldest first")
+        self.absences()
+
+    def absences(self) -> Mapping[str, tuple[Absence, ...]]:
+        """Absences by class. Raises ValueError for a class that is listed twice, or not where it has to be."""
+        earlier = by_class(self.transformers)
+        absences: dict[str, list[Absence]] = {}
+        for name, since in by_class(self.since).items():
+            last = self.before(earlier.pop(name, since))
+            absences[name] = [Absence(first=OLDEST, last=last, since=since)]
+        if earlier:
+            raise ValueError("transformers names a class that since does not: " + ", ".join(sorted(earlier)))
+        for row in self.gone:
+            self.before(row.first_without)
+            last = NEVER if row.back is None else self.before(row.back)
+            absence = Absence(first=row.first_without, last=last, until=row.until)
+            for name in row.architectures:
+                absences.setdefault(name, []).append(absence)
+        return {name: tuple(rows) for name, rows in absences.items()}
+
+    def before(self, version: Published) -> Published:
+        """The read release before that one. Raises ValueError for one that was not read, or is the first."""
+        if version not in self.read[1:]:
+            raise ValueError(f"{version} is not a release that was read, with one before it")
+        return self.read[self.read.index(version) - 1]
+
+
+def by_class(table: Mapping[Published, tuple[str, ...]]) -> dict[str, Published]:
+    """Class -> the release that it is listed under. Raises ValueError for a class that is listed twice."""
+    found: dict[str, Published] = {}
+    for release, names in table.items():
+        for name in names:
+            if name in found:
+                raise ValueError(f"{name} is listed twice")
+            found[name] = release
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Languages(Table):
+    """The class that runs the language part of a multimodal model, by the model_type of that part."""
+
+    classes: Mapping[str, ModelClass]
+
+
+class End(StrEnum):
+    """What stands before and behind the layers of a decoder."""
+
+    EMBEDDING = "embedding"
+    """Token embedding, and everything else before the layers."""
+    NORM = "norm"
+    """Everything behind the layers but lm_head."""
+    HEAD = "head"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassRow(ReleaseRange):
+    """Some classes, in some releases."""
+
+    architectures: frozenset[ModelClass]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnsupportedRow(ClassRow):
+    """Classes that the engine does not cut into stages."""
+
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EveryStageRow(UnsupportedRow):
+    """Ends that some classes build on every stage."""
+
+    modules: frozenset[End]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stages(Table):
+    """How classes are cut into pipeline stages."""
+
+    every_stage: tuple[EveryStageRow, ...]
+    unsupported: tuple[UnsupportedRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraLimits(ReleaseRange):
+    """What changed between versions."""
+
+    source: Source
+    vocabulary_limit: Count
+    extra_vocabulary: Count
+    """Rows that adapters could add to the vocabulary."""
+    vocabulary_multiple: Annotated[int, Bounds(1, 1 << 16)]
+    """What the vocabulary of lm_head's slots is rounded up to."""
+    adapts_experts: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptedRow(ClassRow):
+    """Modules of some classes."""
+
+    modules: frozenset[AdaptedModule]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lora(Table):
+    """Which modules of a class get adapter slots."""
+
+    limits: tuple[LoraLimits, ...]
+    vocabulary: tuple[AdaptedRow, ...]
+    """Whose embedding or lm_head is adapted."""
+    unsupported: frozenset[ModelClass]
+    one_slice: tuple[AdaptedRow, ...]
+    fused_expert_gates: frozenset[ModelClass]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uncompiled(Table):
+    """Model classes that are not compiled, by the release that they are in first."""
+
+    classes: Mapping[Published, frozenset[ModelClass]]
+
+    def covers(self, name: str, version: Version) -> bool:
+        """Whether `version` does not compile the class."""
+        return any(since <= version and name in names for since, names in self.classes.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForcedBackends(Table):
+    """Classes that have to ask for an attention backend."""
+
+    classes: Mapping[AttentionBackend, frozenset[ModelClass]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runners(Table):
+    """Names whose class generates, although they end like one that pools."""
+
+    generate: frozenset[ModelClass]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class V2Runner(Table):
+    """Classes that run with the V2 model runner before it is everybody's."""
+
+    dense: frozenset[ModelClass]
+    experts: frozenset[ModelClass]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassTables(Reviewed):
+    """classes.toml."""
+
+    registry: Registry
+    language: Languages
+    stages: Stages
+    lora: Lora
+    uncompiled: Uncompiled
+    attention_backend: ForcedBackends
+    runner: Runners
+    v2_runner: V2Runner
+
+
+CLASSES: Final = TableFile("kvcore.engine.vllm", "classes.toml", ClassTables)
+
+
+def language_class(model_type: str) -> str:
+    """The class for a language part of that model_type; "" for one without an entry.
+
+    Example:
+        >>> language_class("qwen3_vl_moe_text"), language_class("resnet")
+        ('Qwen3MoeForCausalLM', '')
+    """
+    return CLASSES.load().language.classes.get(model_type, "")
