@@ -1,8 +1,8 @@
 """Keeps the catalogues in step with the texts: `python tools/messages.py` rewrites locale/*/LC_MESSAGES/kvplanner.po.
 
 A text is the first argument of `t(...)` in a page or in kvcore/present, of `msg(...)` anywhere, a text of
-kvcore/texts, or the `{reason}` that an error carries. New texts appear with an empty translation, texts that are
-gone disappear, translations stay. English is its own translation.
+kvcore/texts, a label or a help of kvcore/flags, or the `{reason}` that an error carries. New texts appear with an
+empty translation, texts that are gone disappear, translations stay. English is its own translation.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from babel.messages.pofile import read_po, write_po
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from kvcore.flags.registry import FLAGS  # noqa: E402
 from kvcore.present.text import LOCALE_ROOT, REASON, Language  # noqa: E402
 from kvcore.texts import ALL  # noqa: E402
 
@@ -32,6 +33,7 @@ Key = tuple[str, str]
 def wanted() -> dict[Key, None]:
     """Every text that a person may see, as (context, English), in a stable order."""
     keys: dict[Key, None] = {("", text): None for texts in ALL for text in texts.shown}
+    keys |= {("", text): None for flag in FLAGS.values() for text in (flag.label, flag.help) if text}
     files = [
         ROOT / "app.py",
         *sorted((ROOT / "pages").rglob("*.py")),

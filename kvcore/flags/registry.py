@@ -97,6 +97,16 @@ class Source(StrEnum):
     """The rooms of `kvcore.engine`."""
 
 
+class Shown(StrEnum):
+    """Where the control of a field is of use."""
+
+    ALWAYS = "always"
+    RECURRENT = "recurrent"
+    """For a model with recurrent layers."""
+    RESTART = "restart"
+    """Where a restart leaves more than a first start."""
+
+
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))
 
 
@@ -137,6 +147,9 @@ class Flag:
     label: str = ""
     help: str = ""
     widget: Widget = Widget.NONE
+    shown: Shown = Shown.ALWAYS
+    part: str = ""
+    """Of a measured value: the part of a rank's memory whose place it takes."""
     vary: bool = False
     """Whether Compare varies it."""
     source: str = ""

@@ -6,21 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore.errors import KvPlannerError
+from kvcore.flags.registry import FLAGS, fields_of
 from kvcore.planning import Plan, plan
 from kvcore.present.edit import memory_override_gib, with_field
 from kvcore.present.link import catalogue_card
-from kvcore.present.text import msg
-from kvcore.scenario import Measured
+from kvcore.scenario import Measured, value_of
 
+MEMORY: Final = FLAGS["accelerator.memory_gib"]
 _PARTS: Final = (
-    ("accelerator.memory_gib", msg("Memory of the card"), "total"),
-    ("measured.system_gib", msg("System"), "system"),
-    ("measured.weights_gib", msg("Weights"), "weights"),
-    ("measured.non_torch_gib", msg("Framework"), "framework"),
-    ("measured.peak_activation_gib", msg("Activations"), "activations"),
-    ("measured.cuda_graph_gib", msg("CUDA graphs"), "cuda_graphs"),
-    ("measured.available_kv_gib", msg("Available for the KV cache"), "available_kv"),
+    (MEMORY, "total"),
+    *((flag, flag.part) for flag in fields_of("measured").values() if flag.part),
 )
+"""Figures that a person may give, and the part of a rank's memory whose place they take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +42,8 @@ def override_steps(planned: Plan) -> tuple[OverrideStep, ...]:
     steps = []
     try:
         before = plan(bare)
-        for field, label, name in _PARTS:
+        for flag, name in _PARTS:
+            field, label = flag.name, flag.label
             if field not in given:
                 continue
             bare = with_field(bare, field, given[field])
@@ -69,15 +67,9 @@ def override_steps(planned: Plan) -> tuple[OverrideStep, ...]:
 
 
 def _given(planned: Plan) -> dict[str, float | None]:
-    measured = planned.scenario.measured
     card = planned.scenario.accelerator
     is_bundled = card is not None and catalogue_card(card) is not None
-    return {
-        "accelerator.memory_gib": memory_override_gib(planned.scenario) if is_bundled else None,
-        "measured.system_gib": measured.system_gib,
-        "measured.weights_gib": measured.weights_gib,
-        "measured.non_torch_gib": measured.non_torch_gib,
-        "measured.peak_activation_gib": measured.peak_activation_gib,
-        "measured.cuda_graph_gib": measured.cuda_graph_gib,
-        "measured.available_kv_gib": measured.available_kv_gib,
+    memory_gib = memory_override_gib(planned.scenario) if is_bundled else None
+    return {MEMORY.name: memory_gib} | {
+        flag.name: value_of(planned.scenario, flag.name) for flag, _ in _PARTS if flag is not MEMORY
     }

@@ -27,15 +27,12 @@ def context_length(plan: Plan | None, t: Words) -> None:
     asked = state.scenario().max_model_len or -1
     now = plan.resolved.max_model_len if plan is not None else asked if asked > 0 else 8192
     limit = plan.resolved.derived_max_model_len if plan is not None else max(now, 32768)
-    label = t("Context length (tokens)")
+    label = t(FLAGS[LENGTH].label)
     st.text_input(
         label,
         value=str(now),
         key=seed(LENGTH, str(now)),
-        help=t(
-            "`--max-model-len`: the limit on prompt plus answer of one request. Most requests are "
-            "shorter. 32k is 32,000, 32K is 32,768."
-        ),
+        help=t(FLAGS[LENGTH].help),
         on_change=_take_length,
     )
     given = _refused(LENGTH)
@@ -67,17 +64,14 @@ def utilization(plan: Plan | None, t: Words) -> None:
         plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
     )
     now = 0.9 if now is None else now
-    label = t("GPU memory utilization")
+    label = t(FLAGS[SHARE].label)
     st.number_input(
         label,
         value=now,
         step=0.01,
         format="%.4g",
         key=seed(SHARE, now),
-        help=t(
-            "`--gpu-memory-utilization`: the share of the card that the engine may take in total, "
-            "weights included."
-        ),
+        help=t(FLAGS[SHARE].help),
         on_change=_take_share,
     )
     given = _refused(SHARE)
