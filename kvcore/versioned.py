@@ -12,6 +12,7 @@ A new kind of value is a branch of `convert`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import re
@@ -229,7 +230,7 @@ def _generic(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...], whe
             _checked(rule.check, found, where)
         return found
     if origin in (Union, types.UnionType):
-        return convert(value, next(part for part in arguments if part is not type(None)), where)
+        return _union(value, [part for part in arguments if part is not type(None)], where)
     if origin is Literal:
         return _member(value, arguments, where)
     if origin is frozenset:
@@ -249,6 +250,14 @@ def _generic(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...], whe
     if origin is ByRelease:
         return _by_release(value, arguments[0], where)
     return _mapping(value, arguments[0], arguments[1], where)
+
+
+def _union(value: Any, kinds: list[Any], where: str) -> Any:
+    """The first of `kinds` that the value is; the last one refuses."""
+    for kind in kinds[:-1]:
+        with contextlib.suppress(TableError):
+            return convert(value, kind, where)
+    return convert(value, kinds[-1], where)
 
 
 def _items(value: Any, kind: Any, where: str) -> tuple[Any, ...]:

@@ -407,19 +407,19 @@ class TestRows:
         ("line", "field", "named"),
         [
             ('qk_nrom = "whole"', "mine", "qk_nrom"),
-            ('qk_norm = "hole"', "mine.qk_norm", "per_head"),
-            ('sparse = "everywere"', "mine.sparse", "everywhere"),
-            ('like = "nobody"', "mine.like", "nobody"),
-            ('tied = "yes"', "mine.tied", "yes"),
-            ("layer_norms = [1]", "mine.layer_norms", "[1]"),
-            ('mlp_bias = ["mlp_bias", 1]', "mine.mlp_bias", "mlp_bias"),
-            ('[mine.experts]\nruoter = "gate"', "mine.experts", "ruoter"),
-            ("[mine.experts]\nshared_count = true", "mine.experts.shared_count", "True"),
-            ("[mine.drafts]\nprefix = 1", "mine.drafts.prefix", "1"),
+            ('qk_norm = "hole"', "mine qk_norm", "per_head"),
+            ('sparse = "everywere"', "mine sparse", "everywhere"),
+            ('like = "nobody"', "mine like", "nobody"),
+            ('tied = "yes"', "mine tied", "yes"),
+            ("layer_norms = [1]", "mine layer_norms[0]", "1"),
+            ('mlp_bias = ["mlp_bias", 1]', "mine mlp_bias[1]", "true or false"),
+            ('[mine.experts]\nruoter = "gate"', "mine experts", "ruoter"),
+            ("[mine.experts]\nshared_count = true", "mine experts shared_count", "True"),
+            ("[mine.drafts]\nprefix = 1", "mine drafts prefix", "1"),
         ],
     )
     def test_a_word_nobody_knows_stops_it(self, line, field, named):
         with pytest.raises(CatalogueError) as caught:
             decoder.load_rows(self.ROW + line)
-        assert caught.value.field == f"decoders.toml:{field}"
+        assert caught.value.field == f"decoders.toml {field}"
         assert named in str(caught.value)

@@ -7,15 +7,13 @@ of a request follows from its heads. Checked against vLLM's own model classes.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, Final, TypeVar, assert_never, cast, get_type_hints
+from typing import Any, Final, assert_never, get_type_hints
 
-from kvcore.errors import CatalogueError
 from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
@@ -47,6 +45,7 @@ from kvcore.model.parts.pattern import (
     sparse_by_types,
     sparse_from,
 )
+from kvcore.versioned import convert, read_toml, wrong
 
 ROWS: Final = "decoders.toml"
 EXPERT_KEYS: Final = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
@@ -262,9 +261,6 @@ def is_of_mlp(module: Module) -> bool:
     return module.name.startswith("mlp.")
 
 
-Row = TypeVar("Row")
-
-
 @cache
 def _hints(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
@@ -273,63 +269,29 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 def load_rows(text: str) -> Mapping[str, Decoder]:
     r"""The rows of a table of decoders, by model_type.
 
-    Raises CatalogueError `invalid-catalogue-entry`, which names the row, for an unknown key or value.
+    Raises TableError `invalid-catalogue-entry`, which names the row, for an unknown key or value.
 
     Example:
         >>> load_rows('[my_model]\nclasses = ["MyForCausalLM"]\nqk_norm = "per_head"')["my_model"].gated
         True
     """
-    document = tomllib.loads(text)
+    document = read_toml(text, ROWS)
     rows: dict[str, Decoder] = {}
     for name, own in document.items():
         liked = own.get("like", name)
         if liked not in document:
-            raise _invalid(f"{name}.like", f"{liked!r} is no row")
+            raise wrong(f"{ROWS} {name} like", f"{liked!r} is no row")
         base = document[liked]
         values = {**base, "classes": [], **own}
         if "experts" in values:
             values["experts"] = {**base.get("experts", {}), **own.get("experts", {})}
         values.pop("like", None)
-        row = read_row(Decoder, values, name)
+        row = convert(values, Decoder, f"{ROWS} {name}")
         if row.experts is not None:
             keys = (str(row.experts.experts_key), *EXPERT_KEYS)
             row = replace(row, experts=replace(row.experts, experts_key=keys))
         rows[name] = row
     return rows
-
-
-def read_row(kind: type[Row], values: Mapping[str, Any], where: str) -> Row:
-    """A row of a table as the frozen dataclass that it fills."""
-    hints = _hints(cast(Any, kind))
-    unknown = sorted(values.keys() - hints.keys())
-    if unknown:
-        raise _invalid(where, f"{unknown[0]} is none of {', '.join(hints)}")
-    return kind(**{key: read_value(hints[key], value, f"{where}.{key}") for key, value in values.items()})
-
-
-def read_value(hint: Any, value: Any, where: str) -> Any:
-    """One value of a row, of the type that its field says."""
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        if value not in set(hint):
-            raise _invalid(where, f"{value!r} is none of {', '.join(hint)}")
-        return hint(value)
-    if hint in (DraftTraits | None, ExpertTraits | None) and isinstance(value, dict):
-        return read_row(ExpertTraits if hint == ExpertTraits | None else DraftTraits, value, where)
-    texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
-    if hint == Flag and isinstance(value, str):
-        return (value, False)
-    if hint == Flag and isinstance(value, list) and [type(each) for each in value] == [str, bool]:
-        return tuple(value)
-    if (hint == tuple[str, ...] or hint == str | tuple[str, ...]) and texts:
-        return tuple(value)
-    plain = bool if hint == Flag else str if hint == str | tuple[str, ...] else hint
-    if type(value) is not plain:
-        raise _invalid(where, f"{value!r} is of another type")
-    return value
-
-
-def _invalid(where: str, reason: str) -> CatalogueError:
-    return CatalogueError("invalid-catalogue-entry", field=f"{ROWS}:{where}", reason=reason)
 
 
 DECODERS: Final = load_rows(files(__package__).joinpath(ROWS).read_text("utf-8"))

@@ -26,13 +26,15 @@ from kvcore.model.context import derived_max_model_len, read_context_limits
 from kvcore.model.rope import read_ropes
 from kvcore.versioned import NEVER
 
-Flag: TypeAlias = bool | tuple[str, bool]
-"""Always so, or a key of the config with the class's default."""
+Flag: TypeAlias = bool | str | tuple[str, bool]
+"""Always so, or a key of the config, false without it, or a key with the class's default."""
 
 
 def flag(section: Section, value: Flag) -> bool:
     """A flag as written in the table or, by its key, in the config."""
-    return value if isinstance(value, bool) else section.boolean(*value)
+    if isinstance(value, bool):
+        return value
+    return section.boolean(value, False) if isinstance(value, str) else section.boolean(*value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
