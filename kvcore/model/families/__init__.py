@@ -8,20 +8,19 @@ sections for keys, and raises for what it cannot read exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Final, TypeAlias
+from typing import Final
 
 from kvcore.errors import CatalogueError, ModelError, shorten
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import decoder, pooling
-
-Reader: TypeAlias = Callable[[ModelConfig], Architecture]
+from kvcore.model.parts.blocks import Reader
 
 _MODULES: Final = tuple(import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
 

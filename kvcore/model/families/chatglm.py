@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +23,7 @@ from kvcore.model.parts.blocks import (
     embedding,
     head,
     is_tied,
+    named,
     norm,
     norms,
     qkv,
@@ -147,9 +147,7 @@ BLOCK: Final = vision.Block(
 PATCHES_PER_TOKEN: Final = 4
 """Source: vllm/model_executor/models/glm4v.py:EVA2CLIPModel.conv (0.32)."""
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "GLM4VForCausalLM": read_vision,
-    "ChatGLMModel": read,
-    "ChatGLMForConditionalGeneration": read,
-    "chatglm": read,
-}
+READERS: Final = named(
+    (read_vision, "GLM4VForCausalLM"),
+    (read, "ChatGLMModel", "ChatGLMForConditionalGeneration", "chatglm"),
+)

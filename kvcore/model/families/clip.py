@@ -6,14 +6,13 @@ values are kept; SigLIP's are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import cache_of, decoder, norm, plain_mlp, read_heads
+from kvcore.model.parts.blocks import cache_of, decoder, named, norm, plain_mlp, read_heads
 
 BLOCK: Final = vision.Block(
     qkv="self_attn.qkv_proj", out="self_attn.out_proj", norms=("layer_norm1", "layer_norm2")
@@ -166,9 +165,7 @@ def build(
     return replace(built, vision=vision.square_limits(section))
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "CLIPModel": read_clip,
-    "clip": read_clip,
-    "SiglipModel": read_siglip,
-    "siglip": read_siglip,
-}
+READERS: Final = named(
+    (read_clip, "CLIPModel", "clip"),
+    (read_siglip, "SiglipModel", "siglip"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts
@@ -12,6 +11,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     embedding,
     head,
+    named,
     norm,
     norms,
     qkv,
@@ -70,4 +70,6 @@ def read(config: ModelConfig) -> Architecture:
     )
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {"DbrxForCausalLM": read, "dbrx": read}
+READERS: Final = named(
+    (read, "DbrxForCausalLM", "dbrx"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +14,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import decoder, gated_mlp, is_tied, norms, replicated
+from kvcore.model.parts.blocks import decoder, gated_mlp, is_tied, named, norms, replicated
 from kvcore.model.parts.experts import (
     ExpertTraits,
     expert_modules,
@@ -244,28 +243,27 @@ def read_sarvam(config: ModelConfig) -> Architecture:
     return replace(built, is_mla=True)
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "DeepseekV2ForCausalLM": read,
-    "DeepseekV3ForCausalLM": read,
-    "DeepseekV32ForCausalLM": read,
-    "GlmMoeDsaForCausalLM": read,
-    "Glm4MoeLiteForCausalLM": read,
-    "MistralLarge3ForCausalLM": read,
-    "KimiK25ForConditionalGeneration": read,
-    "KimiVLForConditionalGeneration": read,
-    "kimi_vl": read,
-    "deepseek_v2": read,
-    "deepseek_v3": read,
-    "deepseek_v32": read,
-    "kimi_k2": read,
-    "kimi_k25": read,
-    "glm_moe_dsa": read,
-    "glm4_moe_lite": read,
-    "AXK1ForCausalLM": read_axk1,
-    "AXK1": read_axk1,
-    "axk1": read_axk1,
-    "PanguUltraMoEForCausalLM": read_pangu,
-    "pangu_ultra_moe": read_pangu,
-    "SarvamMLAForCausalLM": read_sarvam,
-    "sarvam_mla": read_sarvam,
-}
+READERS: Final = named(
+    (
+        read,
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "DeepseekV32ForCausalLM",
+        "GlmMoeDsaForCausalLM",
+        "Glm4MoeLiteForCausalLM",
+        "MistralLarge3ForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "KimiVLForConditionalGeneration",
+        "kimi_vl",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "kimi_k2",
+        "kimi_k25",
+        "glm_moe_dsa",
+        "glm4_moe_lite",
+    ),
+    (read_axk1, "AXK1ForCausalLM", "AXK1", "axk1"),
+    (read_pangu, "PanguUltraMoEForCausalLM", "pangu_ultra_moe"),
+    (read_sarvam, "SarvamMLAForCausalLM", "sarvam_mla"),
+)

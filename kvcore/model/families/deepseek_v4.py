@@ -25,6 +25,7 @@ from kvcore.model.parts.blocks import (
     column,
     decoder,
     embedding,
+    named,
     norm,
     norms,
     replicated,
@@ -263,4 +264,6 @@ def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts) -> Layer:
     )
 
 
-READERS: Final[Mapping[str, object]] = {"DeepseekV4ForCausalLM": read, "deepseek_v4": read}
+READERS: Final = named(
+    (read, "DeepseekV4ForCausalLM", "deepseek_v4"),
+)

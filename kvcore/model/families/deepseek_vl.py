@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from kvcore.model.architecture import Architecture, Module, Parameter, VisionEnc
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import clip, decoder, deepseek
 from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import Heads, norm, norms, plain_mlp
+from kvcore.model.parts.blocks import Heads, named, norm, norms, plain_mlp
 
 CLIP: Final[Mapping[str, int]] = {
     "hidden_size": 1024,
@@ -294,11 +294,8 @@ def most_tokens(root: Section, merge: int) -> int:
     return side * (side + 1) + largest + 1
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "DeepseekOCRForCausalLM": read_ocr,
-    "DeepseekOCR": read_ocr,
-    "deepseek_ocr": read_ocr,
-    "DeepseekOCR2ForCausalLM": read_ocr2,
-    "DeepseekVLV2ForCausalLM": read_vl2,
-    "deepseek_vl_v2": read_vl2,
-}
+READERS: Final = named(
+    (read_ocr, "DeepseekOCRForCausalLM", "DeepseekOCR", "deepseek_ocr"),
+    (read_ocr2, "DeepseekOCR2ForCausalLM"),
+    (read_vl2, "DeepseekVLV2ForCausalLM", "deepseek_vl_v2"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +25,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     is_tied,
+    named,
     norm,
     norms,
     read_heads,
@@ -190,8 +190,6 @@ def resampler(root: Section, text: int) -> tuple[Module, ...]:
     return tuple(modules)
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "Ernie4_5_VLMoeForConditionalGeneration": read,
-    "ernie4_5_moe_vl": read,
-    "ernie4_5_vl_moe": read,
-}
+READERS: Final = named(
+    (read, "Ernie4_5_VLMoeForConditionalGeneration", "ernie4_5_moe_vl", "ernie4_5_vl_moe"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +25,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     embedding,
     gated_mlp,
+    named,
     norm,
     norms,
     read_heads,
@@ -312,15 +312,8 @@ def per_layer_inputs(section: Section, hidden_size: int, width: int, layers: int
     )
 
 
-READERS: Final[Mapping[str, object]] = {
-    "Gemma2ForCausalLM": read_gemma2,
-    "gemma2": read_gemma2,
-    "Gemma3ForCausalLM": read_gemma3,
-    "gemma3_text": read_gemma3,
-    "Gemma3ForConditionalGeneration": read_gemma3,
-    "gemma3": read_gemma3,
-    "Gemma4ForConditionalGeneration": read_gemma4,
-    "Gemma4ForCausalLM": read_gemma4,
-    "gemma4": read_gemma4,
-    "gemma4_text": read_gemma4,
-}
+READERS: Final = named(
+    (read_gemma2, "Gemma2ForCausalLM", "gemma2"),
+    (read_gemma3, "Gemma3ForCausalLM", "gemma3_text", "Gemma3ForConditionalGeneration", "gemma3"),
+    (read_gemma4, "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "gemma4", "gemma4_text"),
+)

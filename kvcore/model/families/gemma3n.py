@@ -6,7 +6,6 @@ Gemma 4 unified (12B) patches and samples go into the decoder through one projec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -34,6 +33,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     embedding,
     gated_mlp,
+    named,
     norm,
     norms,
     read_heads,
@@ -166,11 +166,7 @@ def patch_embedder(section: Section, text: int) -> tuple[Module, ...]:
     )
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "Gemma3nForConditionalGeneration": read_gemma3n,
-    "Gemma3nForCausalLM": read_gemma3n,
-    "gemma3n": read_gemma3n,
-    "gemma3n_text": read_gemma3n,
-    "Gemma4UnifiedForConditionalGeneration": read_gemma4_unified,
-    "gemma4_unified": read_gemma4_unified,
-}
+READERS: Final = named(
+    (read_gemma3n, "Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "gemma3n", "gemma3n_text"),
+    (read_gemma4_unified, "Gemma4UnifiedForConditionalGeneration", "gemma4_unified"),
+)

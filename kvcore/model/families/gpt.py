@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +16,7 @@ from kvcore.model.parts.blocks import (
     embedding,
     head,
     is_tied,
+    named,
     norm,
     norms,
     plain_mlp,
@@ -362,30 +362,15 @@ def read_opt(config: ModelConfig) -> Architecture:
     )
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "GPT2LMHeadModel": read_gpt2,
-    "JAISLMHeadModel": read_jais,
-    "jais": read_jais,
-    "GPTBigCodeForCausalLM": read_gpt_bigcode,
-    "gpt2": read_gpt2,
-    "gpt_bigcode": read_gpt_bigcode,
-    "BloomForCausalLM": read_bloom,
-    "bloom": read_bloom,
-    "FalconForCausalLM": read_falcon,
-    "RWForCausalLM": read_falcon,
-    "falcon": read_falcon,
-    "RefinedWeb": read_falcon,
-    "RefinedWebModel": read_falcon,
-    "PhiForCausalLM": read_phi,
-    "phi": read_phi,
-    "phi-msft": read_phi,
-    "GPTNeoXForCausalLM": read_gpt_neox,
-    "gpt_neox": read_gpt_neox,
-    "GPTJForCausalLM": read_gptj,
-    "gptj": read_gptj,
-    "MPTForCausalLM": read_mpt,
-    "MptForCausalLM": read_mpt,
-    "mpt": read_mpt,
-    "OPTForCausalLM": read_opt,
-    "opt": read_opt,
-}
+READERS: Final = named(
+    (read_gpt2, "GPT2LMHeadModel", "gpt2"),
+    (read_jais, "JAISLMHeadModel", "jais"),
+    (read_gpt_bigcode, "GPTBigCodeForCausalLM", "gpt_bigcode"),
+    (read_bloom, "BloomForCausalLM", "bloom"),
+    (read_falcon, "FalconForCausalLM", "RWForCausalLM", "falcon", "RefinedWeb", "RefinedWebModel"),
+    (read_phi, "PhiForCausalLM", "phi", "phi-msft"),
+    (read_gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"),
+    (read_gptj, "GPTJForCausalLM", "gptj"),
+    (read_mpt, "MPTForCausalLM", "MptForCausalLM", "mpt"),
+    (read_opt, "OPTForCausalLM", "opt"),
+)

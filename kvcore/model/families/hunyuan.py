@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +23,7 @@ from kvcore.model.parts.blocks import (
     gated_mlp,
     head,
     is_tied,
+    named,
     norm,
     norms,
     read_heads,
@@ -211,9 +211,7 @@ def stream_mix(
     return (Parameter(name=prefix, replicated=numbers, dtype="float32"),)
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "HunYuanMoEV1ForCausalLM": read_v1,
-    "hunyuan_v1_moe": read_v1,
-    "HYV4ForCausalLM": read_v4,
-    "hy_v4": read_v4,
-}
+READERS: Final = named(
+    (read_v1, "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"),
+    (read_v4, "HYV4ForCausalLM", "hy_v4"),
+)

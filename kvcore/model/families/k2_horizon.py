@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -27,6 +26,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     is_tied,
+    named,
     norms,
     read_heads,
     replicated,
@@ -131,4 +131,6 @@ def value_experts(section: Section, heads: Heads, count: int) -> tuple[Module, .
     )
 
 
-READERS: Final[Mapping[str, object]] = {"K2HorizonForCausalLM": read, "k2_horizon": read}
+READERS: Final = named(
+    (read, "K2HorizonForCausalLM", "k2_horizon"),
+)

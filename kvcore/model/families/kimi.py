@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -25,6 +24,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     head,
+    named,
     norm,
     norms,
     plain_mlp,
@@ -320,9 +320,7 @@ def tower(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
     return tuple(modules)
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "KimiLinearForCausalLM": read_linear,
-    "kimi_linear": read_linear,
-    "KimiK3ForConditionalGeneration": read_k3,
-    "kimi_k3": read_k3,
-}
+READERS: Final = named(
+    (read_linear, "KimiLinearForCausalLM", "kimi_linear"),
+    (read_k3, "KimiK3ForConditionalGeneration", "kimi_k3"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +20,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     is_tied,
+    named,
     norms,
     read_heads,
     with_kv_heads,
@@ -110,4 +110,6 @@ def gated_attention(section: Section, heads: Heads, *, is_sliding: bool) -> tupl
     return tuple(modules)
 
 
-READERS: Final[Mapping[str, object]] = {"LagunaForCausalLM": read, "laguna": read}
+READERS: Final = named(
+    (read, "LagunaForCausalLM", "laguna"),
+)

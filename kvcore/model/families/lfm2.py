@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -22,6 +21,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     head,
+    named,
     norm,
     norms,
     read_heads,
@@ -136,11 +136,7 @@ def read_layer(section: Section, heads: Heads, moe: MixtureOfExperts | None, *, 
     return Layer(modules=tuple(modules), caches=(short_convolution_state(channels, kernel),))
 
 
-READERS: Final[Mapping[str, object]] = {
-    "Lfm2ForCausalLM": read,
-    "lfm2": read,
-    "Lfm2MoeForCausalLM": read,
-    "lfm2_moe": read,
-    "Lfm2VlForConditionalGeneration": read_vision,
-    "lfm2_vl": read_vision,
-}
+READERS: Final = named(
+    (read, "Lfm2ForCausalLM", "lfm2", "Lfm2MoeForCausalLM", "lfm2_moe"),
+    (read_vision, "Lfm2VlForConditionalGeneration", "lfm2_vl"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +25,7 @@ from kvcore.model.parts.blocks import (
     embedding,
     gated_mlp,
     head,
+    named,
     norm,
     norms,
     qkv,
@@ -219,8 +219,7 @@ def delta_net(heads: Heads, kernel: int) -> tuple[Module, ...]:
     )
 
 
-READERS: Final[Mapping[str, object]] = {
-    "BailingMoeV2_5ForCausalLM": read,
-    "bailing_hybrid": read,
-    "BailingMoeV3ForCausalLM": read_v3,
-}
+READERS: Final = named(
+    (read, "BailingMoeV2_5ForCausalLM", "bailing_hybrid"),
+    (read_v3, "BailingMoeV3ForCausalLM"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +15,7 @@ from kvcore.model.architecture import (
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.deepseek import TWO_NORMS, rotary_tables
-from kvcore.model.parts.blocks import Heads, decoder, gated_mlp, norm, norms, replicated, row
+from kvcore.model.parts.blocks import Heads, decoder, gated_mlp, named, norm, norms, replicated, row
 from kvcore.model.parts.experts import (
     MAX_EXPERTS,
     ExpertTraits,
@@ -184,10 +183,8 @@ def minicpm3_attention(latent: Latent) -> tuple[Module, ...]:
     )
 
 
-READERS: Final[Mapping[str, object]] = {
-    "LongcatFlashForCausalLM": read_longcat,
-    "longcat_flash": read_longcat,
-    "LongcatFlashNgramForCausalLM": read_longcat_ngram,
-    "MiniCPM3ForCausalLM": read_minicpm3,
-    "minicpm3": read_minicpm3,
-}
+READERS: Final = named(
+    (read_longcat, "LongcatFlashForCausalLM", "longcat_flash"),
+    (read_longcat_ngram, "LongcatFlashNgramForCausalLM"),
+    (read_minicpm3, "MiniCPM3ForCausalLM", "minicpm3"),
+)

@@ -5,7 +5,6 @@ Checked against vLLM's own model classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Parameter, Split
@@ -20,6 +19,7 @@ from kvcore.model.parts.blocks import (
     gated_mlp,
     head,
     is_tied,
+    named,
     norm,
     norms,
     read_heads,
@@ -132,11 +132,8 @@ def gated_attention(heads: Heads, *, bias: bool) -> Linear:
     )
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "IQuestLoopCoderForCausalLM": read_loop_coder,
-    "iquestloopcoder": read_loop_coder,
-    "OuroForCausalLM": read_ouro,
-    "ouro": read_ouro,
-    "HrmTextForCausalLM": read_hrm_text,
-    "hrm_text": read_hrm_text,
-}
+READERS: Final = named(
+    (read_loop_coder, "IQuestLoopCoderForCausalLM", "iquestloopcoder"),
+    (read_ouro, "OuroForCausalLM", "ouro"),
+    (read_hrm_text, "HrmTextForCausalLM", "hrm_text"),
+)

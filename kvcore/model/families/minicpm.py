@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from kvcore.model.parts.blocks import (
     cache_of,
     decoder,
     gated_mlp,
+    named,
     norm,
     norms,
     qkv,
@@ -197,12 +198,9 @@ def merger(prefix: str, merged: int, inner: int, out: int) -> tuple[Module, ...]
     return (norm(f"{prefix}.pre_norm", merged, bias=True), *vision.whole_pair(prefix, merged, inner, out))
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "MiniCPMForCausalLM": read_text,
-    "minicpm": read_text,
-    "MiniCPMV": read_vision,
-    "MiniCPMV4_6ForConditionalGeneration": read_4_6,
-    "minicpmv4_6": read_4_6,
-    "MiniCPMO": read_omni,
-    "minicpmo": read_omni,
-}
+READERS: Final = named(
+    (read_text, "MiniCPMForCausalLM", "minicpm"),
+    (read_vision, "MiniCPMV"),
+    (read_4_6, "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6"),
+    (read_omni, "MiniCPMO", "minicpmo"),
+)

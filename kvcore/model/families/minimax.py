@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +25,7 @@ from kvcore.model.parts.blocks import (
     column,
     decoder,
     gated_mlp,
+    named,
     norms,
     qkv,
     read_heads,
@@ -271,19 +271,24 @@ Source: vllm/transformers_utils/configs/minimax_m3.py:MiniMaxM3TextConfig (0.32)
 """
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "MiniMaxM2ForCausalLM": read_m2,
-    "minimax_m2": read_m2,
-    "MiniMaxText01ForCausalLM": read_text_01,
-    "MiniMaxM1ForCausalLM": read_text_01,
-    "MiniMaxForCausalLM": read_text_01,
-    "minimax": read_text_01,
-    "minimax_m1": read_text_01,
-    "minimax_text_01": read_text_01,
-    "MiniMaxM3SparseForCausalLM": read_m3,
-    "MiniMaxM3ForCausalLM": read_m3,
-    "MiniMaxM3SparseForConditionalGeneration": read_m3,
-    "minimax_m3": read_m3,
-    "minimax_m3_text": read_m3,
-    "minimax_m3_vl": read_m3,
-}
+READERS: Final = named(
+    (read_m2, "MiniMaxM2ForCausalLM", "minimax_m2"),
+    (
+        read_text_01,
+        "MiniMaxText01ForCausalLM",
+        "MiniMaxM1ForCausalLM",
+        "MiniMaxForCausalLM",
+        "minimax",
+        "minimax_m1",
+        "minimax_text_01",
+    ),
+    (
+        read_m3,
+        "MiniMaxM3SparseForCausalLM",
+        "MiniMaxM3ForCausalLM",
+        "MiniMaxM3SparseForConditionalGeneration",
+        "minimax_m3",
+        "minimax_m3_text",
+        "minimax_m3_vl",
+    ),
+)

@@ -5,7 +5,6 @@ The engine runs it through its Transformers backend, which expands the latent ve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvcore.model.architecture import Architecture, Layer, Module
@@ -16,6 +15,7 @@ from kvcore.model.parts.blocks import (
     column,
     decoder,
     gated_mlp,
+    named,
     norm,
     norms,
     replicated,
@@ -108,7 +108,6 @@ def read(config: ModelConfig) -> Architecture:
     return read_section(config, config.language)
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "Mistral4ForCausalLM": read,
-    "mistral4": read,
-}
+READERS: Final = named(
+    (read, "Mistral4ForCausalLM", "mistral4"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvcore.model.architecture import (
@@ -25,6 +24,7 @@ from kvcore.model.parts.blocks import (
     column,
     decoder,
     gated_mlp,
+    named,
     norm,
     norms,
     plain_mlp,
@@ -242,9 +242,7 @@ def pooling(vit: Section, adapter: Section) -> tuple[Module, ...]:
     )
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "MolmoForCausalLM": read,
-    "molmo": read,
-    "Molmo2ForConditionalGeneration": read_molmo2,
-    "molmo2": read_molmo2,
-}
+READERS: Final = named(
+    (read, "MolmoForCausalLM", "molmo"),
+    (read_molmo2, "Molmo2ForConditionalGeneration", "molmo2"),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from kvcore.model.parts.blocks import (
     embedding,
     gated_mlp,
     head,
+    named,
     norm,
     norms,
     plain_mlp,
@@ -292,9 +293,7 @@ def refuse_linear(part: Section) -> None:
         )
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "NemotronHForCausalLM": read_h,
-    "nemotron_h": read_h,
-    "DeciLMForCausalLM": read_nas,
-    "nemotron-nas": read_nas,
-}
+READERS: Final = named(
+    (read_h, "NemotronHForCausalLM", "nemotron_h"),
+    (read_nas, "DeciLMForCausalLM", "nemotron-nas"),
+)

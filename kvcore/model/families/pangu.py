@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from kvcore.model.architecture import (
@@ -22,6 +21,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     is_tied,
+    named,
     norm,
     norms,
     row,
@@ -124,4 +124,6 @@ def sink_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
     )
 
 
-READERS: Final[Mapping[str, object]] = {"PanguProMoEV2ForCausalLM": read}
+READERS: Final = named(
+    (read, "PanguProMoEV2ForCausalLM"),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +11,7 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder as plain
 from kvcore.model.families.clip import clip, siglip
 from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import norm, norms
+from kvcore.model.parts.blocks import named, norm, norms
 
 CLIP_336: Final[Mapping[str, int]] = {
     "hidden_size": 1024,
@@ -167,9 +167,7 @@ def half_mlp(prefix: str, width: int, wide: int) -> tuple[Module, ...]:
     )
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "Phi3VForCausalLM": read_phi3,
-    "phi3_v": read_phi3,
-    "Phi4MMForCausalLM": read_phi4,
-    "phi4mm": read_phi4,
-}
+READERS: Final = named(
+    (read_phi3, "Phi3VForCausalLM", "phi3_v"),
+    (read_phi4, "Phi4MMForCausalLM", "phi4mm"),
+)

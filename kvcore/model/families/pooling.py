@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -13,7 +13,7 @@ from kvcore.model.families.decoder import SECTION_READERS
 from kvcore.model.families.gemma import read_gemma3
 from kvcore.model.families.gpt import read_gpt2
 from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import column, replicated, row
+from kvcore.model.parts.blocks import column, named, replicated, row
 
 HEAD_DTYPE: Final = "float32"
 """Source: vllm/config/model.py:head_dtype (0.32)."""
@@ -175,15 +175,15 @@ def read_gpt2_labels(config: ModelConfig) -> Architecture:
     return with_classifier(read_gpt2(config), config)
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "InternLM2ForRewardModel": read_internlm2_reward,
-    "Qwen2ForRewardModel": partial(read_qwen2_reward, 1),
-    "Qwen2ForProcessRewardModel": partial(read_qwen2_reward, 2),
-    "Gemma3TextModel": read_gemma3_embedding,
-    "LlamaBidirectionalModel": read_llama_both_ways,
-    "LlamaBidirectionalForSequenceClassification": read_llama_ranker,
-    "JinaForRanking": read_jina_reranker,
-    "JinaEmbeddingsV5Model": read_jina_v5,
-    "VoyageQwen3BidirectionalEmbedModel": read_voyage,
-    "GPT2ForSequenceClassification": read_gpt2_labels,
-}
+READERS: Final = named(
+    (read_internlm2_reward, "InternLM2ForRewardModel"),
+    (partial(read_qwen2_reward, 1), "Qwen2ForRewardModel"),
+    (partial(read_qwen2_reward, 2), "Qwen2ForProcessRewardModel"),
+    (read_gemma3_embedding, "Gemma3TextModel"),
+    (read_llama_both_ways, "LlamaBidirectionalModel"),
+    (read_llama_ranker, "LlamaBidirectionalForSequenceClassification"),
+    (read_jina_reranker, "JinaForRanking"),
+    (read_jina_v5, "JinaEmbeddingsV5Model"),
+    (read_voyage, "VoyageQwen3BidirectionalEmbedModel"),
+    (read_gpt2_labels, "GPT2ForSequenceClassification"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +27,7 @@ from kvcore.model.parts.blocks import (
     gated_mlp,
     head,
     is_tied,
+    named,
     norm,
     norms,
     qkv,
@@ -311,19 +311,20 @@ def olmo_delta_net(net: DeltaNet) -> tuple[Module, ...]:
     )
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "QWenLMHeadModel": read_qwen1,
-    "qwen": read_qwen1,
-    "Qwen3NextForCausalLM": read,
-    "qwen3_next": read,
-    "Qwen3_5ForConditionalGeneration": read,
-    "Qwen3_5ForCausalLM": read,
-    "Qwen3_5MoeForConditionalGeneration": read,
-    "Qwen3_5MoeForCausalLM": read,
-    "qwen3_5": read,
-    "qwen3_5_text": read,
-    "qwen3_5_moe": read,
-    "qwen3_5_moe_text": read,
-    "OlmoHybridForCausalLM": read_olmo_hybrid,
-    "olmo_hybrid": read_olmo_hybrid,
-}
+READERS: Final = named(
+    (read_qwen1, "QWenLMHeadModel", "qwen"),
+    (
+        read,
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "qwen3_5",
+        "qwen3_5_text",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+    ),
+    (read_olmo_hybrid, "OlmoHybridForCausalLM", "olmo_hybrid"),
+)

@@ -4,7 +4,6 @@ Granite 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -25,6 +24,7 @@ from kvcore.model.parts.blocks import (
     embedding,
     gated_mlp,
     head,
+    named,
     norm,
     norms,
     read_heads,
@@ -307,19 +307,11 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
     )
 
 
-READERS: Final[Mapping[str, object]] = {
-    "MambaForCausalLM": read_mamba,
-    "FalconMambaForCausalLM": read_mamba,
-    "mamba": read_mamba,
-    "falcon_mamba": read_mamba,
-    "Mamba2ForCausalLM": read_mamba2,
-    "mamba2": read_mamba2,
-    "JambaForCausalLM": read_jamba,
-    "jamba": read_jamba,
-    "FalconH1ForCausalLM": read_falcon_h1,
-    "falcon_h1": read_falcon_h1,
-    "BambaForCausalLM": read_bamba,
-    "bamba": read_bamba,
-    "GraniteMoeHybridForCausalLM": read_granite_hybrid,
-    "granitemoehybrid": read_granite_hybrid,
-}
+READERS: Final = named(
+    (read_mamba, "MambaForCausalLM", "FalconMambaForCausalLM", "mamba", "falcon_mamba"),
+    (read_mamba2, "Mamba2ForCausalLM", "mamba2"),
+    (read_jamba, "JambaForCausalLM", "jamba"),
+    (read_falcon_h1, "FalconH1ForCausalLM", "falcon_h1"),
+    (read_bamba, "BambaForCausalLM", "bamba"),
+    (read_granite_hybrid, "GraniteMoeHybridForCausalLM", "granitemoehybrid"),
+)

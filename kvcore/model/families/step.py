@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +23,7 @@ from kvcore.model.parts.blocks import (
     decoder,
     gated_mlp,
     head,
+    named,
     norm,
     norms,
     read_heads,
@@ -289,16 +289,15 @@ def encoder_of(section: Section) -> VisionEncoder:
     return vision.input_limits(section, (-(-side // 4)) ** 2 * (MAX_PATCHES + 1), 16)
 
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
-    "Step1ForCausalLM": read_step1,
-    "step1": read_step1,
-    "Step3p5ForCausalLM": read_flash,
-    "step3p5": read_flash,
-    "Step3p7ForConditionalGeneration": read_flash,
-    "Step3p7FlashForCausalLM": read_flash,
-    "step3p7": read_flash,
-    "Step3TextForCausalLM": read_step3,
-    "step3_text": read_step3,
-    "Step3VLForConditionalGeneration": read_step3,
-    "step3_vl": read_step3,
-}
+READERS: Final = named(
+    (read_step1, "Step1ForCausalLM", "step1"),
+    (
+        read_flash,
+        "Step3p5ForCausalLM",
+        "step3p5",
+        "Step3p7ForConditionalGeneration",
+        "Step3p7FlashForCausalLM",
+        "step3p7",
+    ),
+    (read_step3, "Step3TextForCausalLM", "step3_text", "Step3VLForConditionalGeneration", "step3_vl"),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -25,6 +24,7 @@ from kvcore.model.parts.blocks import (
     cache_of,
     decoder,
     gated_mlp,
+    named,
     norms,
     read_heads,
     replicated,
@@ -276,15 +276,8 @@ def qkv_with_narrow_values(heads: Heads, v_dim: int, *, bias: bool = False) -> L
     )
 
 
-READERS: Final[Mapping[str, object]] = {
-    "GptOssForCausalLM": read_gpt_oss,
-    "gpt_oss": read_gpt_oss,
-    "Llama4ForCausalLM": read_llama4,
-    "Llama4ForConditionalGeneration": read_llama4,
-    "llama4": read_llama4,
-    "llama4_text": read_llama4,
-    "MiMoV2FlashForCausalLM": read_mimo_v2,
-    "mimo_v2_flash": read_mimo_v2,
-    "MiMoV2ForCausalLM": read_mimo_v2,
-    "mimo_v2": read_mimo_v2,
-}
+READERS: Final = named(
+    (read_gpt_oss, "GptOssForCausalLM", "gpt_oss"),
+    (read_llama4, "Llama4ForCausalLM", "Llama4ForConditionalGeneration", "llama4", "llama4_text"),
+    (read_mimo_v2, "MiMoV2FlashForCausalLM", "mimo_v2_flash", "MiMoV2ForCausalLM", "mimo_v2"),
+)

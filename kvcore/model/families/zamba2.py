@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +16,7 @@ from kvcore.model.parts.blocks import (
     embedding,
     gated_mlp,
     head,
+    named,
     norm,
     replicated,
     row,
@@ -78,7 +78,7 @@ def read_mixer(section: Section, hidden: int) -> Mamba2:
         num_heads=num_heads,
         head_dim=inner // num_heads,
         n_groups=section.integer("mamba_ngroups", 1),
-        state_size=named(section, "state_size", "mamba_d_state"),
+        state_size=renamed(section, "state_size", "mamba_d_state"),
         conv_kernel=read_conv_kernel(
             section, "conv_dimension" if section.has("conv_dimension") else "mamba_d_conv"
         ),
@@ -88,14 +88,14 @@ def read_mixer(section: Section, hidden: int) -> Mamba2:
     )
 
 
-def named(section: Section, old: str, new: str) -> int:
+def renamed(section: Section, old: str, new: str) -> int:
     """A size under its old name where the file has it, else under its new one."""
     return section.integer(old if section.has(old) else new)
 
 
 def mlp_width(section: Section) -> int:
     """The width of the shared MLP."""
-    return named(section, "ffn_hidden_size", "intermediate_size")
+    return renamed(section, "ffn_hidden_size", "intermediate_size")
 
 
 def read_shared_heads(section: Section, hidden: int) -> Heads:
@@ -128,7 +128,7 @@ def shared_block(
 
 def adapters(section: Section, heads: Heads, hidden: int) -> tuple[Module, ...]:
     """The low-rank adapters of one hybrid layer on the shared block."""
-    rank = named(section, "lora_rank", "adapter_rank")
+    rank = renamed(section, "lora_rank", "adapter_rank")
     intermediate = mlp_width(section)
     modules: list[Module] = [
         column("shared_transformer.gate_up_proj_adapter.A", hidden, rank),
@@ -147,4 +147,6 @@ def adapters(section: Section, heads: Heads, hidden: int) -> tuple[Module, ...]:
     return tuple(modules)
 
 
-READERS: Final[Mapping[str, object]] = {"Zamba2ForCausalLM": read, "zamba2": read}
+READERS: Final = named(
+    (read, "Zamba2ForCausalLM", "zamba2"),
+)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
+from kvcore.errors import CatalogueError
 from kvcore.model.architecture import (
     Architecture,
     Layer,
@@ -25,6 +26,23 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.context import derived_max_model_len, read_context_limits
 from kvcore.model.rope import read_ropes
 from kvcore.versioned import NEVER
+
+Reader: TypeAlias = Callable[[ModelConfig], Architecture]
+
+
+def named(*rows: tuple[Reader, *tuple[str, ...]]) -> Mapping[str, Reader]:
+    """Readers by what a config calls its model: an entry of `architectures`, or a `model_type`.
+
+    Raises CatalogueError `duplicate-reader` for a name in two rows.
+    """
+    readers: dict[str, Reader] = {}
+    for reader, *names in rows:
+        for name in names:
+            if name in readers:
+                raise CatalogueError("duplicate-reader", field=reader.__module__, name=name)
+            readers[name] = reader
+    return readers
+
 
 Flag: TypeAlias = bool | str | tuple[str, bool]
 """Always so, or a key of the config, false without it, or a key with the class's default."""
