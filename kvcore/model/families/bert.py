@@ -133,7 +133,7 @@ def encoder(
     """An Architecture without a head over the vocabulary."""
     return decoder(
         config,
-        config.language,
+        section=config.language,
         heads=heads,
         layers=layers,
         intermediate_size=intermediate_size,

@@ -92,7 +92,6 @@ def read_text(config: ModelConfig) -> Architecture:
     output = head(section, "transformer.output_layer", vocab_size=vocab)
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate,

@@ -147,7 +147,7 @@ def build(
     layer = Layer(modules=vision.block(BLOCK, "", heads, inner), caches=(cache_of(heads),) if is_kept else ())
     built = decoder(
         config,
-        text,
+        section=text,
         heads=heads,
         layers=(layer,) * text.layers(),
         intermediate_size=inner,

@@ -53,7 +53,6 @@ def read(config: ModelConfig) -> Architecture:
     )
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=experts.intermediate_size,

@@ -150,7 +150,7 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
         last = (*last, head(section, bias=flag(section, traits.head_bias)))
     built = decoder(
         config,
-        section,
+        section=section,
         heads=heads,
         layers=layers,
         intermediate_size=intermediate,

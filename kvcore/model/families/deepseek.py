@@ -61,7 +61,6 @@ def read(config: ModelConfig) -> Architecture:
     vision = config.root.optional_section("vision_config")
     built = decoder(
         config,
-        section,
         heads=as_heads(latent),
         layers=layers,
         intermediate_size=section.integer("intermediate_size"),
@@ -230,17 +229,16 @@ def read_sarvam(config: ModelConfig) -> Architecture:
     dense = section.integer("first_k_dense_replace", 1, minimum=0)
     every = section.integer("moe_layer_freq", 1)
     sparse = (index >= dense and (index - dense) % every == 0 for index in range(section.layers()))
-    built = decoder(
+    return decoder(
         config,
-        section,
         heads=as_heads(latent),
         layers=by_kind(sparse, lambda is_sparse: with_modules(attending, *bodies[is_sparse])),
         intermediate_size=intermediate,
         tied=is_tied(config, section, False),
         rotary_tables=rotary_tables(section, latent, with_indexer=False),
         moe=moe,
+        is_mla=True,
     )
-    return replace(built, is_mla=True)
 
 
 READERS: Final = named(

@@ -79,7 +79,6 @@ def read(config: ModelConfig) -> Architecture:
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=by_kind(
             ((ratio, index < hashed) for index, ratio in enumerate(ratios[:count])),

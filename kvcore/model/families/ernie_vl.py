@@ -68,7 +68,6 @@ def read(config: ModelConfig) -> Architecture:
     )
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(sparse if each else dense for each in which_layers_are_sparse(section, count)),
         intermediate_size=intermediate,

@@ -37,6 +37,7 @@ from kvcore.model.parts.experts import (
     optional_moe,
     routed_experts,
 )
+from kvcore.model.parts.pattern import by_kind
 from kvcore.model.parts.vision import gemma4_vision
 from kvcore.model.rope import read_ropes
 
@@ -65,6 +66,21 @@ def layer_kinds(section: Section, pattern: int) -> tuple[str, ...]:
     return kinds
 
 
+def sliding_layers(section: Section, heads: Heads, pattern: int, *, qk_norm: bool) -> tuple[Layer, ...]:
+    """The layers of Gemma 2 and 3: all alike but for their window."""
+    bias, window = section.boolean("attention_bias", False), section.integer("sliding_window")
+    modules: tuple[Module, ...] = (
+        *attention(heads, qkv_bias=bias, out_bias=bias),
+        *gated_mlp(heads.hidden_size, section.integer("intermediate_size")),
+        *norms(heads.hidden_size, *FOUR_NORMS),
+        *(norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm") if qk_norm else ()),
+    )
+    return by_kind(
+        layer_kinds(section, pattern),
+        lambda kind: Layer(modules=modules, caches=(cache_of(heads, window if kind == SLIDING else None),)),
+    )
+
+
 def read_gemma2(config: ModelConfig) -> Architecture:
     """Gemma 2: every other layer slides.
 
@@ -72,55 +88,28 @@ def read_gemma2(config: ModelConfig) -> Architecture:
     """
     section = config.language
     heads = read_heads(section)
-    intermediate = section.integer("intermediate_size")
-    bias = section.boolean("attention_bias", False)
-    window = section.integer("sliding_window")
-    modules: tuple[Module, ...] = (
-        *attention(heads, qkv_bias=bias, out_bias=bias),
-        *gated_mlp(heads.hidden_size, intermediate),
-        *norms(heads.hidden_size, *FOUR_NORMS),
-    )
-    layers = {
-        kind: Layer(modules=modules, caches=(cache_of(heads, window if kind == SLIDING else None),))
-        for kind in (SLIDING, FULL)
-    }
     return decoder(
         config,
-        section,
         heads=heads,
-        layers=tuple(layers[kind] for kind in layer_kinds(section, pattern=2)),
-        intermediate_size=intermediate,
+        layers=sliding_layers(section, heads, 2, qk_norm=False),
+        intermediate_size=section.integer("intermediate_size"),
         tied=True,
     )
 
 
 def read_gemma3(config: ModelConfig) -> Architecture:
-    """Gemma 3, with its SigLIP tower where the checkpoint has one.
+    """Gemma 3, with its SigLIP encoder where the checkpoint has one.
 
     Source: vllm/model_executor/models/gemma3.py, gemma3_mm.py (0.32).
     """
     section = config.language
     heads = read_heads(section)
-    intermediate = section.integer("intermediate_size")
-    bias = section.boolean("attention_bias", False)
-    window = section.integer("sliding_window")
-    modules: tuple[Module, ...] = (
-        *attention(heads, qkv_bias=bias, out_bias=bias),
-        *gated_mlp(heads.hidden_size, intermediate),
-        *norms(heads.hidden_size, *FOUR_NORMS),
-        *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
-    )
-    layers = {
-        kind: Layer(modules=modules, caches=(cache_of(heads, window if kind == SLIDING else None),))
-        for kind in (SLIDING, FULL)
-    }
     vision = config.root.optional_section("vision_config", "siglip_vision_model")
     built = decoder(
         config,
-        section,
         heads=heads,
-        layers=tuple(layers[kind] for kind in layer_kinds(section, GEMMA3_PATTERN)),
-        intermediate_size=intermediate,
+        layers=sliding_layers(section, heads, GEMMA3_PATTERN, qk_norm=True),
+        intermediate_size=section.integer("intermediate_size"),
         tied=True,
         rotary_tables=gemma3_rotary(section, heads),
         layer_prefix="model.layers" if vision is None else "language_model.model.layers",
@@ -185,11 +174,10 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
     shared_from = len(kinds) - section.integer("num_kv_shared_layers", 0, minimum=0)
     local = read_heads(section)
     full = gemma4_full_heads(section, local)
-    variants: dict[tuple[str, bool], Layer] = {}
-    for index, kind in enumerate(kinds):
-        key = (kind, index >= shared_from)
-        if key not in variants:
-            variants[key] = gemma4_layer(section, local if kind == SLIDING else full, kind, is_shared=key[1])
+    layers = by_kind(
+        ((kind, index >= shared_from) for index, kind in enumerate(kinds)),
+        lambda kind: gemma4_layer(section, local if kind[0] == SLIDING else full, kind[0], is_shared=kind[1]),
+    )
     inputs = section.integer("hidden_size_per_layer_input", 0, minimum=0)
     extra = per_layer_inputs(section, local.hidden_size, inputs, len(kinds)) if inputs else ()
     positions = section.integer("max_position_embeddings")
@@ -201,9 +189,8 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
         towers += gemma4_audio(audio, local.hidden_size)
     return decoder(
         config,
-        section,
         heads=local,
-        layers=tuple(variants[kind, index >= shared_from] for index, kind in enumerate(kinds)),
+        layers=layers,
         intermediate_size=section.integer("intermediate_size"),
         first=(embedding(section), *extra),
         every=towers,

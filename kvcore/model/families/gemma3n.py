@@ -77,7 +77,6 @@ def read_gemma3n(config: ModelConfig) -> Architecture:
     return replace(
         decoder(
             config,
-            section,
             heads=heads,
             layers=tuple(order),
             intermediate_size=max(sizes) if sizes else section.integer("intermediate_size"),

@@ -48,7 +48,7 @@ def build(
     layer = Layer(modules=modules, caches=(cache_of(heads),))
     return decoder(
         config,
-        section,
+        section=section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate_size,

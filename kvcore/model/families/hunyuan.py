@@ -95,7 +95,6 @@ def read_v1(config: ModelConfig) -> Architecture:
     layer = Layer(modules=tuple(modules), caches=(cache_of(heads),))
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=dense,
@@ -144,9 +143,8 @@ def read_v4(config: ModelConfig) -> Architecture:
     bodies = {True: expert_modules(V4_EXPERTS, section, hidden, moe), False: gated_mlp(hidden, intermediate)}
     tied = is_tied(config, section, False)
     positions = section.integer("max_position_embeddings")
-    built = decoder(
+    return decoder(
         config,
-        section,
         heads=as_heads(latent),
         layers=by_kind(kinds, lambda kind: read_layer(section, latent, bodies[kind[1]], is_indexed=kind[0])),
         intermediate_size=intermediate,
@@ -158,8 +156,8 @@ def read_v4(config: ModelConfig) -> Architecture:
         tied=tied,
         rotary_tables=(read_ropes(section)[0].table(latent.qk_rope_head_dim, positions),),
         moe=moe,
+        is_mla=True,
     )
-    return replace(built, is_mla=True)
 
 
 def which_layers_have_indexers(section: Section, count: int) -> tuple[bool, ...]:

@@ -59,7 +59,6 @@ def read(config: ModelConfig) -> Architecture:
     around = norms(hidden, "input_layernorm", "post_attention_layernorm")
     return decoder(
         config,
-        section,
         heads=heads,
         layers=by_kind(
             sparse_by_step(section),

@@ -77,17 +77,16 @@ def read_linear(config: ModelConfig) -> Architecture:
     layers = by_kind(
         kinds, lambda kind: linear_layer(section, latent, moe if kind[1] else None, is_kda=kind[0])
     )
-    built = decoder(
+    return decoder(
         config,
-        section,
         heads=as_heads(latent),
         layers=layers,
         intermediate_size=section.integer("intermediate_size"),
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=(),
         moe=moe,
+        is_mla=True,
     )
-    return replace(built, is_mla=True)
 
 
 EXPERTS: Final = ExpertTraits(
@@ -177,7 +176,7 @@ def read_k3(config: ModelConfig) -> Architecture:
     has_residuals = section.optional_integer("attn_res_block_size") is not None
     built = decoder(
         config,
-        section,
+        section=section,
         heads=as_heads(latent),
         layers=layers,
         intermediate_size=section.integer("intermediate_size"),

@@ -70,7 +70,6 @@ def read(config: ModelConfig) -> Architecture:
     )
     return decoder(
         config,
-        section,
         heads=heads,
         layers=layers,
         intermediate_size=intermediate,

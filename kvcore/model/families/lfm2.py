@@ -20,7 +20,6 @@ from kvcore.model.parts.blocks import (
     cache_of,
     decoder,
     gated_mlp,
-    head,
     named,
     norm,
     norms,
@@ -56,11 +55,10 @@ def read(config: ModelConfig) -> Architecture:
     tied = section.boolean("tie_word_embeddings", section.boolean("tie_embedding", True))
     return decoder(
         config,
-        section,
         heads=heads,
         layers=layers,
         intermediate_size=dense_width(section),
-        last=(norm("model.embedding_norm", heads.hidden_size), *(() if tied else (head(section),))),
+        final_norm="model.embedding_norm",
         tied=tied,
         moe=moe,
     )

@@ -84,9 +84,9 @@ def build(
         False: gated_mlp(hidden, intermediate, bias=bias),
     }
     around = norms(hidden, "input_layernorm", "post_attention_layernorm")
-    built = decoder(
+    return decoder(
         config,
-        section,
+        section=section,
         heads=as_heads(latent),
         layers=crossed(kinds, {True: linear, False: attending}, bodies, around),
         intermediate_size=intermediate,
@@ -95,8 +95,8 @@ def build(
         tied=False,
         rotary_tables=rotary,
         moe=moe,
+        is_mla=True,
     )
-    return replace(built, is_mla=True)
 
 
 def router_traits(section: Section) -> ExpertTraits:

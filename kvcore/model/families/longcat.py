@@ -65,7 +65,6 @@ def read_longcat(config: ModelConfig) -> Architecture:
     layer = Layer(modules=tuple(modules), caches=(latent.cache,) * 2, loading=(absorbed(latent),) * 2)
     built = decoder(
         config,
-        section,
         heads=as_heads(latent),
         layers=(layer,) * section.layers("num_layers" if section.has("num_layers") else "num_hidden_layers"),
         intermediate_size=intermediate,
@@ -141,7 +140,6 @@ def read_minicpm3(config: ModelConfig) -> Architecture:
     positions = section.integer("max_position_embeddings")
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate,

@@ -54,7 +54,6 @@ def read_loop_coder(config: ModelConfig) -> Architecture:
     layer = Layer(modules=modules, caches=(cache_of(heads), *(local,) * further))
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=inner,
@@ -80,7 +79,6 @@ def read_ouro(config: ModelConfig) -> Architecture:
     gate = row("model.early_exit_gate", hidden, 1, bias=True)
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=inner,
@@ -110,7 +108,6 @@ def read_hrm_text(config: ModelConfig) -> Architecture:
     tied = is_tied(config, section, False)
     return decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(layer for layer in kinds for _ in range(stack)),
         intermediate_size=inner,

@@ -56,7 +56,6 @@ def read_text(config: ModelConfig) -> Architecture:
     )
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate,

@@ -79,7 +79,6 @@ def read_m2(config: ModelConfig) -> Architecture:
     layer = Layer(modules=tuple(modules), caches=(cache_of(heads),))
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=moe.moe_intermediate_size,
@@ -125,7 +124,6 @@ def read_text_01(config: ModelConfig) -> Architecture:
     )
     return decoder(
         config,
-        section,
         heads=heads,
         layers=layers,
         intermediate_size=moe.moe_intermediate_size,
@@ -201,7 +199,6 @@ def read_m3(config: ModelConfig) -> Architecture:
     sees = config.root.optional_section("vision_config") is not None
     return decoder(
         config,
-        section,
         heads=heads,
         layers=by_kind(
             zip(indexed, sparse, strict=True),

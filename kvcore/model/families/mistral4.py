@@ -58,7 +58,7 @@ def read_section(config: ModelConfig, section: Section) -> Architecture:
     positions = section.integer("max_position_embeddings")
     return decoder(
         config,
-        section,
+        section=section,
         heads=heads,
         layers=by_kind(
             sparse_from(section),

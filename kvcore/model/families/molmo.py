@@ -89,7 +89,6 @@ def read(config: ModelConfig) -> Architecture:
     )
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
         intermediate_size=double // 2,
@@ -161,7 +160,6 @@ def read_molmo2(config: ModelConfig) -> Architecture:
     side = (image[0] if image else 378) // patch
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
         intermediate_size=intermediate,

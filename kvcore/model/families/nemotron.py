@@ -23,7 +23,6 @@ from kvcore.model.parts.blocks import (
     decoder,
     embedding,
     gated_mlp,
-    head,
     named,
     norm,
     norms,
@@ -87,12 +86,11 @@ def read_h(config: ModelConfig) -> Architecture:
     tied = section.boolean("tie_word_embeddings", False)
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=by_kind(zip(kinds, widths, strict=True), lambda kind: layer(*kind)),
         intermediate_size=max(widths) or section.integer("moe_intermediate_size", mixer.intermediate_size),
         first=(embedding(section, "backbone.embeddings"),),
-        last=(norm("backbone.norm_f", hidden), *(() if tied else (head(section),))),
+        final_norm="backbone.norm_f",
         tied=tied,
         rotary_tables=(),
         layer_prefix="backbone.layers",
@@ -236,7 +234,6 @@ def read_nas(config: ModelConfig) -> Architecture:
     kv_heads = next(count for count, _ in known if count)
     return decoder(
         config,
-        section,
         heads=with_kv_heads(section, heads, kv_heads),
         layers=tuple(layers),
         intermediate_size=widest or heads.hidden_size,

@@ -70,7 +70,6 @@ def read(config: ModelConfig) -> Architecture:
     positions = section.integer("max_position_embeddings", 8192)
     return decoder(
         config,
-        section,
         heads=heads,
         layers=by_kind(
             sparse_from(section),

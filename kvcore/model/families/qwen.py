@@ -71,7 +71,6 @@ def read_qwen1(config: ModelConfig) -> Architecture:
     has_tower = config.root.has("visual")
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=double // 2,
@@ -132,7 +131,6 @@ def read_text(config: ModelConfig) -> Architecture:
     tower = config.root.optional_section("vision_config")
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=layers,
         intermediate_size=section.optional_integer("intermediate_size", minimum=1)
@@ -282,7 +280,6 @@ def read_olmo_hybrid(config: ModelConfig) -> Architecture:
     rope = section.optional_section("rope_parameters")
     return decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(layers[kind] for kind in layer_kinds(section)),
         intermediate_size=intermediate,

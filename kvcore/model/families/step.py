@@ -66,7 +66,6 @@ def read_step1(config: ModelConfig) -> Architecture:
     layer = Layer(modules=modules, caches=(cache_of(heads),))
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=inner,
@@ -97,7 +96,6 @@ def read_flash(config: ModelConfig) -> Architecture:
     )
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=layers,
         intermediate_size=section.integer("intermediate_size"),
@@ -216,7 +214,6 @@ def read_step3(config: ModelConfig) -> Architecture:
     tower = config.root.optional_section("vision_config", "step3_vision_encoder")
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(layers[each] for each in which_layers_are_sparse(section, section.layers())),
         intermediate_size=section.integer("intermediate_size"),

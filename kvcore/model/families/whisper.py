@@ -38,7 +38,6 @@ def read_whisper(config: ModelConfig) -> Architecture:
     )
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers("decoder_layers"),
         intermediate_size=inner,

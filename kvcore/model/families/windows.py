@@ -68,7 +68,6 @@ def read_gpt_oss(config: ModelConfig) -> Architecture:
     )
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(layers[index % 2] for index in range(section.layers())),
         intermediate_size=moe.moe_intermediate_size,
@@ -118,7 +117,6 @@ def read_llama4(config: ModelConfig) -> Architecture:
     tied = section.boolean("tie_word_embeddings", False)
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(order),
         intermediate_size=section.integer("intermediate_size_mlp"),
@@ -190,7 +188,6 @@ def read_mimo_v2(config: ModelConfig) -> Architecture:
     share = section.number("partial_rotary_factor", 1.0)
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(variants[int(pattern[i] == 1), bool(sparse[i])] for i in range(count)),
         intermediate_size=section.integer("intermediate_size"),

@@ -49,7 +49,6 @@ def read(config: ModelConfig) -> Architecture:
     tied = section.boolean("tie_word_embeddings", True)
     built = decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(hybrid if kind == HYBRID else plain for kind in kinds),
         intermediate_size=intermediate,

@@ -328,13 +328,14 @@ def head(
 
 def decoder(
     config: ModelConfig,
-    section: Section,
     *,
+    section: Section | None = None,
     heads: Heads,
     layers: tuple[Layer, ...],
     intermediate_size: int,
     first: tuple[Module, ...] | None = None,
     last: tuple[Module, ...] | None = None,
+    final_norm: str = "model.norm",
     every: tuple[Module, ...] = (),
     tied_default: bool = True,
     tied: bool | None = None,
@@ -343,17 +344,22 @@ def decoder(
     moe: MixtureOfExperts | None = None,
     vision: VisionEncoder | None = None,
     is_multimodal: bool = False,
+    is_mla: bool = False,
     uncounted: tuple[str, ...] = (),
     vocab_size: int | None = None,
 ) -> Architecture:
-    """An Architecture around `layers`; what is not given is as in Llama: one embedding, one norm, one lm_head."""
+    """An Architecture around `layers`; what is not given is as in Llama: one embedding, one norm, one lm_head.
+
+    `section` is the language part, where it is another than the config's.
+    """
+    section = section or config.language
     limits = read_context_limits(section, config.model_type)
     embeddings_tied = is_tied(config, section, tied_default) if tied is None else tied
     if first is None:
         first = (embedding(section, vocab_size=vocab_size),)
     if last is None:
         last = (
-            norm("model.norm", heads.hidden_size),
+            norm(final_norm, heads.hidden_size),
             *(() if embeddings_tied else (head(section, vocab_size=vocab_size),)),
         )
     if rotary_tables is None:
@@ -380,5 +386,6 @@ def decoder(
         moe=moe,
         vision=vision,
         is_multimodal=is_multimodal,
+        is_mla=is_mla,
         uncounted=uncounted,
     )

@@ -1,4 +1,4 @@
-"""State space models and their hybrids: Mamba, Falcon-Mamba, Mamba 2, Jamba, Falcon-H1, Bamba,
+"""Mamba and its hybrids with attention: Mamba, Falcon-Mamba, Mamba 2, Jamba, Falcon-H1, Bamba,
 Granite 4.
 """
 
@@ -23,7 +23,6 @@ from kvcore.model.parts.blocks import (
     decoder,
     embedding,
     gated_mlp,
-    head,
     named,
     norm,
     norms,
@@ -96,12 +95,12 @@ def pure(config: ModelConfig, section: Section, layer: Layer, intermediate_size:
     tied = section.boolean("tie_word_embeddings", True)
     return decoder(
         config,
-        section,
+        section=section,
         heads=replace(ATTENTION_FREE, hidden_size=hidden),
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate_size,
         first=(embedding(section, "backbone.embeddings"),),
-        last=(norm("backbone.norm_f", hidden), *(() if tied else (head(section),))),
+        final_norm="backbone.norm_f",
         tied=tied,
         rotary_tables=(),
         layer_prefix="backbone.layers",
@@ -156,7 +155,6 @@ def read_jamba(config: ModelConfig) -> Architecture:
     layers = by_kind(kinds, lambda kind: with_modules(mixers[kind[0]], *bodies[kind[1]], *around))
     return decoder(
         config,
-        section,
         heads=heads,
         layers=layers,
         intermediate_size=intermediate,
@@ -214,11 +212,10 @@ def read_falcon_h1(config: ModelConfig) -> Architecture:
     tied = section.boolean("tie_word_embeddings", False)
     return decoder(
         config,
-        section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate,
-        last=(norm("model.final_layernorm", hidden), *(() if tied else (head(section),))),
+        final_norm="model.final_layernorm",
         tied=tied,
     )
 
@@ -242,11 +239,10 @@ def read_bamba(config: ModelConfig) -> Architecture:
     tied = section.boolean("tie_word_embeddings", False)
     return decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(attending if index in chosen else mixing for index in range(section.layers())),
         intermediate_size=intermediate,
-        last=(norm("model.final_layernorm", hidden), *(() if tied else (head(section),))),
+        final_norm="model.final_layernorm",
         tied=tied,
     )
 
@@ -297,7 +293,6 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
     uses_rope = section.string("position_embedding_type", "nope") == "rope"
     return decoder(
         config,
-        section,
         heads=heads,
         layers=tuple(layers[kind] for kind in kinds[:count]),
         intermediate_size=max(intermediate, shared),
