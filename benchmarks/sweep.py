@@ -10,8 +10,8 @@ import time
 
 from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, plan_cell, sweep
-from kvcore.present.sweep_rows import json_lines
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
+from kvcore.views.sweep_rows import json_lines
 
 SAMPLE = 2000
 

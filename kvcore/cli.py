@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kvcore import catalogue
-from kvcore.contract import error_of, needs_fixes, result_of
 from kvcore.engine.rooms import engine_names
 from kvcore.errors import KvPlannerError, defect
 from kvcore.fields import Json
 from kvcore.library import SIZES, from_hub, sweep
 from kvcore.planning import plan
-from kvcore.request import FetchModel, id_of, parse_request, scenario_from_request
+from kvcore.scenario.contract import error_of, needs_fixes, result_of
+from kvcore.scenario.request import FetchModel, id_of, parse_request, scenario_from_request
 from kvcore.untrusted import utf8_text
 
 UNREADABLE_INPUT = 2
@@ -212,7 +212,7 @@ def _workload(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from kvcore.present.sweep_rows import json_lines, table_lines
+    from kvcore.views.sweep_rows import json_lines, table_lines
 
     flags = (
         "max_model_len",
@@ -253,7 +253,7 @@ def _catalogue(arguments: argparse.Namespace) -> int:
 
 def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
     """The catalogue as plain rows, by kind."""
-    from kvcore.present.choices import engine_versions
+    from kvcore.scenario.choices import engine_versions
 
     return {
         "models": [

@@ -12,8 +12,8 @@ from kvcore import catalogue, planning
 from kvcore.errors import ScenarioError
 from kvcore.fields import Json
 from kvcore.planning import Plan
-from kvcore.request import parse_request, scenario_from_request
 from kvcore.scenario import Scenario
+from kvcore.scenario.request import parse_request, scenario_from_request
 from kvcore.untrusted import utf8_text
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from kvcore.memory.shapes import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.draft import Draft
+from kvcore.model.draft_config import Draft
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.model.yarn import read_yarn

@@ -13,7 +13,7 @@ from kvcore.evidence.accuracy import (
     summarize,
     verdicts,
 )
-from kvcore.present import accuracy as words
+from kvcore.views import accuracy_figures as words
 from pages.ui import accuracy_tables, figure, notes, shell, state
 
 shell.guard()

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
-from kvcore.present.derivation import step_of
+from kvcore.explain.derivation import step_of
 from pages.ui import learn_answer, learn_guess, learn_practice, learn_steps, notes, shell, state, undo
 
 shell.guard()

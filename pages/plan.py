@@ -5,8 +5,10 @@ import streamlit as st
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
+from kvcore.explain import figures
 from kvcore.planning import Verdict
-from kvcore.present import bar, charts, explain, overrides, summary
+from kvcore.scenario import overrides
+from kvcore.views import bar, charts, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state, undo
 from pages.ui.fold import fold
@@ -73,5 +75,5 @@ share.panel(plan, t)
 box, is_opened = fold(t("All numbers"), "numbers", ":material/table:")
 if is_opened:
     with box:
-        numbers.table(explain.number_rows(plan, t), t)
+        numbers.table(figures.number_rows(plan, t), t)
         numbers.downloads(plan, t)

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
-from kvcore.present.text import msg
+from kvcore.texts.words import msg
 from pages.ui import catalogue_tables, going_live, notes, parameter_list, shell, state, undo
 
 shell.guard()

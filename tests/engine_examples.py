@@ -10,8 +10,8 @@ from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Scenario
+from kvcore.scenario.request import scenario_from_request
 
 H100 = {"memory_gib": 79.19, "vendor": "nvidia", "name": "NVIDIA H100 80GB HBM3"}
 A100 = {"memory_gib": 79.25, "vendor": "nvidia", "name": "NVIDIA A100-SXM4-80GB"}

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from kvcore.planning import Plan, plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 FITS = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192}
 TOO_LONG = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 40960}

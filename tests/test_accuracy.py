@@ -24,7 +24,8 @@ from kvcore.evidence.accuracy import (
     summarize,
     verdicts,
 )
-from kvcore.present.accuracy import (
+from kvcore.texts.words import Language, words
+from kvcore.views.accuracy_figures import (
     check_rows,
     fit_text,
     group_rows,
@@ -34,7 +35,6 @@ from kvcore.present.accuracy import (
     scatter,
     shown_starts,
 )
-from kvcore.present.text import Language, words
 from tools import accuracy as tool
 
 RECORD = load_accuracy()

@@ -17,15 +17,15 @@ import pytest
 import yaml
 
 from kvcore import catalogue
+from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
+from kvcore.deploy.docker import has_image
+from kvcore.deploy.expected_log import expected_log_lines
+from kvcore.deploy.kubernetes import kubernetes_name
+from kvcore.deploy.launch import launch_command, start_seconds
 from kvcore.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import Plan, plan
-from kvcore.present.artefacts import CONTAINERS, Artefact, artefact
-from kvcore.present.containers import has_image
-from kvcore.present.expected_log import expected_log_lines
-from kvcore.present.kubernetes import kubernetes_name
-from kvcore.present.launch import launch_command, start_seconds
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
 SIZES = {

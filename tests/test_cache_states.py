@@ -17,7 +17,7 @@ from kvcore.model.cache_state import (
     SlidingWindow,
     SparseIndexer,
 )
-from kvcore.model.draft import Draft
+from kvcore.model.draft_config import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
 from kvcore.units import GIB

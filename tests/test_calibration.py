@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.cli import main
-from kvcore.contract import result_of
 from kvcore.errors import MESSAGES, CatalogueError, KvPlannerError, ScenarioError
 from kvcore.evidence.calibration import (
     Comparison,
@@ -24,8 +23,9 @@ from kvcore.evidence.recognized import scenario_from_log
 from kvcore.memory.parts import half_width
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Measured, Origin, Scenario
+from kvcore.scenario.contract import result_of
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import gib
 
 DATA = Path(__file__).parent / "data" / "logs"

@@ -8,10 +8,10 @@ from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.planning import Verdict, plan
-from kvcore.present.edit import with_field
 from kvcore.quantity import Grade
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Measured, Origin, Scenario
+from kvcore.scenario.edit import with_field
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import gib
 
 PARTS = {

@@ -2,7 +2,7 @@
 
 from kvcore import catalogue
 from kvcore.engine.vllm.versions import vllm_releases
-from kvcore.present.catalogue_rows import accelerator_rows, model_rows, version_rows
+from kvcore.views.catalogue_rows import accelerator_rows, model_rows, version_rows
 
 
 def test_every_model_is_there_and_can_be_read() -> None:

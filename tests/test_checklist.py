@@ -1,8 +1,8 @@
 """What the checklist ticks."""
 
-from kvcore.present.checklist import Tick, checklist
-from kvcore.present.monitoring import Load, default_load, thresholds
-from kvcore.present.text import Language, words
+from kvcore.deploy.checklist import Tick, checklist
+from kvcore.deploy.monitoring import Load, default_load, thresholds
+from kvcore.texts.words import Language, words
 from tests import present_plans
 
 T = words(Language.ENGLISH)

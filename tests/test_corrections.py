@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from kvcore.explain.corrections import POST_MORTEM, RULE_OF_THUMB, facts, truth
 from kvcore.planning import Verdict, plan
-from kvcore.present import link
-from kvcore.present.corrections import POST_MORTEM, RULE_OF_THUMB, facts, truth
-from kvcore.present.text import Language, words
+from kvcore.scenario import link
 from kvcore.texts import CORRECTIONS
+from kvcore.texts.words import Language, words
 from tests import present_plans
 
 KNOWN = facts(present_plans.fits())

@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from kvcore.engine.vllm.versions import switches_of
+from kvcore.explain.derivation import STEPS, Equation, Step, StepName, derivation
+from kvcore.explain.derivation.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
+from kvcore.explain.figures import any_cache
 from kvcore.planning import plan
-from kvcore.present.derivation import STEPS, Equation, Step, StepName, derivation
-from kvcore.present.derivation.step import EXPLAINED, Prediction, Slip, judgement, part, prose
-from kvcore.present.explain import any_cache
-from kvcore.present.text import Language, words
+from kvcore.texts.words import Language, words
 from kvcore.units import GIB, KIB, MIB
 from tests.derivation_plans import KINDS, planned, steps
 from tests.present_plans import renamed, request

@@ -11,10 +11,10 @@ import pytest
 from kvcore import catalogue
 from kvcore.cache.spec import CacheKind
 from kvcore.engine.vllm.draft import read_draft
-from kvcore.memory.draft import draft_parameter_bytes
+from kvcore.memory.draft_weights import draft_parameter_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.planning import Plan, plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 FACTS = [
     json.loads(line)

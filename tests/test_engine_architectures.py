@@ -21,8 +21,8 @@ from kvcore.engine.vllm.versions import assumed_version, planned_release
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
-from kvcore.present.text import Language, words
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.words import Language, words
 from kvcore.versioned import convert
 
 QWEN = "Qwen/Qwen3.5-35B-A3B"

@@ -10,7 +10,7 @@ from packaging.version import Version
 from kvcore.engine.vllm.availability import AVAILABILITY, FORMER_FLAGS, former_flag
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "accelerator": "H100-80GB"}
 FORMER = {"flag": "--x", "seen": "0.6.6", "gone": "0.11.0", "source": "s"}

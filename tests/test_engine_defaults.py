@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.errors import EngineRefusalError
 from kvcore.model.families import read_architecture
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from tests.engine_examples import (
     A100,
     ASCEND,

@@ -8,14 +8,14 @@ import pytest
 
 from kvcore.engine.vllm.draft import draft_notices, proposed_tokens, read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
-from kvcore.memory.draft import draft_bytes, draft_parameter_bytes
+from kvcore.memory.draft_weights import draft_bytes, draft_parameter_bytes
 from kvcore.model.config import ModelConfig
-from kvcore.model.draft import Draft
+from kvcore.model.draft_config import Draft
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization
 from kvcore.planning import Plan, plan
-from kvcore.request import scenario_from_request, speculative_method
 from kvcore.scenario import Parallel, SpeculativeConfig
+from kvcore.scenario.request import scenario_from_request, speculative_method
 from tests.engine_examples import LLAMA_8B
 
 LLAMA = read_architecture(ModelConfig.from_mapping(LLAMA_8B))

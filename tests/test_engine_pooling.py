@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore import catalogue
-from kvcore.contract import error_of, result_of
+from kvcore.deploy.launch import launch_arguments
 from kvcore.engine.vllm.pooling import runner_flag, runner_of
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.planning import Plan, plan
-from kvcore.present.launch import launch_arguments
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Runner
+from kvcore.scenario.contract import error_of, result_of
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB, MIB, round_up
 
 EMBEDDING = "Qwen/Qwen3-Embedding-8B"

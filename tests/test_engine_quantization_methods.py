@@ -12,7 +12,7 @@ from kvcore.catalogue import find_model
 from kvcore.engine.vllm.quantization_methods import METHODS
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 4096}
 

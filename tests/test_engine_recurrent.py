@@ -8,15 +8,15 @@ import pytest
 
 from kvcore.advice.fixes import fixes
 from kvcore.cache.states import recurrent_state_bytes
+from kvcore.deploy.launch import launch_arguments
 from kvcore.engine.vllm.recurrent import mamba_cache_mode
 from kvcore.errors import EngineRefusalError
 from kvcore.model.cache_state import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.present.choices import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
-from kvcore.present.launch import launch_arguments
-from kvcore.present.summary import state_mode_text
-from kvcore.present.text import Language, words
-from kvcore.request import scenario_from_request
+from kvcore.scenario.choices import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
+from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.words import Language, words
+from kvcore.views.summary import state_mode_text
 
 NEMOTRON = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4"
 NEMOTRON_NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"

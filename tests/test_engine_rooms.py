@@ -14,7 +14,7 @@ from kvcore.engine import rooms
 from kvcore.engine.rooms import engine_for, engine_names, engines, find_engine, read_engine
 from kvcore.errors import CatalogueError, ScenarioError
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = Path(rooms.__file__).parent
@@ -155,9 +155,9 @@ kvcore.engine.__path__.append({str(tmp_path)!r})
 from kvcore.evidence.log.reader import read_log
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.planning import plan
-from kvcore.present.containers import image
-from kvcore.present.launch import launch_command
-from kvcore.request import scenario_from_request
+from kvcore.deploy.docker import image
+from kvcore.deploy.launch import launch_command
+from kvcore.scenario.request import scenario_from_request
 asked = {{"model": "Qwen/Qwen3-8B", "engine": "made-up", "accelerator": {{"memory_gib": 64, "vendor": "intel"}}}}
 planned = plan(scenario_from_request(asked))
 print(planned.available_kv_bytes / 2**30)

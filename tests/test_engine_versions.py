@@ -16,7 +16,7 @@ from kvcore.engine.vllm.versions import (
 )
 from kvcore.errors import CatalogueError, ScenarioError
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB
 
 RAW: dict[str, Any] = dict(VLLM.raw())

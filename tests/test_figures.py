@@ -12,14 +12,14 @@ import pytest
 
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.contract import result_of
+from kvcore.explain.derivation import derivation
+from kvcore.explain.figures import quantities
 from kvcore.planning import Plan, plan
-from kvcore.present.derivation import derivation
-from kvcore.present.explain import quantities
-from kvcore.present.text import Language, words
 from kvcore.quantity import Grade, Quantity, Unit
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
+from kvcore.scenario.contract import result_of
+from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.words import Language, words
 from kvcore.units import GIB
 from tests import test_cache_vectors as vectors
 from tests.cache_examples import flags, full

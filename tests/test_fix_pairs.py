@@ -4,8 +4,8 @@ import pytest
 
 from kvcore.advice.fixes import MENDED, fix_pairs, fixes
 from kvcore.planning import plan
-from kvcore.present import edit
-from kvcore.request import scenario_from_request
+from kvcore.scenario import edit
+from kvcore.scenario.request import scenario_from_request
 
 HOPELESS = (
     {"model": "deepseek-ai/DeepSeek-V3", "accelerator": "RTX-4090-24GB"},

@@ -4,7 +4,7 @@ import pytest
 
 from kvcore.advice.fixes import MENDED, fixes
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 # Its graphs take more than the few hundred MiB that this length lacks.
 BROKEN = {

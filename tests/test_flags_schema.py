@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from kvcore.errors import KvPlannerError
 from kvcore.flags.registry import FLAGS, Flag, Kind, LinkRule
 from kvcore.flags.schema import request_schema
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = json.loads((ROOT / "docs" / "contract.schema.json").read_text("utf-8"))

@@ -10,8 +10,8 @@ from kvcore.errors import KvPlannerError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
-from kvcore.present import link, pins
-from kvcore.request import parse_request, scenario_from_request
+from kvcore.scenario import link, pins
+from kvcore.scenario.request import parse_request, scenario_from_request
 from tests import hostile_inputs
 from tests.cpu import answer_within
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kvcore.errors import MESSAGES, ModelError, Notice, ScenarioError
-from kvcore.present.text import Language, words
+from kvcore.texts.words import Language, words
 from tools import messages
 
 PLACEHOLDER = re.compile(r"\{\w+\}")

@@ -11,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.advice.curve import concurrency_curve
-from kvcore.contract import result_of
 from kvcore.errors import EngineRefusalError
 from kvcore.evidence.carry import carried_over
+from kvcore.explain import figures
 from kvcore.memory.parts import PART_NAMES
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.present import explain, summary
-from kvcore.present.bar import budget_end_gib, difference_name, memory_bar, overlap, segments
-from kvcore.present.charts import curve_lengths
-from kvcore.present.text import Language, words
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Measured, Origin
+from kvcore.scenario.contract import result_of
+from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.words import Language, words
 from kvcore.units import GIB, gib
+from kvcore.views import summary
+from kvcore.views.bar import budget_end_gib, difference_name, memory_bar, overlap, segments
+from kvcore.views.charts import curve_lengths
 from tests import present_plans
 
 EN = words(Language.ENGLISH)
@@ -139,7 +140,7 @@ def test_bar_cards_band_and_table_say_the_same(planned: Plan) -> None:
         bounds = numbers_in(card.note) if "–" in card.note else []
         if bounds:
             assert bounds[0] <= numbers_in(card.value)[0] <= bounds[1]
-    row = next(row for row in explain.number_rows(planned, EN) if row.label == "KV cache")
+    row = next(row for row in figures.number_rows(planned, EN) if row.label == "KV cache")
     assert (row.interval == "") == (memory.kv_cache.interval is None)
 
 

@@ -13,8 +13,8 @@ from kvcore.kept import LEDGER, MAX_RESULTS, RESULT_BYTES, Keeper, Ledger, bound
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
-from kvcore.present import link
-from kvcore.request import scenario_from_request
+from kvcore.scenario import link
+from kvcore.scenario.request import scenario_from_request
 from tests.test_families_decoder import LLAMA
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kvcore
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 ROOT = Path(__file__).parents[1]
 CARD = "H100-80GB"

@@ -20,8 +20,6 @@ from kvcore.flags.registry import FLAGS, LinkRule
 from kvcore.model.config import ModelConfig
 from kvcore.model.yarn import Yarn
 from kvcore.planning import plan
-from kvcore.present import link, link_config
-from kvcore.request import scenario_from_request
 from kvcore.scenario import (
     MEASURED_PARTS,
     CudagraphMode,
@@ -31,7 +29,10 @@ from kvcore.scenario import (
     Runner,
     Scenario,
     SpeculativeConfig,
+    link,
+    link_config,
 )
+from kvcore.scenario.request import scenario_from_request
 
 WORKED = (
     "model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
+from kvcore.deploy.load_test import load_test
+from kvcore.deploy.monitoring import Load
 from kvcore.engine.vllm.benchmark import benchmark_program
-from kvcore.present.load_test import load_test
-from kvcore.present.monitoring import Load
 from tests import present_plans
 
 LOAD = Load(requests=7, prompt_tokens=1000, answer_tokens=200)

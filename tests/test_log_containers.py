@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvcore.deploy.artefacts import Artefact, artefact
 from kvcore.errors import LogError
 from kvcore.evidence.log.cleaned import clean_log
 from kvcore.evidence.log.containers import docker_container
@@ -10,8 +11,7 @@ from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log.startup import LogFlags, StartupLog
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
-from kvcore.present.artefacts import Artefact, artefact
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 MODEL = "Qwen/Qwen3-32B"
 COMPOSE = """\

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB
 
 

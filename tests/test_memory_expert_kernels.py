@@ -20,7 +20,7 @@ from kvcore.memory.expert_kernels import EXPERT_KERNELS, ExpertKernel, expert_ke
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.quantization.formats import ExpertsShape
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB
 
 

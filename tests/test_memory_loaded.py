@@ -19,8 +19,8 @@ from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization
 from kvcore.planning import plan
 from kvcore.quantity import Grade
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB, MIB, gib
 from tests.engine_examples import LLAMA_8B
 

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.errors import EngineRefusalError
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 MOE = "Qwen/Qwen3-235B-A22B-FP8"  # experts of 1536 features, blocks of 128 × 128
 SHARED = "Qwen/Qwen3.5-35B-A3B-FP8"  # a shared expert of 512 features

@@ -13,7 +13,7 @@ from packaging.version import Version
 from kvcore.engine.vllm.classes import CLASSES, End, Stages
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.memory import stages
-from kvcore.memory.encoder import loaded_architecture
+from kvcore.memory.encoder_profile import loaded_architecture
 from kvcore.memory.loaded import head_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.stages import holds, on_every_stage, stage_modules
@@ -22,8 +22,8 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import READERS, read_architecture
 from kvcore.planning import Plan, plan
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import gib
 from kvcore.versioned import convert
 from tests.engine_examples import LLAMA_8B

@@ -10,9 +10,9 @@ import promql_parser
 import pytest
 import yaml
 
+from kvcore.deploy.monitoring import Load, alert_rules, dashboard, default_load, thresholds
 from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan
-from kvcore.present.monitoring import Load, alert_rules, dashboard, default_load, thresholds
 from tests import present_plans
 
 VERSIONS = ("0.6.6", "0.8.5", "0.9.2", "0.11.0", "0.19.0", "0.28.0", "0.32.0", "0.33.0")

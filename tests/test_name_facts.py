@@ -9,8 +9,8 @@ from kvcore.catalogue.licenses import license_of, read_licenses
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
-from kvcore.present.name_facts import accelerator_facts, bundled_facts, model_facts, parameters
-from kvcore.present.text import Language, words
+from kvcore.texts.words import Language, words
+from kvcore.views.name_facts import accelerator_facts, bundled_facts, model_facts, parameters
 
 T = words(Language.ENGLISH)
 

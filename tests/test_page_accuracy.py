@@ -4,7 +4,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.evidence.accuracy import Check, held_out, load_accuracy, of_one_source, our_points, summarize
-from kvcore.present.accuracy import percent
+from kvcore.views.accuracy_figures import percent
 from tests.test_page_check import html
 from tests.test_page_plan import checked, figures, open_app, seen
 

@@ -8,9 +8,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.catalogue.accelerators import load_accelerators
-from kvcore.present.matrix import VENDOR_NAMES, Filters, chosen_cards
-from kvcore.present.page_parameters import MEMORY_BANDS
-from kvcore.present.text import Language, words
+from kvcore.scenario.page_parameters import MEMORY_BANDS
+from kvcore.texts.words import Language, words
+from kvcore.views.matrix import VENDOR_NAMES, Filters, chosen_cards
 from tests.test_page_plan import checked, open_app, params
 
 QWEN = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.present.derivation import STEPS
+from kvcore.explain.derivation import STEPS
 from tests.test_page_plan import RULE_OF_THUMB, WORKED, checked, figures, params, seen
 
 APP = str(Path(__file__).resolve().parents[1] / "app.py")

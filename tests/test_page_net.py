@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.advice import curve
 from kvcore.evidence.log import reader as logs
-from kvcore.present import edit, link
+from kvcore.scenario import edit, link
 from pages.ui import command_source, notes, shell, state
 from tests.test_page_plan import APP, params, seen
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.errors import MESSAGES
-from kvcore.present import link
-from kvcore.present.derivation import STEPS
-from kvcore.present.link_names import full_name, is_ours
-from kvcore.present.page_parameters import (
+from kvcore.explain.derivation import STEPS
+from kvcore.scenario import link
+from kvcore.scenario.link_names import full_name, is_ours
+from kvcore.scenario.page_parameters import (
     PARAMETERS,
     card_ids,
     decode_language,
@@ -18,8 +18,8 @@ from kvcore.present.page_parameters import (
     encode_page,
     text_of,
 )
-from kvcore.present.pins import NAMES
-from kvcore.present.text import Language
+from kvcore.scenario.pins import NAMES
+from kvcore.texts.words import Language
 
 LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
 

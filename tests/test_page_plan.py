@@ -10,12 +10,12 @@ from typing import ClassVar
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.deploy.launch import launch_command
 from kvcore.engine.vllm.versions import switches_of, vllm_releases
 from kvcore.hub_lookups import LOOKUPS, REFUSED_SECONDS, Lookups
 from kvcore.planning import plan
-from kvcore.present import link
-from kvcore.present.launch import launch_command
-from kvcore.present.text import DASH
+from kvcore.scenario import link
+from kvcore.texts.words import DASH
 from pages.ui import model_source
 from tests.test_hub import StandIn, stand_in
 

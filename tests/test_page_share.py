@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.present.svg import qr_image
-from kvcore.present.text import Language, words
+from kvcore.texts.words import Language, words
+from kvcore.views.svg import qr_image
 from pages.ui.shell import PAGES
 from tests.link_examples import examples
 from tests.test_page_plan import APP, checked, metrics

@@ -11,7 +11,7 @@ from kvcore.errors import ModelError
 from kvcore.model.quantization.automaton import MAX_STEPS, Allowance
 from kvcore.model.quantization.patterns import Patterns
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from tests.cpu import answer_within
 
 MODULES = (

@@ -5,9 +5,9 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from kvcore.present import link, pins
-from kvcore.present.pins import MAX_PINS, Pin, decode_pins, encode_pins
-from kvcore.request import scenario_from_request
+from kvcore.scenario import link, pins
+from kvcore.scenario.pins import MAX_PINS, Pin, decode_pins, encode_pins
+from kvcore.scenario.request import scenario_from_request
 
 
 def scenario(**fields):

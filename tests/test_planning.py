@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.quantity import Grade
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB
 
 PARTS = ("system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused")

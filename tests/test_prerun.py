@@ -17,8 +17,8 @@ from kvcore.evidence.prerun import (
     prerun_from_log,
 )
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
+from kvcore.scenario.request import scenario_from_request
 
 LOG = (Path(__file__).parent / "data" / "logs" / "mindspore_prerun.log").read_text("utf-8")
 DEEPSEEK_BYTES = 70272

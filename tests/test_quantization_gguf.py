@@ -19,7 +19,7 @@ from kvcore.model.quantization.gguf_mixtures import (
 )
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from tests.test_families_decoder import LLAMA
 
 NORMS = 65 * 4096

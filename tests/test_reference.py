@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvcore.present.reference import defaults_by_version, effects, matching, value_text
-from kvcore.present.text import Language, words
+from kvcore.explain.reference import defaults_by_version, effects, matching, value_text
 from kvcore.texts import PARAMETERS, Knob, Parameter, Source
+from kvcore.texts.words import Language, words
 from tests import present_plans
 
 T, ZH = words(Language.ENGLISH), words(Language.CHINESE)

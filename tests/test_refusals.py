@@ -10,8 +10,8 @@ from kvcore.advice.fixes import MENDED
 from kvcore.advice.refusals import refusal_fixes
 from kvcore.errors import EngineRefusalError
 from kvcore.planning import plan
-from kvcore.present import edit
-from kvcore.request import scenario_from_request
+from kvcore.scenario import edit
+from kvcore.scenario.request import scenario_from_request
 
 LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 4096}
 REFUSED = [

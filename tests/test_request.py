@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvcore import catalogue
 from kvcore.errors import KvPlannerError
 from kvcore.planning import plan
-from kvcore.request import parse_request, scenario_from_request
+from kvcore.scenario.request import parse_request, scenario_from_request
 from kvcore.units import GIB
 
 QWEN3_32B = {

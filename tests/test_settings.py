@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvcore.present import summary
-from kvcore.present.edit import with_field
-from kvcore.present.settings import settings_in_force
-from kvcore.present.text import Language, words
-from kvcore.request import scenario_from_request
+from kvcore.scenario.edit import with_field
+from kvcore.scenario.request import scenario_from_request
+from kvcore.scenario.settings import settings_in_force
+from kvcore.texts.words import Language, words
+from kvcore.views import summary
 from tests import present_plans
 
 EN = words(Language.ENGLISH)

@@ -12,8 +12,8 @@ from kvcore.advice.shared_sweep import SWEEPS, SweepRequest, Swept, bytes_of, sw
 from kvcore.advice.sweep import sweep
 from kvcore.catalogue.models import ModelEntry
 from kvcore.model.config import ModelConfig
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Scenario
+from kvcore.scenario.request import scenario_from_request
 
 H100 = catalogue.find_accelerator("H100-80GB")
 CARDS = catalogue.load_accelerators()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvcore.memory.encoder import loaded_architecture
+from kvcore.memory.encoder_profile import loaded_architecture
 from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.model.architecture import Experts, Linear, Output, Parameter, VocabEmbedding, elements
 from tests.derivation_plans import KINDS, planned

@@ -9,8 +9,8 @@ from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
 from kvcore.cli import main
 from kvcore.planning import Verdict
-from kvcore.present.sweep_rows import json_lines, table_lines
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
+from kvcore.views.sweep_rows import json_lines, table_lines
 
 CARDS = catalogue.load_accelerators()
 KINDS = (

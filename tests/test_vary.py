@@ -7,7 +7,7 @@ from kvcore.advice.vary import Knob, best_of, pinned, splits, variants
 from kvcore.errors import EngineRefusalError
 from kvcore.model.families import read_architecture
 from kvcore.planning import plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 
 CARDS = [catalogue.find_accelerator(name) for name in ("L40S-48GB", "H200-141GB")]
 

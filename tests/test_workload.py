@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from kvcore.errors import WorkloadError
 from kvcore.workload import engine_lines, json_record, records
+from kvcore.workload.lengths import MAX_TOKENS, Request, Unusable
 from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log, read_request_logs
-from kvcore.workload.request import MAX_TOKENS, Request, Unusable
 
 SAMPLES = Path(__file__).resolve().parents[1] / "pages" / "ui" / "samples"
 

@@ -11,16 +11,16 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.advice.sweep import sweep
-from kvcore.catalogue.yarn import documented
+from kvcore.catalogue.documented_yarn import documented
+from kvcore.deploy.launch import launch_command
 from kvcore.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
 from kvcore.model.yarn import Yarn, read_yarn
 from kvcore.planning import plan
-from kvcore.present.edit import with_model
-from kvcore.present.launch import launch_command
-from kvcore.request import scenario_from_request
+from kvcore.scenario.edit import with_model
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import gib
 from kvcore.workload.limits import is_above_model, stretch_for
 

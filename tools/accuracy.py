@@ -38,7 +38,7 @@ from kvcore.evidence.accuracy import (  # noqa: E402
     summarize,
 )
 from kvcore.planning import Plan, plan  # noqa: E402
-from kvcore.request import scenario_from_request  # noqa: E402
+from kvcore.scenario.request import scenario_from_request  # noqa: E402
 from kvcore.units import GIB, gib  # noqa: E402
 from tools.residuals import (  # noqa: E402
     STARTS,

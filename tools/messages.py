@@ -1,6 +1,6 @@
 """Keeps the catalogues in step with the texts: `python tools/messages.py` rewrites locale/*/LC_MESSAGES/kvplanner.po.
 
-A text is the first argument of `t(...)` in a page or in kvcore/present, of `msg(...)` anywhere, a text of
+A text is the first argument of `t(...)` in a page or in kvcore, of `msg(...)` anywhere, a text of
 kvcore/texts, a label or a help of kvcore/flags, or the `{reason}` that an error carries. New texts appear with an
 empty translation, texts that are gone disappear, translations stay. English is its own translation.
 """
@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from kvcore.flags.registry import FLAGS  # noqa: E402
-from kvcore.present.text import LOCALE_ROOT, REASON, Language  # noqa: E402
 from kvcore.texts import ALL  # noqa: E402
+from kvcore.texts.words import LOCALE_ROOT, REASON, Language  # noqa: E402
 
 TRANSLATORS = ("t", "msg")
 REFUSERS = {"refuse": 1, "invalid": 2, "contradicting": 1}

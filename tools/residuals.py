@@ -35,7 +35,7 @@ from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR
 from kvcore.quantity import Grade
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import gib
 
 STARTS: Final = Path(__file__).resolve().parents[1] / "benchmarks" / "data" / "starts.jsonl"

@@ -38,7 +38,7 @@ def refusal_fixes(scenario: Scenario, refused: EngineRefusalError) -> tuple[Acce
     """Every single change that lets the deployment start, that of the refused field first; empty when none does.
 
     Example:
-        >>> from kvcore.request import scenario_from_request
+        >>> from kvcore.scenario.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-235B-A22B-FP8", "accelerator": "H200-141GB", "engine_version": "0.11.0",
         ...          "tensor_parallel_size": 8, "max_model_len": 4096}
         >>> scenario = scenario_from_request(asked)

@@ -76,7 +76,7 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
 
     Example:
         >>> from kvcore import catalogue
-        >>> from kvcore.request import scenario_from_request
+        >>> from kvcore.scenario.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-32B", "max_model_len": 65536})
         >>> entry, card = catalogue.find_model("Qwen/Qwen3-8B"), catalogue.find_accelerator("L40S-48GB")
         >>> cell = cell_scenario(base, entry, card, 2)

@@ -105,7 +105,7 @@ def variants(base: Scenario, knob: Knob, cards: Sequence[Accelerator] = ()) -> t
     Raises ModelError when the config cannot be read.
 
     Example:
-        >>> from kvcore.request import scenario_from_request
+        >>> from kvcore.scenario.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
         >>> [variant.value for variant in variants(base, Knob.TENSOR_PARALLEL)]
         [1, 2, 4, 8, 16]

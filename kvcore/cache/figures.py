@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kvcore.cache.fit import FitCheck
-from kvcore.cache.formats import LAYER_TOKEN
 from kvcore.cache.groups import Grouping, concurrency_rule, reported_block_size
+from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.packing import BlockPages, pages_bytes
 from kvcore.cache.rules import FitRule, ReportedConcurrency, ReportedTokens
 from kvcore.cache.spec import (

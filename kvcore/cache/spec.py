@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from kvcore.cache.formats import LAYER_TOKEN
+from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, planner_rules
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kvcore.cache.alignment import HybridPages, contiguous_pages, hybrid_block_size
-from kvcore.cache.formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
+from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
 from kvcore.cache.rules import PlannerRules, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.partition import divided, stage_layers, units_per_rank
@@ -28,7 +28,7 @@ from kvcore.model.cache_state import (
     SlidingWindow,
     SparseIndexer,
 )
-from kvcore.model.draft import Draft
+from kvcore.model.draft_config import Draft
 from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
 

@@ -40,7 +40,7 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
     cannot be planned.
 
     Example:
-        >>> from kvcore.request import scenario_from_request
+        >>> from kvcore.scenario.request import scenario_from_request
         >>> one = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB",
         ...                              "measured": {"weights_gib": 62.0}})
         >>> two = replace(one, parallel=replace(one.parallel, tensor_parallel_size=2))

@@ -13,7 +13,7 @@ from kvcore.evidence.log.reader import measured_from, request_from
 from kvcore.evidence.log.startup import Failure, Reading, StartupLog
 from kvcore.evidence.recognized import find_logged_model, scenario_from_log, with_logged_graphs
 from kvcore.planning import Plan, plan
-from kvcore.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import rounded
 
 

@@ -14,8 +14,8 @@ from kvcore.evidence.log.reader import request_from
 from kvcore.evidence.log.startup import LogScenario, StartupLog
 from kvcore.planning import plan
 from kvcore.quantity import Grade
-from kvcore.request import scenario_from_request
 from kvcore.scenario import PARALLEL, Measured, Scenario
+from kvcore.scenario.request import scenario_from_request
 
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""

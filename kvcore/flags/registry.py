@@ -54,7 +54,7 @@ class LaunchRule(StrEnum):
 
     BY_KIND = "by-kind"
     OWN = "own"
-    """By a function of `present.launch`: what stands there depends on the release or on other flags."""
+    """By a function of `deploy.launch`: what stands there depends on the release or on other flags."""
 
 
 class LogRule(StrEnum):

@@ -11,7 +11,7 @@ from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
-from kvcore.memory.encoder import takes_images_or_video
+from kvcore.memory.encoder_profile import takes_images_or_video
 from kvcore.memory.setting import Setting, has_indexer
 from kvcore.memory.tables import ACTIVATIONS, SamplerRow
 from kvcore.quantity import Grade, Quantity, Unit

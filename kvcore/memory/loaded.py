@@ -11,15 +11,15 @@ from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.memory.allocator import allocated_bytes
-from kvcore.memory.draft import draft_bytes
-from kvcore.memory.encoder import loaded_architecture, takes_images_or_video
+from kvcore.memory.draft_weights import draft_bytes
+from kvcore.memory.encoder_profile import loaded_architecture, takes_images_or_video
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
 from kvcore.memory.stages import holds, on_every_stage
 from kvcore.memory.weights import DTYPE_BYTES, Rank, WeightBytes, loading_split_bytes, weight_bytes
 from kvcore.model.architecture import Architecture, VocabEmbedding
-from kvcore.model.draft import Draft
+from kvcore.model.draft_config import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.scenario import Parallel, Runner, Scenario

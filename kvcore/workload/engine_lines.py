@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
-from kvcore.workload.request import Request
+from kvcore.workload.lengths import Request
 
 MAX_PENDING: Final = 100_000
 """Requests whose second line has not come yet; beyond that the oldest is counted as it is."""

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from kvcore.workload.request import Request, Unusable, UnusableLineError, checked_tokens
+from kvcore.workload.lengths import Request, Unusable, UnusableLineError, checked_tokens
 
 PROMPT_NAMES: Final = ("prompt_tokens", "input_tokens", "prompt_length", "input_length")
 COMPLETION_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")

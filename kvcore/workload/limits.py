@@ -9,7 +9,7 @@ from typing import Final, assert_never
 from packaging.version import Version
 
 from kvcore.cache.capacity import max_concurrency_at
-from kvcore.catalogue.yarn import documented_yarn
+from kvcore.catalogue.documented_yarn import documented_yarn
 from kvcore.engine.vllm.switches import LongRequests
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import KvPlannerError
@@ -18,8 +18,8 @@ from kvcore.model.yarn import Yarn
 from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
 from kvcore.units import round_up
-from kvcore.workload.batch import Batches, Share, batches_of
 from kvcore.workload.mix import ROUND_TO, Mix
+from kvcore.workload.random_batch import Batches, Share, batches_of
 
 ALLOW_LONG: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 STARTING: Final = (Verdict.FITS, Verdict.TIGHT)

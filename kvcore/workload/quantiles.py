@@ -11,7 +11,7 @@ from typing import Final
 
 from kvcore.errors import WorkloadError
 from kvcore.workload.histogram import LengthHistogram
-from kvcore.workload.request import MAX_TOKENS
+from kvcore.workload.lengths import MAX_TOKENS
 
 PERCENTS: Final = (50, 95, 99)
 CELLS: Final = 400

@@ -17,7 +17,7 @@ from kvcore.errors import WorkloadError
 from kvcore.workload.engine_lines import EngineLines
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.json_record import json_requests
-from kvcore.workload.request import MAX_TOKENS, Request, Unusable, UnusableLineError
+from kvcore.workload.lengths import MAX_TOKENS, Request, Unusable, UnusableLineError
 from kvcore.workload.table_rows import columns_of, header_names, row_request
 
 MAX_LOG_BYTES: Final = 50 << 20

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvcore.workload.request import Request, Unusable, UnusableLineError, checked_tokens
+from kvcore.workload.lengths import Request, Unusable, UnusableLineError, checked_tokens
 
 DELIMITERS: Final = (",", ";", "\t")
 LONGEST_NAME: Final = 60

@@ -9,8 +9,8 @@ import pandas as pd
 import streamlit as st
 
 from kvcore.evidence.accuracy import FITTED, Accuracy, Check, PublishedStart
-from kvcore.present.accuracy import ErrorRow, LeftOutRow, citation, fit_text, percent, point_name
-from kvcore.present.text import Words
+from kvcore.texts.words import Words
+from kvcore.views.accuracy_figures import ErrorRow, LeftOutRow, citation, fit_text, percent, point_name
 
 
 def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:

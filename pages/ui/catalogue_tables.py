@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from kvcore.present.catalogue_rows import accelerator_rows, model_rows, version_rows
-from kvcore.present.text import Words
+from kvcore.texts.words import Words
+from kvcore.views.catalogue_rows import accelerator_rows, model_rows, version_rows
 
 ROWS_SHOWN = 420
 """Pixels of a long table."""

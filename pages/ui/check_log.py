@@ -14,8 +14,8 @@ import streamlit as st
 from kvcore.errors import LogError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log.startup import StartupLog
-from kvcore.present.comparison import FIGURE_LABELS, reading_text
-from kvcore.present.text import Words, listed, msg
+from kvcore.texts.words import Words, listed, msg
+from kvcore.views.comparison import FIGURE_LABELS, reading_text
 from pages.ui import net, state
 
 SAMPLES = Path(__file__).parent / "samples"

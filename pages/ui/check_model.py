@@ -7,7 +7,7 @@ import re
 import streamlit as st
 
 from kvcore.evidence.recognized import Recognized
-from kvcore.present.text import Words
+from kvcore.texts.words import Words
 from pages.ui import model_source, net, state
 
 SAME = "check.same_model"

@@ -13,12 +13,12 @@ from kvcore.evidence.calibration import Comparison, calibrated, measured_values,
 from kvcore.evidence.log.startup import StartupLog
 from kvcore.evidence.recognized import Recognized
 from kvcore.planning import Plan, Verdict
-from kvcore.present import summary
-from kvcore.present.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
-from kvcore.present.comparison import headline as comparison_headline
-from kvcore.present.comparison_bar import compared_parts, comparison_bar
-from kvcore.present.text import Words, listed, msg
 from kvcore.scenario import Measured, Scenario
+from kvcore.texts.words import Words, listed, msg
+from kvcore.views import summary
+from kvcore.views.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
+from kvcore.views.comparison import headline as comparison_headline
+from kvcore.views.comparison_bar import compared_parts, comparison_bar
 from pages.ui import check_taken, figure, notes, pictures, state
 
 PHASES = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.deploy import artefacts
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan
-from kvcore.present import artefacts, edit
-from kvcore.present.text import Words
-from kvcore.scenario import Scenario
+from kvcore.scenario import Scenario, edit
+from kvcore.texts.words import Words
 from pages.ui import net, problems, shell, state, undo
 
 TAKEN = "check.taken"

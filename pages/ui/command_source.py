@@ -11,9 +11,9 @@ import streamlit as st
 from kvcore.errors import HubError, KvPlannerError, Notice
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
-from kvcore.present.comparison import BORROWED_LABELS
-from kvcore.present.text import Words
 from kvcore.scenario import Scenario
+from kvcore.texts.words import Words
+from kvcore.views.comparison import BORROWED_LABELS
 from pages.ui import model_source, net, problems, state, undo
 
 FIELD = "command_text"

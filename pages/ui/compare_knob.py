@@ -7,9 +7,9 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.advice.vary import Knob, variants
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.present.multiples import KNOB_NAMES, position_name
-from kvcore.present.page_parameters import MAX_CARDS
-from kvcore.present.text import Words
+from kvcore.scenario.page_parameters import MAX_CARDS
+from kvcore.texts.words import Words
+from kvcore.views.multiples import KNOB_NAMES, position_name
 from pages.ui import compare_table, state, undo
 
 

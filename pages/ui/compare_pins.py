@@ -5,11 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.vary import Variant, pinned
-from kvcore.present import pins
-from kvcore.present.multiples import split_name
-from kvcore.present.pins import Pin
-from kvcore.present.text import Words, listed, short_tokens
-from kvcore.scenario import Scenario
+from kvcore.scenario import Scenario, pins
+from kvcore.scenario.pins import Pin
+from kvcore.texts.words import Words, listed, short_tokens
+from kvcore.views.multiples import split_name
 from pages.ui import compare_table, state, undo
 from pages.ui.notes import ID
 

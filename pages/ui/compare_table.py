@@ -8,10 +8,10 @@ from html import escape
 import streamlit as st
 
 from kvcore.advice.vary import Variant, best_of
-from kvcore.present.bar import difference_name
-from kvcore.present.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
-from kvcore.present.palette import PARTS, UNACCOUNTED
-from kvcore.present.text import Words, listed
+from kvcore.texts.palette import PARTS, UNACCOUNTED
+from kvcore.texts.words import Words, listed
+from kvcore.views.bar import difference_name
+from kvcore.views.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
 from pages.ui import figure, pictures
 
 REPLICA_COLUMNS = (5, 6)

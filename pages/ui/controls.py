@@ -12,9 +12,8 @@ from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError
 from kvcore.flags.registry import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
-from kvcore.present import choices, edit
-from kvcore.present.text import Words
-from kvcore.scenario import AUTO, value_of
+from kvcore.scenario import AUTO, choices, edit, value_of
+from kvcore.texts.words import Words
 from kvcore.units import GIB
 from pages.ui import graph_controls, limit_controls, pickers, problems, state
 from pages.ui.fold import fold

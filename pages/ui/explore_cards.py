@@ -13,9 +13,11 @@ from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import KvPlannerError
-from kvcore.present import choices
-from kvcore.present.heat import cell_word, head_html, heat_map
-from kvcore.present.matrix import (
+from kvcore.scenario import Scenario, choices
+from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
+from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.views.heat import cell_word, head_html, heat_map
+from kvcore.views.matrix import (
     BAND_NAMES,
     ORDER_NAMES,
     VENDOR_NAMES,
@@ -28,9 +30,6 @@ from kvcore.present.matrix import (
     matrix_rows,
     smallest_answer,
 )
-from kvcore.present.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
-from kvcore.present.text import DASH, Words, concurrency_text, count
-from kvcore.scenario import Scenario
 from pages.ui import explore_prices, explored, figure, net, notes, state, undo
 
 MATRIX = "explore_matrix"

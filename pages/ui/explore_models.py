@@ -12,10 +12,10 @@ from kvcore.advice.shared_sweep import sweep_of_models
 from kvcore.advice.sweep import cell_scenario, sweep
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError
-from kvcore.present.matrix import ModelRow, model_row
-from kvcore.present.page_parameters import GPU_LIMITS, LONGEST_TEXT
-from kvcore.present.text import Words, count
 from kvcore.scenario import Scenario
+from kvcore.scenario.page_parameters import GPU_LIMITS, LONGEST_TEXT
+from kvcore.texts.words import Words, count
+from kvcore.views.matrix import ModelRow, model_row
 from pages.ui import explored, notes, state, undo
 from pages.ui.explore_cards import gpus_at_most, precision_switches, wanted_requests
 

@@ -8,9 +8,9 @@ from types import MappingProxyType
 import streamlit as st
 
 from kvcore import catalogue
-from kvcore.present.matrix import Row
-from kvcore.present.page_parameters import LARGEST_PRICE
-from kvcore.present.text import Words
+from kvcore.scenario.page_parameters import LARGEST_PRICE
+from kvcore.texts.words import Words
+from kvcore.views.matrix import Row
 from pages.ui import net, state
 from pages.ui.fold import fold
 

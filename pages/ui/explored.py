@@ -8,7 +8,7 @@ from uuid import uuid4
 import streamlit as st
 
 from kvcore.advice.shared_sweep import SWEEPS, SweepRequest, Swept
-from kvcore.present.text import Words, count
+from kvcore.texts.words import Words, count
 
 OWN = "_own_sweeps"
 """Sweeps of what this session alone has, by their keys."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.decode_bound import decode_bound
+from kvcore.deploy.checklist import Tick, checklist
+from kvcore.deploy.load_test import load_test
+from kvcore.deploy.monitoring import Load, alert_rules, dashboard, default_load, thresholds
 from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan
-from kvcore.present.checklist import Tick, checklist
-from kvcore.present.load_test import load_test
-from kvcore.present.monitoring import Load, alert_rules, dashboard, default_load, thresholds
-from kvcore.present.text import Words, count, gib_text
+from kvcore.texts.words import Words, count, gib_text
 from kvcore.units import GB
 
 ICONS = {

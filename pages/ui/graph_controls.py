@@ -6,9 +6,8 @@ import streamlit as st
 
 from kvcore.flags.registry import FLAGS
 from kvcore.planning import Plan
-from kvcore.present import choices
-from kvcore.present.text import Words, count
-from kvcore.scenario import AUTO, CudagraphMode
+from kvcore.scenario import AUTO, CudagraphMode, choices
+from kvcore.texts.words import Words, count
 from pages.ui import state
 from pages.ui.state import seed, set_field
 

@@ -10,8 +10,8 @@ import streamlit as st
 from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
 from kvcore.planning import Plan
-from kvcore.present.summary import state_mode_text
-from kvcore.present.text import Words, count, kib_text, msg
+from kvcore.texts.words import Words, count, kib_text, msg
+from kvcore.views.summary import state_mode_text
 
 KIND_NAMES = {
     CacheKind.FULL_ATTENTION: msg("Full attention"),

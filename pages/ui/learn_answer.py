@@ -7,14 +7,14 @@ from html import escape
 import streamlit as st
 
 from kvcore.advice.curve import concurrency_curve
-from kvcore.present import bar, charts, summary
-from kvcore.present.derivation import Equation, Step, StepName
-from kvcore.present.derivation.step import LOOKS, prose
-from kvcore.present.explain import GRADES, SCOPES
-from kvcore.present.palette import PARTS
-from kvcore.present.text import MINUS, Words, gib_text, listed
+from kvcore.explain.derivation import Equation, Step, StepName
+from kvcore.explain.derivation.lesson import LOOKS, prose
+from kvcore.explain.figures import GRADES, SCOPES
 from kvcore.quantity import Unit
+from kvcore.texts.palette import PARTS
+from kvcore.texts.words import MINUS, Words, gib_text, listed
 from kvcore.units import GB, GIB
+from kvcore.views import bar, charts, summary
 from pages.ui import figure, pictures
 
 

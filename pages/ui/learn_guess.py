@@ -7,9 +7,9 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.present.derivation import Step
-from kvcore.present.derivation.step import Content, Prediction, judgement, prose
-from kvcore.present.text import Words
+from kvcore.explain.derivation import Step
+from kvcore.explain.derivation.lesson import Content, Prediction, judgement, prose
+from kvcore.texts.words import Words
 from pages.ui import state
 
 EVERY_ANSWER = "learn.every_answer"

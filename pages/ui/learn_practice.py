@@ -6,11 +6,11 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.present import corrections as known_slips
-from kvcore.present.derivation import Step
-from kvcore.present.derivation.experiments import IN_MORE_OPTIONS
-from kvcore.present.text import Words
+from kvcore.explain import corrections as known_slips
+from kvcore.explain.derivation import Step
+from kvcore.explain.derivation.experiments import IN_MORE_OPTIONS
 from kvcore.texts import CORRECTIONS, SOURCES
+from kvcore.texts.words import Words
 from pages.ui import undo
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.present import corrections, link
-from kvcore.present.derivation import STEPS, StepName
-from kvcore.present.text import Words
+from kvcore.explain import corrections
+from kvcore.explain.derivation import STEPS, StepName
+from kvcore.scenario import link
+from kvcore.texts.words import Words
 from pages.ui import learn_guess, net, state, undo
 
 PARAMETER = "step"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.planning import Plan
-from kvcore.present.charts import LengthMark
-from kvcore.present.text import Words
+from kvcore.texts.words import Words
+from kvcore.views.charts import LengthMark
 from kvcore.workload.limits import requests_at
 from pages.ui import shell, state, workload_source
 

@@ -10,8 +10,8 @@ import streamlit as st
 
 from kvcore.flags.registry import FLAGS
 from kvcore.planning import Plan
-from kvcore.present import choices
-from kvcore.present.text import Words, count, short_tokens
+from kvcore.scenario import choices
+from kvcore.texts.words import Words, count, short_tokens
 from pages.ui import state
 from pages.ui.state import seed, set_field
 

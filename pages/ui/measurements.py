@@ -8,9 +8,9 @@ from typing import Final
 import streamlit as st
 
 from kvcore.evidence.calibration import fields_by_origin
-from kvcore.present.comparison import ORIGIN_LABELS, PART_LABELS
-from kvcore.present.text import Words, listed
 from kvcore.scenario import Measured, Origin
+from kvcore.texts.words import Words, listed
+from kvcore.views.comparison import ORIGIN_LABELS, PART_LABELS
 from pages.ui import net, state
 
 LOOKS: Final = {

@@ -9,14 +9,14 @@ import streamlit as st
 
 from kvcore import catalogue, hub, hub_limits
 from kvcore.catalogue.models import Checkpoint
+from kvcore.deploy.launch import MODEL_PLACE
 from kvcore.errors import KvPlannerError
 from kvcore.hub import HubModel
 from kvcore.hub_lookups import LOOKUPS
 from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
-from kvcore.present import link
-from kvcore.present.launch import MODEL_PLACE
-from kvcore.present.text import Words
-from kvcore.request import UNNAMED_MODEL, scenario_from_request
+from kvcore.scenario import link
+from kvcore.scenario.request import UNNAMED_MODEL, scenario_from_request
+from kvcore.texts.words import Words
 from kvcore.untrusted import parse_json_object, utf8_text
 from pages.ui import net, problems, state
 

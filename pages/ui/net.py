@@ -13,7 +13,7 @@ from typing import ParamSpec
 import streamlit as st
 
 from kvcore.errors import defect
-from kvcore.present.text import Words
+from kvcore.texts.words import Words
 
 Given = ParamSpec("Given")
 ERROR = "input_error"

@@ -15,11 +15,11 @@ from kvcore.advice.fixes import Fix, fix_pairs
 from kvcore.advice.refusals import refusal_fixes
 from kvcore.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.planning import Plan
-from kvcore.present import summary
-from kvcore.present.settings import settings_in_force
-from kvcore.present.summary import Outcome, Sentence, accepted_label
-from kvcore.present.text import Words, count, listed, sentences
 from kvcore.scenario import Scenario
+from kvcore.scenario.settings import settings_in_force
+from kvcore.texts.words import Words, count, listed, sentences
+from kvcore.views import summary
+from kvcore.views.summary import Outcome, Sentence, accepted_label
 from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
 from pages.ui import model_source, state, undo
 

@@ -8,11 +8,11 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.contract import result_of
+from kvcore.explain.figures import NumberRow, numbers_csv
 from kvcore.planning import Plan
-from kvcore.present.explain import NumberRow, numbers_csv
-from kvcore.present.overrides import OverrideStep
-from kvcore.present.text import Words, count, gib_text
+from kvcore.scenario.contract import result_of
+from kvcore.scenario.overrides import OverrideStep
+from kvcore.texts.words import Words, count, gib_text
 
 
 def table(rows: Sequence[NumberRow], t: Words) -> None:

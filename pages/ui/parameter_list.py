@@ -11,9 +11,8 @@ from html import escape
 import streamlit as st
 
 from kvcore.engine.vllm.availability import former_flag
-from kvcore.planning import Plan
-from kvcore.present import corrections, link
-from kvcore.present.reference import (
+from kvcore.explain import corrections
+from kvcore.explain.reference import (
     DefaultRun,
     Effect,
     defaults_by_version,
@@ -23,8 +22,10 @@ from kvcore.present.reference import (
     takes_part,
     value_text,
 )
-from kvcore.present.text import DASH, Words, concurrency_text, count
+from kvcore.planning import Plan
+from kvcore.scenario import link
 from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, SOURCES, Document, Parameter
+from kvcore.texts.words import DASH, Words, concurrency_text, count
 from pages.ui import state, undo
 
 

@@ -10,9 +10,9 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.errors import KvPlannerError
-from kvcore.present import name_facts, summary
-from kvcore.present.matrix import VENDOR_NAMES
-from kvcore.present.text import Words
+from kvcore.texts.words import Words
+from kvcore.views import name_facts, summary
+from kvcore.views.matrix import VENDOR_NAMES
 from pages.ui import command_source, model_source, net, problems, state
 
 PICKED = "_picked"

@@ -11,12 +11,12 @@ from html import escape
 
 import streamlit as st
 
+from kvcore.explain.figures import RequestShare, request_share
 from kvcore.planning import Plan
-from kvcore.present.bar import difference_name, shortage
-from kvcore.present.explain import RequestShare, request_share
-from kvcore.present.palette import PARTS, UNACCOUNTED, Part
-from kvcore.present.text import DASH, Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
+from kvcore.texts.palette import PARTS, UNACCOUNTED, Part
+from kvcore.texts.words import DASH, Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
 from kvcore.units import GIB
+from kvcore.views.bar import difference_name, shortage
 
 SMALLEST_HALF_WIDTH = GIB / 50
 """A narrower interval says nothing at the precision shown."""

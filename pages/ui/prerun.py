@@ -25,8 +25,8 @@ from kvcore.evidence.prerun import (
 from kvcore.evidence.recognized import find_logged_model
 from kvcore.model.families import read_architecture
 from kvcore.planning import plan
-from kvcore.present.text import Words, count, listed, msg
 from kvcore.scenario import Measured, Scenario
+from kvcore.texts.words import Words, count, listed, msg
 from pages.ui import check_log, net, notes, state, undo
 
 TOTAL, MODEL, SHARE, LENGTH = "prerun.total", "prerun.model", "prerun.share", "prerun.length"

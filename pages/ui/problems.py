@@ -7,8 +7,8 @@ from typing import NamedTuple
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
-from kvcore.present.text import Words
 from kvcore.scenario import Scenario
+from kvcore.texts.words import Words
 
 KEY = "problem"
 

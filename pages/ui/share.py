@@ -6,14 +6,14 @@ import json
 
 import streamlit as st
 
-from kvcore.contract import result_of
+from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
+from kvcore.deploy.docker import has_image, no_image
+from kvcore.deploy.expected_log import expected_log_lines
 from kvcore.planning import Plan
-from kvcore.present.artefacts import CONTAINERS, Artefact, artefact
-from kvcore.present.containers import has_image, no_image
-from kvcore.present.expected_log import expected_log_lines
-from kvcore.present.report import report_html
-from kvcore.present.text import Words, msg
-from kvcore.present.ticket import ticket_text
+from kvcore.scenario.contract import result_of
+from kvcore.texts.words import Words, msg
+from kvcore.views.plan_report import report_html
+from kvcore.views.ticket import ticket_text
 from pages.ui import share_link, state
 from pages.ui.fold import fold
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit, urlunsplit
 import streamlit as st
 
 from kvcore.planning import Plan
-from kvcore.present import link
-from kvcore.present.svg import MAX_QR_CHARACTERS, qr_image
-from kvcore.present.text import Words, count
-from kvcore.present.ticket import NOT_CARRIED
+from kvcore.scenario import link
+from kvcore.texts.words import Words, count
+from kvcore.views.svg import MAX_QR_CHARACTERS, qr_image
+from kvcore.views.ticket import NOT_CARRIED
 from pages.ui import state
 
 LARGE = "share.large"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from kvcore.present.text import Language, Words, msg, words
+from kvcore.texts.words import Language, Words, msg, words
 from pages.ui import reconnect, state
 
 ROOT = Path(__file__).resolve().parents[2]

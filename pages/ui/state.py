@@ -13,15 +13,15 @@ from typing import Any
 import streamlit as st
 
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError, ScenarioError, defect, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
-from kvcore.present import edit, link, page_parameters, pins
-from kvcore.present.link_names import is_ours
-from kvcore.present.page_parameters import LANGUAGE, PARAMETERS, Repair
-from kvcore.present.pins import Pin
-from kvcore.present.text import Language, Words, words
-from kvcore.scenario import Checkpoint, Scenario
+from kvcore.scenario import Scenario, edit, link, page_parameters, pins
+from kvcore.scenario.link_names import is_ours
+from kvcore.scenario.page_parameters import LANGUAGE, PARAMETERS, Repair
+from kvcore.scenario.pins import Pin
+from kvcore.texts.words import Language, Words, words
 from pages.ui import net
 from pages.ui.reconnect import REPEATED
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
-from kvcore.present import edit
-from kvcore.present.text import Words
-from kvcore.scenario import Scenario
+from kvcore.scenario import Scenario, edit
+from kvcore.texts.words import Words
 from pages.ui import net, state
 
 KEY = state.UNDO

@@ -9,12 +9,12 @@ from typing import Any
 import streamlit as st
 
 from kvcore.errors import WorkloadError
-from kvcore.present.text import Words, count, listed, msg
-from kvcore.present.workload import REASONS
+from kvcore.texts.words import Words, count, listed, msg
+from kvcore.views.workload_summary import REASONS
+from kvcore.workload.lengths import MAX_TOKENS
 from kvcore.workload.mix import Mix
 from kvcore.workload.quantiles import Percentiles, typed_quantiles
 from kvcore.workload.records import MAX_LOG_BYTES, read_request_log, read_request_logs
-from kvcore.workload.request import MAX_TOKENS
 from pages.ui import net, notes, workload_source
 
 SAMPLES = Path(__file__).parent / "samples"

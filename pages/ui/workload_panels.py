@@ -7,8 +7,8 @@ from html import escape
 import streamlit as st
 
 from kvcore.planning import Plan
-from kvcore.present.text import Words, count
-from kvcore.present.workload_panels import (
+from kvcore.texts.words import Words, count
+from kvcore.views.workload_panels import (
     advice_lines,
     batch_figures,
     conversation_sentence,
@@ -17,9 +17,9 @@ from kvcore.present.workload_panels import (
     wanted_seats,
 )
 from kvcore.workload.growth import Conversation, prefix_sharing
+from kvcore.workload.lengths import MAX_TOKENS
 from kvcore.workload.limits import LimitChoice
 from kvcore.workload.mix import Mix
-from kvcore.workload.request import MAX_TOKENS
 from pages.ui import net, state, undo
 from pages.ui.workload_result import Choices
 

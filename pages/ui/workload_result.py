@@ -11,10 +11,10 @@ import streamlit as st
 
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
-from kvcore.present.choices import nearest_below
-from kvcore.present.length_histogram import length_histogram, marked_limits
-from kvcore.present.text import Words, count, listed, sentences, short_tokens
-from kvcore.present.workload import (
+from kvcore.scenario.choices import nearest_below
+from kvcore.texts.words import Words, count, listed, sentences, short_tokens
+from kvcore.views.length_histogram import length_histogram, marked_limits
+from kvcore.views.workload_summary import (
     choice_rows,
     choices_csv,
     histogram_csv,
@@ -23,9 +23,9 @@ from kvcore.present.workload import (
     sentence,
     share_text,
 )
+from kvcore.workload.lengths import MAX_TOKENS
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
-from kvcore.workload.request import MAX_TOKENS
 from pages.ui import figure, net, notes, shell, state, undo
 from pages.ui.workload_source import TRIED
 

@@ -15,18 +15,20 @@ from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.advice.refusals import refusal_fixes
 from kvcore.cli import planned_answer
-from kvcore.contract import error_of
+from kvcore.deploy import launch
 from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.recognized import scenario_from_log
+from kvcore.explain import figures
 from kvcore.planning import Plan, plan
-from kvcore.present import bar, charts, explain, launch, link, overrides, settings, summary
-from kvcore.present.text import Language, words
-from kvcore.request import id_of, parse_request, scenario_from_request
-from kvcore.scenario import Scenario
+from kvcore.scenario import Scenario, link, overrides, settings
+from kvcore.scenario.contract import error_of
+from kvcore.scenario.request import id_of, parse_request, scenario_from_request
+from kvcore.texts.words import Language, words
 from kvcore.untrusted import utf8_text
+from kvcore.views import bar, charts, summary
 from kvcore.workload.records import read_request_logs
 from kvcore.workload.report import workload_report
 
@@ -140,7 +142,7 @@ def views_of_plan(planned: Plan) -> None:
     summary.cards(planned, curves[0] if curves else None, _T)
     json.dumps(bar.memory_bar(planned, _T))
     json.dumps(charts.concurrency_chart(planned, curves, _T))
-    explain.number_rows(planned, _T)
+    figures.number_rows(planned, _T)
     overrides.override_steps(planned)
     launch.launch_command(planned)
     fixes(planned)

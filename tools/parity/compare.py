@@ -15,13 +15,13 @@ from typing import Any
 
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.contract import error_of, result_of
 from kvcore.engine.vllm.draft import read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError
-from kvcore.memory.draft import draft_parameter_bytes
+from kvcore.memory.draft_weights import draft_parameter_bytes
 from kvcore.planning import plan as plan_of
-from kvcore.request import scenario_from_request
 from kvcore.scenario import Parallel
+from kvcore.scenario.contract import error_of, result_of
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB
 
 KNOWN_FILE = Path(__file__).parents[2] / "tests" / "data" / "parity" / "known.toml"

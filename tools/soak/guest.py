@@ -20,8 +20,9 @@ from kvcore import catalogue
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.errors import KvPlannerError
 from kvcore.planning import plan
-from kvcore.present import charts, link, summary
-from kvcore.present.text import Language, words
+from kvcore.scenario import link
+from kvcore.texts.words import Language, words
+from kvcore.views import charts, summary
 from tools.server import ROOT
 from tools.soak.visitor import Visitor
 

@@ -9,7 +9,7 @@ from kvcore.errors import EngineRefusalError, Notice, ScenarioError
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.draft import Draft, checkpoint_draft, whole_model_draft
+from kvcore.model.draft_config import Draft, checkpoint_draft, whole_model_draft
 from kvcore.model.families import read_architecture
 from kvcore.model.families.eagle import read_head, usual_head
 from kvcore.model.quantization import Quantization, read_quantization

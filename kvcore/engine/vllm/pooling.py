@@ -93,7 +93,7 @@ def runner_flag(scenario: Scenario, runner: Runner, version: Version) -> tuple[s
     """Name and value of the flag that asks for `runner`, without dashes.
 
     Example:
-        >>> from kvcore.request import scenario_from_request
+        >>> from kvcore.scenario.request import scenario_from_request
         >>> embedding = scenario_from_request({"model": "Qwen/Qwen3-Embedding-8B"})
         >>> runner_flag(embedding, Runner.POOLING, Version("0.9.2"))
         ('task', 'embed')

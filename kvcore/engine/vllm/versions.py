@@ -266,7 +266,7 @@ def assumed_version(scenario: Scenario) -> str:
     """The release of its engine that `scenario` is planned as while it names none.
 
     Example:
-        >>> from kvcore.request import scenario_from_request
+        >>> from kvcore.scenario.request import scenario_from_request
         >>> assumed_version(scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"}))
         '0.23.0'
     """

@@ -8,7 +8,7 @@ from typing import Final
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter, RotaryTable
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.draft import Draft, first_embedding
+from kvcore.model.draft_config import Draft, first_embedding
 from kvcore.model.parts.blocks import (
     Heads,
     attention,

@@ -1,0 +1,1 @@
+"""The planned start as files and commands: what runs it, watches it and loads it."""

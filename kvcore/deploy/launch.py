@@ -1,0 +1,225 @@
+"""The command that starts what was planned, as data: arguments and environment."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kvcore.catalogue.gated import is_gated
+from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.backends import backend_to_ask_for
+from kvcore.engine.vllm.pooling import runner_flag
+from kvcore.engine.vllm.switches import GraphSizeFlag
+from kvcore.engine.vllm.versions import switches_of
+from kvcore.flags.registry import Flag, Kind, LaunchRule, LinkRule, fields_of
+from kvcore.model.yarn import read_yarn
+from kvcore.planning import Plan
+from kvcore.scenario import Runner, Scenario, value_of
+from kvcore.scenario.request import UNNAMED_MODEL
+
+MODEL_PLACE: Final = "/path/to/your/model"
+PORT: Final = 8000
+"""Where the engine listens unless told otherwise."""
+TOKEN: Final = "HF_TOKEN"
+"""The variable that holds a token of the Hub."""
+_START_SECONDS_PER_GIB: Final = 4
+"""Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
+_START_SECONDS_FLOOR: Final = 600
+"""Compilation and graph capture, whatever the size."""
+
+
+def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
+    """Flag names without dashes -> values; True for switches, a tuple for several words.
+
+    Only what the scenario sets, unless `every_flag`.
+
+    The model is not among them. Order is that of the sidebar, the same in every artefact.
+    """
+    chosen: dict[str, Any] = {}
+    for name, flag in fields_of().items():
+        if flag.launch is LaunchRule.OWN:
+            chosen |= _OWN[name](plan) if name in _OWN else {}
+        elif flag.cli and name != "model":
+            chosen |= _by_kind(flag, plan.scenario)
+    if every_flag:
+        resolved = plan.resolved
+        defaults = {
+            "dtype": resolved.dtype,
+            "gpu-memory-utilization": resolved.gpu_memory_utilization,
+            "max-model-len": resolved.max_model_len,
+            "max-num-seqs": resolved.max_num_seqs,
+            "max-num-batched-tokens": resolved.max_num_batched_tokens,
+        }
+        chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _by_kind(flag: Flag, scenario: Scenario) -> dict[str, Any]:
+    """A flag as its row says: what is not the default, and what a switch that is on needs."""
+    name, value = flag.cli[0].removeprefix("--"), value_of(scenario, flag.name)
+    if flag.needs and not value_of(scenario, flag.needs):
+        return {name: None}
+    if flag.kind is Kind.BOOLEAN and flag.default is None and value is False:
+        return {f"no-{name}": True}
+    if flag.kind is Kind.OBJECT:
+        return {name: _json(value)}
+    if flag.kind is Kind.BOOLEAN or (value == flag.default and not flag.needs):
+        return {name: value or None if flag.kind is Kind.BOOLEAN else None}
+    return {name: "auto" if flag.auto is not None and value == flag.auto else value}
+
+
+def _overrides(plan: Plan) -> dict[str, str]:
+    """The stretched rope in the words of the release."""
+    scenario = plan.scenario
+    if scenario.hf_overrides is None:
+        return {}
+    rope = read_yarn(scenario.hf_overrides).overrides(scenario.config, plan.resolved.version)
+    return {"hf-overrides": json.dumps(rope)}
+
+
+def _blocks(plan: Plan) -> dict[str, Any]:
+    """The block size, and the backend that has to be asked for with the model."""
+    backend = backend_to_ask_for(plan.architecture)
+    return {"block-size": plan.scenario.block_size, "attention-backend": backend}
+
+
+def _runner(plan: Plan) -> dict[str, str]:
+    """`--runner` where it is asked for, in the words of the release."""
+    scenario = plan.scenario
+    if scenario.runner is Runner.AUTO:
+        return {}
+    flag, value = runner_flag(scenario, scenario.runner, plan.resolved.version)
+    return {flag: value}
+
+
+def _graphs(plan: Plan) -> dict[str, Any]:
+    """The flags about CUDA graphs that the release has; what has none goes into `--compilation-config`.
+
+    A list then holds what is left of it: before 0.11.1 a size above the batch stops the start.
+
+    Source: vllm/engine/arg_utils.py (0.8.5, 0.9.2, 0.11.0, 0.11.1), vllm/v1/worker/gpu_model_runner.py:_dummy_run
+    (0.8.5, 0.11.0).
+    """
+    scenario, flag = plan.scenario, switches_of(plan.resolved.version).graph_size_flag
+    flags: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    largest, sizes = scenario.max_cudagraph_capture_size, scenario.cudagraph_capture_sizes
+    if flag is GraphSizeFlag.OWN:
+        flags["cudagraph-capture-sizes"] = sizes
+    elif sizes is not None:
+        config["cudagraph_capture_sizes"] = plan.resolved.cudagraph_capture_sizes or sizes
+    if scenario.cudagraph_mode is not None:
+        config["cudagraph_mode"] = scenario.cudagraph_mode
+    return {flag.removeprefix("--"): largest, **flags, "compilation-config": _json(config or None)}
+
+
+def launch_words(name: str, value: object) -> list[str]:
+    """One flag of `launch_arguments` as words of a command.
+
+    Example:
+        >>> launch_words("enforce-eager", True), launch_words("cudagraph-capture-sizes", (1, 2))
+        (['--enforce-eager'], ['--cudagraph-capture-sizes', '1', '2'])
+    """
+    if value is True:
+        return [f"--{name}"]
+    return [f"--{name}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+
+
+def launch_environment(plan: Plan) -> dict[str, str]:
+    """Environment variables that the command needs."""
+    environment = dict(plan.scenario.env)
+    if plan.resolved.max_model_len > plan.resolved.derived_max_model_len:
+        environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+    return environment
+
+
+def launch_program(plan: Plan) -> list[str]:
+    """The words before the model."""
+    return list(find_engine(plan.scenario.engine).launch.program)
+
+
+def served_model(plan: Plan) -> str:
+    """The model as the command names it: a place to fill in where only a config.json is known.
+
+    Example:
+        >>> from kvcore import catalogue
+        >>> from kvcore.planning import plan
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> config = dict(catalogue.find_model("Qwen/Qwen3-8B").config.raw)
+        >>> served_model(plan(scenario_from_request({"config": config, "accelerator": "H100-80GB"})))
+        '/path/to/your/model'
+    """
+    name = plan.scenario.model
+    if name == UNNAMED_MODEL:
+        return MODEL_PLACE
+    # A name that begins with a dash would be read as a flag.
+    return f"./{name}" if name.startswith("-") else name
+
+
+def launch_argv(plan: Plan, *, every_flag: bool = False) -> list[str]:
+    """Model and flags as words, for an image whose entry point is the engine's server."""
+    argv = ["--model", served_model(plan)]
+    for name, value in launch_arguments(plan, every_flag=every_flag).items():
+        argv += launch_words(name, value)
+    return argv
+
+
+def local_model(plan: Plan) -> str | None:
+    """The checkpoint's folder where the model is one on this machine."""
+    name = served_model(plan)
+    return name if name.startswith("/") else None
+
+
+def needs_token(plan: Plan) -> bool:
+    """Whether the Hub gives the model, or its draft, only to an account that has accepted its terms."""
+    draft = plan.scenario.speculative_config
+    names = (plan.scenario.model, draft.model if draft is not None else None)
+    return any(name is not None and is_gated(name) for name in names)
+
+
+def ranks_of(plan: Plan) -> int:
+    """Cards of all replicas that one start takes."""
+    return plan.scenario.parallel.ranks_per_replica * plan.scenario.parallel.data_parallel_size
+
+
+def start_seconds(plan: Plan) -> int:
+    """Seconds that a start may take before a probe should give up, in whole minutes."""
+    loaded_gib = plan.weights.total / (1 << 30)
+    seconds = (
+        _START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib * plan.scenario.parallel.ranks_per_replica
+    )
+    return int(-(-seconds // 60) * 60)
+
+
+def launch_command(plan: Plan) -> str:
+    """One shell line: environment, program, model, flags."""
+    environment = [f"{name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
+    argv = [*launch_program(plan), served_model(plan)]
+    for name, value in launch_arguments(plan).items():
+        argv += launch_words(name, value)
+    return " ".join([*environment, shlex.join(argv)])
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else json.dumps(value, separators=(",", ":"))
+
+
+def _speculative(plan: Plan) -> dict[str, str | None]:
+    draft = plan.scenario.speculative_config
+    if draft is None:
+        return {}
+    rows = fields_of("speculative_config").items()
+    said = {key: getattr(draft, key) for key, flag in rows if flag.link is LinkRule.SET}
+    return {"speculative-config": _json({key: value for key, value in said.items() if value is not None})}
+
+
+_OWN: Final[Mapping[str, Callable[[Plan], dict[str, Any]]]] = {
+    "runner": _runner,
+    "hf_overrides": _overrides,
+    "block_size": _blocks,
+    "max_cudagraph_capture_size": _graphs,
+    "speculative_config": _speculative,
+}
+"""Flags whose words depend on the release or on other flags; `_graphs` says all that are about graphs."""

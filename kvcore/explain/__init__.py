@@ -1,0 +1,1 @@
+"""Why a plan has these figures: formulas, lessons, the reference."""

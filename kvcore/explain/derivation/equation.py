@@ -1,0 +1,206 @@
+"""A quantity as an equation: with letters, with today's numbers, and its value.
+
+The formula is the quantity's own, so that the derivation and the table of all numbers cannot disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kvcore.explain.derivation.symbols import Symbol, escaped, symbol_of
+from kvcore.quantity import Grade, Quantity, Scope, Unit, placeholders
+from kvcore.texts.words import Words
+from kvcore.units import GIB, KIB, MIB
+
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_FRACTION: Final = re.compile(
+    r"(?P<opened>[⌊⌈]?)(?P<top>[^/⌊⌈⌉⌋]+) / (?P<bottom>\{\w+\})(?P<closed>[⌉⌋]?)(?P<more>( [+×] .+)?)"
+)
+"""One fraction, bare or in brackets, and what follows it."""
+_PAIR: Final = re.compile(r"\{(\w+)\} / \{(\w+)\}")
+_SIGNS: Final = {"×": r"\times", "−": "-", "⌊": r"\left\lfloor ", "⌋": r"\right\rfloor", "⌈": r"\left\lceil ",
+                 "⌉": r"\right\rceil", "max(": r"\max(", "min(": r"\min("}  # fmt: skip
+_BRACKETS: Final = {"⌊": "⌋", "⌈": "⌉"}
+LINE_LENGTH: Final = 34
+"""A sum is broken before it has more signs in a line, for a phone."""
+TALL: Final = r"\\[6pt]"
+"""The end of a line with a fraction."""
+SMALLEST_IN_GIB: Final = GIB // 100
+MILLION, BILLION = 10**6, 10**9
+_BLOCKS_OF_BYTES: Final = ("bytes_per_block", "stage_block_bytes", "checked_block_bytes")
+_PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Equation:
+    """One line of the derivation. `formula` and `substituted` are the right-hand sides in LaTeX, "" where given."""
+
+    name: str
+    symbol: str
+    meaning: str
+    formula: str
+    substituted: str
+    value: float
+    unit: Unit
+    scope: Scope
+    grade: Grade
+    source: str
+    interval: tuple[float, float] | None
+    result: str
+    """The value in LaTeX, with its unit."""
+    terms: tuple[Symbol, ...]
+    """The letters on the right-hand side, with their meaning in the reader's language."""
+
+    @property
+    def latex(self) -> str:
+        """Letters, numbers and result under each other."""
+        rows = []
+        for side in (self.formula, self.substituted, self.result):
+            first, *more = _lines(side)
+            rows += [f"&= {first}", *(rf"&\quad {line}" for line in more)] if first else []
+        ends = [TALL if r"\frac" in row else r"\\" for row in rows[:-1]]
+        body = " ".join(f"{row} {end}" for row, end in zip(rows, [*ends, ""], strict=True)).strip()
+        return rf"\begin{{aligned}} {self.symbol} {body} \end{{aligned}}"
+
+
+def equation(quantity: Quantity, t: Words) -> Equation:
+    """`quantity` with its formula in letters and in today's numbers."""
+    own = symbol_of(quantity, "")
+    letters = {part.name: symbol_of(part, quantity.name) for part in quantity.inputs}
+    numbers = {part.name: number(part, beside=quantity) for part in quantity.inputs}
+    used = placeholders(quantity.formula)
+    is_formula = bool(used)
+    return Equation(
+        name=quantity.name,
+        symbol=own.latex,
+        meaning=_meaning(own, t),
+        formula=_latex(quantity.formula, {name: letter.latex for name, letter in letters.items()})
+        if is_formula
+        else (rf"\texttt{{{escaped(quantity.formula)}}}" if quantity.formula else ""),
+        substituted=_latex(quantity.formula, numbers) if is_formula else "",
+        value=quantity.value,
+        unit=quantity.unit,
+        scope=quantity.scope,
+        grade=quantity.grade,
+        source=quantity.source,
+        interval=quantity.interval,
+        result=_result(quantity),
+        terms=tuple(
+            Symbol(latex=letters[name].latex, meaning=_meaning(letters[name], t)) for name in used if name in letters
+        ),
+    )  # fmt: skip
+
+
+def _meaning(symbol: Symbol, t: Words) -> str:
+    meaning = t(symbol.meaning)
+    return f"{meaning} ({symbol.number})" if symbol.number else meaning
+
+
+def _result(quantity: Quantity) -> str:
+    """The value; what a token takes in bytes first, so that it can be checked by hand."""
+    text = number(quantity)
+    if quantity.name not in _PER_TOKEN or not KIB <= quantity.value < MIB:
+        return text
+    return f"{_bytes(quantity.value)} = {text}"
+
+
+def number(quantity: Quantity, beside: Quantity | None = None) -> str:
+    """A value with its unit in LaTeX; a part of a sum in the unit of the sum, what is cut into blocks in theirs.
+
+    Example:
+        >>> number(Quantity(name="budget", value=72.5 * GIB, unit=Unit.BYTES))
+        '72.50\\\\,\\\\text{GiB}'
+        >>> number(Quantity(name="tokens", value=163840, unit=Unit.TOKENS))
+        '163{,}840'
+    """
+    if quantity.name == "layer_token_bytes" and beside is not None:
+        return _bytes(quantity.value)
+    if quantity.name in _BLOCKS_OF_BYTES and beside is not None:
+        return _exact(quantity.value, quantity.value)
+    if quantity.name == "available_kv" and beside is not None and beside.unit is Unit.BLOCKS:
+        return _exact(quantity.value, _block_bytes(beside))
+    if quantity.unit is Unit.BYTES:
+        in_gib = beside is not None and beside.unit is Unit.BYTES and abs(beside.value) >= GIB
+        return _size(quantity.value, in_gib=in_gib and "×" not in (beside.formula if beside else ""))
+    if quantity.name.endswith("parameter_count"):
+        scale, power = (BILLION, 9) if quantity.value >= BILLION else (MILLION, 6)
+        return rf"{quantity.value / scale:,.2f}\times 10^{{{power}}}"
+    if float(quantity.value).is_integer():
+        return _grouped(f"{quantity.value:,.0f}")
+    if quantity.name == "bytes_per_parameter":
+        return f"{quantity.value:.6g}"
+    if quantity.unit is Unit.REQUESTS:
+        return _grouped(f"{quantity.value:,.2f}")
+    return _grouped(f"{quantity.value:,.4g}")
+
+
+def _block_bytes(blocks: Quantity) -> float:
+    return next(part.value for part in blocks.inputs if part.name in _BLOCKS_OF_BYTES)
+
+
+def _exact(size_bytes: float, block_bytes: float) -> str:
+    """In the largest unit that shows a block to the last digit: what is multiplied or divided has to come out."""
+    in_mib = block_bytes >= MIB and (100 * block_bytes / MIB).is_integer()
+    unit, name = (MIB, "MiB") if in_mib else (KIB, "KiB")
+    return _grouped(f"{size_bytes / unit:,.2f}") + rf"\,\text{{{name}}}"
+
+
+def _size(size_bytes: float, *, in_gib: bool) -> str:
+    if not size_bytes:
+        return "0"
+    units: tuple[tuple[int, str], ...] = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+    if in_gib and abs(size_bytes) >= SMALLEST_IN_GIB:
+        units = units[:1]
+    for unit, name in units:
+        if abs(size_bytes) >= unit or (in_gib and len(units) == 1):
+            return _grouped(f"{size_bytes / unit:,.2f}") + rf"\,\text{{{name}}}"
+    return _bytes(size_bytes)
+
+
+def _bytes(size_bytes: float) -> str:
+    return _grouped(f"{size_bytes:,.4g}" if size_bytes < KIB else f"{size_bytes:,.0f}") + r"\,\text{B}"
+
+
+def _grouped(text: str) -> str:
+    return text.replace(",", "{,}")
+
+
+def _latex(formula: str, values: dict[str, str]) -> str:
+    """A formula with its names replaced; one fraction, bare or in one pair of brackets."""
+    fraction = _FRACTION.fullmatch(formula)
+    if fraction and fraction["closed"] == _BRACKETS.get(fraction["opened"], ""):
+        middle = rf"\frac{{{_latex(fraction['top'], values)}}}{{{_latex(fraction['bottom'], values)}}}"
+        opened, closed = _SIGNS.get(fraction["opened"], ""), _SIGNS.get(fraction["closed"], "")
+        return f"{opened.strip()} {middle} {closed}".strip() + _latex(fraction["more"], values)
+    text = _PAIR.sub(r"\\frac<{\1}><{\2}>", formula)
+    text = _PLACEHOLDER.sub(lambda match: _bracketed(values.get(match[1], escaped(match[1])), formula), text)
+    text = text.replace("<", "{").replace(">", "}")
+    for sign, latex in _SIGNS.items():
+        text = text.replace(sign, latex)
+    return text
+
+
+def _bracketed(value: str, formula: str) -> str:
+    """A negative number inside a formula stands in brackets."""
+    return f"({value})" if value.startswith("-") and ("−" in formula or "+" in formula) else value
+
+
+def _lines(side: str) -> list[str]:
+    """A sum of numbers in lines of a few terms; anything else stays whole."""
+    if r"\text" not in side or r"\frac" in side:
+        return [side]
+    first, *terms = re.split(r" (?=[+-] )", side)
+    lines = [first]
+    for term in terms:
+        if _length(f"{lines[-1]} {term}") > LINE_LENGTH:
+            lines.append(term)
+        else:
+            lines[-1] += f" {term}"
+    return lines
+
+
+def _length(latex: str) -> int:
+    """Signs of a line as they are read."""
+    return len(re.sub(r"\\text\{(\w+)\}|\\(\w)\w*|\\,|[{}]", r"\1\2", latex))

@@ -1,0 +1,222 @@
+"""What a step of the derivation is made of, and how far off a guess was."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from html import escape
+from typing import Final
+
+from kvcore.explain.derivation.equation import Equation
+from kvcore.planning import Plan
+from kvcore.scenario import Scenario
+from kvcore.texts.palette import PARTS
+from kvcore.texts.words import Words, msg
+
+
+class StepName(StrEnum):
+    """The steps, in their order."""
+
+    PARTS = "parts"
+    BUDGET = "budget"
+    WEIGHTS = "weights"
+    OVERHEADS = "overheads"
+    TOKEN = "token"
+    POOL = "pool"
+    REQUESTS = "requests"
+    LIMITS = "limits"
+
+
+STEPS: Final = tuple(StepName)
+BUDGET_LINE: Final = "budget"
+"""The line of the budget on the memory bar, beside the names of its parts."""
+OUTSIDE: Final = frozenset(("system", "unused", BUDGET_LINE))
+_WITH_WEIGHTS: Final = OUTSIDE | {"weights"}
+_WITH_OVERHEADS: Final = _WITH_WEIGHTS | {"framework", "activations", "cuda_graphs"}
+EXPLAINED: Final = {
+    StepName.PARTS: frozenset((*(part.name for part in PARTS), BUDGET_LINE)),
+    StepName.BUDGET: OUTSIDE,
+    StepName.WEIGHTS: _WITH_WEIGHTS,
+    StepName.OVERHEADS: _WITH_OVERHEADS,
+    StepName.TOKEN: _WITH_OVERHEADS,
+    StepName.POOL: _WITH_OVERHEADS | {"kv_cache"},
+    StepName.REQUESTS: _WITH_OVERHEADS | {"kv_cache"},
+    StepName.LIMITS: _WITH_OVERHEADS | {"kv_cache"},
+}
+"""What of the memory bar a step has explained; the first shows it all at once, the others build it up again."""
+
+CLOSE: Final = 0.02
+"""A guess this near is right."""
+FAR: Final = 2.0
+"""From this factor on a guess is off by a factor, not by per cent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One answer to choose."""
+
+    name: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slip:
+    """A wrong answer that is often given, and where it comes from."""
+
+    value: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What to guess before the formula: a number in `unit`, or one of `options`.
+
+    `answer` is None where this scenario has none.
+    """
+
+    question: str
+    unit: str = ""
+    answer: float | None = None
+    slips: tuple[Slip, ...] = ()
+    options: tuple[Option, ...] = ()
+    answer_option: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effect:
+    """One figure before and after an experiment."""
+
+    meaning: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """One control of the sidebar to move, and what happens then."""
+
+    field: str
+    value: object
+    control: str
+    before: str
+    after: str
+    effects: tuple[Effect, ...]
+    scenario: Scenario
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exercise:
+    """A question about this scenario, with its answer."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """What one step says of one plan."""
+
+    question: str
+    idea: str
+    prediction: Prediction
+    points: tuple[str, ...] = ()
+    equations: tuple[Equation, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What follows from the equations."""
+    missing: str = ""
+    """Why there are no numbers."""
+    exercises: tuple[Exercise, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One page of the derivation."""
+
+    name: StepName
+    content: Content
+    experiment: Experiment | None
+    corrections: tuple[str, ...] = ()
+    """Names of the corrections that belong here."""
+    plan: Plan = field(repr=False)
+
+    @property
+    def number(self) -> int:
+        """From one."""
+        return STEPS.index(self.name) + 1
+
+    def explained(self, *, revealed: bool) -> frozenset[str]:
+        """Parts of the memory bar that are coloured: this step's own only after its answer."""
+        if revealed:
+            return EXPLAINED[self.name]
+        if self.name in (StepName.PARTS, StepName.BUDGET):
+            return frozenset()
+        return EXPLAINED[STEPS[self.number - 2]]
+
+
+def part(name: str) -> str:
+    """The mark of a part of memory inside a text; `prose` makes it a word in the part's colour."""
+    return f"\x02{name}\x03"
+
+
+def prose(text: str, t: Words) -> str:
+    """A text as HTML: everything escaped, marks of parts as words with their colour, `code` as code.
+
+    Example:
+        >>> from kvcore.texts.words import Language, words
+        >>> prose("a < b, `--x`", words(Language.ENGLISH))
+        'a &lt; b, <code>--x</code>'
+    """
+    labels = {part.name: t(part.label) for part in PARTS}
+
+    def word(match: re.Match[str]) -> str:
+        name = match[1]
+        return f'<span class="kv-word"><span class="kv-swatch kv-{name}"></span>{escape(labels[name])}</span>'
+
+    html = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub("\x02([a-z_]+)\x03", word, html)
+
+
+def judgement(prediction: Prediction, guess: float, t: Words) -> str:
+    """How far off a guessed number was, and where the slip may lie."""
+    answer = prediction.answer
+    if answer is None:
+        return ""
+    if math.isclose(guess, answer, rel_tol=CLOSE, abs_tol=1e-9):
+        return t("Right.")
+    slip = next((one for one in prediction.slips if math.isclose(guess, one.value, rel_tol=CLOSE)), None)
+    off = _distance(guess, answer, t)
+    return f"{off} {slip.reason}" if slip is not None else off
+
+
+def _distance(guess: float, answer: float, t: Words) -> str:
+    if answer <= 0 or guess <= 0:
+        return t("Too high.") if guess > answer else t("Too low.")
+    ratio = guess / answer
+    if ratio >= FAR:
+        return t("{factor} times too high.", factor=_factor(ratio))
+    if ratio <= 1 / FAR:
+        return t("{factor} times too low.", factor=_factor(1 / ratio))
+    percent = f"{abs(ratio - 1) * 100:.0f}"
+    return (
+        t("{percent} % too high.", percent=percent)
+        if ratio > 1
+        else t("{percent} % too low.", percent=percent)
+    )
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:,.1f}".removesuffix(".0") if ratio < 100 else f"{ratio:,.0f}"
+
+
+LOOKS: Final = {
+    "system": msg("grey, striped"),
+    "framework": msg("sky blue"),
+    "weights": msg("blue"),
+    "activations": msg("orange, crossed"),
+    "cuda_graphs": msg("yellow, dotted"),
+    "kv_cache": msg("green"),
+    "unused": msg("pale"),
+}
+"""Colour and pattern of each part, in words."""

@@ -1,0 +1,240 @@
+"""Where every number comes from: the derivation as quantities, the table of all numbers, and one request's share."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kvcore.cache.capacity import CachePlan, plan_cache
+from kvcore.errors import KvPlannerError
+from kvcore.planning import Plan
+from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes, given, numbered, weakest
+from kvcore.texts.palette import OVERESTIMATED, UNACCOUNTED
+from kvcore.texts.words import Words, concurrency_text, count, gib_text, msg
+from kvcore.units import GB
+
+_AMPLE_BYTES: Final = 1 << 50
+_LEAST_GIGABYTES: Final = 0.01
+"""Smaller sizes are not asked for in GB."""
+
+GRADES: Final = {
+    Grade.EXACT: msg("exact"),
+    Grade.DERIVED: msg("derived"),
+    Grade.MEASURED: msg("given"),
+    Grade.FITTED: msg("fitted"),
+    Grade.ASSUMED: msg("assumed"),
+}
+SCOPES: Final = {
+    Scope.PER_RANK: msg("per GPU"),
+    Scope.PER_REPLICA: msg("per replica"),
+    Scope.TOTAL: msg("in all"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberRow:
+    """One line of the table of all numbers, as text."""
+
+    label: str
+    value: str
+    gigabytes: str
+    scope: str
+    formula: str
+    substituted: str
+    grade: str
+    source: str
+    interval: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestShare:
+    """What one request of the planned length takes on one rank, and how many such the pool holds."""
+
+    tokens: int
+    fixed_bytes: int
+    per_token_bytes: float
+    needed_bytes: int
+    pool_bytes: float
+    blocks: int
+    block_size: int
+    """Tokens of a block; 0 where the groups have blocks of several sizes."""
+    last_block_tokens: int
+    concurrency: float
+    ranks: int
+    needed_bytes_in_all: int
+    """On all ranks of a replica."""
+
+
+def any_cache(plan: Plan) -> CachePlan | None:
+    """The KV plan, or without memory for one, that of a card as large as need be: for what one request takes."""
+    if plan.cache is not None and plan.cache.num_blocks > 0:
+        return plan.cache
+    try:
+        return plan_cache(
+            plan.specs, (_AMPLE_BYTES,) * len(plan.specs), plan.resolved, plan.scenario.parallel
+        )
+    except KvPlannerError:
+        return None
+
+
+def bytes_per_token_in_all(plan: Plan) -> Quantity:
+    """Bytes per further token of one request on all ranks of a replica, copies of KV heads included."""
+    stages = numbered(stage.figures.bytes_per_token for stage in _stages(plan))
+    ranks = given("tensor_parallel_size", plan.scenario.parallel.tensor_parallel_size)
+    formula = " + ".join(f"{{{stage.name}}}" for stage in stages) or "0"
+    return Quantity(
+        name="bytes_per_token_in_all",
+        value=sum(stage.value for stage in stages) * ranks.value,
+        unit=Unit.BYTES,
+        scope=Scope.PER_REPLICA,
+        formula=f"({formula}) × {{{ranks.name}}}" if len(stages) > 1 else f"{formula} × {{{ranks.name}}}",
+        inputs=(*stages, ranks),
+        grade=weakest(stages),
+        source="vllm/v1/kv_cache_interface.py (0.33.0)",
+    )
+
+
+def needed_bytes_in_all(plan: Plan) -> int:
+    """Bytes of one request of the planned length on all ranks of a replica."""
+    return sum(stage.needed_bytes for stage in _stages(plan)) * plan.scenario.parallel.tensor_parallel_size
+
+
+def _stages(plan: Plan) -> tuple[CachePlan, ...]:
+    """The KV plan of each pipeline stage by itself, on cards as large as need be."""
+    if len(plan.specs) == 1:
+        whole = any_cache(plan)
+        return () if whole is None else (whole,)
+    try:
+        return tuple(
+            plan_cache((specs,), (_AMPLE_BYTES,), plan.resolved, plan.scenario.parallel)
+            for specs in plan.specs
+        )
+    except KvPlannerError:
+        return ()
+
+
+def quantities(plan: Plan, t: Words) -> Iterator[tuple[str, Quantity]]:
+    """Every figure of the plan in the order of its derivation, with its name in the reader's language."""
+    memory = plan.memory
+    if memory is not None:
+        yield t("Memory of the card"), memory.total
+        yield t("Budget: utilization × memory"), memory.budget
+        yield t("System"), memory.system
+        yield t("Framework"), memory.framework
+        yield t("Weights"), memory.weights
+        for part in memory.weights.inputs:
+            if part.name == "dropped_head":
+                yield t("Output head that the pooling runner drops"), part
+        yield t("Activations"), memory.activations
+        yield t("CUDA graphs"), memory.cuda_graphs
+        if memory.unaccounted.value:
+            yield t("Left by the parts"), memory.remainder
+            yield t(UNACCOUNTED.label if memory.unaccounted.value > 0 else OVERESTIMATED), memory.unaccounted
+        yield t("Available for the KV cache"), memory.available_kv
+        yield t("KV cache"), memory.kv_cache
+        yield t("Unused"), memory.unused
+    if plan.cache is not None:
+        figures = plan.cache.figures
+        yield t("KV per token"), figures.bytes_per_token
+        yield t("Bytes of a block"), figures.bytes_per_block
+        yield t("Blocks"), figures.blocks
+        yield t("KV cache tokens"), figures.tokens
+        yield t("Fixed part of a request"), figures.request_fixed
+        yield t("Blocks of one request of the full length"), figures.blocks_per_request
+        yield t("One request of the full length"), figures.needed
+        yield t("Requests at once"), figures.concurrency
+        yield t("Longest single request"), figures.longest
+
+
+def number_rows(plan: Plan, t: Words) -> tuple[NumberRow, ...]:
+    """The table of all numbers: value, formula with today's numbers, grade, source, interval."""
+    return tuple(
+        NumberRow(
+            label=label,
+            value=_value_text(quantity),
+            gigabytes=_gigabytes_text(quantity),
+            scope=t(SCOPES[quantity.scope]),
+            formula=quantity.symbolic,
+            substituted=quantity.substituted,
+            grade=t(GRADES[quantity.grade]),
+            source=quantity.source,
+            interval=_interval_text(quantity, t),
+        )
+        for label, quantity in quantities(plan, t)
+    )
+
+
+def numbers_csv(plan: Plan, t: Words) -> str:
+    """The same table for a spreadsheet: raw values, units and bounds."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        (
+            "name",
+            "label",
+            "value",
+            "unit",
+            "scope",
+            "formula",
+            "substituted",
+            "grade",
+            "source",
+            "low",
+            "high",
+        )
+    )
+    for label, quantity in quantities(plan, t):
+        low, high = quantity.interval or ("", "")
+        writer.writerow(
+            (quantity.name, label, quantity.value, quantity.unit.value, quantity.scope.value, quantity.symbolic,
+             quantity.substituted, quantity.grade.value, quantity.source, low, high)
+        )  # fmt: skip
+    return out.getvalue()
+
+
+def request_share(plan: Plan) -> RequestShare | None:
+    """One request of the planned length on one rank, also where no pool holds it; None for a model without a cache."""
+    cache = any_cache(plan)
+    if cache is None or not cache.groups:
+        return None
+    sizes = {group.block_size for group in cache.groups}
+    block_size = sizes.pop() if len(sizes) == 1 else 0
+    length = plan.resolved.max_model_len
+    return RequestShare(
+        tokens=length,
+        fixed_bytes=cache.request_fixed_bytes,
+        per_token_bytes=cache.bytes_per_token,
+        needed_bytes=cache.needed_bytes,
+        pool_bytes=max(0, plan.available_kv_bytes or 0),
+        blocks=int(cache.figures.blocks_per_request.value),
+        block_size=block_size,
+        last_block_tokens=(length % block_size or block_size) if block_size else 0,
+        concurrency=cache.max_concurrency if plan.cache is cache else 0.0,
+        ranks=plan.scenario.parallel.ranks_per_replica,
+        needed_bytes_in_all=needed_bytes_in_all(plan),
+    )
+
+
+def _value_text(quantity: Quantity) -> str:
+    if quantity.unit is Unit.REQUESTS:
+        return concurrency_text(quantity.value)
+    if quantity.unit in (Unit.TOKENS, Unit.BLOCKS):
+        return count(quantity.value)
+    return format_bytes(quantity.value) if quantity.unit is Unit.BYTES else quantity.text
+
+
+def _gigabytes_text(quantity: Quantity) -> str:
+    size = quantity.value / GB
+    return f"{size:,.4g}" if quantity.unit is Unit.BYTES and abs(size) >= _LEAST_GIGABYTES else ""
+
+
+def _interval_text(quantity: Quantity, t: Words) -> str:
+    if quantity.interval is None:
+        return ""
+    low, high = quantity.interval
+    if quantity.unit is Unit.BYTES:
+        return t("{low} to {high}", low=gib_text(low), high=gib_text(high))
+    return t("{low} to {high}", low=f"{low:,.4g}", high=f"{high:,.4g}")

@@ -1,0 +1,195 @@
+"""What a parameter does to the present scenario: its default by version, and the plan for a few values of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kvcore.engine.rooms import find_engine
+from kvcore.errors import KvPlannerError
+from kvcore.planning import Plan, plan
+from kvcore.scenario import Scenario, SpeculativeConfig
+from kvcore.scenario.choices import engine_versions, tensor_parallel_sizes
+from kvcore.scenario.edit import with_field
+from kvcore.texts import Knob, Parameter
+from kvcore.texts.words import Words, count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effect:
+    """The plan with one value of a parameter; `plan` is None where the engine refuses it."""
+
+    value: Any
+    label: str
+    is_present: bool
+    plan: Plan | None
+    refusal: KvPlannerError | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the KV cache per replica; 0 where there is none, or where the start fails."""
+        return self.plan.cache.tokens if self.plan and self.plan.cache and self.plan.cache.fits else 0
+
+    @property
+    def concurrency(self) -> float:
+        """Requests of the full length at once, per replica; 0 where the start fails."""
+        cache = self.plan.cache if self.plan else None
+        return cache.max_concurrency if cache is not None and cache.fits else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DefaultRun:
+    """A default, and the first and last known version that has it."""
+
+    value: Any
+    first: str
+    last: str
+
+
+NGRAM: Final = SpeculativeConfig(method="ngram", num_speculative_tokens=4)
+_VALUES: Final[dict[Knob, tuple[Any, ...]]] = {
+    Knob.SHARES: (0.7, 0.8, 0.85, 0.9, 0.95),
+    Knob.PIPELINES: (1, 2, 4),
+    Knob.PRECISIONS: (None, "fp8", "bitsandbytes"),
+    Knob.KV_DTYPES: ("auto", "fp8"),
+    Knob.DTYPES: ("auto", "bfloat16", "float16", "float32"),
+    Knob.SEATS: (16, 64, 128, 256, 512, 1024),
+    Knob.BATCHES: (2048, 4096, 8192, 16384, 32768),
+    Knob.BLOCKS: (16, 32, 64, 128),
+    Knob.SWITCH: (False, True),
+    Knob.SPECULATION: (None, NGRAM),
+    Knob.OFFLOADS: (0.0, 4.0, 8.0, 16.0),
+    Knob.NPU_TOTALS: ("32", "64"),
+    Knob.NPU_MODELS: ("30", "40", "50", "55"),
+}
+LENGTH_STEPS: Final = (2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1 << 20)
+DEFAULTED: Final = (
+    "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size",
+    "enable_prefix_caching", "enable_chunked_prefill",
+)  # fmt: skip
+"""Fields whose default depends on the version; the scenario has None for it."""
+
+
+def values_of(planned: Plan, parameter: Parameter) -> tuple[Any, ...]:
+    """The values to try: round ones that the scenario may take, and the present one."""
+    scenario, knob, field = planned.scenario, parameter.knob, parameter.field
+    if knob is None or field is None:
+        return ()
+    if knob is Knob.LENGTHS:
+        limit = planned.resolved.derived_max_model_len
+        lengths = {step for step in LENGTH_STEPS if step <= limit} | {limit, planned.resolved.max_model_len}
+        return tuple(sorted(lengths))[-7:] if len(lengths) > 7 else tuple(sorted(lengths))
+    if knob is Knob.SIZES:
+        return tensor_parallel_sizes(scenario)
+    values: tuple[Any, ...] = _VALUES[knob]
+    present = present_value(planned, field)
+    if present in values or isinstance(present, SpeculativeConfig):
+        return values
+    extended = (*values, present)
+    return tuple(sorted(extended)) if all(isinstance(value, int | float) for value in extended) else extended
+
+
+def present_value(planned: Plan, field: str) -> Any:
+    """The value of `field` in the plan, defaults filled in."""
+    scenario, resolved = planned.scenario, planned.resolved
+    if field.startswith("env."):
+        name = field.removeprefix("env.")
+        return scenario.env.get(name, _variable_defaults(scenario).get(name))
+    if field in DEFAULTED:
+        return getattr(resolved, field)
+    if hasattr(scenario.parallel, field):
+        return getattr(scenario.parallel, field)
+    return getattr(scenario, field)
+
+
+def takes_part(planned: Plan, parameter: Parameter) -> bool:
+    """Whether the engine of the scenario looks at the parameter: variables are one engine's own."""
+    field = parameter.field or ""
+    return not field.startswith("env.") or field.removeprefix("env.") in _variable_defaults(planned.scenario)
+
+
+def _variable_defaults(scenario: Scenario) -> Mapping[str, str]:
+    variables = find_engine(scenario.engine).memory_variables
+    return variables.defaults() if variables is not None else {}
+
+
+def effects(planned: Plan, parameter: Parameter, t: Words) -> tuple[Effect, ...]:
+    """The plan for each value of the parameter, everything else as it is; empty where it does nothing here."""
+    field = parameter.field
+    if field is None or not takes_part(planned, parameter):
+        return ()
+    present = present_value(planned, field)
+    found = []
+    for value in values_of(planned, parameter):
+        is_present = value == present
+        label = value_text(value, t)
+        if is_present:
+            found.append(Effect(value=value, label=label, is_present=True, plan=planned))
+            continue
+        try:
+            tried = plan(_with(planned.scenario, field, value))
+        except KvPlannerError as error:
+            found.append(Effect(value=value, label=label, is_present=False, plan=None, refusal=error))
+        else:
+            found.append(Effect(value=value, label=label, is_present=False, plan=tried))
+    return tuple(found)
+
+
+def _with(scenario: Scenario, field: str, value: Any) -> Scenario:
+    if field.startswith("env."):
+        return replace(scenario, env={**scenario.env, field.removeprefix("env."): value})
+    return with_field(scenario, field, value)
+
+
+def value_text(value: Any, t: Words) -> str:
+    """A value as a person reads it."""
+    if value is None:
+        return t("none")
+    if isinstance(value, bool):
+        return t("on") if value else t("off")
+    if isinstance(value, SpeculativeConfig):
+        return f"{value.method} × {value.num_speculative_tokens}"
+    if isinstance(value, int):
+        return count(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def defaults_by_version(planned: Plan) -> dict[str, tuple[DefaultRun, ...]]:
+    """Field -> its default over the known versions of the engine, for this model on this card, oldest first.
+
+    Versions that refuse the scenario are left out. Block sizes are those before hybrid layers are aligned.
+    """
+    scenario = planned.scenario
+    nothing: dict[str, Any] = dict.fromkeys(DEFAULTED)
+    bare = replace(scenario, **nothing)
+    runs: dict[str, list[DefaultRun]] = {field: [] for field in DEFAULTED}
+    engine = find_engine(scenario.engine)
+    for version in reversed(engine_versions(engine.name)):
+        try:
+            resolved = engine.resolve(
+                replace(bare, engine_version=version), planned.architecture, planned.accelerator
+            )
+        except KvPlannerError:
+            continue
+        for field, found in runs.items():
+            value = getattr(resolved, field)
+            if found and found[-1].value == value:
+                found[-1] = replace(found[-1], last=version)
+            else:
+                found.append(DefaultRun(value=value, first=version, last=version))
+    return {field: tuple(found) for field, found in runs.items()}
+
+
+def matching(parameters: Iterable[Parameter], query: str, t: Words) -> tuple[Parameter, ...]:
+    """The parameters that have every word of `query`, in either language's texts."""
+    wanted = query.lower().replace("_", "-").split()
+    return tuple(
+        parameter for parameter in parameters if all(word in _searched(parameter, t) for word in wanted)
+    )
+
+
+def _searched(parameter: Parameter, t: Words) -> str:
+    texts = (parameter.meaning, parameter.memory, parameter.mistake, parameter.advice)
+    spoken = " ".join((parameter.flag, *texts, *(t(text) for text in texts)))
+    return spoken.lower().replace("_", "-")

@@ -1,0 +1,307 @@
+"""What single pages show, as parameters of the link: what each may say, and what stands for one that is absent.
+
+    ?wanted=50&vendors=amd,intel&sort=requests&vary=block_size&step=3
+
+One table for all pages. A value is read by its row; what cannot be read is left out and named on the page, like a
+field of the scenario. A parameter that says what its absence says stays out of the link.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from kvcore import catalogue
+from kvcore.advice.vary import Knob
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.errors import KvPlannerError, ScenarioError, shorten
+from kvcore.texts.words import Language
+from kvcore.workload.lengths import MAX_TOKENS
+from kvcore.workload.quantiles import LengthQuantiles
+
+Reader: TypeAlias = Callable[[str, str], Any]
+"""The value of a parameter, from its name and its text. Raises a KvPlannerError that says what it may be."""
+
+Options: TypeAlias = Collection[Any] | Callable[[], Collection[Any]]
+"""What may be chosen, or what gives it when it is asked for: the catalogue is read late."""
+
+LONGEST_TEXT: Final = 80
+LARGEST_PRICE: Final = 100_000.0
+"""Of one GPU and hour, in any currency."""
+MAX_CARDS: Final = 12
+"""Accelerators next to each other on Compare."""
+POPULAR_CARDS: Final = (
+    "L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB",
+)  # fmt: skip
+MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
+    "up-to-24": (0, 25),
+    "25-48": (25, 50),
+    "49-96": (50, 100),
+    "above-96": (100, 1e6),
+}
+"""By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
+GPU_LIMITS: Final = (1, 2, 4, 8, 16)
+_WHOLE: Final = re.compile(r"\d{1,12}", re.ASCII)
+_AMOUNT: Final = re.compile(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
+
+
+class Order(StrEnum):
+    """How the rows of the Explore page are sorted; the best comes first."""
+
+    VENDOR = "vendor"
+    REQUESTS = "requests"
+    PER_GPU = "per-gpu"
+    FEWEST_GPUS = "fewest-gpus"
+    COST = "cost"
+    COST_PER_SLOT = "cost-per-slot"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """A value of a link that could not be used, and what stands in its place ("" for the default)."""
+
+    field: str
+    given: str
+    used: str
+    error: KvPlannerError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageParameter:
+    """One parameter: how its text is read, and the value of its absence."""
+
+    read: Reader
+    default: Any = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageValues:
+    """What a link says to the pages: by name only what differs from the default, and what was not usable."""
+
+    values: Mapping[str, Any]
+    repairs: tuple[Repair, ...] = ()
+
+
+def whole(low: int, high: int) -> Reader:
+    """Whole numbers from `low` to `high`.
+
+    Example:
+        >>> whole(1, 8)("step", "3")
+        3
+    """
+
+    def read(name: str, text: str) -> int:
+        if _WHOLE.fullmatch(text) is None:
+            raise ScenarioError("invalid-value", field=name, value=text, reason="it must be a whole number")
+        if not low <= int(text) <= high:
+            raise ScenarioError(
+                "invalid-value", field=name, value=text, reason=f"it must lie between {low} and {high}"
+            )
+        return int(text)
+
+    return read
+
+
+def one_of(options: Options) -> Reader:
+    """One of `options`, by its text.
+
+    Example:
+        >>> one_of((1, 2, 4))("gpus", "4")
+        4
+    """
+
+    def read(name: str, text: str) -> Any:
+        known = _by_text(options)
+        if text not in known:
+            raise _none_of(name, text, known)
+        return known[text]
+
+    return read
+
+
+def some_of(options: Options, most: int = 1000) -> Reader:
+    """At most `most` of `options` with commas between, in their own order.
+
+    Example:
+        >>> some_of(("nvidia", "amd", "intel"))("vendors", "intel,amd")
+        ('amd', 'intel')
+    """
+
+    def read(name: str, text: str) -> tuple[Any, ...]:
+        known, given = _by_text(options), text.split(",")
+        for one in given:
+            if one not in known:
+                raise _none_of(name, one, known)
+        if len(given) > most:
+            raise ScenarioError(
+                "invalid-value", field=name, value=text, reason=f"it must name at most {most}"
+            )
+        return tuple(option for key, option in known.items() if key in given)
+
+    return read
+
+
+def amounts(keys: Options, high: float) -> Reader:
+    """Positive amounts for some of `keys`, as `key:amount` with commas between.
+
+    Example:
+        >>> dict(amounts(("L4-24GB", "H100-80GB"), 1000.0)("prices", "H100-80GB:2.5,L4-24GB:0.6"))
+        {'H100-80GB': 2.5, 'L4-24GB': 0.6}
+    """
+
+    low = 0.0
+
+    def read(name: str, text: str) -> Mapping[str, float]:
+        known, found = _by_text(keys), {}
+        for part in text.split(","):
+            key, _, amount = part.rpartition(":")
+            if key not in known:
+                raise _none_of(name, key, known)
+            if _AMOUNT.fullmatch(amount) is None:
+                raise ScenarioError("invalid-value", field=name, value=part, reason="it must be a number")
+            if not low < float(amount) <= high:
+                raise ScenarioError(
+                    "invalid-value",
+                    field=name,
+                    value=part,
+                    reason=f"it must lie between {low:g} and {high:g}",
+                )
+            found[key] = float(amount)
+        return MappingProxyType(found)
+
+    return read
+
+
+def switch(name: str, text: str) -> bool:
+    """`true` or `false`."""
+    if text not in ("true", "false"):
+        raise ScenarioError("invalid-value", field=name, value=text, reason="it must be true or false")
+    return text == "true"
+
+
+def words_of(name: str, text: str) -> str:
+    """What a person typed into a search field."""
+    limit = LONGEST_TEXT
+    if len(text) > limit or not text.isprintable():
+        reason = "it must be a text of at most {limit} printable characters"
+        raise ScenarioError("invalid-value", field=name, value=text, reason=reason.format(limit=limit))
+    return text
+
+
+def _lengths(_: str, text: str) -> str:
+    return LengthQuantiles.decode(text).encode()
+
+
+def card_ids() -> tuple[str, ...]:
+    """The accelerators of the catalogue."""
+    return tuple(card.id for card in catalogue.load_accelerators())
+
+
+def _by_text(options: Options) -> dict[str, Any]:
+    return {str(option): option for option in (options() if callable(options) else options)}
+
+
+def _none_of(name: str, text: str, known: Collection[str]) -> ScenarioError:
+    return ScenarioError(
+        "invalid-value", field=name, value=text, reason=f"it must be one of {', '.join(known)}"
+    )
+
+
+PARAMETERS: Final[Mapping[str, PageParameter]] = {
+    # -- Explore
+    "view": PageParameter(read=one_of(("cards", "models")), default="cards"),
+    "wanted": PageParameter(read=whole(1, 1_000_000), default=10),
+    "gpus": PageParameter(read=one_of(GPU_LIMITS), default=8),
+    "vendors": PageParameter(read=some_of([vendor.value for vendor in Vendor]), default=()),
+    "memory": PageParameter(read=some_of(tuple(MEMORY_BANDS)), default=()),
+    "sort": PageParameter(read=one_of([order.value for order in Order]), default=Order.VENDOR.value),
+    "failing": PageParameter(read=switch, default=False),
+    "search": PageParameter(read=words_of, default=""),
+    "prices": PageParameter(read=amounts(card_ids, LARGEST_PRICE), default=MappingProxyType({})),
+    # -- Compare
+    "vary": PageParameter(read=one_of([knob.value for knob in Knob]), default=Knob.TENSOR_PARALLEL.value),
+    "cards": PageParameter(read=some_of(card_ids, MAX_CARDS), default=POPULAR_CARDS),
+    # -- Workload
+    "lengths": PageParameter(read=_lengths, default=""),
+    "limit": PageParameter(read=whole(1, MAX_TOKENS)),
+    # -- Reference
+    "section": PageParameter(
+        read=one_of(("parameters", "going-live", "catalogue", "glossary")), default="parameters"
+    ),
+    # -- Learn
+    "answers": PageParameter(read=switch, default=False),
+    "step": PageParameter(read=whole(1, 8), default=1),
+}
+"""What is added here is carried by every link, and read by the pages as `state.page_parameter(name)`."""
+LANGUAGE: Final = "lang"
+
+
+def decode_page(params: Mapping[str, str]) -> PageValues:
+    """What a link says to the pages. Never raises: what cannot be read is left out, and named in `repairs`.
+
+    Example:
+        >>> found = decode_page({"wanted": "50", "step": "99", "gpus": "8"})
+        >>> dict(found.values), [repair.field for repair in found.repairs]
+        ({'wanted': 50}, ['step'])
+    """
+    values, repairs = {}, []
+    for name, parameter in PARAMETERS.items():
+        text = params.get(name, "")
+        if not text:
+            continue
+        try:
+            value = parameter.read(name, text)
+        except KvPlannerError as error:
+            repairs.append(
+                Repair(field=name, given=shorten(text, 60), used=text_of(parameter.default), error=error)
+            )
+            continue
+        if value != parameter.default:
+            values[name] = value
+    return PageValues(values=values, repairs=tuple(repairs))
+
+
+def decode_language(params: Mapping[str, str]) -> tuple[Language | None, tuple[Repair, ...]]:
+    """The language that a link asks for, None where it asks for none or for one that the pages do not have.
+
+    Example:
+        >>> decode_language({"lang": "zh-Hans"})[0], decode_language({"lang": "fr"})[1][0].error.code
+        (<Language.CHINESE: 'zh'>, 'invalid-value')
+    """
+    text = params.get(LANGUAGE, "")
+    asked = Language.of_tag(text)
+    if asked is not None or not text:
+        return asked, ()
+    error = _none_of(LANGUAGE, text, tuple(Language))
+    return None, (Repair(field=LANGUAGE, given=shorten(text, 60), used="", error=error),)
+
+
+def encode_page(values: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters that say `values`; what absence says stays out.
+
+    Example:
+        >>> encode_page({"vendors": ("amd", "intel"), "gpus": 8})
+        {'vendors': 'amd,intel'}
+    """
+    return {
+        name: text_of(values[name])
+        for name, parameter in PARAMETERS.items()
+        if name in values and values[name] != parameter.default
+    }
+
+
+def text_of(value: Any) -> str:
+    """A value as its reader takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6f}".rstrip("0").rstrip(".")
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{text_of(amount)}" for key, amount in value.items())
+    if isinstance(value, tuple | list):
+        return ",".join(map(text_of, value))
+    return "" if value is None else str(value)

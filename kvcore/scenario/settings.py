@@ -1,0 +1,142 @@
+"""Settings in force beside the main ones: what a scenario sets that its engine would not do by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Final
+
+from kvcore import catalogue
+from kvcore.catalogue.models import Checkpoint
+from kvcore.model.yarn import read_yarn
+from kvcore.scenario import Parallel, Runner, Scenario, SpeculativeConfig
+from kvcore.scenario.edit import memory_override_gib
+from kvcore.scenario.link import catalogue_card
+from kvcore.texts.words import Words, count
+
+SHOWN_ELSEWHERE: Final = frozenset(
+    ("model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "kv_cache_dtype",
+     "gpu_memory_utilization", "max_model_len", "measured")
+)  # fmt: skip
+"""In the scenario line itself, in the chip of the measured parts, or with chips of their own."""
+LORA: Final = ("enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras")
+LISTED_SIZES: Final = 6
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,48}(?:\.\d{1,6})?")
+"""What can stand in Markdown and in a table as it is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One setting in the engine's own words, and the changes of fields that take it back."""
+
+    field: str
+    text: str
+    removal: tuple[tuple[str, object], ...]
+
+
+def settings_in_force(scenario: Scenario, t: Words) -> tuple[Setting, ...]:
+    """Everything that is set and that neither the model, the card nor the scenario line shows.
+
+    A value that could be read as markup is left out, its name is not.
+
+    Example:
+        >>> from kvcore.texts.words import Language, words
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> scenario = scenario_from_request({"model": "Qwen/Qwen3-8B", "enforce_eager": True, "max_num_seqs": 16})
+        >>> [setting.text for setting in settings_in_force(scenario, words(Language.ENGLISH))]
+        ['max_num_seqs 16', 'enforce_eager']
+    """
+    return (
+        *_checkpoint(scenario),
+        *_memory(scenario),
+        *_parallel(scenario),
+        *_flags(scenario, t),
+        *_environment(scenario),
+    )
+
+
+def _checkpoint(scenario: Scenario) -> Iterator[Setting]:
+    """Facts about a bundled model's checkpoint that its entry does not have."""
+    entry = catalogue.bundled_model(scenario.model)
+    if entry is None or entry.config != scenario.config:
+        return
+    for field in fields(Checkpoint):
+        value = getattr(scenario.checkpoint, field.name)
+        if value not in (None, getattr(entry.checkpoint, field.name)):
+            name = f"checkpoint.{field.name}"
+            yield Setting(field=name, text=_text(name, value), removal=(("checkpoint", entry.checkpoint),))
+
+
+def _memory(scenario: Scenario) -> Iterator[Setting]:
+    given, card = memory_override_gib(scenario), scenario.accelerator
+    if given is not None and card is not None and catalogue_card(card) is not None:
+        field = "accelerator.memory_gib"
+        yield Setting(field=field, text=f"memory {given:g} GiB", removal=((field, None),))
+
+
+def _parallel(scenario: Scenario) -> Iterator[Setting]:
+    for field in ("pipeline_parallel_size", "decode_context_parallel_size", "enable_expert_parallel"):
+        value, default = getattr(scenario.parallel, field), getattr(Parallel(), field)
+        if value != default:
+            yield Setting(field=field, text=_text(field, value), removal=((field, default),))
+
+
+def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
+    for field in fields(Scenario):
+        name, value = field.name, getattr(scenario, field.name)
+        if name in SHOWN_ELSEWHERE or name == "env" or value == field.default:
+            continue
+        if name in LORA:
+            if name == "enable_lora":
+                yield _lora(scenario)
+            continue
+        text = t("Restart: kernels are compiled") if name == "kernels_compiled" else _text(name, value)
+        if name == "hf_overrides":
+            text = f"hf_overrides YaRN × {read_yarn(value).factor:g}"
+        yield Setting(field=name, text=text, removal=((name, field.default),))
+
+
+def _lora(scenario: Scenario) -> Setting:
+    defaults = {field.name: field.default for field in fields(Scenario)}
+    text = f"enable_lora {scenario.max_loras} × rank {scenario.max_lora_rank}"
+    if scenario.fully_sharded_loras:
+        text += ", fully sharded"
+    return Setting(field="enable_lora", text=text, removal=tuple((name, defaults[name]) for name in LORA))
+
+
+def _environment(scenario: Scenario) -> Iterator[Setting]:
+    for name, value in scenario.env.items():
+        others = {other: text for other, text in scenario.env.items() if other != name}
+        shown = _plain(name) or "env"
+        yield Setting(
+            field=f"env.{name}",
+            text=f"{shown}={_plain(value) or '…'}",
+            removal=(("env", others),),
+        )
+
+
+def _text(field: str, value: object) -> str:
+    if value is True:
+        return field
+    if value is False:
+        return f"no_{field}"
+    if isinstance(value, SpeculativeConfig):
+        drafted = "" if value.num_speculative_tokens is None else f" × {value.num_speculative_tokens}"
+        return f"speculative_config {_plain(value.method) or '…'}{drafted}"
+    if isinstance(value, Runner):
+        return f"{field} {value.value}"
+    if isinstance(value, tuple):
+        listed = ", ".join(map(str, value[:LISTED_SIZES]))
+        return f"{field} {listed}" + (", …" if len(value) > LISTED_SIZES else "")
+    if isinstance(value, int):
+        return f"{field} {count(value)}"
+    if isinstance(value, float):
+        return f"{field} {value:g}"
+    if isinstance(value, dict):
+        return f"{field} " + ", ".join(f"{_plain(str(key)) or '…'} {number}" for key, number in value.items())
+    return f"{field} {_plain(str(value)) or '…'}"
+
+
+def _plain(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else ""

@@ -1,0 +1,281 @@
+"""Words of the page in one language, and numbers as a person reads them.
+
+A text is looked up by its English template; parameters are filled in afterwards, so that nothing untrusted is ever
+part of a msgid. The catalogues are `locale/<name>/LC_MESSAGES/kvplanner.po`, read as they are: there is no compiled
+form to forget.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from kvcore.errors import MESSAGES, KvPlannerError, Notice, render
+from kvcore.units import GIB, KIB, MIB
+
+LOCALE_ROOT: Final = Path(__file__).resolve().parents[2] / "locale"
+REASON: Final = "reason"
+"""The gettext context of the sentence parts that errors carry as `{reason}`."""
+MINUS: Final = "\N{MINUS SIGN}"
+DASH: Final = "\N{EM DASH}"
+_COUNTS: Final = frozenset(("max_model_len", "max_num_batched_tokens", "measured_tokens", "kv_tokens"))
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_TAG: Final = re.compile(r"[A-Za-z]{2}(?:[-_][A-Za-z0-9]{1,8}){0,3}(?:\.[A-Za-z0-9-]{1,12})?", re.ASCII)
+
+
+class Language(StrEnum):
+    """The languages of the page, a row each; the value is the one in the link. See docs/adding-a-language.md."""
+
+    locale: str
+    """The folder of the catalogue."""
+    tag: str
+    """What the document says of itself."""
+    endonym: str
+    """The language's own name of itself."""
+    space: str
+    """Between sentences."""
+    comma: str
+    """Between the names of a list."""
+
+    ENGLISH = "en", "en", "en", "English", " ", ", "
+    CHINESE = "zh", "zh_CN", "zh-CN", "中文", "", "、"
+
+    def __new__(cls, value: str, locale: str, tag: str, endonym: str, space: str, comma: str) -> Language:
+        row = str.__new__(cls, value)
+        row._value_ = value
+        row.locale, row.tag, row.endonym, row.space, row.comma = locale, tag, endonym, space, comma
+        return row
+
+    @classmethod
+    def of_tag(cls, tag: str) -> Language | None:
+        """The language of a tag as browsers, systems and people write it; None for one that the pages do not have.
+
+        Example:
+            >>> [Language.of_tag(tag) for tag in ("zh_CN.UTF-8", "zh-Hans", "en-US", "fr")]
+            [<Language.CHINESE: 'zh'>, <Language.CHINESE: 'zh'>, <Language.ENGLISH: 'en'>, None]
+        """
+        if _TAG.fullmatch(tag) is None:
+            return None
+        return next((one for one in cls if one.value == re.split("[-_]", tag.lower())[0]), None)
+
+    @classmethod
+    def of_browser(cls, tag: str | None) -> Language:
+        """The language for a browser's tag; English where the pages do not have it.
+
+        Example:
+            >>> Language.of_browser("zh-CN"), Language.of_browser("de"), Language.of_browser(None)
+            (<Language.CHINESE: 'zh'>, <Language.ENGLISH: 'en'>, <Language.ENGLISH: 'en'>)
+        """
+        return cls.of_tag(tag or "") or cls.ENGLISH
+
+
+def msg(msgid: str) -> str:
+    """Marks a text that is translated later, when it is shown."""
+    return msgid
+
+
+UNKNOWN: Final = msg("unknown")
+"""What an error says for a compute capability that the catalogue does not have."""
+
+
+class Words:
+    """The texts of one language. `words(language)` gives them; calling it translates.
+
+    Example:
+        >>> words(Language.ENGLISH)("{count} more", count="3")
+        '3 more'
+    """
+
+    def __init__(self, language: Language, texts: dict[tuple[str, str], str]) -> None:
+        self.language = language
+        self._texts = texts
+        reasons = ((msgid, text) for (context, msgid), text in texts.items() if context == REASON)
+        self._reasons = tuple(
+            (_pattern(msgid), text) for msgid, text in sorted(reasons, key=_literal_length, reverse=True)
+        )
+
+    def __call__(self, msgid: str, /, **params: str) -> str:
+        """The text of `msgid` in this language, with `{params}` filled in."""
+        return render(self._texts.get(("", msgid), msgid), "", params) if params else self._plain(msgid)
+
+    def error(self, error: KvPlannerError | Notice) -> str:
+        """What is wrong, translated by code."""
+        return self._message(MESSAGES[error.code].text, error)
+
+    def next_step(self, error: KvPlannerError | Notice) -> str:
+        """What the person can do about it, translated by code."""
+        return self._message(MESSAGES[error.code].next_step, error)
+
+    def reason(self, english: str) -> str:
+        """The `{reason}` of an error, which reaches us with its numbers already filled in."""
+        for pattern, text in self._reasons:
+            match = pattern.fullmatch(english)
+            if match:
+                return render(text, "", match.groupdict())
+        return english
+
+    def _param(self, name: str, value: str, msgid: str) -> str:
+        """A figure of a sentence with separators; as the engine writes it where the text has a flag to copy."""
+        if name == "capability" and value == UNKNOWN:
+            return self._plain(UNKNOWN)
+        return count(int(value)) if name in _COUNTS and value.isdecimal() and "--" not in msgid else value
+
+    def _plain(self, msgid: str) -> str:
+        return self._texts.get(("", msgid), msgid)
+
+    def _message(self, msgid: str, error: KvPlannerError | Notice) -> str:
+        params = {name: self._param(name, value, msgid) for name, value in error.params.items()}
+        if REASON in params:
+            params[REASON] = self.reason(params[REASON])
+        text = render(self._plain(msgid), error.field, params)
+        if self.language is not Language.ENGLISH:
+            return text
+        first = msgid.split(" ", 1)[0]
+        return text if first.strip("abcdefghijklmnopqrstuvwxyz',") else text[:1].upper() + text[1:]
+
+
+@cache
+def words(language: Language) -> Words:
+    """The texts of `language`, read once."""
+    from babel.messages.pofile import read_po
+
+    path = LOCALE_ROOT / language.locale / "LC_MESSAGES" / "kvplanner.po"
+    if not path.exists():
+        return Words(language, {})
+    with path.open("rb") as source:
+        catalogue = read_po(source)
+    return Words(
+        language,
+        {
+            (message.context or "", str(message.id)): str(message.string)
+            for message in catalogue
+            if message.id and message.string
+        },
+    )
+
+
+def _literal_length(reason: tuple[str, str]) -> int:
+    """The particular template goes before the general one."""
+    return len(_PLACEHOLDER.sub("", reason[0]))
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """A template as an expression that finds its parameters again."""
+    pattern, seen, position = "", set[str](), 0
+    for match in _PLACEHOLDER.finditer(template):
+        name = match[1]
+        pattern += re.escape(template[position : match.start()])
+        pattern += rf"(?P={name})" if name in seen else rf"(?P<{name}>.+?)"
+        seen.add(name)
+        position = match.end()
+    return re.compile(pattern + re.escape(template[position:]), re.DOTALL)
+
+
+def count(value: float) -> str:
+    """A whole number with thousands separators.
+
+    Example:
+        >>> count(163840)
+        '163,840'
+    """
+    return f"{value:,.0f}"
+
+
+def sentences(t: Words, texts: Iterable[str]) -> str:
+    """Sentences after each other, with the space of the language.
+
+    Example:
+        >>> sentences(words(Language.ENGLISH), ("One.", "Two."))
+        'One. Two.'
+    """
+    return t.language.space.join(texts)
+
+
+def gib_text(size_bytes: float, *, signed: bool = False) -> str:
+    """Bytes in GiB, or in MiB below a hundredth of it; a real minus sign.
+
+    Example:
+        >>> gib_text(5 * 2**30), gib_text(-1.25 * 2**30, signed=True), gib_text(2**20)
+        ('5.0 GiB', '−1.2 GiB', '1.0 MiB')
+    """
+    if size_bytes == 0:
+        return "0 GiB"
+    unit, name = (MIB, "MiB") if 0 < abs(size_bytes) < GIB / 20 else (GIB, "GiB")
+    number = abs(size_bytes) / unit
+    figure = f"{number:,.1f}" if number >= 1 else f"{number:,.2f}"
+    sign = MINUS if size_bytes < 0 else "+" if signed else ""
+    return f"{sign}{figure} {name}"
+
+
+def kib_text(size_bytes: float) -> str:
+    """Bytes per token in KiB.
+
+    Example:
+        >>> kib_text(32768), kib_text(70272)
+        ('32 KiB', '68.6 KiB')
+    """
+    return f"{size_bytes / KIB:,.1f}".removesuffix(".0") + " KiB"
+
+
+def concurrency_text(value: float) -> str:
+    """A concurrency as the engine rounds it, to the nearest hundredth; below one, where it does not start, down.
+
+    Source: vllm/v1/core/kv_cache_utils.py:update_kv_cache_capacity (0.32.0).
+
+    Example:
+        >>> concurrency_text(20.0), concurrency_text(3.749), concurrency_text(105.371), concurrency_text(0.998)
+        ('20', '3.75', '105.37', '0.99')
+    """
+    if math.isinf(value):
+        return "∞"
+    shown = math.floor(value * 100 + 1e-9) / 100 if value < 1 else value
+    return f"{shown:,.2f}".rstrip("0").rstrip(".")
+
+
+def whole_requests(value: float) -> int:
+    """Requests that really run at once: never one that is not reached, and at least the one that starts.
+
+    Example:
+        >>> whole_requests(3.749), whole_requests(6.998), whole_requests(7.0), whole_requests(0.998)
+        (3, 6, 7, 1)
+    """
+    return max(1, math.floor(value + 1e-9))
+
+
+def short_tokens(tokens: int) -> str:
+    """A length as axes show it.
+
+    Example:
+        >>> short_tokens(512), short_tokens(8192), short_tokens(1 << 20), short_tokens(40960)
+        ('512', '8K', '1M', '40K')
+    """
+    for size, name in ((1 << 20, "M"), (1 << 10, "K")):
+        if tokens >= size:
+            return f"{tokens / size:,.1f}".removesuffix(".0") + name
+    return str(tokens)
+
+
+def exact_gib_text(size_bytes: float) -> str:
+    """Bytes in GiB with up to three decimals, for figures that people check by hand.
+
+    Example:
+        >>> exact_gib_text(0.625 * 2**30), exact_gib_text(2.5 * 2**30), exact_gib_text(2**30)
+        ('0.625 GiB', '2.5 GiB', '1 GiB')
+    """
+    return f"{size_bytes / GIB:,.3f}".rstrip("0").rstrip(".") + " GiB"
+
+
+def listed(t: Words, names: Iterable[str]) -> str:
+    """Names as one list.
+
+    Example:
+        >>> from kvcore.texts.words import words
+        >>> listed(words(Language.ENGLISH), ("a", "b")), listed(words(Language.CHINESE), ("甲", "乙"))
+        ('a, b', '甲、乙')
+    """
+    return t.language.comma.join(names)

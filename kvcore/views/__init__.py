@@ -1,0 +1,1 @@
+"""Figures of a plan as data for charts, tables and sentences."""

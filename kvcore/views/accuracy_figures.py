@@ -1,0 +1,323 @@
+"""Our error on published starts: a scatter as a plain dict in Plotly's JSON schema, tables as rows of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from kvcore.evidence.accuracy import (
+    FITTED,
+    IN_GIB,
+    Check,
+    Peer,
+    Point,
+    PublishedStart,
+    Summary,
+    groups,
+    held_out,
+    mixed,
+    ninth_decile,
+    of_one_source,
+    our_points,
+    peer_points,
+    release_name,
+    summarize,
+)
+from kvcore.texts.palette import BUDGET, CAPACITY, CURRENT_LINE, OUTLINE
+from kvcore.texts.words import DASH, Words, count, msg
+
+Figure: TypeAlias = dict[str, Any]
+
+HEIGHT: Final = 420
+NEAR: Final = 0.05
+"""Without an interval a point this near counts as met."""
+SMALLEST_GROUP: Final = 2
+
+CHECK_LABELS: Final[Mapping[Check, str]] = {
+    Check.KV_MEMORY: msg("KV memory"),
+    Check.WEIGHTS: msg("Weights"),
+    Check.ACTIVATIONS: msg("Activations"),
+    Check.FRAMEWORK: msg("Framework"),
+    Check.CUDA_GRAPHS: msg("CUDA graphs"),
+    Check.BYTES_PER_TOKEN: msg("KV bytes per token"),
+    Check.KV_TOKENS: msg("KV cache tokens"),
+    Check.MAX_CONCURRENCY: msg("Requests at once"),
+    Check.KV_TOKENS_GIVEN_KV: msg("KV cache tokens, KV memory given"),
+    Check.MAX_CONCURRENCY_GIVEN_KV: msg("Requests at once, KV memory given"),
+}
+GROUP_LABELS: Final[Mapping[str, str]] = {
+    "version": msg("By engine version"),
+    "card": msg("By card"),
+    "family": msg("By family of models"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorRow:
+    """Errors of one group as text."""
+
+    label: str
+    count: str
+    median: str
+    p90: str
+    signed: str
+    near: str
+    inside: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOutRow:
+    """Errors of one check with and without a start's own publication in the fit, on the same starts, as text."""
+
+    label: str
+    count: str
+    median: str
+    p90: str
+    p90_gib: str
+    """Left out, in GiB."""
+    inside: str
+    one_source: str
+
+
+def left_out_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[LeftOutRow, ...]:
+    """One row a check that rests on fitted constants; “of one source” counts the starts that are not in it."""
+    rows: list[LeftOutRow] = []
+    for check in FITTED:
+        points = our_points(starts, check)
+        kept = [(point, left) for point in points if (left := point.held_out) is not None]
+        fitted, left_out = summarize(point for point, _ in kept), summarize(left for _, left in kept)
+        if fitted is None or left_out is None:
+            continue
+        distances = [
+            math.inf if left.predicted is None else abs(left.predicted - left.measured) for _, left in kept
+        ]
+        rows.append(
+            LeftOutRow(
+                label=t(CHECK_LABELS[check]),
+                count=count(fitted.count),
+                median=_change(percent(fitted.median), percent(left_out.median)),
+                p90=_change(percent(fitted.p90), percent(left_out.p90)),
+                p90_gib=f"{ninth_decile(distances):.2f}",
+                inside=_change(_inside(fitted), _inside(left_out)),
+                one_source=count(of_one_source(starts, check)),
+            )
+        )
+    return tuple(rows)
+
+
+def _change(before: str, after: str) -> str:
+    return f"{before} → {after}"
+
+
+def _inside(found: Summary) -> str:
+    return DASH if found.inside is None else f"{100 * found.inside:.0f} %"
+
+
+def fit_text(point: Point, t: Words) -> str:
+    """Whether a point's publication took part in the fit of its constants."""
+    if not point.is_fitted:
+        return t("not in the fit")
+    return t("in the fit") if point.left_out is not None else t("in the fit, no other source")
+
+
+def shown_starts(
+    starts: Sequence[PublishedStart], check: Check, *, left_out: bool
+) -> Sequence[PublishedStart]:
+    """The starts as the page shows a check: as predicted, or each without its own publication."""
+    return held_out(starts) if left_out and check in FITTED else starts
+
+
+def error_row(label: str, found: Summary) -> ErrorRow:
+    """A summary as text; an infinite error is a start without an answer."""
+    answered = count(found.count) if found.answered == found.count else f"{found.answered}/{found.count}"
+    return ErrorRow(
+        label=label,
+        count=answered,
+        median=percent(found.median),
+        p90=percent(found.p90),
+        signed=DASH if found.signed_median is None else percent(found.signed_median, signed=True),
+        near=f"{100 * found.within_five_percent:.0f} %",
+        inside=_inside(found),
+    )
+
+
+def percent(share: float, *, signed: bool = False) -> str:
+    """A share in per cent, with a decimal below ten.
+
+    Example:
+        >>> percent(0.0042), percent(-0.0213, signed=True), percent(0.496), percent(float("inf"))
+        ('0.4 %', '−2.1 %', '50 %', '∞')
+    """
+    if math.isinf(share):
+        return "∞"
+    size = 100 * abs(share)
+    text = f"{size:.1f}" if size < 9.95 else f"{size:.0f}"
+    sign = "" if not signed or float(text) == 0 else "\N{MINUS SIGN}" if share < 0 else "+"
+    return f"{sign}{text} %"
+
+
+def check_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[ErrorRow, ...]:
+    """One row a check; tokens also for mixed models alone."""
+    rows: list[ErrorRow] = []
+    for check, label in CHECK_LABELS.items():
+        lines: list[tuple[str, Sequence[PublishedStart]]] = [(t(label), starts)]
+        if check is Check.KV_TOKENS_GIVEN_KV:
+            lines.append((t("{check}, mixed layers", check=t(label)), mixed(starts)))
+        for text, chosen in lines:
+            found = summarize(our_points(chosen, check))
+            if found is not None:
+                rows.append(error_row(text, found))
+    return tuple(rows)
+
+
+def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words) -> tuple[ErrorRow, ...]:
+    """Errors of one check in every group of at least two starts, the largest first; the others together."""
+    rows: list[ErrorRow] = []
+    rest: list[Point] = []
+    for name, group in groups(starts, by).items():
+        points = our_points(group, check)
+        if len(points) < SMALLEST_GROUP:
+            rest += points
+            continue
+        found = summarize(points)
+        if found is not None:
+            label = t("{engine}, release not stated", engine=name[:-2]) if name.endswith(" ?") else name
+            rows.append(error_row(label, found))
+    single = summarize(rest)
+    rows.sort(key=lambda row: -int(row.count))
+    return (*rows, *((error_row(t("single starts"), single),) if single is not None else ()))
+
+
+def peer_rows(
+    starts: Sequence[PublishedStart], peers: Sequence[Peer], check: Check, t: Words
+) -> tuple[ErrorRow, ...]:
+    """Us and every peer on the starts of one check, each on the starts it answered, the smallest median first."""
+    total = len(our_points(starts, check))
+    rows: list[tuple[float, ErrorRow]] = []
+    for peer in peers:
+        found = summarize(peer_points(starts, check, peer.id))
+        if found is not None:
+            row = error_row(peer.name, found)
+            rows.append((found.median, _with_count(row, found.count, total)))
+    ours = summarize(our_points(starts, check))
+    if ours is not None:
+        rows.append((ours.median, _with_count(error_row(t("KV Planner"), ours), ours.answered, total)))
+    return tuple(row for _, row in sorted(rows, key=lambda item: item[0]))
+
+
+def _with_count(row: ErrorRow, answered: int, total: int) -> ErrorRow:
+    return ErrorRow(
+        label=row.label,
+        count=f"{answered}/{total}",
+        median=row.median,
+        p90=row.p90,
+        signed=row.signed,
+        near=row.near,
+        inside=row.inside,
+    )
+
+
+def point_name(start: PublishedStart) -> str:
+    """Model, engine and card of a start."""
+    tensor_parallel = f" TP {start.tensor_parallel_size}" if start.tensor_parallel_size > 1 else ""
+    return f"{start.model} · {release_name(start)} · {start.card}{tensor_parallel}"
+
+
+def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
+    """Predicted over measured on two equal logarithmic axes; on the line they are the same.
+
+    A point outside its interval, or without one more than 5 % off, is an orange diamond. A hollow point is one whose
+    publication took part in the fit of its constants.
+    """
+    shown = [(start, start.points[check]) for start in starts if check in start.points]
+    pairs = [(start, point, point.predicted) for start, point in shown if point.predicted is not None]
+    pairs = [(start, point, value) for start, point, value in pairs if point.measured > 0 and value > 0]
+    values = [number for _, point, value in pairs for number in (point.measured, value)] or [1.0]
+    low, high = min(values) / 1.25, max(values) * 1.25
+    unit = t("{check}, GiB", check=t(CHECK_LABELS[check])) if check in IN_GIB else t(CHECK_LABELS[check])
+    kinds = (
+        (True, False, t("as predicted"), CURRENT_LINE, "circle"),
+        (False, False, t("off the prediction"), CAPACITY, "diamond"),
+        (True, True, t("as predicted, in the fit"), CURRENT_LINE, "circle-open"),
+        (False, True, t("off the prediction, in the fit"), CAPACITY, "diamond-open"),
+    )
+    traces = [
+        _points(chosen, name, color, symbol, t)
+        for is_met, is_fitted, name, color, symbol in kinds
+        if (
+            chosen := [item for item in pairs if (_is_met(item[1]), item[1].is_fitted) == (is_met, is_fitted)]
+        )
+    ]
+    axis: Figure = {
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "fixedrange": True,
+        "dtick": 1 if high / low > 1000 else "D2",
+        "tickformat": ",~s" if high >= 10_000 else "~g",
+    }
+    return {
+        "data": [
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [low, high],
+                "y": [low, high],
+                "line": {"color": BUDGET, "width": 1, "dash": "dash"},
+                "hoverinfo": "skip",
+                "showlegend": False,
+            },
+            *traces,
+        ],
+        "layout": {
+            "height": HEIGHT,
+            "margin": {"l": 64, "r": 12, "t": 34, "b": 52},
+            "dragmode": False,
+            "hovermode": "closest",
+            "hoverlabel": {"align": "left"},
+            "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+            "xaxis": {**axis, "title": {"text": t("measured: {quantity}", quantity=unit), "standoff": 10}},
+            "yaxis": {**axis, "title": {"text": t("predicted"), "standoff": 6}},
+        },
+    }
+
+
+def _is_met(point: Point) -> bool:
+    inside = point.is_inside
+    return abs(point.error) <= NEAR if inside is None else inside
+
+
+def _points(
+    pairs: Sequence[tuple[PublishedStart, Point, float]], name: str, color: str, symbol: str, t: Words
+) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": [point.measured for _, point, _ in pairs],
+        "y": [value for _, _, value in pairs],
+        "text": [f"{point_name(start)}<br>{percent(point.error, signed=True)}" for start, point, _ in pairs],
+        "marker": {
+            "color": color,
+            "symbol": symbol,
+            "size": 9,
+            "opacity": 0.8,
+            "line": {"color": OUTLINE, "width": 2 if symbol.endswith("-open") else 1},
+        },
+        "hovertemplate": "%{text}<br>"
+        + t("measured {x}, predicted {y}", x="%{x:,.5~g}", y="%{y:,.5~g}")
+        + "<extra></extra>",
+    }
+
+
+def citation(start: PublishedStart, t: Words) -> str:
+    """Where a start was published, for those without an address."""
+    version = start.engine_version or t("of an unnamed version")
+    return t(
+        "published start of {model} on {engine} {version}, {date}",
+        model=start.model,
+        engine=start.engine,
+        version=version,
+        date=start.date or t("undated"),
+    )

@@ -1,0 +1,318 @@
+"""The matrix of the Explore page: accelerators by tensor parallel size, as a plain dict in Plotly's JSON schema.
+
+Every cell says its figure or its word, so that nothing is told by colour alone. What stores the wanted requests is
+filled and outlined; everything else is only text on a faint ground. The head of the columns is not part of the figure:
+it stays in view while the rows scroll (`head_html`), which is why the margins are fixed.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from kvcore.advice.smallest import Cost
+from kvcore.advice.sweep_cell import Cell
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.planning import Verdict
+from kvcore.texts.palette import DARK_TEXT
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, msg
+from kvcore.units import GIB
+from kvcore.views.matrix import VENDOR_NAMES, Row, Target, money
+
+Figure: TypeAlias = dict[str, Any]
+
+ROW_PIXELS: Final = 34
+NAME_LETTERS: Final = 17
+"""Of one line of a card's name: leaves a phone room for four columns."""
+NAME_PIXELS: Final = 136
+"""Room for names, left of the cells; the head's grid in style.css has the same."""
+EDGE_PIXELS: Final = 4
+CELL_LETTERS: Final = 9
+"""Of one line of a cell on a phone."""
+STEPS: Final = ("#E3F1EC", "#BFE3D6", "#93D1BC", "#5FBD9E", "#2BA981", "#009E73")
+"""From 1 to 1,000 requests and more, light to the green of the KV cache; dark text reads on all of them."""
+STEP_DECADES: Final = 0.6
+TIGHT_GROUND: Final = "#F5E6B8"
+FAINT_GREEN: Final = "rgba(0,158,115,0.16)"
+FAINT: Final = "rgba(138,138,138,0.09)"
+OUTLINE: Final = "#00694D"
+OUTLINE_PIXELS: Final = 2
+GAP: Final = 0.03
+"""Between cells, in parts of one."""
+VENDOR_LINE: Final = "vendor:"
+MET: Final = "met"
+NOT_MET: Final = "not met"
+"""What a trace of bars is of: whether its cells store the wanted requests."""
+
+REFUSED: Final = msg("refused")
+REFUSAL_WORDS: Final[Mapping[str, str]] = {
+    "heads-not-divisible": msg("refused: heads"),
+    "size-not-divisible": msg("refused: sizes"),
+    "state-heads-not-divisible": msg("refused: heads"),
+    "state-blocks-too-few": msg("refused: states"),
+    "fp8-kv-unsupported": msg("refused: fp8"),
+    "bfloat16-unsupported": msg("refused: dtype"),
+    "quantization-mismatch": msg("refused: weights"),
+    "quantization-not-in-release": msg("refused: weights"),
+    "quantization-not-on-card": msg("refused: weights"),
+    "quantization-not-on-platform": msg("refused: weights"),
+    "sparse-attention-unsupported": msg("refused: attention"),
+    "nvfp4-kv-unsupported": msg("refused: nvfp4"),
+    "architecture-not-in-release": msg("refused: release"),
+    "architecture-gone-from-release": msg("refused: release"),
+    "weight-block-cut": msg("refused: weights"),
+}
+_WORDS: Final = {
+    Verdict.WEIGHTS_DO_NOT_FIT: msg("too big"),
+    Verdict.NO_KV_MEMORY: msg("too big"),
+    Verdict.CONTEXT_TOO_LONG: msg("too short"),
+}
+
+
+def cell_word(cell: Cell, t: Words) -> str:
+    """What a cell says: requests at once, or in a word why none."""
+    if cell.verdict is None:
+        return t(REFUSAL_WORDS.get(cell.refusal, REFUSED))
+    if not cell.starts:
+        return t(_WORDS[cell.verdict])
+    requests = concurrency_text(cell.max_concurrency)
+    return t("{requests} tight", requests=requests) if cell.verdict is Verdict.TIGHT else requests
+
+
+def cell_sentence(cell: Cell, card: Accelerator, t: Words) -> str:
+    """A cell in full, for the pointer and the reader of the page."""
+    head = f"{card.name} × {cell.gpus or cell.tensor_parallel_size}"
+    if cell.verdict is None:
+        return f"{head}<br>{cell_word(cell, t)} ({cell.refusal})"
+    lines = [head, t("weights {size} per GPU", size=gib_text(cell.weights_gib * GIB))]
+    if cell.tokens:
+        lines.append(t("KV cache of {tokens} tokens", tokens=count(cell.tokens)))
+        lines.append(t("longest request {tokens} tokens", tokens=count(cell.longest_request_tokens)))
+    if cell.starts:
+        lines.append(t("{requests} at once", requests=concurrency_text(cell.max_concurrency)))
+    else:
+        lines.append(cell_word(cell, t))
+    return "<br>".join(lines)
+
+
+def column_names(rows: Sequence[Row], target: Target, t: Words) -> tuple[str, ...]:
+    """The heads of the columns of `heat_map`."""
+    own = (t("Fewest GPUs"), *((t("Cost per hour, per slot"),) if target.prices else ()))
+    return (*own, *(f"TP {cell.tensor_parallel_size}" for cell in rows[0][1])) if rows else own
+
+
+def head_html(rows: Sequence[Row], target: Target, t: Words) -> str:
+    """The heads of the columns as HTML, on the same grid as the figure."""
+    names = column_names(rows, target, t)
+    cells = "".join(f"<span>{html.escape(name)}</span>" for name in names)
+    return f'<div class="kv-matrix-head" style="--columns: {len(names)}" aria-hidden="true"><span></span>{cells}</div>'
+
+
+def heat_map(rows: Sequence[Row], target: Target, t: Words, *, is_grouped: bool = True) -> Figure:
+    """One row for each accelerator, under a line for each vendor; a click selects a cell.
+
+    The columns: the fewest GPUs that store the wanted requests, their cost where there are prices, then one for each
+    tensor parallel size.
+    """
+    columns = len(column_names(rows, target, t))
+    lines = _lines(rows, is_grouped)
+    by_id = {card.id: card for card, _ in rows}
+    names = short_names([by_id[line] for line in lines if line in by_id])
+    names_left = iter(names)
+    return {
+        "data": [*_fewest(rows, target, t), *_cells(rows, target, t)] if rows else [],
+        "layout": {
+            "barmode": "overlay",
+            "bargap": 0,
+            "height": ROW_PIXELS * max(len(lines), 1) + 12,
+            "margin": {"l": NAME_PIXELS, "r": EDGE_PIXELS, "t": 4, "b": 8},
+            "showlegend": False,
+            "dragmode": False,
+            "clickmode": "event+select",
+            "hovermode": "closest",
+            "hoverlabel": {"align": "left"},
+            "annotations": [
+                {
+                    "x": 0, "xref": "paper", "xanchor": "left", "xshift": -NAME_PIXELS, "y": line, "yref": "y",
+                    "yanchor": "middle", "showarrow": False, "font": {"size": 14},
+                    "text": f"<b>{t(VENDOR_NAMES[Vendor(line.removeprefix(VENDOR_LINE))])}</b>",
+                }
+                for line in lines
+                if line.startswith(VENDOR_LINE)
+            ],
+            "xaxis": {
+                "range": [0, columns],
+                "showticklabels": False,
+                "ticks": "",
+                "fixedrange": True,
+                "showgrid": False,
+                "zeroline": False,
+            },
+            "yaxis": {
+                "fixedrange": True,
+                "showgrid": False,
+                "zeroline": False,
+                "ticks": "",
+                "tickfont": {"size": 12},
+                "tickvals": [line for line in lines if line in by_id],
+                "ticktext": [next(names_left) for line in lines if line in by_id],
+                "type": "category",
+                "categoryorder": "array",
+                "categoryarray": lines,
+                "range": [len(lines) - 0.5, -0.5],
+            },
+        },
+    }  # fmt: skip
+
+
+def _lines(rows: Sequence[Row], is_grouped: bool) -> list[str]:
+    """The categories of the vertical axis: ids of cards, and before each vendor's first card a line for its name."""
+    lines: list[str] = []
+    for card, _ in rows:
+        head = f"{VENDOR_LINE}{card.vendor.value}"
+        if is_grouped and head not in lines:
+            lines.append(head)
+        lines.append(card.id)
+    return lines
+
+
+def short_name(card: Accelerator) -> str:
+    """A card's name on at most two short lines.
+
+    Example:
+        >>> from kvcore.catalogue import find_accelerator
+        >>> short_name(find_accelerator("RTX-PRO-6000-Server-96GB")), short_name(find_accelerator("H100-80GB"))
+        ('RTX PRO 6000<br>Blackwell Server', 'H100 SXM5 80GB')
+    """
+    words = card.name.removeprefix("GeForce ").split(" (")[0].split()
+    lines = [""]
+    for word in words:
+        joined = f"{lines[-1]} {word}".strip()
+        if len(joined) <= NAME_LETTERS or not lines[-1] or len(lines) == 2:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    return "<br>".join(lines)
+
+
+def short_names(cards: Sequence[Accelerator]) -> list[str]:
+    """The short names of `cards`; where two would be alike, with what the bracket of the long name says.
+
+    Example:
+        >>> from kvcore.catalogue import find_accelerator
+        >>> short_names([find_accelerator("Ascend-310P3-24GB"), find_accelerator("Ascend-310P3-Duo-48GB")])
+        ['Ascend 310P3<br>Atlas 300I Pro', 'Ascend 310P3<br>Atlas 300I Duo']
+    """
+    names = [short_name(card) for card in cards]
+    return [
+        f"{name}<br>{_in_brackets(card)}" if names.count(name) > 1 and _in_brackets(card) else name
+        for name, card in zip(names, cards, strict=True)
+    ]
+
+
+def _in_brackets(card: Accelerator) -> str:
+    return card.name.partition(" (")[2].rstrip(")").partition(",")[0]
+
+
+def _two_lines(word: str) -> str:
+    """A long word of a cell, broken where it has a space: cells are narrow on a phone."""
+    if len(word) <= CELL_LETTERS:
+        return word
+    return word.replace("：", "：<br>") if "：" in word else word.replace(" ", "<br>", 1)
+
+
+def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
+    """The columns before the sizes: the fewest GPUs of each card, and what they cost."""
+    names = [(row[0], target.smallest(row)) for row in rows]
+    serving = [(card, cell) for card, cell in names if cell is not None]
+    yield {
+        **_plain_bars([(card.id, 0) for card, _ in serving]),
+        "hovertext": [cell_sentence(cell, card, t) for card, cell in serving],
+        "customdata": [[card.id, cell.tensor_parallel_size] for card, cell in serving],
+        "marker": {"color": "rgba(0,0,0,0)"},
+    }
+    yield _texts(
+        [(card.id, 0.5, f"<b>{cell.gpus}</b>" if cell is not None else DASH) for card, cell in names]
+    )
+    if target.prices:
+        costs = [(row[0].id, target.cost(row)) for row in rows]
+        yield _texts([(card, 1.5, DASH if cost is None else _cost_text(cost)) for card, cost in costs])
+
+
+def _cost_text(cost: Cost) -> str:
+    return f"{money(cost.per_hour)}<br>{money(cost.per_slot_hour)}"
+
+
+def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
+    """The cells by size: a trace of bars for what stores the wanted requests, and one for the others with its texts."""
+    first = len(column_names((), target, t))
+    for index in range(len(rows[0][1])):
+        met = [(card, cells[index]) for card, cells in rows if target.is_met(cells[index], card)]
+        others = [(card, cells[index]) for card, cells in rows if not target.is_met(cells[index], card)]
+        for is_met, part in ((True, met), (False, others)):
+            if not part:
+                continue
+            yield {
+                **_plain_bars([(card.id, first + index) for card, _ in part]),
+                "name": f"TP {part[0][1].tensor_parallel_size}",
+                "meta": MET if is_met else NOT_MET,
+                "hovertext": [cell_sentence(cell, card, t) for card, cell in part],
+                "customdata": [[card.id, cell.tensor_parallel_size] for card, cell in part],
+                "text": [_two_lines(cell_word(cell, t)) for _, cell in part],
+                "textposition": "inside" if is_met else "none",
+                "insidetextanchor": "middle",
+                "constraintext": "none",
+                "textangle": 0,
+                "textfont": {"size": 12, "color": DARK_TEXT},
+                "marker": {
+                    "color": [_ground(cell, is_met) for _, cell in part],
+                    "line": {"color": OUTLINE, "width": OUTLINE_PIXELS if is_met else 0},
+                },
+            }
+        texts = [(card.id, first + index + 0.5, _two_lines(cell_word(cell, t))) for card, cell in others]
+        if texts:
+            yield _texts(texts)
+
+
+def _plain_bars(places: Sequence[tuple[str, int]]) -> Figure:
+    """Bars that fill their cells but for a gap; chosen or not, they look the same."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [card for card, _ in places],
+        "x": [1 - 2 * GAP] * len(places),
+        "base": [column + GAP for _, column in places],
+        "width": 1 - 3 * GAP,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "selected": {"marker": {"opacity": 1}},
+        "unselected": {"marker": {"opacity": 1}},
+    }
+
+
+def _texts(places: Sequence[tuple[str, float, str]]) -> Figure:
+    """Texts in the theme's own colour: they stand on the page's ground, light or dark."""
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "y": [card for card, _, _ in places],
+        "x": [x for _, x, _ in places],
+        "text": [text for _, _, text in places],
+        "textfont": {"size": 12},
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+        "selected": {"textfont": {}},
+        "unselected": {"textfont": {}},
+    }
+
+
+def _ground(cell: Cell, is_met: bool) -> str:
+    if is_met:
+        return TIGHT_GROUND if cell.verdict is Verdict.TIGHT else _shade(cell)
+    return FAINT_GREEN if cell.starts else FAINT
+
+
+def _shade(cell: Cell) -> str:
+    step = int(math.log10(max(cell.max_concurrency, 1.0)) / STEP_DECADES)
+    return STEPS[min(step, len(STEPS) - 1)]

@@ -1,0 +1,272 @@
+"""How long requests are, as a plain dict in Plotly's JSON schema: what they need, what they take, and the limits.
+
+Bins are of equal width, or of equal ratio where lengths reach over more than a decade.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kvcore.texts.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POINT
+from kvcore.texts.words import Words, count, short_tokens
+from kvcore.workload.histogram import LengthHistogram
+from kvcore.workload.mix import Mix
+
+Figure: TypeAlias = dict[str, Any]
+
+HEIGHT: Final = 320
+BINS: Final = 40
+LOG_FROM: Final = 4.0
+"""Longest over median length, or limit over median, from which bins and axis are logarithmic."""
+NEEDED_COLOR: Final = CURRENT_LINE
+TAKEN_COLOR: Final = "#009E73"
+CROWDED_PIXELS: Final = 0.16
+"""Share of the axis within which two labels of limits would run into each other."""
+
+
+class Limit(NamedTuple):
+    """A max_model_len on the axis."""
+
+    name: str
+    tokens: int
+    color: str
+    dash: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bins:
+    """Edges, rising, and the share of the requests between each two of them."""
+
+    edges: tuple[float, ...]
+    shares: tuple[float, ...]
+    is_log: bool
+
+
+def binned(histogram: LengthHistogram, edges: Sequence[float], *, is_log: bool = False) -> Bins:
+    """Shares of the requests in (edge, next edge]; the first bin has its lower edge too.
+
+    Example:
+        >>> binned(LengthHistogram.from_lengths([1, 2, 3, 4]), (0, 2, 4)).shares
+        (0.5, 0.5)
+    """
+    totals = list(accumulate(histogram.counts, initial=0))
+    below = [totals[bisect_right(histogram.lengths, edge)] / totals[-1] for edge in edges]
+    shares = [upper - lower for lower, upper in pairwise(below)]
+    shares[0] += below[0]
+    return Bins(edges=tuple(edges), shares=tuple(shares), is_log=is_log)
+
+
+def bin_edges(shortest: int, longest: int, *, is_log: bool) -> tuple[float, ...]:
+    """Edges that people recognise where they are linear: multiples of 1, 2 or 5 times a power of ten.
+
+    Example:
+        >>> bin_edges(120, 470, is_log=False)[:3]
+        (120, 130, 140)
+    """
+    low, high = max(1, shortest), max(2, longest)
+    if is_log:
+        ratio = max((high / low) ** (1 / BINS), 1.05)
+        steps = max(1, math.ceil(math.log(high / low) / math.log(ratio) - 1e-9))
+        edges = sorted({math.floor(low * ratio**step) for step in range(steps)} | {high})
+        return tuple(edges) if len(edges) > 1 else (low - 1, high)
+    step = _nice_step((high - low) / BINS)
+    first = (low - 1) // step * step if low % step else low
+    return tuple(range(first, max(high, first + step) + step, step))
+
+
+def _nice_step(least: float) -> int:
+    power = 1
+    while True:
+        for factor in (1, 2, 5):
+            if factor * power >= least:
+                return factor * power
+        power *= 10
+
+
+def is_wide(mix: Mix, limits: Sequence[int]) -> bool:
+    """Whether the axis has to be logarithmic."""
+    middle = max(1, mix.needed.percentile_tokens(50))
+    return max(mix.needed.longest_tokens, *limits) / middle >= LOG_FROM
+
+
+def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) -> Figure:
+    """Requests by the length that they need, hatched beyond the limit that is tried, and a line of what they take."""
+    tokens = [limit.tokens for limit in limits]
+    wide = is_wide(mix, tokens)
+    shortest = max(1, min(mix.needed.lengths[0], mix.taken.lengths[0]))
+    longest = max(mix.needed.longest_tokens, mix.taken.longest_tokens)
+    edges = bin_edges(shortest, longest, is_log=wide)
+    needed, taken = binned(mix.needed, edges, is_log=wide), binned(mix.taken, edges, is_log=wide)
+    top = 100 * max(*needed.shares, *taken.shares)
+    left, right = _span(edges, tokens, wide)
+    data = [
+        _area(needed, left, tried, NEEDED_COLOR, "needed", t),
+        _area(needed, tried, right, CAPACITY, "ignored", t),
+        _line(taken, t),
+    ]
+    shapes = [
+        {
+            "type": "line", "xref": "x", "yref": "paper", "x0": limit.tokens, "x1": limit.tokens, "y0": 0, "y1": 1,
+            "line": {"color": limit.color, "dash": limit.dash, "width": 2},
+        }
+        for limit in limits
+    ]  # fmt: skip
+    return {
+        "data": [trace for trace in data if trace is not None],
+        "layout": {
+            "height": HEIGHT,
+            "margin": {"l": 52, "r": 12, "t": 58, "b": 46},
+            "showlegend": False,
+            "dragmode": False,
+            "hovermode": "closest",
+            "xaxis": _x_axis(left, right, wide, t),
+            "yaxis": {
+                "range": [0, top * 1.08 or 1],
+                "fixedrange": True,
+                "ticksuffix": " %",
+                "nticks": 6,
+                "title": {"text": t("share of the requests"), "standoff": 8},
+                "zeroline": False,
+            },
+            "shapes": shapes,
+            "annotations": _labels(limits, left, right, wide),
+        },
+    }
+
+
+def _span(edges: Sequence[float], limits: Sequence[int], wide: bool) -> tuple[float, float]:
+    low, high = min(edges[0], *limits), max(edges[-1], *limits)
+    if wide:
+        return max(0.7, low / 1.12), high * 1.12
+    return max(0, low - (high - low) * 0.03), high + (high - low) * 0.04
+
+
+def _x_axis(left: float, right: float, wide: bool, t: Words) -> Figure:
+    axis: Figure = {
+        "fixedrange": True,
+        "title": {"text": t("tokens of one request"), "standoff": 8},
+        "showgrid": False,
+        "tickangle": 0,
+    }
+    if not wide:
+        return axis | {"range": [left, right], "nticks": 7, "tickformat": ",d"}
+    marks = [1 << power for power in range(25) if left <= 1 << power <= right]
+    marks = marks[:: -(-len(marks) // 8) or 1]
+    return axis | {
+        "type": "log",
+        "range": [math.log10(left), math.log10(right)],
+        "tickvals": marks,
+        "ticktext": [short_tokens(mark) for mark in marks],
+    }
+
+
+def _clipped(bins: Bins, low: float, high: float) -> list[tuple[float, float, float]]:
+    spans = zip(bins.edges, bins.edges[1:], bins.shares, strict=False)
+    cut = [(max(start, low), min(end, high), 100 * share) for start, end, share in spans]
+    return [(start, end, share) for start, end, share in cut if start < end and share > 0]
+
+
+def _area(bins: Bins, low: float, high: float, color: str, name: str, t: Words) -> Figure | None:
+    x: list[float | None] = []
+    y: list[float | None] = []
+    text: list[str] = []
+    for start, end, share in _clipped(bins, low, high):
+        x += [start, start, end, end, None]
+        y += [0, share, share, 0, None]
+        text += [_hover(bins, start, t)] * 5
+    if not x:
+        return None
+    is_out = color == CAPACITY
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": x,
+        "y": y,
+        "fill": "toself",
+        "fillcolor": "rgba(213,94,0,0.35)" if is_out else "rgba(0,114,178,0.45)",
+        **({"fillpattern": {"shape": "/", "fgcolor": CAPACITY, "bgcolor": "rgba(213,94,0,0.12)", "size": 7,
+                            "solidity": 0.3}} if is_out else {}),
+        "line": {"color": color, "width": 1},
+        "hoveron": "points",
+        "text": text,
+        "hovertemplate": "%{text}<extra></extra>",
+    }  # fmt: skip
+
+
+def _line(bins: Bins, t: Words) -> Figure:
+    x: list[float] = [bins.edges[0]]
+    y: list[float] = [0.0]
+    text = [""]
+    for start, end, share in zip(bins.edges, bins.edges[1:], bins.shares, strict=False):
+        words = _span_text(start, end, 100 * share, t)
+        x += [start, end]
+        y += [100 * share, 100 * share]
+        text += [words, words]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "taken",
+        "x": [*x, bins.edges[-1]],
+        "y": [*y, 0],
+        "line": {"color": TAKEN_COLOR, "width": 2.5, "dash": "solid"},
+        "text": [*text, ""],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def _hover(bins: Bins, start: float, t: Words) -> str:
+    index = min(max(0, bisect_right(bins.edges, start) - 1), len(bins.shares) - 1)
+    return _span_text(bins.edges[index], bins.edges[index + 1], 100 * bins.shares[index], t)
+
+
+def _span_text(start: float, end: float, percent: float, t: Words) -> str:
+    return t(
+        "{low} to {high} tokens: {percent} % of the requests",
+        low=count(start),
+        high=count(end),
+        percent=f"{percent:.1f}",
+    )
+
+
+def _labels(limits: Sequence[Limit], left: float, right: float, wide: bool) -> list[Figure]:
+    """Names of the limits above the plot, on lines of their own where they would run into each other."""
+    scale = math.log if wide else float
+    width = scale(right) - scale(max(left, 1e-9)) if wide else right - left
+    labels: list[Figure] = []
+    for level, limit in enumerate(sorted(limits, key=lambda limit: limit.tokens)):
+        place = (scale(limit.tokens) - (scale(left) if wide else left)) / width
+        labels.append(
+            {
+                "x": math.log10(limit.tokens) if wide else limit.tokens,
+                "y": 1,
+                "xref": "x",
+                "yref": "paper",
+                "text": f"<b>{limit.name} {count(limit.tokens)}</b>",
+                "showarrow": False,
+                "xanchor": "left"
+                if place < CROWDED_PIXELS
+                else "right"
+                if place > 1 - CROWDED_PIXELS
+                else "center",
+                "yanchor": "bottom",
+                "yshift": 2 + 17 * level,
+                "font": {"size": 12},
+            }
+        )
+    return labels
+
+
+def marked_limits(tried: int, recommended: int, now: int, t: Words) -> tuple[Limit, ...]:
+    """The limits to mark; those that are the same share one line."""
+    names = {tried: [t("tried")]}
+    names.setdefault(recommended, []).append(t("recommended"))
+    names.setdefault(now, []).append(t("now"))
+    looks = {now: (BUDGET, "dot"), recommended: (TAKEN_COLOR, "dash")}
+    looks[tried] = (OPERATING_POINT, "solid")
+    return tuple(Limit(" / ".join(words), tokens, *looks[tokens]) for tokens, words in names.items())

@@ -1,0 +1,213 @@
+"""What the Explore page shows of a sweep: which rows, in which order, and the sentence above them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from kvcore.advice.smallest import Cost, cost_of, serves, smallest, smallest_of_card
+from kvcore.advice.sweep import SweptModel
+from kvcore.advice.sweep_cell import Cell
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
+from kvcore.texts.words import Words, concurrency_text, count, msg
+
+Row: TypeAlias = tuple[Accelerator, tuple[Cell, ...]]
+
+VENDOR_NAMES: Final[Mapping[Vendor, str]] = {
+    Vendor.NVIDIA: "NVIDIA",
+    Vendor.AMD: "AMD",
+    Vendor.INTEL: "Intel",
+    Vendor.HUAWEI: "Huawei",
+    Vendor.OTHER: msg("Others"),
+}
+BAND_NAMES: Final[Mapping[str, str]] = {
+    "up-to-24": "≤ 24",
+    "25-48": "25–48",
+    "49-96": "49–96",
+    "above-96": "> 96",
+}
+ORDER_NAMES: Final[Mapping[Order, str]] = {
+    Order.VENDOR: msg("Vendor and memory"),
+    Order.REQUESTS: msg("Requests at once"),
+    Order.PER_GPU: msg("Requests per GPU"),
+    Order.FEWEST_GPUS: msg("Fewest GPUs"),
+    Order.COST: msg("Cost per hour"),
+    Order.COST_PER_SLOT: msg("Cost per request slot"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filters:
+    """Which cards and sizes a person wants to see; empty means all."""
+
+    vendors: Collection[str] = ()
+    memory_bands: Collection[str] = ()
+    with_failing: bool = False
+    """Also cards on which nothing starts."""
+    order: Order = Order.VENDOR
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What the deployment is for: requests at once, and the prices that a person pays per GPU and hour."""
+
+    wanted: float
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """By the id of the card, in a currency of the person's own."""
+    max_num_seqs: int | None = None
+
+    def smallest(self, row: Row) -> Cell | None:
+        """The fewest GPUs of a row's card that store the wanted requests."""
+        return smallest_of_card(row[1], row[0], self.wanted)
+
+    def cost(self, row: Row) -> Cost | None:
+        """Of the smallest deployment of a row, where its card has a price."""
+        cell, price = self.smallest(row), self.prices.get(row[0].id)
+        return None if cell is None or price is None else cost_of(cell, price, self.max_num_seqs)
+
+    def is_met(self, cell: Cell, card: Accelerator) -> bool:
+        """Whether a deployment stores the wanted requests."""
+        return serves(cell, card, self.wanted)
+
+
+def chosen_cards(cards: Iterable[Accelerator], filters: Filters) -> tuple[Accelerator, ...]:
+    """The cards that the filters let through."""
+    bands = [MEMORY_BANDS[band] for band in filters.memory_bands]
+    return tuple(
+        card
+        for card in cards
+        if (not filters.vendors or card.vendor in filters.vendors)
+        and (not bands or any(low <= card.memory_gib < high for low, high in bands))
+    )
+
+
+def matrix_rows(
+    cells: Iterable[Cell],
+    cards: Sequence[Accelerator],
+    sizes: Sequence[int],
+    filters: Filters,
+    target: Target,
+) -> tuple[Row, ...]:
+    """The cells of `cards` at `sizes`, in the order asked for; cards on which nothing starts only when asked for."""
+    found = {(cell.accelerator, cell.tensor_parallel_size): cell for cell in cells}
+    rows = [(card, tuple(found[card.id, size] for size in sizes)) for card in cards]
+    if not filters.with_failing:
+        rows = [row for row in rows if any(cell.starts for cell in row[1])]
+    vendors = list(Vendor)
+    rows.sort(key=lambda row: (vendors.index(row[0].vendor), -row[0].memory_gib, row[0].id))
+    if filters.order is not Order.VENDOR:
+        rows.sort(key=lambda row: _rank(row, filters.order, target))
+    return tuple(rows)
+
+
+def _rank(row: Row, order: Order, target: Target) -> float:
+    """Where a row stands: the best first, and what has no figure last."""
+    cells = [cell for cell in row[1] if cell.starts]
+    smallest_cell, cost = target.smallest(row), target.cost(row)
+    match order:
+        case Order.REQUESTS:
+            return -max((cell.max_concurrency for cell in cells), default=-1.0)
+        case Order.PER_GPU:
+            return -max((cell.requests_per_gpu for cell in cells), default=-1.0)
+        case Order.COST:
+            return math.inf if cost is None else cost.per_hour
+        case Order.COST_PER_SLOT:
+            return math.inf if cost is None else cost.per_slot_hour
+        case _:
+            return math.inf if smallest_cell is None else smallest_cell.gpus
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The sentence above the matrix, and the cells that it names."""
+
+    text: str
+    cells: tuple[Cell, ...]
+
+
+def smallest_answer(
+    rows: Iterable[Row], cards: Mapping[str, Accelerator], wanted: float, tokens: int, t: Words
+) -> Answer:
+    """The smallest deployment that serves the wanted requests, by number of GPUs and by memory in all."""
+    found = smallest((cell for _, cells in rows for cell in cells), cards, wanted)
+    facts = {"wanted": count(wanted), "tokens": count(tokens)}
+    few, least = found.fewest_gpus, found.least_memory
+    if few is None or least is None:
+        text = t(
+            "None of these fits {wanted} requests of {tokens} tokens at once: allow more GPUs, "
+            "fewer requests or fewer tokens, or run several replicas",
+            **facts,
+        )
+        return Answer(text=text, cells=())
+    head = t(
+        "Smallest for {wanted} requests of {tokens} tokens: {deployment}, {requests} at once",
+        deployment=deployment_name(few, cards),
+        requests=concurrency_text(few.max_concurrency),
+        **facts,
+    )
+    if least == few:
+        return Answer(text=head, cells=(few,))
+    rest = t(
+        "least memory in all: {deployment}, {requests} at once",
+        deployment=deployment_name(least, cards),
+        requests=concurrency_text(least.max_concurrency),
+    )
+    return Answer(text=t("{first}; {second}", first=head, second=rest), cells=(few, least))
+
+
+def cheapest_answer(
+    rows: Iterable[Row], cards: Mapping[str, Accelerator], target: Target, t: Words
+) -> Answer | None:
+    """The cheapest deployment among the smallest of each card that has a price; None where no price is given."""
+    priced = [(cost.per_hour, row, cost) for row in rows if (cost := target.cost(row)) is not None]
+    if not priced:
+        return None
+    _, row, cost = min(priced, key=lambda one: one[0])
+    cell = target.smallest(row)
+    assert cell is not None
+    text = t(
+        "Cheapest at your prices: {deployment}, {hour} per hour, {slot} per request slot and hour",
+        deployment=deployment_name(cell, cards),
+        hour=money(cost.per_hour),
+        slot=money(cost.per_slot_hour),
+    )
+    return Answer(text=text, cells=(cell,))
+
+
+def money(amount: float) -> str:
+    """An amount in any currency, with as many digits as tell amounts apart.
+
+    Example:
+        >>> money(1234.5), money(12.5), money(0.0421)
+        ('1,234.50', '12.50', '0.042')
+    """
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
+
+
+def deployment_name(cell: Cell, cards: Mapping[str, Accelerator]) -> str:
+    """A cell as a deployment: `4 × H200 SXM 141GB`."""
+    return f"{cell.gpus} × {cards[cell.accelerator].name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRow:
+    """A model that the chosen hardware runs, with the fewest GPUs that do."""
+
+    model: str
+    max_model_len: int
+    cell: Cell
+
+
+def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> ModelRow | None:
+    """Of tensor parallel `sizes` the smallest that stores `wanted` requests at once, else the largest that starts.
+
+    None where none starts.
+    """
+    starting = [cell for cell in swept.cells if cell.starts and cell.tensor_parallel_size in sizes]
+    if not starting:
+        return None
+    serving = [cell for cell in starting if cell.max_concurrency >= wanted] or starting[-1:]
+    return ModelRow(model=swept.model, max_model_len=swept.max_model_len, cell=serving[0])

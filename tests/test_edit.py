@@ -1,0 +1,155 @@
+"""One control changes one field."""
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.catalogue.models import Checkpoint
+from kvcore.errors import KvPlannerError
+from kvcore.model.config import ModelConfig
+from kvcore.planning import plan
+from kvcore.scenario import Runner, choices
+from kvcore.scenario.edit import engine_followed, memory_override_gib, with_field, with_model
+from kvcore.scenario.request import scenario_from_request
+
+START = scenario_from_request(
+    {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": 8, "max_model_len": 32768}
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "read"),
+    [
+        ("tensor_parallel_size", 2, lambda s: s.parallel.tensor_parallel_size),
+        ("enable_expert_parallel", True, lambda s: s.parallel.enable_expert_parallel),
+        ("max_model_len", 1000, lambda s: s.max_model_len),
+        ("measured.weights_gib", 8.0, lambda s: s.measured.weights_gib),
+        ("accelerator", "A100-80GB", lambda s: s.accelerator.id),
+        ("accelerator.memory_gib", 24.0, lambda s: s.accelerator.memory_gib),
+        ("quantization", "fp8", lambda s: s.quantization),
+    ],
+)
+def test_one_field(field, value, read) -> None:
+    assert read(with_field(START, field, value)) == value
+
+
+def test_clearing_the_exact_memory_brings_the_cards_own_back() -> None:
+    exact = with_field(START, "accelerator.memory_gib", 24.0)
+    assert memory_override_gib(exact) == 24.0
+    assert memory_override_gib(START) is None
+    assert with_field(exact, "accelerator.memory_gib", None) == START
+
+
+def test_another_card_drops_the_exact_memory() -> None:
+    exact = with_field(START, "accelerator.memory_gib", 24.0)
+    other = with_field(exact, "accelerator", "A100-80GB")
+    assert memory_override_gib(other) is None
+
+
+def test_the_engine_follows_the_card() -> None:
+    exact = with_field(START, "engine_version", "0.19.0")
+    ascend = with_field(exact, "accelerator", "Ascend-910B3-64GB")
+    assert (ascend.engine, ascend.engine_version) == ("vllm-ascend", None)
+    assert engine_followed(exact, ascend)
+    assert with_field(ascend, "accelerator", "H100-80GB").engine == "vllm"
+
+
+def test_an_engine_that_runs_on_both_cards_keeps_its_version() -> None:
+    exact = with_field(START, "engine_version", "0.19.0")
+    other = with_field(exact, "accelerator", "MI300X-192GB")
+    assert (other.engine, other.engine_version) == ("vllm", "0.19.0")
+    assert not engine_followed(exact, other)
+    mindspore = with_field(with_field(START, "accelerator", "Ascend-910B3-64GB"), "engine", "vllm-mindspore")
+    assert with_field(mindspore, "accelerator", "Ascend-910B4-32GB").engine == "vllm-mindspore"
+
+
+def test_an_engine_chosen_against_the_card_stands() -> None:
+    chosen = with_field(START, "engine", "vllm-ascend")
+    assert chosen.engine == "vllm-ascend"
+    assert not engine_followed(START, chosen)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e9, "24", True])
+def test_memory_that_cannot_be_is_refused(value) -> None:
+    with pytest.raises(KvPlannerError) as caught:
+        with_field(START, "accelerator.memory_gib", value)
+    assert caught.value.field == "accelerator.memory_gib"
+
+
+def test_what_another_model_does_not_take_follows_it() -> None:
+    # GPT-2: 12 heads, 1,024 positions.
+    config = ModelConfig.from_mapping(
+        {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12,
+         "n_positions": 1024, "n_ctx": 1024, "vocab_size": 50257}
+    )  # fmt: skip
+    adjusted = with_model(START, "config.json", config, Checkpoint())
+    assert adjusted.scenario.parallel.tensor_parallel_size == 4
+    assert adjusted.scenario.max_model_len == 1024
+    assert adjusted.fields == ("tensor_parallel_size", "max_model_len")
+
+
+def test_another_model_that_takes_everything_changes_nothing_else() -> None:
+    entry = catalogue.find_model("Qwen/Qwen3-14B")
+    adjusted = with_model(START, entry.id, entry.config, entry.checkpoint)
+    assert adjusted.fields == ()
+    assert adjusted.scenario.parallel == START.parallel
+
+
+def test_another_model_leaves_the_runner_to_the_engine() -> None:
+    entry = catalogue.find_model("Qwen/Qwen3-14B")
+    pooling = with_field(START, "runner", Runner.POOLING)
+    assert pooling.runner is Runner.POOLING
+    assert with_model(pooling, entry.id, entry.config, entry.checkpoint).scenario.runner is Runner.AUTO
+
+
+def test_another_model_leaves_recurrent_states_to_the_engine() -> None:
+    entry = catalogue.find_model("Qwen/Qwen3-14B")
+    flags = {"mamba_cache_mode": "align", "mamba_block_size": 4096, "mamba_cache_dtype": "float32",
+             "mamba_ssm_cache_dtype": "float16"}  # fmt: skip
+    hybrid = START
+    for field, value in flags.items():
+        hybrid = with_field(hybrid, field, value)
+    other = with_model(hybrid, entry.id, entry.config, entry.checkpoint).scenario
+    assert {field: getattr(other, field) for field in flags} == {
+        field: getattr(START, field) for field in flags
+    }
+
+
+def test_only_sizes_that_the_engine_takes_are_offered() -> None:
+    assert choices.tensor_parallel_sizes(START) == (1, 2, 4, 8, 16)
+
+
+def test_a_refusal_of_another_field_takes_no_size_away() -> None:
+    # On two cards Nemotron-H has fewer state blocks than sequences: the sequences are refused, not the size.
+    request = {
+        "model": "nvidia/Nemotron-H-56B-Base-8K",
+        "accelerator": "H100-80GB",
+        "tensor_parallel_size": 2,
+    }
+    scenario = scenario_from_request(request)
+    with pytest.raises(KvPlannerError, match="Mamba cache blocks"):
+        plan(scenario)
+    assert choices.nearest_tensor_parallel_size(scenario).value == 2
+    assert choices.nearest_tensor_parallel_size(scenario).refused is None
+    assert choices.tensor_parallel_sizes(scenario) == (1, 2, 4, 8, 16)
+
+
+def test_lengths_reach_past_the_models_limit_and_hold_it() -> None:
+    lengths = choices.context_lengths(40960, 8192)
+    assert 40960 in lengths
+    assert max(lengths) > 40960
+    assert list(lengths) == sorted(set(lengths))
+
+
+def test_a_maximum_of_graphs_replaces_a_list_of_sizes() -> None:
+    listed = with_field(START, "cudagraph_capture_sizes", (1, 2, 4))
+    changed = with_field(listed, "max_cudagraph_capture_size", 16)
+    assert (changed.max_cudagraph_capture_size, changed.cudagraph_capture_sizes) == (16, None)
+
+
+def test_another_engine_keeps_no_version_that_it_never_had() -> None:
+    start = scenario_from_request(
+        {"model": "Qwen/Qwen3-8B", "engine": "vllm-mindspore", "engine_version": "0.3.0"}
+    )
+    assert with_field(start, "engine", "vllm").engine_version is None
+    later = scenario_from_request({"model": "Qwen/Qwen3-8B", "engine_version": "0.19.0"})
+    assert with_field(later, "engine", "vllm").engine_version == "0.19.0"

@@ -1,0 +1,96 @@
+"""Bars and words of the Compare page."""
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.advice.vary import Knob, variants
+from kvcore.scenario import Parallel
+from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.words import DASH, Language, words
+from kvcore.views.multiples import (
+    KNOB_NAMES,
+    figures_of,
+    position_name,
+    small_multiples,
+    split_name,
+    verdict_word,
+)
+
+T = words(Language.ENGLISH)
+CARDS = [catalogue.find_accelerator(name) for name in ("L4-24GB", "H200-141GB")]
+
+
+def base(**fields):
+    return scenario_from_request(
+        {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192, **fields}
+    )
+
+
+def named(knob: Knob, **fields):
+    return [(position_name(knob, one, T), one) for one in variants(base(**fields), knob, CARDS)]
+
+
+@pytest.mark.parametrize("knob", Knob)
+def test_positions_have_names_of_their_own(knob: Knob) -> None:
+    names = [name for name, _ in named(knob)]
+    assert len(set(names)) == len(names)
+    assert all(names)
+    assert KNOB_NAMES[knob]
+
+
+def test_all_bars_share_one_axis_and_sum_to_their_cards() -> None:
+    rows = named(Knob.ACCELERATOR, tensor_parallel_size=4)
+    figure = small_multiples(rows, T)
+    for row, (_, variant) in enumerate(rows):
+        parts = [
+            trace["x"][0] for trace in figure["data"] if trace["y"] == [row] and trace["name"] != "missing"
+        ]
+        assert variant.plan is not None
+        assert sum(parts) == pytest.approx(variant.plan.memory.total.value / 2**30, rel=1e-6)
+    ends = [shape["x1"] for shape in figure["layout"]["shapes"]]
+    assert figure["layout"]["xaxis"]["range"][1] >= max(ends)
+
+
+def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
+    rows = named(Knob.ACCELERATOR)
+    figure = small_multiples(rows, T)
+    small = next(row for row, (name, _) in enumerate(rows) if name == "L4")
+    missing = [trace for trace in figure["data"] if trace["name"] == "missing" and trace["y"] == [small]]
+    assert len(missing) == 1
+    assert missing[0]["marker"]["pattern"]["shape"] == "/"
+    assert any("OOM" in note["text"] for note in figure["layout"]["annotations"])
+
+
+def test_labels_of_what_is_missing_stand_clear_of_names_and_sizes() -> None:
+    # Weights of one of four H100 are 109.6 GiB: the hatching covers what lies behind the budget.
+    rows = named(Knob.TENSOR_PARALLEL, model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
+    figure = small_multiples(rows, T)
+    anchors = {note["y"]: note["xanchor"] for note in figure["layout"]["annotations"]}
+    assert anchors == {0: "right", 1: "left", 2: "left"}
+    weights = {trace["y"][0]: trace for trace in figure["data"] if trace["name"] == "Weights"}
+    assert [weights[row]["insidetextanchor"] for row in (2, 3)] == ["start", "middle"]
+
+
+def test_a_refused_position_is_a_row_with_words() -> None:
+    rows = named(Knob.TENSOR_PARALLEL, model="Qwen/Qwen3-14B", tensor_parallel_size=16)
+    figure = small_multiples(rows, T)
+    assert len(figure["layout"]["yaxis"]["ticktext"]) == len(rows)
+    assert any("refused" in note["text"] for note in figure["layout"]["annotations"])
+    refused = next(variant for name, variant in rows if name == "TP 16")
+    assert verdict_word(refused, T) == "✖ refused"
+    assert figures_of(refused)[0] == DASH
+
+
+def test_splits_are_named_by_what_they_cut() -> None:
+    assert split_name(Parallel(tensor_parallel_size=8)) == "TP 8"
+    cut = Parallel(
+        tensor_parallel_size=4,
+        data_parallel_size=2,
+        decode_context_parallel_size=2,
+        enable_expert_parallel=True,
+    )
+    assert split_name(cut) == "TP 4 × DP 2, DCP 2, EP"
+
+
+def test_no_rows_are_a_figure() -> None:
+    assert small_multiples([], T)["data"] == []

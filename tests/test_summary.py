@@ -1,0 +1,174 @@
+"""The verdict, the cards and the fixes in words."""
+
+import pytest
+
+from kvcore.advice.curve import concurrency_curve
+from kvcore.advice.fixes import fixes
+from kvcore.planning import Plan, Verdict
+from kvcore.texts.words import DASH, Language, words
+from kvcore.views import summary
+from kvcore.views.charts import curve_lengths
+from kvcore.views.summary import Outcome
+from kvcore.views.ticket import ticket_text
+from tests import present_plans
+
+EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)
+
+
+def cards(plan: Plan) -> dict[str, summary.Card]:
+    curve = concurrency_curve(plan, curve_lengths(plan))
+    return {card.label: card for card in summary.cards(plan, curve, EN)}
+
+
+@pytest.mark.parametrize(
+    ("make", "outcome", "words_of_it"),
+    [
+        (present_plans.fits, Outcome.FITS, ("Fits: ", " at once (", "×), ", "per GPU to spare")),
+        (
+            present_plans.too_long,
+            Outcome.CAUTION,
+            ("Starts only with a shorter context", "40,960", "per GPU missing"),
+        ),
+        (present_plans.too_big, Outcome.FAILS, ("Does not fit", "GiB per GPU missing")),
+    ],
+)
+def test_the_sentence_has_a_verdict_and_a_number(make, outcome, words_of_it) -> None:
+    sentence = summary.verdict_sentence(make(), EN)
+    assert sentence.outcome is outcome
+    for word in words_of_it:
+        assert word in sentence.text
+
+
+@pytest.mark.parametrize("make", [present_plans.fits, present_plans.too_long, present_plans.too_big])
+def test_the_sentence_is_chinese_in_chinese(make) -> None:
+    text = summary.verdict_sentence(make(), ZH).text
+    assert "。" not in text
+    assert "：" in text
+    assert " per " not in text
+
+
+def test_a_tight_plan_says_so() -> None:
+    plan = present_plans.too_long()
+    tight = next((fix.plan for fix in fixes(plan) if fix.verdict is Verdict.TIGHT), None)
+    assert tight is not None
+    sentence = summary.verdict_sentence(tight, EN)
+    assert sentence.outcome is Outcome.CAUTION
+    assert sentence.text.startswith("Tight: 1 full-length request at once (1")
+    assert sentence.text.endswith("within the estimate's error")
+
+
+def test_the_worked_example_in_four_cards() -> None:
+    shown = cards(present_plans.rule_of_thumb())
+    assert shown["Requests at once"].value == "20"
+    assert shown["KV cache tokens"].value == "163,840"
+    assert shown["KV per token"].value == "32 KiB"
+    assert shown["KV per token"].note == "per GPU, 256 KiB in all"
+    assert shown["Requests at once"].note.startswith("per replica")
+
+
+def test_what_is_not_there_is_a_dash_with_a_reason() -> None:
+    shown = cards(present_plans.too_big())
+    for name in ("Requests at once", "KV cache tokens", "Longest request"):
+        assert shown[name].value == DASH
+        assert shown[name].note
+    assert shown["KV per token"].value == "256 KiB"
+
+
+def test_a_start_that_fails_promises_no_concurrency() -> None:
+    shown = cards(present_plans.too_long())
+    assert shown["Requests at once"].value == DASH
+    assert shown["Longest request"].value != DASH
+
+
+def test_help_shows_the_formula_and_todays_numbers() -> None:
+    help_text = cards(present_plans.rule_of_thumb())["KV per token"].help
+    assert "2 × layers × kv_heads × head_dim × element_bytes" in help_text
+    assert "2 × 64 × 1 × 128 × 2" in help_text
+
+
+def test_the_scenario_line_says_what_is_set() -> None:
+    line = summary.scenario_line(present_plans.rule_of_thumb(), EN)
+    assert line[0] == "GeForce RTX 4090 × 8"
+    assert "8,192 tokens" in line
+    assert "utilization 0.75" in line
+
+
+@pytest.mark.parametrize("t", [EN, ZH])
+def test_every_fix_has_a_label_of_its_own(t) -> None:
+    found = (*fixes(present_plans.too_long()), *fixes(present_plans.too_big()))
+    assert found
+    for fix in found:
+        assert " = " not in summary.fix_label(fix, t), fix.field
+        assert summary.fix_result(fix, t)
+
+
+def test_model_ids_are_not_part_of_any_sentence() -> None:
+    plan = present_plans.fits()
+    texts = [summary.verdict_sentence(plan, EN).text, *summary.scenario_line(plan, EN)]
+    assert not any("Qwen" in text for text in texts)
+
+
+def test_a_model_that_keeps_nothing_of_a_request_has_no_concurrency() -> None:
+    plan = present_plans.request(model="Alibaba-NLP/gte-Qwen2-7B-instruct")
+    sentence = summary.verdict_sentence(plan, EN)
+    assert sentence.outcome is Outcome.FITS
+    assert sentence.text.startswith("Fits: the model keeps nothing of a request, ")
+    first = summary.cards(plan, None, EN)[0]
+    assert (first.value, first.note) == (DASH, "nothing is kept of a request")
+
+
+def test_max_num_seqs_bounds_the_requests_that_run_at_once() -> None:
+    plan = present_plans.request(accelerator="H200-141GB", max_model_len=512, max_num_seqs=16)
+    assert plan.cache is not None
+    assert plan.cache.max_concurrency > 100
+    text = summary.verdict_sentence(plan, EN).text
+    assert text.startswith("Fits: 16 full-length requests at once (max_num_seqs; the KV cache has room for ")
+    assert f"room for {plan.cache.max_concurrency:.2f})" in text
+    card = cards(plan)["Requests at once"]
+    assert card.value == "16"
+    assert card.note.startswith("per replica, by max_num_seqs; the KV cache has room for ")
+    assert summary.requests_at_once(plan) == 16
+
+
+def test_a_newcomer_reads_whole_requests_and_the_engines_figure_beside_them() -> None:
+    plan = present_plans.fits()
+    assert plan.cache is not None
+    concurrency = plan.cache.max_concurrency
+    assert not concurrency.is_integer()
+    text = summary.verdict_sentence(plan, EN).text
+    spare = (plan.available_kv_bytes - plan.cache.needed_bytes) / 2**30
+    requests = f"{int(concurrency)} full-length requests at once ({concurrency:.2f}×)"
+    assert text == f"Fits: {requests}, {spare:.1f} GiB per GPU to spare"
+
+
+def test_with_replicas_the_figure_is_of_each() -> None:
+    text = summary.verdict_sentence(present_plans.request(data_parallel_size=2), EN).text
+    assert "on each of 2 replicas, " in text
+
+
+def test_a_cache_that_holds_fewer_than_max_num_seqs_is_the_bound() -> None:
+    plan = present_plans.rule_of_thumb()
+    assert summary.waiting_seats(plan) is None
+    assert summary.requests_at_once(plan) == 20
+
+
+@pytest.mark.parametrize("t", [EN, ZH])
+def test_a_length_beyond_the_models_own_limit_is_no_plain_fit(t) -> None:
+    fields = {"accelerator": "H200-141GB", "tensor_parallel_size": 2, "max_model_len": 131_072}
+    plan = present_plans.request(**fields)
+    assert plan.verdict is Verdict.FITS
+    sentence = summary.verdict_sentence(plan, t)
+    assert sentence.outcome is Outcome.CAUTION
+    assert "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in sentence.text
+    assert "40,960" in sentence.text
+    allowed = present_plans.request(**fields, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
+    assert summary.verdict_sentence(allowed, t).outcome is Outcome.FITS
+    assert sentence.text.endswith(summary.verdict_sentence(allowed, t).text)
+
+
+def test_the_ticket_begins_with_the_model() -> None:
+    plan = present_plans.fits()
+    line = ticket_text(plan, "http://localhost", EN).splitlines()[2]
+    assert line.startswith("`Qwen/Qwen3-32B` · H100")
+    named = present_plans.renamed(plan, "<b>[x](http://a.b)`\n# big")
+    assert ticket_text(named, "http://localhost", EN).splitlines()[2].startswith("`config.json` · H100")
