@@ -2,7 +2,8 @@
 
 import streamlit as st
 
-from pages.ui import controls, measurements, net, reconnect, share_link, shell, state
+from pages.ui.shared import net, reconnect, share_link, shell, state
+from pages.ui.sidebar import controls, measurements
 
 st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
 with reconnect.replayed():

@@ -14,7 +14,8 @@ from kvcore.evidence.accuracy import (
     verdicts,
 )
 from kvcore.views import accuracy_figures as words
-from pages.ui import accuracy_tables, figure, notes, shell, state
+from pages.ui.accuracy import tables
+from pages.ui.shared import figure, notes, shell, state
 
 shell.guard()
 t = state.translator()
@@ -64,7 +65,7 @@ st.caption(
 )
 
 st.subheader(t("All data → same-source data excluded"), anchor=False)
-accuracy_tables.left_out(words.left_out_rows(record.starts, t), t)
+tables.left_out(words.left_out_rows(record.starts, t), t)
 st.caption(
     t(
         "A constant that was fitted on a log fits that log. So each start is predicted a second "
@@ -103,7 +104,7 @@ figure.chart(
 )
 
 st.subheader(t("Other tools on the same starts"), anchor=False)
-accuracy_tables.errors(words.peer_rows(starts, record.peers, check, t), t("Tool"), t)
+tables.errors(words.peer_rows(starts, record.peers, check, t), t("Tool"), t)
 st.caption(
     t(
         "Each tool on the starts that it answered. The others were given the true size of the "
@@ -111,7 +112,7 @@ st.caption(
         "largest campaign to see the others."
     )
 )
-accuracy_tables.addresses(record)
+tables.addresses(record)
 
 st.subheader(t("By group"), anchor=False)
 by = st.segmented_control(
@@ -123,10 +124,10 @@ by = st.segmented_control(
     key="accuracy.by",
     label_visibility="collapsed",
 )
-accuracy_tables.errors(words.group_rows(starts, check, by, t), t(words.GROUP_LABELS[by]), t)
+tables.errors(words.group_rows(starts, check, by, t), t(words.GROUP_LABELS[by]), t)
 
 st.subheader(t("All quantities"), anchor=False)
-accuracy_tables.errors(words.check_rows(published, t), t("Quantity"), t)
+tables.errors(words.check_rows(published, t), t("Quantity"), t)
 
 st.subheader(t("Every start, with its source"), anchor=False)
-accuracy_tables.sources(published, check, t)
+tables.sources(published, check, t)

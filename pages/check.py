@@ -6,7 +6,9 @@ from kvcore.errors import KvPlannerError, LogError
 from kvcore.evidence.calibration import compare
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
-from pages.ui import check_log, check_model, check_result, check_taken, notes, prerun, shell, state
+from pages.ui.check import log as check_log
+from pages.ui.check import model, prerun, result, taken
+from pages.ui.shared import notes, shell, state
 
 shell.guard()
 t = state.translator()
@@ -23,23 +25,23 @@ with log_tab:
             found = scenario_from_log(log, state.scenario())
             planned = plan(found.scenario)
         except KvPlannerError as error:
-            check_result.failure(log, state.scenario(), error, t)
+            result.failure(log, state.scenario(), error, t)
             notes.refusal(error, t)
             check_log.found(kept, log, t)
             notes.notices(log.notices, t)
         else:
             compared = compare(log, planned)
-            is_known = check_model.is_known(found)
-            check_result.failure(log, found.scenario, planned, t, offers_fixes=is_known)
-            check_result.headline(compared, log, planned, t, is_known=is_known)
-            check_model.unknown(found, t)
+            is_known = model.is_known(found)
+            result.failure(log, found.scenario, planned, t, offers_fixes=is_known)
+            result.headline(compared, log, planned, t, is_known=is_known)
+            model.unknown(found, t)
             check_log.found(kept, log, t)
             notes.notices(log.notices, t)
-            check_result.recognized(found, planned, t)
+            result.recognized(found, planned, t)
             if log.failure is None:
-                check_taken.told(t)
+                taken.told(t)
             if compared.measured_parts and is_known:
-                check_result.comparison(compared, planned, t)
-                check_result.use_measurements(log, found, planned, t)
+                result.comparison(compared, planned, t)
+                result.use_measurements(log, found, planned, t)
 with prerun_tab:
     prerun.section(t)

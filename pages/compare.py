@@ -4,7 +4,8 @@ import streamlit as st
 
 from kvcore.errors import KvPlannerError
 from kvcore.model.families import read_architecture
-from pages.ui import compare_knob, compare_pins, notes, shell, state, undo
+from pages.ui.compare import knob, pins
+from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
 undo.follow()
@@ -18,5 +19,5 @@ except KvPlannerError as error:
     st.stop()
 
 notes.scenario_line_of(state.scenario(), state.planned(), t)
-compare_knob.show(t)
-compare_pins.show(t)
+knob.show(t)
+pins.show(t)

@@ -4,7 +4,8 @@ import streamlit as st
 
 from kvcore.errors import KvPlannerError
 from kvcore.model.families import read_architecture
-from pages.ui import explore_cards, explore_models, notes, shell, state, undo
+from pages.ui.explore import cards, models
+from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
 undo.follow()
@@ -27,6 +28,6 @@ view = st.segmented_control(
     **state.bound("view", "explore_view"),
 )
 if view == "models":
-    explore_models.show(t)
+    models.show(t)
 else:
-    explore_cards.show(t)
+    cards.show(t)

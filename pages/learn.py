@@ -4,16 +4,17 @@ import streamlit as st
 
 from kvcore.errors import KvPlannerError
 from kvcore.explain.derivation import step_of
-from pages.ui import learn_answer, learn_guess, learn_practice, learn_steps, notes, shell, state, undo
+from pages.ui.learn import answer, guess, practice, steps
+from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
 undo.follow()
 t = state.translator()
 plan = state.planned()
-name = learn_steps.chosen()
+name = steps.chosen()
 
 notes.repairs(t)
-learn_steps.way(name, t)
+steps.way(name, t)
 if isinstance(plan, KvPlannerError):
     notes.refused(plan, t)
     st.caption(
@@ -24,15 +25,15 @@ if isinstance(plan, KvPlannerError):
 step = step_of(plan, name, t)
 notes.scenario_line(plan, t)
 st.header(f"{step.number} · {step.content.question}", anchor=False)
-is_revealed = learn_guess.is_revealed(step)
-learn_answer.memory(step, is_revealed, t)
-learn_guess.idea(step.content, t)
-learn_guess.ask(step, t)
+is_revealed = guess.is_revealed(step)
+answer.memory(step, is_revealed, t)
+guess.idea(step.content, t)
+guess.ask(step, t)
 if is_revealed:
-    learn_answer.equations(step, t)
-    learn_answer.curve(step, t)
-    learn_practice.experiment(step, t)
-    learn_practice.exercises(step, t)
-    learn_practice.corrections(step, t)
-    learn_steps.further(name, t)
-learn_steps.ends(t, offers_undo=not is_revealed)
+    answer.equations(step, t)
+    answer.curve(step, t)
+    practice.experiment(step, t)
+    practice.exercises(step, t)
+    practice.corrections(step, t)
+    steps.further(name, t)
+steps.ends(t, offers_undo=not is_revealed)

@@ -10,8 +10,9 @@ from kvcore.planning import Verdict
 from kvcore.scenario import overrides
 from kvcore.views import bar, charts, summary
 from kvcore.workload.limits import is_above_model
-from pages.ui import figure, groups, lengths, notes, numbers, pictures, share, shell, state, undo
-from pages.ui.fold import fold
+from pages.ui.plan import groups, lengths, numbers, share
+from pages.ui.shared import figure, notes, pictures, shell, state, undo
+from pages.ui.shared.fold import fold
 
 shell.guard()
 t = state.translator()

@@ -4,7 +4,8 @@ import streamlit as st
 
 from kvcore.errors import KvPlannerError
 from kvcore.texts.words import msg
-from pages.ui import catalogue_tables, going_live, notes, parameter_list, shell, state, undo
+from pages.ui.reference import catalogue_tables, going_live, parameter_list
+from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
 undo.follow()

@@ -15,7 +15,7 @@ import pytest
 import streamlit
 import yaml
 
-from pages.ui import shell
+from pages.ui.shared import shell
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTING = ROOT / "docs" / "hosting"

@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.errors import HubError
-from pages.ui import model_source
+from pages.ui.sidebar import model_source
 from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
 
 DATA = Path(__file__).parent / "data" / "logs"

@@ -12,7 +12,8 @@ from streamlit.testing.v1 import AppTest
 from kvcore.advice import curve
 from kvcore.evidence.log import reader as logs
 from kvcore.scenario import edit, link
-from pages.ui import command_source, notes, shell, state
+from pages.ui.shared import notes, shell, state
+from pages.ui.sidebar import command_source
 from tests.test_page_plan import APP, params, seen
 
 SECRET = "what the visitor typed"

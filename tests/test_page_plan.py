@@ -16,7 +16,7 @@ from kvcore.hub_lookups import LOOKUPS, REFUSED_SECONDS, Lookups
 from kvcore.planning import plan
 from kvcore.scenario import link
 from kvcore.texts.words import DASH
-from pages.ui import model_source
+from pages.ui.sidebar import model_source
 from tests.test_hub import StandIn, stand_in
 
 __all__ = ["stand_in"]

@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.errors import HubError, ScenarioError
-from pages.ui import model_source
+from pages.ui.sidebar import model_source
 from tests.test_page_plan import checked, open_app, params, seen
 
 CONFIG = {
@@ -93,7 +93,7 @@ def test_a_control_that_cannot_be_followed_says_so_once(monkeypatch: pytest.Monk
     def refuse(*_: object) -> None:
         raise ScenarioError("missing-field", field="kv_cache_dtype")
 
-    monkeypatch.setattr("pages.ui.state.edit.with_field", refuse)
+    monkeypatch.setattr("pages.ui.shared.state.edit.with_field", refuse)
     control = next(one for one in app.sidebar.get("button_group") if one.key == "kv_cache_dtype")
     checked(control.set_value("fp8").run())
     refused = "This setting was not changed."

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.texts.words import Language, words
 from kvcore.views.svg import qr_image
-from pages.ui.shell import PAGES
+from pages.ui.shared.shell import PAGES
 from tests.link_examples import examples
 from tests.test_page_plan import APP, checked, metrics
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-STYLE = Path(__file__).resolve().parents[1] / "pages" / "ui" / "style.css"
+STYLE = Path(__file__).resolve().parents[1] / "pages" / "ui" / "shared" / "style.css"
 
 
 def test_nothing_in_it_looks_like_a_tag() -> None:

@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from pages.ui.shell import PAGES
+from pages.ui.shared.shell import PAGES
 from tests.browser.conftest import OpenPage, at_rest
 
 pytestmark = pytest.mark.browser

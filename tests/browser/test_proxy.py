@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page
 
-from pages.ui import shell
+from pages.ui.shared import shell
 from tests.browser.conftest import STATE_SECONDS, at_rest, metrics, settled, until
 from tools.programs import PROXY_ADVICE, find_proxy
 from tools.server import Server, free_port, running_server, wait_until_healthy

@@ -1,0 +1,194 @@
+"""The log on the Check page: pasted, uploaded or a sample; read once; kept whatever happens.
+
+A log is untrusted: it is shown as plain text or code, never as markdown or HTML, and only its numbers leave the page.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import streamlit as st
+
+from kvcore.errors import LogError
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.log.startup import StartupLog
+from kvcore.texts.words import Words, listed, msg
+from kvcore.views.comparison import FIGURE_LABELS, reading_text
+from pages.ui.shared import net, state
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+LARGEST_UPLOAD_MIB = 50
+LONGEST_SHOWN_LINE = 300
+KEPT = "check.log"
+"""Key of the log of this session, whichever way it came."""
+FIELD = "check.text"
+UPLOAD = "check.upload"
+EMPTY = "check.empty"
+"""Whether the button was pressed without a text."""
+
+
+class KeptLog(NamedTuple):
+    """A log of this session and what was read from it."""
+
+    source: str
+    """Name of the file; empty for pasted text."""
+    content: str | bytes
+    """As pasted; of a file only what was read from it is kept."""
+    read: StartupLog | LogError
+
+
+def ask(t: Words) -> None:
+    """The field, the upload, and samples one click away."""
+    kept = kept_log()
+    pasted = kept.content if kept is not None and isinstance(kept.content, str) else ""
+    st.text_area(
+        t(
+            "Paste a start-up log of vLLM, vllm-ascend or vllm-mindspore, or the command, docker run or YAML of a start"
+        ),
+        key=state.seed(FIELD, pasted),
+        height=180,
+        placeholder="INFO 04-14 09:02:00 [gpu_worker.py:456] Available KV cache memory: 52.80 GiB",
+        on_change=_take_pasted,
+    )
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.button(
+            t("Check"), key="check.go", type="primary", icon=":material/fact_check:", on_click=_take_pasted
+        )
+        if kept is not None:
+            st.button(
+                t("Clear"), icon=":material/close:", on_click=_clear, type="tertiary", key="check.clear"
+            )
+        if st.session_state.pop(EMPTY, False) and kept is None:
+            st.caption(t("Nothing to check yet: paste a text above."))
+    if kept is not None and isinstance(kept.read, LogError) and not kept.source:
+        refusal(kept.read, "", t)
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        st.file_uploader(
+            t("Or upload it"),
+            type=["txt", "log", "yaml", "yml", "sh"],
+            key=UPLOAD,
+            max_upload_size=LARGEST_UPLOAD_MIB,
+            on_change=_take_upload,
+        )
+        if kept is not None and isinstance(kept.read, LogError) and kept.source:
+            refusal(kept.read, kept.source, t)
+    with right:
+        st.caption(t("No log yet?"))
+        with st.container(horizontal=True, gap="small"):
+            st.button(
+                t("A start on two H100"), on_click=_take_sample, args=("start.log",), key="sample.start"
+            )
+            st.button(t("A failed start"), on_click=_take_sample, args=("failed.log",), key="sample.failed")
+    st.caption(
+        t(
+            "The text is read in the memory of the server that runs this page, for this session "
+            "only; it is neither stored nor sent on. Only numbers that you use go into the link."
+        )
+    )
+
+
+def kept_log() -> KeptLog | None:
+    """The log of this session."""
+    kept: KeptLog | None = st.session_state.get(KEPT)
+    return kept
+
+
+def keep(content: str | bytes, source: str = "") -> None:
+    """Reads a log and keeps it, also when it cannot be read."""
+    if not content.strip():
+        st.session_state.pop(KEPT, None)
+        return
+    kept = kept_log()
+    if kept is not None and not kept.source and kept.content == content:
+        return
+    try:
+        read: StartupLog | LogError = read_log(content)
+    except LogError as error:
+        read = error
+    st.session_state[KEPT] = KeptLog(source, content if isinstance(content, str) else b"", read)
+
+
+@net.callback
+def _take_pasted() -> None:
+    text = st.session_state[FIELD]
+    kept = kept_log()
+    st.session_state[EMPTY] = not text.strip()
+    if text.strip() or kept is None or not kept.source:
+        keep(text)
+
+
+@net.callback
+def _take_upload() -> None:
+    """The file that was chosen; with it gone, what was read from it goes too."""
+    uploaded, kept = st.session_state[UPLOAD], kept_log()
+    if uploaded is not None:
+        keep(uploaded.getvalue(), uploaded.name)
+    elif kept is not None and kept.source:
+        _clear()
+
+
+@net.callback
+def _take_sample(name: str) -> None:
+    keep((SAMPLES / name).read_text("utf-8"))
+
+
+def _clear() -> None:
+    st.session_state.pop(KEPT, None)
+
+
+def refusal(error: LogError, source: str, t: Words) -> None:
+    """Why a log cannot be read; what was pasted stays in the field. Both fields of the page may have one."""
+    with st.container(border=True):
+        st.markdown(f":material/error: **{t('This log cannot be read')}**")
+        if source:
+            st.text(source)
+        st.text(f"{t.error(error)}\n→ {t.next_step(error)}")
+
+
+FLAG_LINES = {
+    "arguments": msg("engine arguments"),
+    "namespace": msg("engine arguments"),
+    "config": msg("engine configuration"),
+    "command": msg("command line"),
+    "manifest": msg("container file or YAML config"),
+    "environment": msg("environment"),
+    "compilation": msg("compilation"),
+}
+
+
+def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
+    """Which lines were found, and which usual ones are not there."""
+    readings = log.readings
+    parts = [t("{count} figures found", count=str(len(readings)))]
+    if kinds := dict.fromkeys(t(FLAG_LINES[line.kind]) for line in log.flag_lines):
+        parts.append(t("flags from: {kinds}", kinds=listed(t, kinds)))
+    else:
+        parts.append(t("no flags found"))
+    if log.missing:
+        names = listed(t, (t(FIGURE_LABELS[name]) for name in log.missing))
+        parts.append(t("not found: {figures}", figures=names))
+    summary = " · ".join(parts)
+    with st.expander(summary, icon=":material/search:"):
+        if kept.source:
+            st.text(kept.source)
+        head = (t("Figure"), t("Value"), t("Line"), t("As printed"))
+        body = "".join(
+            f"<tr><td>{escape(t(FIGURE_LABELS[reading.figure]))}</td>"
+            f'<td class="kv-figure">{escape(reading_text(reading))}</td>'
+            f'<td class="kv-figure">{reading.line_number}</td>'
+            f'<td class="kv-source">{escape(reading.line[:LONGEST_SHOWN_LINE])}</td></tr>'
+            for reading in readings
+        )
+        body += "".join(
+            f"<tr><td>{escape(t(FLAG_LINES[line.kind]))}</td><td></td>"
+            f'<td class="kv-figure">{line.line_number}</td>'
+            f'<td class="kv-source">{escape(line.line[:LONGEST_SHOWN_LINE])}</td></tr>'
+            for line in log.flag_lines
+        )
+        header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+        st.html(
+            f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+        )

@@ -1,0 +1,399 @@
+"""The guided pre-run of vllm-mindspore on the Check page: settings, log, arithmetic, final settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.engine.rooms import find_engine
+from kvcore.errors import KvPlannerError, LogError, Notice
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.prerun import (
+    DEFAULT_LENGTH,
+    DEFAULT_UTILIZATION,
+    ENGINE,
+    VARIABLES,
+    PreRun,
+    PreRunResult,
+    documented_bytes_per_token,
+    out_of_memory_remedies,
+    prerun_from_log,
+)
+from kvcore.evidence.recognized import find_logged_model
+from kvcore.model.families import read_architecture
+from kvcore.planning import plan
+from kvcore.scenario import Measured, Scenario
+from kvcore.texts.words import Words, count, listed, msg
+from pages.ui.check import log as check_log
+from pages.ui.shared import net, notes, state, undo
+
+TOTAL, MODEL, SHARE, LENGTH = "prerun.total", "prerun.model", "prerun.share", "prerun.length"
+BATCH = "prerun.batch"
+TEXT, KEPT = "prerun.text", "prerun.kept"
+ROOMY_GIB = 1024.0
+LATENT_EXAMPLE = "deepseek-ai/DeepSeek-V3"
+DEFAULTS: Mapping[str, float | int] = {
+    TOTAL: VARIABLES.default_total_gb,
+    MODEL: VARIABLES.default_model_gb,
+    SHARE: DEFAULT_UTILIZATION,
+    LENGTH: DEFAULT_LENGTH,
+}
+SETTINGS = "prerun.settings"
+LARGEST_GB = 1024.0
+SMALLEST_SHARE = 0.05
+LONGEST = 1 << 24
+
+REMEDIES = {
+    VARIABLES.model: msg("Raise the share of the model, below {limit} GB: {values}"),
+    "gpu_memory_utilization": msg("Lower --gpu-memory-utilization: {values}"),
+    "max_model_len": msg("Lower --max-model-len: {values}"),
+    "tensor_parallel_size": msg("Use more cards: --tensor-parallel-size {values}"),
+    "data_parallel_size": msg(
+        "Spread the experts over more cards: --data-parallel-size {values} --enable-expert-parallel, and the number of "
+        "cards as expert_parallel in --additional-config"
+    ),
+}
+
+
+def section(t: Words) -> None:
+    """All four steps, and what to do when memory runs out."""
+    st.caption(
+        t(
+            "vllm-mindspore does not measure itself at start: you set how much the model may use."
+            " One run with a request of the full length shows how much that is."
+        )
+    )
+    scenario = prerun_scenario(state.scenario())
+    try:
+        bytes_per_token = kv_bytes_per_token(scenario)
+    except KvPlannerError as error:
+        notes.refusal(error, t)
+        return
+    prerun = _settings(t)
+    if prerun is None:
+        return
+    _commands(prerun, scenario, t)
+    peak_gb = _log(t)
+    if peak_gb is not None:
+        try:
+            result = PreRunResult(prerun=prerun, peak_gb=peak_gb, bytes_per_token=bytes_per_token)
+        except KvPlannerError as error:
+            notes.refusal(error, t)
+        else:
+            _arithmetic(result, scenario, t)
+            _final(result, scenario, t)
+    _out_of_memory(prerun, scenario, t)
+    _latent_note(scenario, t)
+
+
+def prerun_scenario(scenario: Scenario) -> Scenario:
+    """The scenario of the sidebar on an engine that is told its memory."""
+    if not find_engine(scenario.engine).measures_memory:
+        return replace(scenario, measured=Measured())
+    return replace(
+        scenario,
+        engine=ENGINE.name,
+        engine_version=None,
+        kv_cache_dtype="auto",
+        accelerator=catalogue.accelerator_from_facts(VARIABLES.default_total_gb, ENGINE.vendors[0], None),
+        measured=Measured(),
+    )
+
+
+def kv_bytes_per_token(scenario: Scenario) -> float:
+    """KV bytes of one further token on one card; raises a KvPlannerError for what cannot be planned."""
+    planned = plan(replace(scenario, measured=Measured(available_kv_gib=ROOMY_GIB)))
+    return planned.cache.bytes_per_token if planned.cache is not None else 0.0
+
+
+def _keep(key: str) -> None:
+    st.session_state[SETTINGS] = {**st.session_state.get(SETTINGS, {}), key: st.session_state[key]}
+
+
+def _settings_now() -> dict[str, float | int]:
+    """The guide's settings, over them the scenario's, over them what was changed here or came from the log."""
+    found = {**DEFAULTS, **_of_scenario(state.scenario()), **st.session_state.get(SETTINGS, {})}
+    return {BATCH: found[LENGTH], **found}
+
+
+def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
+    """What the sidebar and the environment say. A smaller budget takes from the model, not from the KV cache."""
+    found: dict[str, float | int] = {}
+    for key, name in ((TOTAL, VARIABLES.total), (MODEL, VARIABLES.model)):
+        text = scenario.env.get(name, "")
+        if text.isdecimal() and 1 <= int(text) <= LARGEST_GB:
+            found[key] = float(text)
+    share, length = scenario.gpu_memory_utilization, scenario.max_model_len
+    if share is not None and SMALLEST_SHARE <= share <= 1:
+        found[SHARE] = share
+        if MODEL not in found:
+            kv_gb = PreRun().kv_gb
+            budget_gb = found.get(TOTAL, VARIABLES.default_total_gb) * share
+            found[MODEL] = min(VARIABLES.default_model_gb, max(1.0, float(int(budget_gb - kv_gb))))
+    if length is not None and 1 <= length <= LONGEST:
+        found[LENGTH] = length
+    return found
+
+
+def _settings(t: Words) -> PreRun | None:
+    st.subheader(t("1. Settings of the pre-run"), anchor=False)
+    now = _settings_now()
+    grid = st.grid(5, min_column_width=150)
+    for key, label, low, high, step in (
+        (TOTAL, VARIABLES.total, 1.0, LARGEST_GB, 1.0),
+        (MODEL, VARIABLES.model, 1.0, LARGEST_GB, 1.0),
+        (SHARE, "--gpu-memory-utilization", SMALLEST_SHARE, 1.0, 0.01),
+        (LENGTH, "--max-model-len", 1, LONGEST, 1024),
+        (BATCH, "--max-num-batched-tokens", 1, LONGEST, 1024),
+    ):
+        grid.cell().number_input(
+            f"`{label}`",
+            min_value=low,
+            max_value=high,
+            step=step,
+            format="%d" if key in (LENGTH, BATCH) else "%.4g",
+            key=state.seed(key, type(low)(now[key])),
+            on_change=_keep,
+            args=(key,),
+        )
+    try:
+        prerun = PreRun(
+            total_gb=float(now[TOTAL]),
+            model_gb=float(now[MODEL]),
+            gpu_memory_utilization=float(now[SHARE]),
+            max_model_len=int(now[LENGTH]),
+            batched_tokens=int(now[BATCH]),
+        )
+    except KvPlannerError as error:
+        notes.refusal(error, t)
+        return None
+    st.caption(
+        t("The memory of a card is what npu-smi info shows: 64 or 32 GB. It depends on the hardware alone.")
+    )
+    notes.notices(prerun.notices, t)
+    return prerun
+
+
+def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, str]) -> str:
+    model = scenario.model if notes.ID.fullmatch(scenario.model) else "MODEL"
+    lines = [f"export {name}={value}" for name, value in exports.items()]
+    size = scenario.parallel.tensor_parallel_size
+    arguments = {**({"--tensor-parallel-size": str(size)} if size > 1 else {}), **flags}
+    command = " \\\n".join(
+        [
+            " ".join((*ENGINE.launch.program, model)),
+            *(f"  {name}={value}" for name, value in arguments.items()),
+        ]
+    )
+    return "\n".join([*lines, command])
+
+
+def _commands(prerun: PreRun, scenario: Scenario, t: Words) -> None:
+    st.code(_shell(prerun.exports, scenario, prerun.flags), language="bash")
+    tokens = count(prerun.max_model_len)
+    if prerun.requests == 1:
+        st.text(
+            t(
+                "Send one request of {tokens} tokens, so that the prefill takes its largest shape.",
+                tokens=tokens,
+            )
+        )
+    else:
+        st.text(
+            t(
+                "Send {requests} requests of {tokens} tokens at once, so that one step is full.",
+                requests=count(prerun.requests),
+                tokens=tokens,
+            )
+        )
+
+
+@net.callback
+def _take_log() -> None:
+    st.session_state[KEPT] = st.session_state[TEXT]
+    _adopt_log_settings()
+
+
+@net.callback
+def _take_sample() -> None:
+    st.session_state[KEPT] = (check_log.SAMPLES / "prerun.log").read_text("utf-8")
+    _adopt_log_settings()
+
+
+def _adopt_log_settings() -> None:
+    """What the log's exports and flags say goes into the fields; it may still be changed there."""
+    try:
+        log = read_log(st.session_state[KEPT])
+        given = prerun_from_log(log, PreRun())
+    except KvPlannerError:
+        return
+    st.session_state[SETTINGS] = {
+        TOTAL: given.total_gb,
+        MODEL: given.model_gb,
+        SHARE: given.gpu_memory_utilization,
+        LENGTH: given.max_model_len,
+        BATCH: given.step_tokens,
+    }
+
+
+def _log(t: Words) -> float | None:
+    st.subheader(t("2. Its log"), anchor=False)
+    kept = st.session_state.get(KEPT, "")
+    st.text_area(
+        t("Paste the lines with “actual peak used mem”"),
+        key=state.seed(TEXT, kept),
+        height=110,
+        on_change=_take_log,
+    )
+    st.button(t("The guide's example"), key="prerun.sample", on_click=_take_sample)
+    if not kept.strip():
+        return None
+    try:
+        log = read_log(kept)
+    except LogError as error:
+        check_log.refusal(error, "", t)
+        return None
+    peak = log.worst_rank.peak_used_gib
+    if peak is None:
+        notes.notices((Notice(code="prerun-no-peak"),), t)
+        return None
+    st.text(
+        t("Peak in use: {size} GB, line {number}", size=f"{peak.value:.1f}", number=str(peak.line_number))
+    )
+    logged = find_logged_model(log.model)
+    if logged is not None and logged.id != state.scenario().model:
+        st.caption(
+            t(
+                "The log is of `{logged}`. Tokens are counted for the model of the sidebar: choose it there.",
+                logged=logged.id,
+            )
+        )
+    return peak.value
+
+
+def _arithmetic(result: PreRunResult, scenario: Scenario, t: Words) -> None:
+    st.subheader(t("3. The arithmetic"), anchor=False)
+    prerun = result.prerun
+    length = prerun.max_model_len
+    steps = (
+        (
+            t("KV cache of the pre-run (GB)"),
+            f"{prerun.total_gb:g} × {prerun.gpu_memory_utilization:g} − {prerun.model_gb:g} = {prerun.kv_gb:.1f}",
+        ),
+        (
+            t("Weights and activations (GB)"),
+            f"{result.peak_gb:.1f} − {prerun.kv_gb:.1f} = {result.model_gb:.1f}",
+        ),
+        (
+            t("KV cache available (GB)"),
+            f"{prerun.budget_gb:.1f} − {result.model_gb:.1f} = {result.kv_gb:.1f}",
+        ),
+        (
+            t("Tokens in it"),
+            f"{result.kv_gb:.2f} × 2³⁰ ÷ {result.bytes_per_token:,.0f} = {count(result.tokens)}",
+        ),
+        (
+            t("For the model, rounded up to whole GB"),
+            f"{prerun.budget_gb:.1f} − {result.final_model_gb} = {result.final_kv_gb:.1f}, "
+            + t("{tokens} tokens", tokens=count(result.final_tokens)),
+        ),
+        (
+            t("max_num_seqs"),
+            f"{count(result.final_tokens)} ÷ {count(length)} → {result.max_num_seqs}",
+        ),
+        (
+            t("max_num_batched_tokens"),
+            t("{tokens}, as in the pre-run", tokens=count(result.max_num_batched_tokens)),
+        ),
+    )
+    st.table(
+        {t("Step"): [name for name, _ in steps], t("Numbers"): [numbers for _, numbers in steps]},
+        border="horizontal",
+        hide_index=True,
+    )
+    st.caption(
+        t(
+            "max_num_batched_tokens stays as it was: the peak is measured for steps of {step} tokens and no larger "
+            "ones. The guide asks for max_num_seqs × max_model_len; the engine does not. For larger steps set more in "
+            "step 1 and repeat the pre-run. A token takes {bytes} bytes on each card for {model}, as on the Plan page.",
+            step=count(result.max_num_batched_tokens),
+            bytes=f"{result.bytes_per_token:,.0f}",
+            model=f"`{scenario.model}`" if notes.ID.fullmatch(scenario.model) else "config.json",
+        )
+    )
+    if result.max_num_seqs == 0:
+        st.warning(
+            t("Not even one request of this length fits: lower --max-model-len."),
+            icon=":material/change_history:",
+        )
+
+
+def _final(result: PreRunResult, scenario: Scenario, t: Words) -> None:
+    st.subheader(t("4. The final start"), anchor=False)
+    st.code(_shell(result.exports, scenario, result.flags), language="bash")
+    prerun = result.prerun
+    final = replace(
+        scenario,
+        gpu_memory_utilization=prerun.gpu_memory_utilization,
+        max_model_len=prerun.max_model_len,
+        max_num_seqs=max(1, result.max_num_seqs),
+        max_num_batched_tokens=result.max_num_batched_tokens,
+        env={**scenario.env, **result.exports},
+        measured=Measured(batched_tokens=result.max_num_batched_tokens),
+    )
+    if state.scenario() == final:
+        st.caption(t("The sidebar shows this scenario."))
+    else:
+        st.button(
+            t("Use this scenario"),
+            key="prerun.take",
+            icon=":material/input:",
+            on_click=undo.take,
+            args=(final,),
+        )
+
+
+def _out_of_memory(prerun: PreRun, scenario: Scenario, t: Words) -> None:
+    with st.expander(t("If it runs out of memory, in this order"), icon=":material/warning:"):
+        has_experts = read_architecture(scenario.config).moe is not None
+        remedies = out_of_memory_remedies(prerun, scenario.parallel, has_experts=has_experts)
+        lines = [
+            t(REMEDIES[remedy.field], values=listed(t, remedy.values), limit=f"{prerun.budget_gb:.1f}")
+            for remedy in remedies
+            if remedy.values
+        ]
+        st.markdown("\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1)))
+
+
+def _latent_note(scenario: Scenario, t: Words) -> None:
+    """Latent attention keeps one vector for all heads; the guide's formula counts every head."""
+    entry = catalogue.find_model(LATENT_EXAMPLE)
+    architecture = read_architecture(entry.config)
+    layers, heads, head_size = (
+        architecture.num_layers,
+        architecture.num_attention_heads,
+        entry.config.raw["v_head_dim"],
+    )
+    documented = documented_bytes_per_token(layers, heads, head_size)
+    true = kv_bytes_per_token(
+        replace(
+            scenario, model=entry.id, config=entry.config, checkpoint=entry.checkpoint, max_model_len=None
+        )
+    )
+    with st.expander(t("A note on latent attention (MLA)"), icon=":material/menu_book:"):
+        st.markdown(
+            t(
+                "The guide computes the KV cache of a DeepSeek-V3 token as layers × heads × head size × 2: "
+                "{layers} × {heads} × {head_size} × 2 = **{documented} bytes**. Latent attention keeps one compressed "
+                "vector for all heads: **{true} bytes**, {factor} times less. The steps above use the latter.",
+                layers=str(layers),
+                heads=str(heads),
+                head_size=str(head_size),
+                documented=f"{documented:,}",
+                true=f"{true:,.0f}",
+                factor=f"{documented / true:.1f}",
+            )
+        )

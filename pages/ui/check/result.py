@@ -1,0 +1,192 @@
+"""What the Check page says about a log: why it failed, its scenario, predicted against measured, advice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import escape
+
+import streamlit as st
+
+from kvcore.advice.fixes import fixes
+from kvcore.errors import KvPlannerError
+from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
+from kvcore.evidence.log.startup import StartupLog
+from kvcore.evidence.recognized import Recognized
+from kvcore.planning import Plan, Verdict
+from kvcore.scenario import Measured, Scenario
+from kvcore.texts.words import Words, listed, msg
+from kvcore.views import summary
+from kvcore.views.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
+from kvcore.views.comparison import headline as comparison_headline
+from kvcore.views.comparison_bar import compared_parts, comparison_bar
+from pages.ui.check import taken
+from pages.ui.shared import figure, notes, pictures, state
+
+PHASES = {
+    "configuration": msg("while the flags were checked, before any memory was taken"),
+    "loading": msg("while the weights were loaded"),
+    "profiling": msg("in the profile run"),
+    "kv-cache": msg("when the KV cache was sized"),
+    "graph-capture": msg("after the KV cache was allocated, while graphs were captured"),
+    "warm-up": msg("in the warm-up after graph capture"),
+    "run-time": msg("after the start, while requests ran"),
+    "unknown": msg("at a point that the log does not show"),
+}
+
+
+def failure(
+    log: StartupLog,
+    scenario: Scenario,
+    planned: Plan | KvPlannerError,
+    t: Words,
+    *,
+    offers_fixes: bool = True,
+) -> None:
+    """A failed start in plain words, the engine's own line, and the smallest changes that fix it.
+
+    What the log measured stands in place of what was predicted: no change is offered that the log itself disproves,
+    and none for another model than the log's.
+    """
+    found = log.failure
+    if found is None:
+        return
+    st.error(t("This start failed {phase}.", phase=t(PHASES[found.phase.value])), icon=":material/cancel:")
+    if isinstance(planned, Plan):
+        planned = with_measurements(log, planned)
+        scenario = planned.scenario
+    with st.container(border=True, key="check.failure"):
+        st.text(t.error(found.notice))
+        st.text(t("Next: {step}", step=t.next_step(found.notice)))
+        st.code(found.line, language=None, wrap_lines=True)
+        st.caption(t("Line {number}", number=str(found.line_number)))
+        change = found.change
+        if change is not None and offers_fixes:
+            st.button(
+                t("Plan this start with {field} = {value}", field=change.field, value=str(change.value)),
+                key="check.change",
+                icon=":material/build:",
+                type="primary",
+                on_click=taken.take_with,
+                args=(scenario, change.field, change.value),
+            )
+    if offers_fixes and isinstance(planned, Plan) and planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+        if planned.scenario.measured != Measured():
+            head = t("With this log's measurements, any one of these fixes it:")
+        else:
+            head = t("The plan does not fit either. Any one of these fixes it:")
+        _fixes(planned, head, t, named=change.field if change is not None else "")
+    taken.told(t)
+
+
+def _fixes(planned: Plan, head: str, t: Words, named: str = "") -> None:
+    """Changes that fix the plan, without the one that the engine itself names."""
+    found = [fix for fix in fixes(planned) if fix.field != named]
+    if not found:
+        return
+    with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
+        st.caption(head, width="content")
+        for fix in found:
+            st.button(
+                f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
+                key=f"check.fix.{fix.field}",
+                on_click=taken.take_with,
+                args=(planned.scenario, fix.field, fix.value),
+            )
+
+
+def headline(compared: Comparison, log: StartupLog, planned: Plan, t: Words, *, is_known: bool) -> None:
+    """KV memory, tokens and requests of the start against the prediction; of a command alone, its verdict."""
+    said = comparison_headline(compared, t, is_same_model=is_known)
+    if said is not None:
+        if said.is_lost:
+            st.warning(said.text, icon=":material/trending_down:")
+        elif log.failure is not None or not is_known:
+            st.info(said.text, icon=":material/straighten:")
+        else:
+            st.success(said.text, icon=":material/check_circle:")
+    elif log.failure is None and is_known and not compared.measured_parts:
+        notes.verdict(summary.verdict_sentence(planned, t))
+        if planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+            _fixes(planned, t("Fix it with one change:"), t)
+
+
+def recognized(found: Recognized, planned: Plan, t: Words) -> None:
+    """The scenario of the log in one line, what it does not name, and taking it over."""
+    st.subheader(t("The scenario of this log"), anchor=False)
+    st.caption(" · ".join((f"`{summary.model_name(planned.scenario)}`", *summary.scenario_line(planned, t))))
+    if found.borrowed:
+        names = listed(t, (t(BORROWED_LABELS[name]) for name in found.borrowed))
+        st.caption(t("Not in the log, taken from the sidebar: {names}", names=names))
+    if replace(state.scenario(), measured=Measured()) == found.scenario:
+        st.caption(t("The sidebar shows this scenario."))
+    else:
+        st.button(
+            t("Use this scenario"),
+            key="check.take",
+            icon=":material/input:",
+            on_click=taken.take,
+            args=(found.scenario,),
+        )
+
+
+def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
+    """One sentence of advice, two bars, and the table of differences with their causes."""
+    st.subheader(t("Predicted and measured"), anchor=False)
+    sentence = advice(compared, t)
+    st.text(sentence)
+    figure.chart(
+        comparison_bar(compared, planned, t), "comparison_bar", f"{t('Predicted and measured')}: {sentence}"
+    )
+    pictures.swatches(compared_parts(compared), t)
+    if len(compared.measured_parts) < len(compared.parts):
+        st.caption(t("Faint parts are not in the log and are drawn as predicted."))
+    head = (
+        t("GiB of one GPU"),
+        t("Predicted"),
+        t("Measured"),
+        t("Difference"),
+        t("80 % interval"),
+        t("Likely cause"),
+    )
+    body = "".join(
+        f"<tr><td>{escape(row.label)}</td>"
+        f'<td class="kv-figure">{escape(row.predicted)} <span class="kv-soft">{escape(row.interval)}</span></td>'
+        f'<td class="kv-figure">{escape(row.measured)}</td>'
+        f'<td class="kv-figure">{escape(row.difference)}</td>'
+        f'<td class="kv-figure">{"⚠ " if row.is_outside else ""}{escape(row.judgement)}</td>'
+        f"<td>{'<br>'.join(escape(cause) for cause in row.causes)}</td></tr>"
+        for row in part_rows(compared, t)
+    )
+    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    st.html(
+        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+    if lines := figure_sentences(compared, t):
+        st.text("\n".join(lines))
+    notes.notices(compared.notices, t)
+
+
+def use_measurements(log: StartupLog, found: Recognized, planned: Plan, t: Words) -> None:
+    """The log's parts in place of the predicted ones, on the log's scenario; they go into the link as numbers."""
+    given = calibrated(log, planned)
+    if not measured_values(given):
+        return
+    target = replace(found.scenario, measured=given)
+    if state.scenario() == target:
+        st.success(
+            t("The plan now starts from these measurements; the link carries them."),
+            icon=":material/straighten:",
+        )
+        return
+    st.button(
+        t("Plan with these measurements"),
+        key="check.calibrate",
+        type="primary",
+        icon=":material/straighten:",
+        on_click=taken.take,
+        args=(target,),
+        help=t(
+            "Parts that the log prints replace the predicted ones on every page, and travel in the "
+            "link as numbers. What it does not print is fitted to reproduce the log's KV memory."
+        ),
+    )

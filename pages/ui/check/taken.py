@@ -1,0 +1,58 @@
+"""What a button of the Check page took over: a toast, the new command, the way to Plan and the way back."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore.deploy import artefacts
+from kvcore.errors import KvPlannerError
+from kvcore.planning import Plan
+from kvcore.scenario import Scenario, edit
+from kvcore.texts.words import Words
+from pages.ui.shared import net, problems, shell, state, undo
+
+TAKEN = "check.taken"
+"""The scenario that a button of this page made."""
+TOAST = "check.toast"
+
+
+@net.callback
+def take(changed: Scenario) -> None:
+    """Callback: makes `changed` the scenario, with one step back."""
+    undo.take(changed)
+    st.session_state[TAKEN] = changed
+    st.session_state[TOAST] = True
+
+
+@net.callback
+def take_with(scenario: Scenario, field: str, value: object) -> None:
+    """Callback: the same for `scenario` with one field changed."""
+    try:
+        changed = edit.with_field(scenario, field, value)
+    except KvPlannerError as error:
+        problems.keep("check.fix", error)
+        return
+    take(changed)
+
+
+def told(t: Words) -> None:
+    """For as long as the scenario is the one that was taken over: its command, the link to Plan, and the way back."""
+    problems.show("check.fix", t("The scenario was not changed."), t)
+    if st.session_state.get(TAKEN) != state.scenario():
+        return
+    if st.session_state.pop(TOAST, False):
+        st.toast(t("Done: every page now plans this start."))
+    planned = state.planned()
+    with st.container(border=True, key="check.taken"):
+        st.markdown(f":material/check: **{t('Done: every page now plans this start.')}**")
+        if isinstance(planned, Plan):
+            st.code(artefacts.artefact(artefacts.Artefact.COMMAND, planned), language="bash")
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            st.page_link(
+                shell.page_at(""),
+                label=t("See it on Plan"),
+                icon=":material/memory:",
+                query_params=state.params(),
+                width="content",
+            )
+            undo.offer(t)

@@ -1,0 +1,73 @@
+"""Compare, first part: one knob of the scenario in each of its positions."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.advice.vary import Knob, variants
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.scenario.page_parameters import MAX_CARDS
+from kvcore.texts.words import Words
+from kvcore.views.multiples import KNOB_NAMES, position_name
+from pages.ui.compare import table
+from pages.ui.shared import state, undo
+
+
+def show(t: Words) -> None:
+    """The choice of the knob, the bars, the table, and a button for each position."""
+    knob = _knob(t)
+    cards = _cards(t) if knob is Knob.ACCELERATOR else ()
+    if knob is Knob.SPLIT:
+        st.caption(
+            t(
+                "The same GPUs split in different ways: tensor parallel (TP) ranks share every "
+                "layer, data parallel (DP) replicas each have a cache of their own, decode context "
+                "parallel (DCP) ranks of an MLA model share each request's tokens. EP distributes "
+                "the experts over all ranks."
+            )
+        )
+    if knob is Knob.DATA_PARALLEL:
+        st.caption(
+            t(
+                "Replicas do not share a cache: each has the same capacity, and together they serve "
+                "more requests."
+            )
+        )
+    found = variants(state.scenario(), knob, cards)
+    named = [(position_name(knob, variant, t), variant) for variant in found]
+    table.show(named, f"vary.{knob}", t)
+    with st.container(horizontal=True, key="use_buttons", gap="small"):
+        for index, (name, variant) in enumerate(named):
+            if not variant.is_now:
+                st.button(
+                    t("Use {name}", name=name),
+                    key=f"use.{knob}.{index}",
+                    on_click=undo.take,
+                    args=(variant.scenario,),
+                    disabled=variant.plan is None,
+                )
+    undo.offer(t)
+
+
+def _knob(t: Words) -> Knob:
+    st.segmented_control(
+        t("Vary"),
+        [knob.value for knob in Knob],
+        format_func=lambda name: t(KNOB_NAMES[Knob(name)]),
+        required=True,
+        **state.bound("vary", "vary_knob"),
+    )
+    return Knob(state.page_parameter("vary"))
+
+
+def _cards(t: Words) -> tuple[Accelerator, ...]:
+    known = {card.id: card for card in catalogue.load_accelerators()}
+    chosen = st.multiselect(
+        t("Accelerators to compare with the current one"),
+        list(known),
+        format_func=lambda name: known[name].name,
+        max_selections=MAX_CARDS,
+        **state.bound("cards", "vary_cards"),
+    )
+    return tuple(known[name] for name in chosen)

@@ -1,0 +1,69 @@
+"""Deployments beside each other: bars on one GiB axis, their colours, and the table that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import streamlit as st
+
+from kvcore.advice.vary import Variant, best_of
+from kvcore.texts.palette import PARTS, UNACCOUNTED
+from kvcore.texts.words import Words, listed
+from kvcore.views.bar import difference_name
+from kvcore.views.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
+from pages.ui.shared import figure, pictures
+
+REPLICA_COLUMNS = (5, 6)
+"""Replicas and what all of them hold: said only where there are several."""
+
+
+def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: Sequence[str] = ()) -> None:
+    """Bars, legend, table; the bars take `short_names` where the names are too long for them."""
+    drawn = [
+        (short, variant)
+        for short, (_, variant) in zip(short_names or [name for name, _ in named], named, strict=True)
+    ]
+    figure.chart(
+        small_multiples(drawn, t),
+        key,
+        t("Memory of one GPU in each deployment; the table below says the same"),
+    )
+    has_difference = any(variant.plan is not None and difference_name(variant.plan) for _, variant in named)
+    shown = (*PARTS[:-2], UNACCOUNTED, *PARTS[-2:]) if has_difference else PARTS
+    pictures.swatches(shown, t, has_missing=True)
+    head = [
+        t("Deployment"),
+        t("Verdict"),
+        t("Requests that fit in the KV cache, per replica"),
+        t("KV cache tokens"),
+        t("GPUs per replica"),
+        t("Replicas"),
+        t("On all replicas"),
+        t("Requests per GPU"),
+    ]
+    hidden = () if any(variant.replicas > 1 for _, variant in named) else REPLICA_COLUMNS
+    head = [text for column, text in enumerate(head) if column not in hidden]
+    most, densest = best_of([variant for _, variant in named])
+    rows = ""
+    for name, variant in named:
+        marks = [t("current")] if variant.is_now else []
+        marks += [t("most requests")] if variant is most else []
+        marks += [t("most per GPU")] if variant is densest else []
+        reason = refusal_text(variant.error, t)
+        held, *others = figures_of(variant)
+        figures = [text for column, text in enumerate(others, start=3) if column not in hidden]
+        rows += (
+            f"<tr><td>{_two_lines(name, listed(t, marks))}</td><td>{_two_lines(verdict_word(variant, t), reason)}</td>"
+            + f'<td class="kv-figure">{_two_lines(held, seats_note(variant, t))}</td>'
+            + "".join(f'<td class="kv-figure">{escape(text)}</td>' for text in figures)
+            + "</tr>"
+        )
+    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    st.html(
+        f'<div class="kv-table kv-compare"><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _two_lines(first: str, second: str) -> str:
+    return f'{escape(first)}<div class="kv-soft">{escape(second)}</div>' if second else escape(first)

@@ -1,0 +1,256 @@
+"""Explore, first question: the chosen model on every accelerator at every size, and the smallest that serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.advice.shared_sweep import sweep_of_cards
+from kvcore.advice.sweep import SweptModel, cell_scenario, sweep
+from kvcore.advice.sweep_cell import Cell
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import ModelEntry
+from kvcore.errors import KvPlannerError
+from kvcore.scenario import Scenario, choices
+from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
+from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.views.heat import cell_word, head_html, heat_map
+from kvcore.views.matrix import (
+    BAND_NAMES,
+    ORDER_NAMES,
+    VENDOR_NAMES,
+    Filters,
+    Row,
+    Target,
+    cheapest_answer,
+    chosen_cards,
+    deployment_name,
+    matrix_rows,
+    smallest_answer,
+)
+from pages.ui.explore import explored, prices
+from pages.ui.shared import figure, net, notes, state, undo
+
+MATRIX = "explore_matrix"
+MAX_WANTED = 1_000_000
+
+
+def show(t: Words) -> None:
+    """The sentence, the filters, the matrix and the same as a table."""
+    scenario = state.scenario_at_a_length()
+    cards = cards_of(scenario)
+    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
+        wanted, limit = wanted_requests(t), gpus_at_most(t)
+    above = st.container(key="explore_answer")
+    filters = _filters(scenario, t)
+    stages = scenario.parallel.pipeline_parallel_size
+    sizes = tuple(size for size in GPU_LIMITS if size * stages <= limit)
+    shown = chosen_cards(cards, filters)
+    if not sizes or not shown:
+        st.info(
+            t("No accelerator matches these filters: remove one of them."),
+            icon=":material/filter_alt_off:",
+        )
+        return
+    try:
+        swept = _swept(scenario, t)
+    except KvPlannerError as error:
+        notes.problem(t("This cannot be planned"), error, t)
+        return
+    target = Target(wanted=wanted, prices=prices.prices(), max_num_seqs=scenario.max_num_seqs)
+    rows = matrix_rows(swept.cells, shown, sizes, filters, target)
+    by_id = {card.id: card for card in cards}
+    answer = smallest_answer(rows, by_id, wanted, swept.max_model_len, t)
+    cheapest = cheapest_answer(rows, by_id, target, t)
+    with above:
+        notes.finding(answer.text, found=bool(answer.cells))
+        if cheapest is not None:
+            st.info(cheapest.text, icon=":material/payments:")
+            answer = replace(answer, cells=(*answer.cells, *cheapest.cells))
+        with st.container(horizontal=True, key="explore_take"):
+            for cell in dict.fromkeys(answer.cells):
+                st.button(
+                    t("Plan {deployment}", deployment=deployment_name(cell, by_id)),
+                    key=f"take.{cell.accelerator}.{cell.tensor_parallel_size}",
+                    icon=":material/arrow_forward:",
+                    on_click=take,
+                    args=(scenario, cell),
+                )
+    if not rows:
+        rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True), target)
+    st.caption(
+        t(
+            "Requests of {tokens} tokens that the KV cache stores at once, per replica. Outlined: at least {wanted}. "
+            "Choose a cell to plan it.",
+            tokens=count(swept.max_model_len),
+            wanted=count(wanted),
+        )
+    )
+    if scenario.max_num_seqs is not None and scenario.max_num_seqs < wanted:
+        st.caption(
+            t(
+                "max_num_seqs allows only {seats} of the target requests at once, whatever the card.",
+                seats=count(scenario.max_num_seqs),
+            )
+        )
+    st.html(head_html(rows, target, t))
+    figure.selectable(
+        heat_map(rows, target, t, is_grouped=filters.order is Order.VENDOR),
+        MATRIX,
+        t("Requests at once by accelerator and tensor parallel size; the table below says the same"),
+        on_select=lambda: _take_selected(scenario),
+    )
+    st.caption(
+        t(
+            "Too big: no memory for the weights or the KV cache. Too short: one request of this "
+            "length does not fit. Refused: the engine stops before it looks at memory. Tight: within "
+            "the estimate's error."
+        )
+    )
+    with st.expander(t("The same as a table"), icon=":material/table:"):
+        _table(rows, target, t)
+    prices.show(rows, t)
+
+
+def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:
+    """The catalogue's accelerators; the scenario's own card stands first where it is not one of them."""
+    known = catalogue.load_accelerators()
+    own = scenario.accelerator
+    if own is None or own in known:
+        return known
+    return (own, *(card for card in known if card.id != own.id))
+
+
+def _swept(scenario: Scenario, t: Words) -> SweptModel:
+    """The scenario's model on every card of `cards_of` at every size: a card of one's own is swept apart."""
+    stages = scenario.parallel.pipeline_parallel_size
+    sizes = [size for size in GPU_LIMITS if size * stages <= GPU_LIMITS[-1]]
+    entry, known = entry_of(scenario), catalogue.load_accelerators()
+    (swept,) = explored.found(sweep_of_cards(scenario, entry, known, sizes, explored.own_key()), t)
+    own = scenario.accelerator
+    if own is None or own in known:
+        return swept
+    (alone,) = sweep(scenario, [entry], [own], sizes)
+    others = tuple(cell for cell in swept.cells if cell.accelerator != own.id)
+    return replace(swept, cells=(*alone.cells, *others))
+
+
+def entry_of(scenario: Scenario) -> ModelEntry:
+    """The scenario's model as a sweep takes it."""
+    return ModelEntry(
+        id=scenario.model, config=scenario.config, checkpoint=scenario.checkpoint, source="", checked=""
+    )
+
+
+def wanted_requests(t: Words) -> int:
+    """How many requests the deployment is to hold at once."""
+    return st.number_input(
+        t("Target requests at once"),
+        min_value=1,
+        max_value=MAX_WANTED,
+        step=1,
+        width=220,
+        **state.bound("wanted", "explore_wanted"),
+    )
+
+
+def gpus_at_most(t: Words) -> int:
+    """GPUs that one replica may take."""
+    limit = st.segmented_control(
+        t("Max GPUs"), GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus")
+    )
+    return int(limit)
+
+
+def _filters(scenario: Scenario, t: Words) -> Filters:
+    with st.container(horizontal=True, key="explore_filters", gap="small", vertical_alignment="bottom"):
+        precision_switches(scenario, t)
+        vendors = st.pills(
+            t("Vendor"),
+            [vendor.value for vendor in VENDOR_NAMES],
+            format_func=lambda name: t({vendor.value: text for vendor, text in VENDOR_NAMES.items()}[name]),
+            selection_mode="multi",
+            **state.bound("vendors", "explore_vendors"),
+        )
+        bands = st.pills(
+            t("Memory of a card (GB)"),
+            list(MEMORY_BANDS),
+            format_func=BAND_NAMES.__getitem__,
+            selection_mode="multi",
+            **state.bound("memory", "explore_memory"),
+        )
+        order = st.selectbox(
+            t("Sort by"),
+            [order.value for order in Order],
+            format_func=lambda name: t(ORDER_NAMES[Order(name)]),
+            width=190,
+            **state.bound("sort", "explore_order"),
+        )
+        failing = st.toggle(
+            t("Show cards on which nothing starts"), **state.bound("failing", "explore_failing")
+        )
+    return Filters(vendors=vendors, memory_bands=bands, with_failing=failing, order=Order(order))
+
+
+def precision_switches(scenario: Scenario, t: Words) -> None:
+    """KV cache dtype and weight precision: the same fields as in the sidebar, at hand."""
+    _switch("kv_cache_dtype", t("KV cache dtype"), choices.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
+    now = scenario.quantization or choices.CHECKPOINT
+    _switch("quantization", t("Weight precision"), choices.WEIGHT_PRECISIONS, now)
+
+
+def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
+    key = state.seed(f"explore.{field}", now)
+    st.segmented_control(
+        label,
+        options if now in options else (*options, now),
+        key=key,
+        required=True,
+        on_change=_set_precision,
+        args=(field, key),
+    )
+
+
+def _set_precision(field: str, key: str) -> None:
+    value = st.session_state[key]
+    state.set_field(field, None if field == "quantization" and value == choices.CHECKPOINT else value)
+
+
+def _table(rows: tuple[Row, ...], target: Target, t: Words) -> None:
+    fewest = [target.smallest(row) for row in rows]
+    costs = [target.cost(row) for row in rows]
+    columns: dict[str, list[object]] = {
+        t("Accelerator"): [card.name for card, _ in rows],
+        t("Memory (GiB)"): [card.memory_gib for card, _ in rows],
+        t("Fewest GPUs"): [cell.gpus if cell is not None else None for cell in fewest],
+    }
+    if target.prices:
+        columns[t("Cost per hour")] = [cost.per_hour if cost is not None else None for cost in costs]
+        columns[t("Cost per request slot")] = [
+            cost.per_slot_hour if cost is not None else None for cost in costs
+        ]
+    for index, cell in enumerate(rows[0][1]):
+        columns[f"TP {cell.tensor_parallel_size}"] = [cell_word(cells[index], t) for _, cells in rows]
+    columns[t("Requests per GPU, best")] = [
+        concurrency_text(best) if (best := max(cell.requests_per_gpu for cell in cells)) else DASH
+        for _, cells in rows
+    ]
+    st.dataframe(columns, hide_index=True, key="explore_table")
+
+
+@net.callback
+def take(scenario: Scenario, cell: Cell) -> None:
+    """Callback: plans one cell of the scenario's own model."""
+    by_id = {card.id: card for card in cards_of(scenario)}
+    card = by_id.get(cell.accelerator)
+    if card is not None:
+        undo.take_to_plan(cell_scenario(scenario, entry_of(scenario), card, cell.tensor_parallel_size))
+
+
+def _take_selected(scenario: Scenario) -> None:
+    points = st.session_state[MATRIX].selection.points
+    if points:
+        name, size = points[0]["customdata"][:2]
+        take(scenario, Cell(accelerator=str(name), tensor_parallel_size=int(size)))

@@ -1,0 +1,147 @@
+"""Explore, second question: every bundled model that the chosen hardware runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.advice.shared_sweep import sweep_of_models
+from kvcore.advice.sweep import cell_scenario, sweep
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.errors import KvPlannerError
+from kvcore.scenario import Scenario
+from kvcore.scenario.page_parameters import GPU_LIMITS, LONGEST_TEXT
+from kvcore.texts.words import Words, count
+from kvcore.views.matrix import ModelRow, model_row
+from pages.ui.explore import explored
+from pages.ui.explore.cards import gpus_at_most, precision_switches, wanted_requests
+from pages.ui.shared import notes, state, undo
+
+TABLE = "explore_models"
+
+
+def show(t: Words) -> None:
+    """One sentence and one row a model; a row takes the model to Plan."""
+    scenario = state.scenario_at_a_length()
+    card = scenario.accelerator or catalogue.find_accelerator("H100-80GB")
+    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
+        wanted, limit = wanted_requests(t), gpus_at_most(t)
+        precision_switches(scenario, t)
+    search = st.text_input(
+        t("Search by name"), max_chars=LONGEST_TEXT, width=420, **state.bound("search", "explore_search")
+    )
+    stages = scenario.parallel.pipeline_parallel_size
+    sizes = tuple(size for size in GPU_LIMITS if size * stages <= limit)
+    if not sizes:
+        st.info(t("The pipeline alone takes more GPUs than that."), icon=":material/filter_alt_off:")
+        return
+    try:
+        rows = _rows(scenario, card, sizes, wanted, t)
+    except KvPlannerError as error:
+        notes.problem(t("This cannot be planned"), error, t)
+        return
+    found = _named(rows, search)
+    st.success(
+        _sentence(card, limit, found, wanted, is_searched=bool(search.strip()), t=t),
+        icon=":material/inventory_2:",
+    )
+    st.caption(
+        t(
+            "Each model on the fewest GPUs that fit the target requests; where none do, on the "
+            "most GPUs. Lengths above a model's own are cut to it. Choose a row to plan it."
+        )
+    )
+    if not found:
+        st.info(t("No bundled model with this name starts here."), icon=":material/search_off:")
+        return
+    _table(found, scenario, card, wanted, t)
+
+
+def _named(rows: Sequence[ModelRow], search: str) -> list[ModelRow]:
+    """The rows whose models `search` names, best first; all of them where it is empty."""
+    if not search.strip():
+        return list(rows)
+    by_model = {row.model: row for row in rows}
+    names = catalogue.search_models(search, limit=len(catalogue.model_ids()))
+    return [by_model[name] for name in names if name in by_model]
+
+
+def _sentence(
+    card: Accelerator, limit: int, found: Sequence[ModelRow], wanted: int, *, is_searched: bool, t: Words
+) -> str:
+    facts = {
+        "card": card.name,
+        "gpus": str(limit),
+        "serving": count(sum(row.cell.max_concurrency >= wanted for row in found)),
+        "wanted": count(wanted),
+    }
+    if is_searched:
+        return t(
+            "{card}, at most {gpus} GPUs: of the {found} bundled models with this name that "
+            "start, {serving} fit {wanted} requests at once",
+            found=count(len(found)),
+            **facts,
+        )
+    return t(
+        "{card}, at most {gpus} GPUs: {starting} of {all} bundled models start, {serving} fit "
+        "{wanted} requests at once",
+        starting=count(len(found)),
+        all=count(len(catalogue.model_ids())),
+        **facts,
+    )
+
+
+def _rows(
+    scenario: Scenario, card: Accelerator, sizes: Sequence[int], wanted: int, t: Words
+) -> tuple[ModelRow, ...]:
+    """The rows of all models that start; the scenario's own model as it is planned, the others under its flags."""
+    stages = scenario.parallel.pipeline_parallel_size
+    all_sizes = [size for size in GPU_LIMITS if size * stages <= GPU_LIMITS[-1]]
+    swept = explored.found(sweep_of_models(scenario, card, all_sizes, explored.own_key()), t)
+    own = catalogue.bundled_model(scenario.model)
+    if own is not None and own.config == scenario.config:
+        (as_planned,) = sweep(scenario, [own], [card], all_sizes)
+        swept = tuple(as_planned if model.model == own.id else model for model in swept)
+    rows = (model_row(model, sizes, wanted) for model in swept)
+    return tuple(row for row in rows if row is not None)
+
+
+def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, wanted: int, t: Words) -> None:
+    columns: dict[str, list[Any]] = {
+        t("Model"): [row.model for row in rows],
+        t("GPUs"): [row.cell.gpus for row in rows],
+        t("Requests at once"): [round(row.cell.max_concurrency, 2) for row in rows],
+        t("Serves {wanted}", wanted=count(wanted)): [
+            t("yes") if row.cell.max_concurrency >= wanted else t("no") for row in rows
+        ],
+        t("Requests per GPU"): [round(row.cell.requests_per_gpu, 2) for row in rows],
+        t("Length planned"): [row.max_model_len for row in rows],
+        t("Longest request"): [row.cell.longest_request_tokens for row in rows],
+        t("KV cache tokens"): [row.cell.tokens for row in rows],
+        t("Weights (GiB per GPU)"): [round(row.cell.weights_gib, 2) for row in rows],
+    }
+    names = [row.model for row in rows]
+    sizes = [row.cell.tensor_parallel_size for row in rows]
+    st.dataframe(
+        columns,
+        hide_index=True,
+        key=TABLE,
+        height=560,
+        on_select=lambda: _take_selected(scenario, card, names, sizes),
+        selection_mode="single-row",
+        column_config={
+            name: st.column_config.NumberColumn(format="localized")
+            for name, values in columns.items()
+            if values and isinstance(values[0], int | float)
+        },
+    )
+
+
+def _take_selected(scenario: Scenario, card: Accelerator, names: Sequence[str], sizes: Sequence[int]) -> None:
+    chosen = st.session_state[TABLE].selection.rows
+    if chosen and chosen[0] < len(names):
+        entry = catalogue.find_model(names[chosen[0]])
+        undo.take_to_plan(cell_scenario(scenario, entry, card, sizes[chosen[0]]))

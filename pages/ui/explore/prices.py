@@ -1,0 +1,77 @@
+"""Your own prices per GPU and hour, kept in the link: Explore counts with them what a deployment costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.scenario.page_parameters import LARGEST_PRICE
+from kvcore.texts.words import Words
+from kvcore.views.matrix import Row
+from pages.ui.shared import net, state
+from pages.ui.shared.fold import fold
+
+PRICED = "explore_priced"
+MAX_PRICED = 24
+
+
+def prices() -> Mapping[str, float]:
+    """The prices by the id of the card."""
+    found: Mapping[str, float] = state.page_parameter("prices")
+    return found
+
+
+def show(rows: Sequence[Row], t: Words) -> None:
+    """Which cards have a price, and a field for each."""
+    box, is_opened = fold(t("Your prices per GPU-hour"), "explore_prices", icon=":material/payments:")
+    if not is_opened:
+        return
+    names = {card.id: card.name for card in catalogue.load_accelerators()}
+    now = prices()
+    with box:
+        st.caption(t("In any currency; they stay in the link. Sort by cost above."))
+        if PRICED not in st.session_state:
+            st.session_state[PRICED] = list(now)
+        st.session_state[PRICED] = [*dict.fromkeys((*st.session_state[PRICED], *now))]
+        chosen = st.multiselect(
+            t("Accelerators with a price"),
+            list(names),
+            format_func=lambda card: names.get(card, card),
+            key=PRICED,
+            max_selections=MAX_PRICED,
+            on_change=_drop_others,
+        )
+        with st.container(horizontal=True, key="explore_price_fields"):
+            for card in chosen:
+                st.number_input(
+                    names[card],
+                    min_value=0.0,
+                    max_value=LARGEST_PRICE,
+                    step=0.1,
+                    format="%.6g",
+                    width=190,
+                    placeholder=t("per GPU-hour"),
+                    key=state.seed(f"price.{card}", now.get(card)),
+                    on_change=_set_price,
+                    args=(card,),
+                )
+
+
+@net.callback
+def _set_price(card: str) -> None:
+    price = st.session_state[f"price.{card}"]
+    kept = {name: amount for name, amount in prices().items() if name != card}
+    _tell(kept | ({card: round(price, 6)} if price else {}))
+
+
+@net.callback
+def _drop_others() -> None:
+    """Callback: a card that is taken out loses its price."""
+    _tell({card: price for card, price in prices().items() if card in st.session_state[PRICED]})
+
+
+def _tell(changed: Mapping[str, float]) -> None:
+    state.set_page_parameter("prices", MappingProxyType(dict(changed)) if changed else None)

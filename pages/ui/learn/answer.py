@@ -1,0 +1,87 @@
+"""The second half of a step: the memory bar so far, and the formula in letters, in numbers, and its result."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from kvcore.advice.curve import concurrency_curve
+from kvcore.explain.derivation import Equation, Step, StepName
+from kvcore.explain.derivation.lesson import LOOKS, prose
+from kvcore.explain.figures import GRADES, SCOPES
+from kvcore.quantity import Unit
+from kvcore.texts.palette import PARTS
+from kvcore.texts.words import MINUS, Words, gib_text, listed
+from kvcore.units import GB, GIB
+from kvcore.views import bar, charts, summary
+from pages.ui.shared import figure, pictures
+
+
+def memory(step: Step, is_revealed: bool, t: Words) -> None:
+    """One GPU with what has been explained so far; the rest is grey."""
+    if step.plan.memory is None:
+        return
+    explained = step.explained(revealed=is_revealed)
+    text = t("Memory of one GPU") + ": " + (
+        listed(t, (t(part.label) for part in PARTS if part.name in explained)) or t("nothing is explained yet")
+    )  # fmt: skip
+    figure.chart(bar.memory_bar(step.plan, t, explained), "learn_bar", text)
+    if step.name is StepName.PARTS and is_revealed:
+        _looks(t)
+    pictures.legend(step.plan, t, explained)
+
+
+def _looks(t: Words) -> None:
+    """Colour and pattern of each part in words."""
+    text = " · ".join(f"{t(part.label)}: {t(LOOKS[part.name])}" for part in PARTS)
+    st.html(f'<div class="kv-soft kv-looks">{escape(text)}</div>')
+
+
+def equations(step: Step, t: Words) -> None:
+    """Each equation with its letters, its result, how well it is known and where it comes from."""
+    content = step.content
+    if content.missing:
+        st.info(content.missing, icon=":material/info:")
+    if content.equations:
+        with st.container(key="learn_equations"):
+            grid = st.grid(min(2, len(content.equations)), min_column_width=330)
+            for one in content.equations:
+                with grid.cell(), st.container(border=True, height="stretch", gap="xsmall"):
+                    _equation(one, t)
+    if content.remarks:
+        remarks = "".join(f"<p>{prose(text, t)}</p>" for text in content.remarks)
+        st.html(f'<div class="kv-lesson kv-remarks">{remarks}</div>')
+
+
+def _equation(one: Equation, t: Words) -> None:
+    meaning = one.meaning[:1].upper() + one.meaning[1:]
+    st.html(f'<div class="kv-meaning">{escape(meaning)}</div>')
+    st.latex(one.latex)
+    if one.terms:
+        st.caption(" · ".join(f"${term.latex}$ {term.meaning}" for term in one.terms))
+    st.html(f'<div class="kv-known">{_known(one, t)}</div>')
+
+
+def _known(one: Equation, t: Words) -> str:
+    facts = [t(SCOPES[one.scope]), t(GRADES[one.grade])]
+    if one.unit is Unit.BYTES and abs(one.value) >= GIB:
+        facts.insert(0, f"{one.value / GB:,.2f} GB".replace("-", MINUS))
+    if one.interval is not None and one.unit is Unit.BYTES and one.interval[1] - one.interval[0] >= GIB / 50:
+        low, high = (gib_text(bound) for bound in one.interval)
+        facts.append(t("80 % interval {low} to {high}", low=low, high=high))
+    first = escape(" · ".join(facts))
+    return f'{first}<div class="kv-soft">{escape(one.source)}</div>' if one.source else first
+
+
+def curve(step: Step, t: Words) -> None:
+    """The 1 / length curve, on the step that counts requests."""
+    plan = step.plan
+    if step.name is not StepName.REQUESTS or step.content.missing:
+        return
+    lengths = charts.curve_lengths(plan)
+    figure.chart(
+        charts.concurrency_chart(plan, [concurrency_curve(plan, lengths)], t),
+        "learn_curve",
+        t("Requests that fit at once, by context length") + ": " + summary.verdict_sentence(plan, t).text,
+    )

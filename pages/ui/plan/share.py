@@ -1,0 +1,115 @@
+"""Launch and export: the plan as a command, a file, a ticket, a report. The link of a page is in `share_link.py`."""
+
+from __future__ import annotations
+
+import json
+
+import streamlit as st
+
+from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
+from kvcore.deploy.docker import has_image, no_image
+from kvcore.deploy.expected_log import expected_log_lines
+from kvcore.planning import Plan
+from kvcore.scenario.contract import result_of
+from kvcore.texts.words import Words, msg
+from kvcore.views.plan_report import report_html
+from kvcore.views.ticket import ticket_text
+from pages.ui.shared import share_link, state
+from pages.ui.shared.fold import fold
+
+TICKET, RESULT = "ticket", "json"
+LABELS = {
+    Artefact.COMMAND: msg("Command"),
+    Artefact.YAML: "YAML",
+    Artefact.DOCKER: "Docker",
+    Artefact.COMPOSE: "Compose",
+    Artefact.KUBERNETES: "Kubernetes",
+    Artefact.SYSTEMD: "systemd",
+    TICKET: msg("Ticket"),
+    RESULT: "JSON",
+}
+FILE_NAMES = {
+    Artefact.COMMAND: "serve.sh",
+    Artefact.YAML: "config.yaml",
+    Artefact.DOCKER: "docker-run.sh",
+    Artefact.COMPOSE: "compose.yaml",
+    Artefact.KUBERNETES: "deployment.yaml",
+    Artefact.SYSTEMD: "vllm.service",
+    TICKET: "ticket.md",
+    RESULT: "kv-plan.json",
+}
+CODE_LANGUAGES = {
+    Artefact.COMMAND: "bash",
+    Artefact.YAML: "yaml",
+    Artefact.DOCKER: "bash",
+    Artefact.COMPOSE: "yaml",
+    Artefact.KUBERNETES: "yaml",
+    Artefact.SYSTEMD: "ini",
+    RESULT: "json",
+}
+
+
+def panel(plan: Plan, t: Words) -> None:
+    """The choice of a form, its text with a copy button, and a download."""
+    box, is_opened = fold(t("Launch and export"), "share", ":material/terminal:")
+    if not is_opened:
+        return
+    with box:
+        form = st.session_state.get("share_chosen", Artefact.COMMAND)
+        st.segmented_control(
+            t("Form"),
+            list(LABELS),
+            format_func=lambda option: t(LABELS[option]),
+            key=state.seed("share_form", form),
+            required=True,
+            label_visibility="collapsed",
+            on_change=_choose,
+        )
+        if form in CONTAINERS and not has_image(plan):
+            missing = no_image(plan)
+            st.text(f"{t.error(missing)}\n→ {t.next_step(missing)}")
+            return
+        every_flag = False
+        if form in tuple(Artefact):
+            every_flag = st.toggle(t("Write resolved defaults too"), key="share_every_flag")
+        expected = expected_log_lines(plan)
+        if form == Artefact.COMMAND and expected:
+            st.caption(t("Lines to expect in the log:"))
+            st.code("\n".join(expected), language=None)
+        if form == TICKET:
+            share_link.config_beside("share_config", t)
+        text = _text(plan, form, every_flag, t)
+        st.code(text, language=CODE_LANGUAGES.get(form))
+        if form in FILE_NAMES:
+            st.download_button(
+                t("Download {name}", name=FILE_NAMES[form]),
+                data=text,
+                file_name=FILE_NAMES[form],
+                mime="text/plain",
+                on_click="ignore",
+                key="share_download",
+            )
+        # The report is written when it is asked for, outside a page's run: the address is known only here.
+        address = share_link.address("")
+        st.download_button(
+            t("Printable report (one page, HTML)"),
+            data=lambda: report_html(plan, address, t),
+            file_name="kv-plan.html",
+            mime="text/html",
+            icon=":material/print:",
+            on_click="ignore",
+            key="share_report",
+        )
+
+
+def _choose() -> None:
+    """Kept apart from the widget, whose labels change with the language."""
+    st.session_state["share_chosen"] = st.session_state["share_form"]
+
+
+def _text(plan: Plan, form: str, every_flag: bool, t: Words) -> str:
+    if form == TICKET:
+        return ticket_text(plan, share_link.address(""), t)
+    if form == RESULT:
+        return json.dumps(result_of(plan, plan.scenario.model), indent=2, ensure_ascii=False)
+    return artefact(Artefact(form), plan, every_flag=every_flag)

@@ -1,0 +1,24 @@
+"""Folded parts of a page: nothing in them costs a run before somebody opens them."""
+
+from __future__ import annotations
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from pages.ui.shared import state
+
+
+def fold(label: str, name: str, icon: str | None = None) -> tuple[DeltaGenerator, bool]:
+    """An expander, and whether to fill it: from its first opening on, so that what is typed in it stays.
+
+    Its label makes it another expander in another language, so whether it is open is kept apart.
+    """
+    is_open, was_opened = f"{name}.open", f"{name}.opened"
+    key = f"{name}.{state.language()}"
+    if key not in st.session_state:
+        st.session_state[key] = st.session_state.get(is_open, False)
+    box = st.expander(label, key=key, icon=icon, on_change="rerun")
+    st.session_state[is_open] = bool(box.open)
+    if box.open:
+        st.session_state[was_opened] = True
+    return box, was_opened in st.session_state

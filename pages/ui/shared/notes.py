@@ -1,0 +1,294 @@
+"""Sentences of the Plan page: scenario line, verdict, fixes, warnings, and what a link had that was not usable.
+
+Text that comes from a link, a config or the Hub is shown with `st.text` or as an id in code marks, never as markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import streamlit as st
+
+from kvcore.advice.curve import ConcurrencyCurve
+from kvcore.advice.fixes import Fix, fix_pairs
+from kvcore.advice.refusals import refusal_fixes
+from kvcore.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
+from kvcore.planning import Plan
+from kvcore.scenario import Scenario
+from kvcore.scenario.settings import settings_in_force
+from kvcore.texts.words import Words, count, listed, sentences
+from kvcore.views import summary
+from kvcore.views.summary import Outcome, Sentence, accepted_label
+from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
+from pages.ui.shared import state, undo
+from pages.ui.sidebar import model_source
+
+ENGINE_NOT_ON_CARD = "engine-not-on-card"
+ABOVE_MODEL = "max-model-len-above-model"
+ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
+
+
+def scenario_line(plan: Plan, t: Words) -> None:
+    """What is set: survives a screenshot, and tells a phone what the sidebar holds."""
+    _line(plan.scenario, summary.scenario_line(plan, t))
+
+
+def scenario_line_of(scenario: Scenario, planned: Plan | KvPlannerError, t: Words) -> None:
+    """The same for pages that also stand where the scenario itself cannot be planned."""
+    if isinstance(planned, Plan):
+        scenario_line(planned, t)
+        return
+    card = scenario.accelerator
+    _line(scenario, (card.name,) if card is not None else ())
+
+
+def scenario_head(plan: Plan, t: Words) -> None:
+    """The same without the settings that stand below it as chips."""
+    _line(plan.scenario, summary.scenario_head(plan, t))
+
+
+def _line(scenario: Scenario, parts: Sequence[str]) -> None:
+    st.caption(" · ".join((f"`{summary.model_name(scenario)}`", *parts)))
+
+
+def setting_chips(scenario: Scenario, t: Words) -> None:
+    """Every setting that the main controls do not show; a click takes it back to the engine's own."""
+    found = settings_in_force(scenario, t)
+    if not found:
+        return
+    with st.container(horizontal=True, key="settings", gap="xsmall", vertical_alignment="center"):
+        st.caption(t("Also set:"), width="content")
+        for setting in found:
+            st.button(
+                setting.text,
+                key=f"setting.{setting.field}",
+                icon=":material/close:",
+                help=t("Remove this setting"),
+                on_click=undo.change,
+                args=(setting.removal,),
+            )
+
+
+def verdict(sentence: Sentence) -> None:
+    """The sentence, with an icon and a word beside its colour."""
+    match sentence.outcome:
+        case Outcome.FITS:
+            st.success(sentence.text, icon=":material/check_circle:")
+        case Outcome.CAUTION:
+            st.warning(sentence.text, icon=":material/change_history:")
+        case Outcome.FAILS:
+            st.error(sentence.text, icon=":material/cancel:")
+
+
+def other_platform(plan: Plan, t: Words) -> None:
+    """Right under the verdict: the engine does not run on the card, and the button that takes the one that does."""
+    for notice in plan.notices:
+        if notice.code == ENGINE_NOT_ON_CARD:
+            other = notice.params["other"]
+            with st.container(border=True, key="other_platform", gap="xsmall"):
+                st.markdown(f":material/change_history: **{t('This engine does not run on this card')}**")
+                st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
+                st.button(
+                    t("Use {name}", name=other),
+                    key="other_platform.use",
+                    on_click=undo.change,
+                    args=((("engine", other), ("engine_version", None)),),
+                )
+
+
+def above_model(plan: Plan, t: Words) -> None:
+    """Right under the verdict: the length is beyond the model's own limit, and the two buttons that get it started."""
+    if not is_above_model(plan):
+        return
+    limit, env = plan.resolved.derived_max_model_len, {**plan.scenario.env, ALLOW_LONG: "1"}
+    with st.container(horizontal=True, key="above_model", gap="small", vertical_alignment="center"):
+        st.caption(
+            t(
+                "{asked} tokens are above the {limit} that the model was made for; answers may be worse there.",
+                asked=count(plan.resolved.max_model_len),
+                limit=count(limit),
+            ),
+            width="content",
+        )
+        ways: list[tuple[str, str, tuple[tuple[str, object], ...]]] = [
+            ("limit", t("Context length {value}", value=count(limit)), (("max_model_len", limit),))
+        ]
+        yarn = stretch_for(plan)
+        if yarn is not None:
+            label = t(
+                "YaRN × {factor}, up to {tokens} tokens",
+                factor=f"{yarn.factor:g}",
+                tokens=count(yarn.max_model_len),
+            )
+            ways.append(("yarn", label, (("hf_overrides", yarn.text),)))
+        ways.append(("allow", f"{ALLOW_LONG}=1", (("env", env),)))
+        for name, label, changes in ways:
+            st.button(label, key=f"above_model.{name}", on_click=undo.change, args=(changes,))
+        if yarn is not None:
+            st.caption(
+                t(
+                    "The model's publisher tested YaRN (--hf-overrides) for this length. It "
+                    "applies to all requests: answers to short ones may be a little worse."
+                )
+            )
+
+
+def finding(text: str, *, found: bool) -> None:
+    """The answer to a question, with an icon beside its colour."""
+    if found:
+        st.success(text, icon=":material/check_circle:")
+    else:
+        st.warning(text, icon=":material/search_off:")
+
+
+def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
+    """Single changes that mend it, each one button and one step back; pairs of changes where no single one does."""
+    pairs = () if found else fix_pairs(plan)
+    if not found and not pairs:
+        st.caption(t("No one or two changes fix it: choose a smaller model, or more and larger GPUs."))
+        return
+    head = t("Fix it with one change:") if found else t("No single change fixes it; two together do:")
+    with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
+        st.caption(head, width="content")
+        for fix in found:
+            st.button(
+                f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
+                key=f"fix.{fix.field}",
+                on_click=undo.change,
+                args=(((fix.field, fix.value),),),
+            )
+        for number, pair in enumerate(pairs):
+            names = summary.pair_label(pair, t)
+            st.button(
+                f"{names} → {summary.fix_result(pair.second, t)}",
+                key=f"fix_pair.{number}",
+                on_click=undo.change,
+                args=(pair.changes,),
+            )
+
+
+def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> None:
+    """Single changes with which the engine takes it, each one button and one step back."""
+    found = refusal_fixes(scenario, refused)
+    if not found:
+        return
+    with st.container(horizontal=True, key="accepted", gap="small", vertical_alignment="center"):
+        st.caption(t("Any one of these changes makes the engine accept it:"), width="content")
+        for one in found:
+            fix = Fix(field=one.field, value=str(one.value), plan=one.plan)
+            st.button(
+                f"{accepted_label(one, t)} → {summary.fix_result(fix, t)}",
+                key=f"accepted.{one.field}",
+                on_click=undo.change,
+                args=(((one.field, one.value),),),
+            )
+
+
+def what_this_is(t: Words) -> None:
+    """One line for who comes here first, until the scenario is changed."""
+    if state.is_as_found():
+        st.caption(
+            t(
+                "Will this model fit on these GPUs with vLLM, and for how many requests at once? Choose model and card "
+                "in the sidebar; every number says how it was computed."
+            )
+        )
+
+
+def repairs(t: Words) -> None:
+    """The values of a link that were not usable, once; the page goes on with what stands in their place."""
+    found = st.session_state.get("repairs", ())
+    if found:
+        with st.container(border=True, key="repairs", gap="xsmall"):
+            st.markdown(f":material/link_off: **{t('Part of this link could not be used')}**")
+            for repair in found:
+                if isinstance(repair.error, DefectError):
+                    st.text(t.error(repair.error))
+                    continue
+                used = repair.used or t("the default")
+                line = t("{field}: {given} → {used}", field=repair.field, given=repair.given, used=used)
+                if repair.error.code in ("unknown-parameter", "named-twice"):
+                    line = f"{repair.field}={repair.given}"
+                st.text(f"{line}\n{t.error(repair.error)}")
+                if repair.field == "model" and repair.given != model_source.CONFIG_LABEL:
+                    st.button(
+                        t("Look it up on the Hub"),
+                        on_click=model_source.fetch_and_use,
+                        args=(repair.given, "repairs"),
+                    )
+                    model_source.show_error("repairs", t)
+    error = st.session_state.pop("input_error", None)
+    st.session_state.pop(state.ERROR_FIELD, None)
+    if error is not None:
+        refusal(error, t)
+    followed = st.session_state.pop("followed", ())
+    if followed:
+        st.toast(t("Changed with the model: {fields}", fields=listed(t, followed)))
+    engine = st.session_state.pop("followed_card", "")
+    if engine:
+        st.toast(t("Changed with the card: the engine, now {engine}", engine=engine))
+
+
+def refusal(error: KvPlannerError, t: Words) -> None:
+    """Why there is no plan, and the next step; a button takes it where the error itself says the value."""
+    is_engine = isinstance(error, EngineRefusalError)
+    problem(
+        t("The engine refuses this start") if is_engine else t("This cannot be planned"), error, t, alert=True
+    )
+    if error.code == "state-blocks-too-few":
+        blocks = error.params["blocks"]
+        st.button(
+            t("At most {value} sequences", value=blocks),
+            key="refusal.max_num_seqs",
+            on_click=undo.change,
+            args=((("max_num_seqs", int(blocks)),),),
+        )
+
+
+def refused(error: KvPlannerError, t: Words) -> None:
+    """The scenario's own refusal on any page: why, the single changes that end it, and every setting in force."""
+    refusal(error, t)
+    if isinstance(error, EngineRefusalError):
+        accepted(state.scenario(), error, t)
+    setting_chips(state.scenario(), t)
+    undo.offer(t)
+
+
+def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False) -> None:
+    """An error in words, with its next step and its code; `title` is a text of the catalogue.
+
+    With `alert` it stands where the verdict would, and looks like one. Two parts of a page may have the same error.
+    """
+    with st.container(border=True, gap="xsmall"):
+        if alert:
+            st.error(f"**{title}**", icon=":material/block:")
+        else:
+            st.markdown(f":material/block: **{title}**")
+        st.text(f"{t.error(error)}\n{t('Next: {step}', step=t.next_step(error))}")
+        st.caption(f"`{error.code}` `{error.field}`" if ID.fullmatch(error.field) else f"`{error.code}`")
+
+
+def notices(found: Sequence[Notice], t: Words) -> None:
+    """Warnings beside the plan, each with what can be done. Several parts of a page may have some."""
+    if found:
+        with st.container(border=True, gap="xsmall"):
+            st.markdown(f":material/info: **{t('Note')}**")
+            for notice in found:
+                st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
+
+
+def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> None:
+    """How to read the zones, and which sizes have no line."""
+    lines = [
+        t(
+            "Below 1 the engine stops at start. Above it, requests beyond the line wait or are preempted; beyond "
+            "max_num_seqs they always wait. The band is the 80 % interval of the fitted parts."
+        )
+    ]
+    absent = [str(curve.tensor_parallel_size) for curve in curves if not max(curve.concurrency, default=0)]
+    if absent:
+        lines.append(
+            t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=listed(t, absent))
+        )
+    st.caption(sentences(t, lines))

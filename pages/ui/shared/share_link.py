@@ -1,0 +1,102 @@
+"""Share: the page that one is on as a link and as a QR code, on every page."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from urllib.parse import urlsplit, urlunsplit
+
+import streamlit as st
+
+from kvcore.planning import Plan
+from kvcore.scenario import link
+from kvcore.texts.words import Words, count
+from kvcore.views.svg import MAX_QR_CHARACTERS, qr_image
+from kvcore.views.ticket import NOT_CARRIED
+from pages.ui.shared import state
+
+LARGE = "share.large"
+LONGEST_LINK = 8000
+"""Characters that proxies let through; most of them cut request lines at 8 KiB."""
+
+
+def address(path: str) -> str:
+    """The link of the page at `path` as it stands: scenario, pins, what the pages show, language; release and share of
+    the card written out, so that it means the same with a later release."""
+    planned = state.planned()
+    kept = link.written_out(planned) if isinstance(planned, Plan) else state.scenario()
+    params = {**state.params(kept), state.LANGUAGE: state.language().value}
+    here = urlsplit(st.context.url or f"http://localhost:8501/{path}")
+    return urlunsplit((here.scheme, here.netloc, here.path or "/", link.query_string(params), ""))
+
+
+def button(t: Words) -> None:
+    """The button and what it opens."""
+    key = f"share_link.{t.language}"
+    box = st.popover(t("Share"), icon=":material/share:", key=key, on_change="rerun", width="content")
+    if not box.open:
+        return
+    shared = address(st.session_state["_path"])
+    with box:
+        st.caption(t("This page as it stands: scenario, filters, pins and language."))
+        st.code(shared, language=None, wrap_lines=True)
+        config_beside("share_link.config", t)
+        if len(shared) > LONGEST_LINK:
+            st.warning(
+                t(
+                    "{count} characters: some proxies and chat programs cut a link at 8,000. Remove pins, or send the "
+                    "config.json as a file.",
+                    count=count(len(shared)),
+                ),
+                icon=":material/link_off:",
+            )
+        _code(shared, "kv-qr", t)
+        if qr_image(shared):
+            _switch(t("Full size, for a projector"), "fullscreen", "share.enlarge", is_large=True)
+
+
+def large_code(t: Words) -> None:
+    """The code over the whole page, for as long as the switch is on."""
+    if st.session_state.get(LARGE):
+        _code(address(st.session_state["_path"]), "kv-qr kv-qr-large", t)
+        _switch(t("Close the QR code"), "close", "share.close", is_large=False)
+
+
+def _switch(text: str, icon: str, key: str, *, is_large: bool) -> None:
+    """A button that shows the code over the whole page, or closes it."""
+    st.button(text, icon=f":material/{icon}:", key=key, on_click=_show_large, args=(is_large,))
+
+
+def _show_large(is_large: bool) -> None:
+    st.session_state[LARGE] = is_large
+
+
+def _code(shared: str, style: str, t: Words) -> None:
+    image = qr_image(shared)
+    if image:
+        # Streamlit takes an inline SVG out of its HTML, and leaves an image.
+        st.html(f'<img class="{style}" alt="{escape(t("QR code of this link"))}" src="{escape(image)}">')
+    else:
+        st.caption(
+            t(
+                "This link is too long for a QR code: {count} characters, {most} fit.",
+                count=count(len(shared)),
+                most=count(MAX_QR_CHARACTERS),
+            )
+        )
+
+
+def config_beside(key: str, t: Words) -> None:
+    """The config.json to send along, where it is too long for the link."""
+    scenario = state.scenario()
+    if link.carries_configs(scenario):
+        return
+    st.warning(t(NOT_CARRIED), icon=":material/link_off:")
+    st.download_button(
+        t("Download {name}", name="config.json"),
+        data=json.dumps(scenario.config.raw, indent=2),
+        file_name="config.json",
+        mime="application/json",
+        on_click="ignore",
+        key=key,
+    )

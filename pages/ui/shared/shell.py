@@ -1,0 +1,145 @@
+"""The frame around every page: navigation, language, style.
+
+A folder named `pages/` beside the entrypoint makes Streamlit run a page file alone until some session has called
+`st.navigation`. So `app.py` calls it before any widget, and every page begins with `guard()`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import streamlit as st
+from streamlit.navigation.page import StreamlitPage
+
+from kvcore.texts.words import Language, Words, msg, words
+from pages.ui.shared import reconnect, state
+
+ROOT = Path(__file__).resolve().parents[3]
+STYLE = Path(__file__).with_name("style.css")
+LOGO = Path(__file__).with_name("logo.svg")
+ICON = Path(__file__).with_name("icon.png")
+
+
+class PageSpec(NamedTuple):
+    """One page: its script, and how the navigation names it."""
+
+    script: str
+    path: str
+    title: str
+    icon: str
+    help: str
+
+
+PAGES = (
+    PageSpec("plan.py", "", msg("Plan"), ":material/memory:", msg("What one deployment takes and how many "
+                                                                  "requests it serves")),
+    PageSpec(
+        "explore.py", "explore", msg("Explore"), ":material/grid_view:", msg("Where a model runs, and what a card runs")
+    ),
+    PageSpec(
+        "compare.py", "compare", msg("Compare"), ":material/compare:", msg("One setting at every value, pinned plans")
+    ),
+    PageSpec(
+        "workload.py", "workload", msg("Workload"), ":material/bar_chart:",
+        msg("The context length that real requests need"),
+    ),
+    PageSpec("check.py", "check", msg("Check"), ":material/fact_check:", msg("A start-up log against its plan")),
+    PageSpec("learn.py", "learn", msg("Learn"), ":material/school:", msg("The plan derived, step by step")),
+    PageSpec(
+        "reference.py", "reference", msg("Reference"), ":material/menu_book:",
+        msg("Flags, going live, catalogue, words"),
+    ),
+    PageSpec("accuracy.py", "accuracy", msg("Accuracy"), ":material/target:", msg("The error on published starts")),
+)  # fmt: skip
+"""In the order of the navigation. A new page is one file and one line here."""
+
+SCRIPT = """{
+const mark = (path, tries) => {
+  const links = [...document.querySelectorAll(".st-key-navigation a")];
+  const own = links.filter((link) => link.getAttribute("href").split("?")[0].split("/").pop() === path);
+  links.forEach((link) => link.removeAttribute("aria-current"));
+  own.forEach((link) => {
+    link.setAttribute("aria-current", "page");
+    const bar = link.closest(".st-key-navigation");
+    const box = link.getBoundingClientRect(), frame = bar.getBoundingClientRect();
+    if (box.width) bar.scrollLeft += box.left - frame.left - (frame.width - box.width) / 2;
+  });
+  if (tries && !own.some((link) => link.getBoundingClientRect().width)) setTimeout(mark, 150, path, tries - 1);
+};
+const here = document.querySelector(".kv-here").dataset;
+document.documentElement.lang = here.language;
+mark(here.path, 100);
+}"""
+"""Names language and page to a screen reader, and on a phone moves the page's link into view.
+
+The same text for every page: a content security policy knows it by its hash (docs/hosting/Caddyfile).
+"""
+
+
+def navigation(t: Words) -> StreamlitPage:
+    """Declares the pages and gives the one to run."""
+    pages = _pages(t)
+    page = st.navigation(pages, position="hidden")
+    st.session_state["_shell"], st.session_state["_pages"] = True, pages
+    st.session_state["_path"] = page.url_path
+    return page
+
+
+def page_at(path: str) -> StreamlitPage:
+    """The page with this path, for a link to it."""
+    pages: list[StreamlitPage] = st.session_state["_pages"]
+    return next(page for spec, page in zip(PAGES, pages, strict=True) if spec.path == path)
+
+
+def guard() -> None:
+    """The first line of every page: runs the page inside the app where Streamlit started it alone."""
+    if not st.session_state.pop("_shell", False):
+        with reconnect.replayed():
+            st.navigation(_pages(words(Language.ENGLISH)), position="hidden")
+            st.rerun()
+
+
+def links(t: Words) -> None:
+    """Links to the other pages; each carries the scenario, so that it is one step in the browser's history."""
+    if len(PAGES) > 1:
+        params = state.params()
+        with st.container(horizontal=True, key="navigation"):
+            for spec, page in zip(PAGES, st.session_state["_pages"], strict=True):
+                st.page_link(page, icon=spec.icon, help=t(spec.help), query_params=params)
+
+
+def frame() -> None:
+    """Style sheet and name."""
+    st.html(STYLE)
+    st.logo(LOGO, size="large")
+
+
+def language_switch(t: Words) -> None:
+    """The languages by their own names; the document says which one it is in."""
+    key = state.seed("language_switch", t.language.value)
+    st.segmented_control(
+        "Language / 语言",
+        [language.value for language in Language],
+        format_func=lambda value: Language(value).endonym,
+        default=t.language.value,
+        key=key,
+        required=True,
+        on_change=lambda: state.set_language(Language(st.session_state[key])),
+    )
+    path = next(spec.path for spec in PAGES if spec.path == st.session_state["_path"])
+    here = f'<i class="kv-here" hidden data-language="{t.language.tag}" data-path="{path}"></i>'
+    st.html(f"{here}<script>{SCRIPT}</script>", unsafe_allow_javascript=True)
+
+
+def _pages(t: Words) -> list[StreamlitPage]:
+    """Without icons: a browser would fetch that of the present page from Google's fonts to show it in its tab."""
+    return [
+        st.Page(
+            ROOT / "pages" / spec.script,
+            title=t(spec.title),
+            url_path=spec.path,
+            default=not spec.path,
+        )
+        for spec in PAGES
+    ]

@@ -1,0 +1,257 @@
+"""The session: one Scenario, its language, and the link that carries both.
+
+The query string is the state. Whoever changes the scenario writes the whole link, which adds one entry to the
+browser's history; back and forward bring another query string, which is decoded like the first. Widgets hold no state
+of their own: they are seeded from the scenario on every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import Checkpoint
+from kvcore.errors import KvPlannerError, ScenarioError, defect, shorten
+from kvcore.model.config import ModelConfig
+from kvcore.planning import Plan, plan
+from kvcore.scenario import Scenario, edit, link, page_parameters, pins
+from kvcore.scenario.link_names import is_ours
+from kvcore.scenario.page_parameters import LANGUAGE, PARAMETERS, Repair
+from kvcore.scenario.pins import Pin
+from kvcore.texts.words import Language, Words, words
+from pages.ui.shared import net
+from pages.ui.shared.reconnect import REPEATED
+
+ERROR_FIELD = "input_error_field"
+"""The field whose control could not be followed: it says so itself where it is on the page."""
+UNDO = "undo"
+"""The scenario before a change that is not plain to see, and the one after it."""
+
+
+def adopt_link() -> None:
+    """Takes over the query string when it is not the one this session wrote."""
+    state, params = st.session_state, st.query_params.to_dict()
+    if state.get("link") == params:
+        return
+    given = {name: st.query_params.get_all(name)[0] for name in params}
+    try:
+        _adopt_parameters(given)
+    except Exception as error:  # the last net: a link that nobody can read shows the start, and says so
+        _adopt_parameters({name: given[name] for name in (LANGUAGE,) if name in given})
+        state["repairs"] = (Repair(field="", given="", used="", error=defect(error)),)
+    state["link"] = params
+
+
+def _adopt_parameters(given: dict[str, str]) -> None:
+    state = st.session_state
+    asked, refused_language = page_parameters.decode_language(given)
+    state["asked_language"] = asked
+    state["language"] = asked or Language.of_browser(st.context.locale)
+    decoded = link.decode(given if link.is_scenario(given) else {**_start(), **given})
+    told = page_parameters.decode_page(given)
+    state["scenario"] = decoded.scenario
+    state.setdefault("found", decoded.scenario)
+    state["page_parameters"] = dict(told.values)
+    state["repairs"] = (*decoded.repairs, *told.repairs, *refused_language, *_given_twice())
+    state["pins"] = pins.decode_pins(given)
+
+
+def is_as_found() -> bool:
+    """Whether the scenario is still the one that the visit began with."""
+    return bool(st.session_state["found"] == st.session_state["scenario"])
+
+
+def _given_twice() -> tuple[Repair, ...]:
+    """Parameters that stand in the link again with another value: the first one counts."""
+    found = {name: tuple(dict.fromkeys(st.query_params.get_all(name))) for name in st.query_params}
+    return tuple(
+        Repair(
+            field=shorten(name, 60),
+            given=shorten(values[1], 60),
+            used=shorten(values[0], 60),
+            error=ScenarioError("named-twice", field=name, value=values[1]),
+        )
+        for name, values in found.items()
+        if len(values) > 1 and (is_ours(name) or name in (LANGUAGE, *PARAMETERS, *pins.NAMES))
+    )
+
+
+@st.cache_resource
+def _start() -> dict[str, str]:
+    return {name: str(value) for name, value in link.START.items()}
+
+
+def language() -> Language:
+    """The language of this session."""
+    chosen: Language = st.session_state["language"]
+    return chosen
+
+
+def translator() -> Words:
+    """The words of this session's language."""
+    return words(language())
+
+
+def scenario() -> Scenario:
+    """What this session plans."""
+    planned: Scenario = st.session_state["scenario"]
+    return planned
+
+
+def scenario_at_a_length() -> Scenario:
+    """The scenario with the length that it is planned at written out, for pages that plan other models and cards."""
+    result = planned()
+    if scenario().max_model_len is None and isinstance(result, Plan):
+        return replace(scenario(), max_model_len=result.resolved.max_model_len)
+    return scenario()
+
+
+def planned() -> Plan | KvPlannerError:
+    """The plan of this run, or why there is none."""
+    result: Plan | KvPlannerError = st.session_state["planned"]
+    return result
+
+
+def make_plan() -> Plan | KvPlannerError:
+    """Plans the scenario once per run, for every page."""
+    try:
+        result: Plan | KvPlannerError = plan(scenario())
+    except KvPlannerError as error:
+        result = error
+    except Exception as error:  # the last net: every page draws a refusal
+        result = defect(error)
+    st.session_state["planned"] = result
+    return result
+
+
+def params(kept: Scenario | None = None) -> dict[str, str]:
+    """The link of this session as query parameters, the language with it once it was chosen; with `kept` in place of
+    the scenario where it is given."""
+    asked: Language | None = st.session_state.get("asked_language")
+    return {
+        **link.encode(scenario() if kept is None else kept),
+        **pins.encode_pins(pinned()),
+        **page_parameters.encode_page(st.session_state.get("page_parameters", {})),
+        **({LANGUAGE: asked.value} if asked is not None else {}),
+    }
+
+
+def set_scenario(changed: Scenario) -> None:
+    """Makes `changed` the scenario and writes the link. For callbacks."""
+    st.session_state["scenario"] = changed
+    st.session_state["repairs"] = ()
+    _write(params())
+
+
+def pinned() -> tuple[Pin, ...]:
+    """The pinned scenarios of this session."""
+    found: tuple[Pin, ...] = st.session_state.get("pins", ())
+    return found
+
+
+@net.callback
+def set_pins(changed: tuple[Pin, ...]) -> None:
+    """Changes the pins and writes the link. For callbacks."""
+    st.session_state["pins"] = changed
+    _write(params())
+
+
+def page_parameter(name: str) -> Any:
+    """What the link says to one page, by a name of `page_parameters.PARAMETERS`; else its default."""
+    return st.session_state.get("page_parameters", {}).get(name, PARAMETERS[name].default)
+
+
+@net.callback
+def set_page_parameter(name: str, value: Any) -> None:
+    """Tells one page something in the link; None takes it back. For callbacks."""
+    told = {**st.session_state.get("page_parameters", {}), name: value}
+    st.session_state["page_parameters"] = {key: told[key] for key in told if told[key] is not None}
+    _write(params())
+
+
+def bound(name: str, key: str) -> dict[str, Any]:
+    """Arguments of a widget that shows a page parameter and changes it: `st.toggle(label, **bound(name, key))`."""
+    value = page_parameter(name)
+    seed(key, list(value) if isinstance(value, tuple) else value)
+    return {"key": key, "on_change": _take_page_parameter, "args": (name, key)}
+
+
+def _take_page_parameter(name: str, key: str) -> None:
+    text = page_parameters.text_of(st.session_state[key])
+    try:
+        set_page_parameter(name, PARAMETERS[name].read(name, text) if text else None)
+    except KvPlannerError as error:
+        st.session_state["input_error"] = error
+
+
+def adopt(changed: Scenario) -> dict[str, str]:
+    """Makes `changed` the scenario and gives its link, for a page to go to."""
+    st.session_state["scenario"] = changed
+    st.session_state["repairs"] = ()
+    st.session_state["link"] = params()
+    return params()
+
+
+@net.callback
+def set_field(field: str, value: Any) -> None:
+    """Changes one field. For callbacks; what cannot be done is kept for the page to say."""
+    before = scenario()
+    try:
+        changed = edit.with_field(before, field, value)
+    except KvPlannerError as error:
+        st.session_state["input_error"] = error
+        st.session_state[ERROR_FIELD] = field
+        return
+    set_scenario(changed)
+    tell_of_the_card(before, changed)
+
+
+def set_accelerator(card: Accelerator) -> None:
+    """Changes the accelerator to one that the catalogue need not have. For callbacks."""
+    before = scenario()
+    changed = edit.with_card(before, card)
+    set_scenario(changed)
+    tell_of_the_card(before, changed)
+
+
+def tell_of_the_card(before: Scenario, after: Scenario) -> None:
+    """Has the page say what followed another accelerator, and offer the way back. For callbacks."""
+    if edit.engine_followed(before, after):
+        st.session_state["followed_card"] = after.engine
+        st.session_state[UNDO] = (before, after)
+
+
+def set_model(model: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """Changes the model, and what has to follow it. Raises ModelError when its config cannot be read."""
+    adjusted = edit.with_model(scenario(), model, config, checkpoint)
+    set_scenario(adjusted.scenario)
+    st.session_state["followed"] = adjusted.fields
+
+
+@net.callback
+def set_language(chosen: Language) -> None:
+    """Changes the language and nothing else. For callbacks."""
+    st.session_state["language"] = st.session_state["asked_language"] = chosen
+    own = {name: value for name, value in st.session_state["link"].items() if name != LANGUAGE}
+    says_something = link.is_scenario(own) or any(name in own for name in (*PARAMETERS, *pins.NAMES))
+    _write(params() if says_something else {LANGUAGE: chosen.value})
+
+
+def _write(parameters: dict[str, str]) -> None:
+    st.query_params.from_dict(parameters)
+    st.session_state["link"] = st.query_params.to_dict()
+
+
+def seed(key: str, value: Any) -> str:
+    """The key of a widget, after making sure that it shows `value`.
+
+    A widget of the sidebar takes `value` as its default too: where a second run overtakes the first before the
+    browser has drawn the widget, only the default arrives, and an unset one would come back as what the person chose.
+    """
+    is_shown = key in st.session_state and st.session_state[key] == value
+    if not is_shown or st.session_state.get(REPEATED):
+        st.session_state[key] = value
+    return key

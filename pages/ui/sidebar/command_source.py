@@ -1,0 +1,116 @@
+"""A start pasted as a command, `docker run`, Compose, Kubernetes or YAML: it becomes the scenario."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import streamlit as st
+
+from kvcore.errors import HubError, KvPlannerError, Notice
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.recognized import scenario_from_log
+from kvcore.scenario import Scenario
+from kvcore.texts.words import Words
+from kvcore.views.comparison import BORROWED_LABELS
+from pages.ui.shared import net, problems, state, undo
+from pages.ui.sidebar import model_source
+
+FIELD = "command_text"
+TOLD = "command_told"
+REFUSED = "command_refused"
+"""What was not taken of the command that was pasted last, said with the error where it was refused."""
+NEWEST = re.compile(r"\bvllm[\w-]*:latest\b")
+"""An image without a release of its own: the newest."""
+
+
+class Told(NamedTuple):
+    """What is said about a command for as long as its scenario stands."""
+
+    scenario: Scenario
+    unknown_model: str = ""
+    notices: tuple[Notice, ...] = ()
+    borrowed: tuple[str, ...] = ()
+    """What the command does not name: keys of `BORROWED_LABELS`."""
+
+
+def field(t: Words) -> None:
+    """Inside the popover of the model: the field and its button."""
+    st.text_area(
+        t("Or paste a command, docker run or YAML"),
+        key=FIELD,
+        height=100,
+        placeholder="vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2",
+    )
+    st.button(t("Use this command"), key="use_command", on_click=_use)
+    error = problems.at(FIELD)
+    if error is not None and error.code == "log-not-recognized":
+        st.warning(
+            t("No vLLM command found in this text; the scenario is unchanged."), icon=":material/search_off:"
+        )
+    else:
+        problems.show(FIELD, t("The scenario was not changed."), t)
+    for notice in st.session_state.get(REFUSED, ()) if error is not None else ():
+        st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
+
+
+def told(t: Words) -> None:
+    """Below the choice of model: what of the command was not taken."""
+    said: Told | None = st.session_state.get(TOLD)
+    if said is None or said.scenario != state.scenario():
+        return
+    lines = [f"{t.error(notice)}\n→ {t.next_step(notice)}" for notice in said.notices]
+    if said.unknown_model:
+        lines.insert(
+            0,
+            t(
+                "The command names the model {model}, which is not known here: the model is unchanged.",
+                model=said.unknown_model,
+            ),
+        )
+    if said.borrowed:
+        names = ", ".join(t(BORROWED_LABELS[name]) for name in said.borrowed)
+        lines.append(t("Not in the command, taken from the sidebar: {names}", names=names))
+    if lines:
+        st.text("\n".join(lines))
+
+
+@net.callback
+def _use() -> None:
+    text = st.session_state.get(FIELD, "")
+    if not text.strip():
+        return
+    st.session_state.pop(TOLD, None)
+    st.session_state[REFUSED] = ()
+    problems.clear()
+    try:
+        log = read_log(text)
+        st.session_state[REFUSED] = log.notices
+        at_hand = state.scenario()
+        asks_newest = log.version is None and NEWEST.search(text) is not None
+        if asks_newest:
+            at_hand = replace(at_hand, engine_version=None)
+        found = scenario_from_log(log, at_hand)
+        scenario, unknown = _with_its_model(found.scenario, found.unknown_model)
+    except KvPlannerError as error:
+        problems.keep(FIELD, error)
+        return
+    st.session_state[model_source.POPOVER] = False
+    undo.take(scenario)
+    hidden = {"model"} if unknown or scenario.model != found.scenario.model else set()
+    if asks_newest:
+        hidden.add("engine_version")
+    borrowed = tuple(name for name in found.borrowed if name not in hidden)
+    st.session_state[TOLD] = Told(scenario, unknown, log.notices, borrowed)
+
+
+def _with_its_model(scenario: Scenario, name: str) -> tuple[Scenario, str]:
+    """`scenario` with the Hub's model of that name; the name where the Hub has none."""
+    if not name:
+        return scenario, ""
+    try:
+        model = model_source.fetched(name)
+    except HubError:
+        return scenario, name
+    return replace(scenario, model=name, config=model.config, checkpoint=model.checkpoint), ""

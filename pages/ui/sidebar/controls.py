@@ -1,0 +1,229 @@
+"""The sidebar: the scenario in the order in which people know the answers, the same on every page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import streamlit as st
+
+from kvcore.engine.vllm.versions import assumed_version
+from kvcore.errors import KvPlannerError
+from kvcore.flags.registry import FLAGS, Flag, Kind, Shown, Widget, fields_of
+from kvcore.planning import Plan
+from kvcore.scenario import AUTO, choices, edit, value_of
+from kvcore.texts.words import Words
+from kvcore.units import GIB
+from pages.ui.shared import problems, state
+from pages.ui.shared.fold import fold
+from pages.ui.shared.state import seed, set_field
+from pages.ui.sidebar import graph_controls, limit_controls, pickers
+
+
+def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
+    """All controls of the scenario."""
+    plan = planned if isinstance(planned, Plan) else None
+    pickers.model(t)
+    pickers.accelerator(t)
+    _tensor_parallel(t)
+    limit_controls.context_length(plan, t)
+    limit_controls.utilization(plan, t)
+    _segmented(
+        "kv_cache_dtype", choices.kv_cache_dtypes(state.scenario()), state.scenario().kv_cache_dtype, t
+    )
+    _weight_precision(t)
+    box, is_opened = fold(t("More options"), "more")
+    if is_opened:
+        with box:
+            _more(plan, t)
+
+
+def _help(name: str, t: Words) -> str | None:
+    flag = FLAGS[name]
+    return t(flag.help) if flag.help else f"`{flag.spelling}`" if flag.cli else None
+
+
+def _tensor_parallel(t: Words) -> None:
+    now = state.scenario().parallel.tensor_parallel_size
+    sizes = choices.tensor_parallel_sizes(state.scenario()) or choices.TENSOR_PARALLEL_SIZES
+    _segmented("tensor_parallel_size", sorted({*sizes, now}), now, t)
+
+
+def _weight_precision(t: Words) -> None:
+    now = state.scenario().quantization or choices.CHECKPOINT
+    values = {name: None if name == choices.CHECKPOINT else name for name in choices.WEIGHT_PRECISIONS}
+    _segmented("quantization", choices.weight_precisions(state.scenario()), now, t, values)
+
+
+def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Mapping[Any, Any] = {}) -> None:
+    key = seed(name, now)
+    st.segmented_control(
+        t(FLAGS[name].label),
+        options,
+        default=now,
+        key=key,
+        required=True,
+        help=_help(name, t),
+        on_change=lambda: set_field(name, values.get(st.session_state[key], st.session_state[key])),
+    )
+    problems.beside_control(name, t)
+
+
+def _more(plan: Plan | None, t: Words) -> None:
+    scenario = state.scenario()
+    for name, flag in fields_of().items():
+        if flag.shown is Shown.RECURRENT and not choices.keeps_recurrent_states(scenario):
+            continue
+        if flag.shown is Shown.RESTART and not choices.can_restart(scenario, plan):
+            continue
+        if name in _OWN:
+            _OWN[name](plan, t)
+        elif flag.widget is Widget.BY_KIND:
+            _by_kind(flag, plan, t)
+    st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
+    card = scenario.accelerator
+    memory = FLAGS["accelerator.memory_gib"]
+    _number(memory, edit.memory_override_gib(scenario), "" if card is None else f"{card.memory_gib:.2f}", t)
+    estimate = plan.memory if plan is not None else None
+    for flag in fields_of("measured").values():
+        if flag.part:
+            predicted = "" if estimate is None else f"{getattr(estimate, flag.part).value / GIB:.2f}"
+            _number(flag, value_of(scenario, flag.name), predicted, t)
+
+
+def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
+    """The control that a row describes, for the value that the scenario has."""
+    now = value_of(state.scenario(), flag.name)
+    if flag.kind is Kind.BOOLEAN and flag.default is None:
+        words = {None: AUTO, True: t("on"), False: t("off")}
+        _select(
+            flag.name, tuple(words.values()), words[now], t, {word: value for value, word in words.items()}
+        )
+    elif flag.kind is Kind.BOOLEAN:
+        _switch(flag, now, t)
+    elif flag.kind is Kind.CHOICE:
+        _select(flag.name, tuple(type(now)) if isinstance(now, StrEnum) else flag.choices, now, t)
+    else:
+        resolved = (
+            None if plan is None or flag.default is not None else getattr(plan.resolved, flag.name, None)
+        )
+        _number(flag, now, "" if resolved is None else t("{value} by default", value=f"{resolved:,}"), t)
+
+
+def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
+    """A number between the bounds of the request."""
+    low, high = flag.bounds
+    is_whole = flag.kind is Kind.INTEGER
+    st.number_input(
+        t(flag.label),
+        min_value=low,
+        max_value=high,
+        value=now,
+        step=1 if is_whole else 0.1,
+        format=None if is_whole else "%.6g",
+        key=seed(flag.name, now),
+        placeholder=placeholder,
+        help=_help(flag.name, t),
+        on_change=_changed,
+        args=(flag.name,),
+    )
+    problems.beside_control(flag.name, t)
+
+
+def _switch(flag: Flag, now: bool, t: Words) -> None:
+    st.toggle(
+        t(flag.label),
+        value=now,
+        key=seed(flag.name, now),
+        help=_help(flag.name, t),
+        on_change=_changed,
+        args=(flag.name,),
+    )
+    problems.beside_control(flag.name, t)
+
+
+def _changed(name: str) -> None:
+    set_field(name, st.session_state[name])
+
+
+def _select(
+    name: str,
+    options: Sequence[str],
+    now: str,
+    t: Words,
+    values: Mapping[str, Any] = {},
+    *,
+    suffix: str = "",
+    label: str = "",
+    help_text: str | None = None,
+    names: Mapping[str | None, str] = {},
+) -> None:
+    """A choice; `values` are those of the field where the words are others."""
+    key = seed(f"{name}{suffix}", now)
+    shown = tuple(options) if now in options else (now, *options)
+    st.selectbox(
+        label or t(FLAGS[name].label),
+        shown,
+        index=shown.index(now),
+        key=key,
+        format_func=lambda value: names.get(value, value),
+        help=help_text or _help(name, t),
+        on_change=lambda: set_field(name, values.get(st.session_state[key], st.session_state[key])),
+    )
+    problems.beside_control(name, t)
+
+
+def _engine(plan: Plan | None, t: Words) -> None:
+    del plan
+    _select("engine", FLAGS["engine"].choices, state.scenario().engine, t)
+
+
+def _engine_version(plan: Plan | None, t: Words) -> None:
+    del plan
+    scenario = state.scenario()
+    now = scenario.engine_version or assumed_version(scenario)
+    _select("engine_version", choices.engine_versions(scenario.engine), now, t)
+
+
+def _every_kv_cache_dtype(plan: Plan | None, t: Words) -> None:
+    """Those that card and release refuse too, marked."""
+    del plan
+    name, scenario = "kv_cache_dtype", state.scenario()
+    refused = choices.refused_values(scenario, name, FLAGS[name].choices)
+    _select(
+        name,
+        FLAGS[name].choices,
+        scenario.kv_cache_dtype,
+        t,
+        suffix=".all",
+        label=t("KV cache dtype, all"),
+        help_text=f"`{FLAGS[name].spelling}`",
+        names={value: t("{value} (refused here)", value=str(value)) for value in refused},
+    )
+
+
+def _mamba_cache_mode(plan: Plan | None, t: Words) -> None:
+    name, scenario = "mamba_cache_mode", state.scenario()
+    in_force = plan.resolved.mamba_cache_mode if plan is not None else ""
+    now = scenario.mamba_cache_mode or AUTO
+    help_text = t(FLAGS[name].help, mode=in_force or "-")
+    _select(name, choices.mamba_cache_modes(scenario), now, t, {AUTO: None}, help_text=help_text)
+
+
+def _mamba_dtype(name: str, t: Words) -> None:
+    scenario = state.scenario()
+    _select(name, choices.mamba_dtypes(name, scenario), value_of(scenario, name), t)
+
+
+_OWN: Final[Mapping[str, Callable[[Plan | None, Words], None]]] = {
+    "engine": _engine,
+    "engine_version": _engine_version,
+    "kv_cache_dtype": _every_kv_cache_dtype,
+    "max_cudagraph_capture_size": graph_controls.largest,
+    "cudagraph_mode": graph_controls.mode,
+    "mamba_cache_mode": _mamba_cache_mode,
+    "mamba_cache_dtype": lambda plan, t: _mamba_dtype("mamba_cache_dtype", t),
+    "mamba_ssm_cache_dtype": lambda plan, t: _mamba_dtype("mamba_ssm_cache_dtype", t),
+}
+"""Controls under "More options" whose values depend on more than their row."""

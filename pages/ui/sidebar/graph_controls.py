@@ -1,0 +1,65 @@
+"""The sidebar's controls for CUDA graphs: the largest captured batch, and the mode."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore.flags.registry import FLAGS
+from kvcore.planning import Plan
+from kvcore.scenario import AUTO, CudagraphMode, choices
+from kvcore.texts.words import Words, count
+from pages.ui.shared import state
+from pages.ui.shared.state import seed, set_field
+
+LARGEST = "max_cudagraph_capture_size"
+MODE = "cudagraph_mode"
+LISTED_SIZES = 12
+"""Of a list, that are shown one by one."""
+
+
+def largest(plan: Plan | None, t: Words) -> None:
+    """The largest captured batch, where the release has the flag; nothing to set where the start is eager."""
+    scenario = state.scenario()
+    if not choices.takes_flag(scenario, LARGEST) and scenario.max_cudagraph_capture_size is None:
+        return
+    listed = scenario.cudagraph_capture_sizes
+    sizes = plan.resolved.cudagraph_capture_sizes if plan is not None else ()
+    key = seed(LARGEST, scenario.max_cudagraph_capture_size)
+    low, high = FLAGS[LARGEST].bounds
+    st.number_input(
+        t(FLAGS[LARGEST].label),
+        min_value=low,
+        max_value=high,
+        value=scenario.max_cudagraph_capture_size,
+        step=1,
+        key=key,
+        placeholder=t("{value} by default", value=count(sizes[-1])) if sizes and listed is None else "",
+        disabled=scenario.enforce_eager,
+        help=t(FLAGS[LARGEST].help),
+        on_change=lambda: set_field(LARGEST, st.session_state[key]),
+    )
+    if listed is not None and not scenario.enforce_eager:
+        shown = ", ".join(map(str, listed[:LISTED_SIZES])) + (", …" if len(listed) > LISTED_SIZES else "")
+        st.caption(t("A list of sizes is captured: {sizes}. A maximum replaces the list.", sizes=shown))
+
+
+def mode(plan: Plan | None, t: Words) -> None:
+    """The mode of the graphs, where the release has it."""
+    scenario = state.scenario()
+    if not choices.takes_flag(scenario, MODE) and scenario.cudagraph_mode is None:
+        return
+    now = scenario.cudagraph_mode or AUTO
+    options = (AUTO, *CudagraphMode)
+    key = seed(MODE, now)
+    used = plan.resolved.cudagraph_mode if plan is not None else "-"
+    st.selectbox(
+        t(FLAGS[MODE].label),
+        options,
+        index=options.index(now),
+        key=key,
+        disabled=scenario.enforce_eager,
+        help=t(FLAGS[MODE].help, mode=used),
+        on_change=lambda: set_field(
+            MODE, None if st.session_state[key] == AUTO else CudagraphMode(st.session_state[key])
+        ),
+    )

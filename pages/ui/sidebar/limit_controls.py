@@ -1,0 +1,133 @@
+"""The sidebar's two limits: how long a request may be, and how much of the card the engine may take.
+
+Each has a field that holds the truth and a slider for the hand. What the field does not take changes nothing, and the
+field says so.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore.flags.registry import FLAGS
+from kvcore.planning import Plan
+from kvcore.scenario import choices
+from kvcore.texts.words import Words, count, short_tokens
+from pages.ui.shared import state
+from pages.ui.shared.state import seed, set_field
+
+LENGTH, SHARE = "max_model_len", "gpu_memory_utilization"
+LOWEST_SHARE, HIGHEST_SHARE = FLAGS[SHARE].bounds
+LOWEST_SLIDER_SHARE, HIGHEST_SLIDER_SHARE = 0.50, 0.98
+REFUSED = "refused_entry"
+SHOWN_CHARACTERS = 24
+
+
+def context_length(plan: Plan | None, t: Words) -> None:
+    """Any length that `--max-model-len` takes, as the engine reads it."""
+    asked = state.scenario().max_model_len or -1
+    now = plan.resolved.max_model_len if plan is not None else asked if asked > 0 else 8192
+    limit = plan.resolved.derived_max_model_len if plan is not None else max(now, 32768)
+    label = t(FLAGS[LENGTH].label)
+    st.text_input(
+        label,
+        value=str(now),
+        key=seed(LENGTH, str(now)),
+        help=t(FLAGS[LENGTH].help),
+        on_change=_take_length,
+    )
+    given = _refused(LENGTH)
+    if given:
+        _say(
+            t(
+                (
+                    "{given} is not a valid length; still using {now}. Write 32768, 32k (32,000) or 32K "
+                    "(32,768)."
+                ),
+                given=given,
+                now=count(now),
+            )
+        )
+    st.select_slider(
+        t("{label} (slider)", label=label),
+        choices.context_lengths(limit, now),
+        value=now,
+        format_func=_slider_label,
+        key=seed(f"{LENGTH}.slider", now),
+        label_visibility="collapsed",
+        on_change=lambda: set_field(LENGTH, st.session_state[f"{LENGTH}.slider"]),
+    )
+
+
+def utilization(plan: Plan | None, t: Words) -> None:
+    """Any share of the card."""
+    now = (
+        plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
+    )
+    now = 0.9 if now is None else now
+    label = t(FLAGS[SHARE].label)
+    st.number_input(
+        label,
+        value=now,
+        step=0.01,
+        format="%.4g",
+        key=seed(SHARE, now),
+        help=t(FLAGS[SHARE].help),
+        on_change=_take_share,
+    )
+    given = _refused(SHARE)
+    if given:
+        _say(
+            t(
+                "{given} is not between {low} and {high}; still using {now}.",
+                given=given,
+                low=f"{LOWEST_SHARE:g}",
+                high=f"{HIGHEST_SHARE:g}",
+                now=f"{now:g}",
+            )
+        )
+    shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
+    st.slider(
+        t("{label} (slider)", label=label),
+        min_value=LOWEST_SLIDER_SHARE,
+        max_value=HIGHEST_SLIDER_SHARE,
+        value=shown,
+        step=0.01,
+        key=seed(f"{SHARE}.slider", shown),
+        label_visibility="collapsed",
+        on_change=lambda: set_field(SHARE, st.session_state[f"{SHARE}.slider"]),
+    )
+
+
+def _slider_label(length: int) -> str:
+    return count(length) if length % 1024 else short_tokens(length)
+
+
+def _take_length() -> None:
+    given = st.session_state[LENGTH]
+    length = choices.length_from_text(given)
+    if length is None:
+        st.session_state[REFUSED] = (LENGTH, given.strip()[:SHOWN_CHARACTERS] or "–")
+    else:
+        set_field(LENGTH, length)
+
+
+def _take_share() -> None:
+    given = st.session_state[SHARE]
+    if given is None or not LOWEST_SHARE <= given <= HIGHEST_SHARE:
+        st.session_state[REFUSED] = (SHARE, "–" if given is None else f"{given:g}")
+    else:
+        set_field(SHARE, given)
+
+
+def _refused(field: str) -> str:
+    """What was just written into `field` and not taken, "" for nothing; said once."""
+    of, given = st.session_state.get(REFUSED, ("", ""))
+    if of != field:
+        return ""
+    del st.session_state[REFUSED]
+    return str(given)
+
+
+def _say(text: str) -> None:
+    with st.container(key="refused_entry_words"):
+        st.text(text)

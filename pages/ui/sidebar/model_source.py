@@ -1,0 +1,181 @@
+"""Models that the catalogue does not have: from the Hugging Face Hub by id, or from a config.json."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import uuid4
+
+import streamlit as st
+
+from kvcore import catalogue, hub, hub_limits
+from kvcore.catalogue.models import Checkpoint
+from kvcore.deploy.launch import MODEL_PLACE
+from kvcore.errors import KvPlannerError
+from kvcore.hub import HubModel
+from kvcore.hub_lookups import LOOKUPS
+from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
+from kvcore.scenario import link
+from kvcore.scenario.request import UNNAMED_MODEL, scenario_from_request
+from kvcore.texts.words import Words
+from kvcore.untrusted import parse_json_object, utf8_text
+from pages.ui.shared import net, problems, state
+
+LARGEST_UPLOAD_MIB = 8
+"""What a browser may send; what is too large for a config is said in words, not by the widget."""
+POPOVER = "model_sources"
+"""Whether the popover is open."""
+CONFIG_LABEL = UNNAMED_MODEL
+CONFIG_NAME = "config_name"
+ASKER = "_hub_asker"
+"""What tells this session's look-ups from those of others."""
+NAMED = "config_named"
+"""The name that this session gave a config."""
+
+
+@net.callback
+def choose(name: str | None) -> None:
+    """Callback: a model of the catalogue."""
+    if name is None or name == state.scenario().model:
+        return
+    entry = catalogue.find_model(name)
+    _attempt(entry.id, entry.config, entry.checkpoint, "model")
+
+
+def other_model(t: Words) -> None:
+    """Inside a popover: the two other ways to name a model, each with what it could not do."""
+    offline = is_offline()
+    st.text_input(
+        t("Model id on the Hugging Face Hub"),
+        key="hub_id",
+        max_chars=200,
+        placeholder="owner/name",
+        disabled=offline,
+        help=t("Reads config.json and the sizes of the weight files; no weights."),
+    )
+    st.button(t("Look up"), on_click=look_up, args=("hub_id",), disabled=offline)
+    show_error("hub_id", t)
+    if offline:
+        switch = hub_limits.SWITCH if hub_limits.is_off() else "HF_HUB_OFFLINE"
+        st.caption(t("This server works without the Hub ({switch}).", switch=switch))
+    elif owners := hub_limits.owners():
+        st.caption(t("This server asks only about models of {owners}.", owners=", ".join(sorted(owners))))
+    st.text_area(t("Or paste a config.json"), key="config_text", height=140, placeholder='{"model_type": …}')
+    st.text_input(
+        t("Name or path to use in commands"),
+        key=CONFIG_NAME,
+        max_chars=200,
+        placeholder=MODEL_PLACE,
+        on_change=_rename,
+    )
+    show_error(CONFIG_NAME, t)
+    st.button(t("Use this config"), on_click=_use_text, args=("config_text",))
+    show_error("config_text", t)
+    st.file_uploader(
+        t("Or upload it"),
+        type=["json"],
+        key="config_file",
+        max_upload_size=LARGEST_UPLOAD_MIB,
+        on_change=_use_upload,
+    )
+    show_error("config_file", t)
+
+
+def is_offline() -> bool:
+    """Whether this server never asks the Hub."""
+    return hub.is_offline() or hub_limits.is_off()
+
+
+def unsaved(t: Words) -> None:
+    """Below the choice of model: what the address bar does not keep."""
+    if not link.carries_configs(state.scenario()):
+        st.caption(t("This config.json is too long for the link: reloading the page loses it."))
+
+
+def show_error(place: str, t: Words) -> None:
+    """Why the model could not be taken there; the one before stays."""
+    problems.show(place, t("The model was not changed."), t)
+
+
+@net.callback
+def look_up(key: str) -> None:
+    """Callback: asks the Hub for the id in the field `key`."""
+    fetch_and_use(st.session_state.get(key, "").strip(), key)
+
+
+@net.callback
+def fetch_and_use(name: str, place: str) -> None:
+    """Callback: asks the Hub for `name`; `place` says what went wrong."""
+    try:
+        found = fetched(name)
+    except KvPlannerError as error:
+        problems.keep(place, error)
+        return
+    _attempt(name, found.config, found.checkpoint, place)
+
+
+def fetched(name: str) -> HubModel:
+    """The Hub's model of that id. Raises HubError."""
+    return LOOKUPS.look_up(name, asker=st.session_state.setdefault(ASKER, uuid4().hex))
+
+
+@net.callback
+def _use_text(key: str) -> None:
+    _use_json(st.session_state.get(key, ""), key)
+
+
+@net.callback
+def _use_upload() -> None:
+    upload = st.session_state.get("config_file")
+    if upload is None:
+        problems.clear()
+        return
+    try:
+        text = utf8_text(upload.getvalue(), field="config")
+    except KvPlannerError as error:
+        problems.keep("config_file", error)
+        return
+    _use_json(text, "config_file")
+
+
+def _use_json(text: str, place: str) -> None:
+    name = st.session_state.get(CONFIG_NAME, "").strip() or CONFIG_LABEL
+    try:
+        raw = parse_json_object(text, max_bytes=MAX_CONFIG_BYTES, field="config")
+        described = scenario_from_request({"model": name, "config": raw})
+    except KvPlannerError as error:
+        problems.keep(place, error)
+        return
+    st.session_state[NAMED] = described.model
+    _attempt(described.model, described.config, described.checkpoint, place)
+
+
+@net.callback
+def _rename() -> None:
+    """Callback: another name for a config that was given before its name."""
+    now = state.scenario()
+    if now.model not in (CONFIG_LABEL, st.session_state.get(NAMED)):
+        return
+    side_file = now.config.hf_quant_config
+    request = {
+        "model": st.session_state[CONFIG_NAME].strip() or CONFIG_LABEL,
+        "config": dict(now.config.raw),
+        "hf_quant_config": None if side_file is None else dict(side_file),
+    }
+    try:
+        named = scenario_from_request(request)
+    except KvPlannerError as error:
+        problems.keep(CONFIG_NAME, error)
+        return
+    problems.clear()
+    st.session_state[NAMED] = named.model
+    state.set_scenario(replace(now, model=named.model, config=named.config))
+
+
+def _attempt(name: str, config: ModelConfig, checkpoint: Checkpoint, place: str) -> None:
+    try:
+        state.set_model(name, config, checkpoint)
+    except KvPlannerError as error:
+        problems.keep(place, error)
+        return
+    problems.clear()
+    st.session_state[POPOVER] = False

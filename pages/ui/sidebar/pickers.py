@@ -1,0 +1,274 @@
+"""Search fields for model and accelerator: what people type finds what they mean, with its facts next to the name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.catalogue.accelerators import Interconnect
+from kvcore.errors import KvPlannerError
+from kvcore.texts.words import Words
+from kvcore.views import name_facts, summary
+from kvcore.views.matrix import VENDOR_NAMES
+from pages.ui.shared import net, problems, state
+from pages.ui.sidebar import command_source, model_source
+
+PICKED = "_picked"
+MODEL, CARD = "model_search", "accelerator_search"
+MODEL_SOURCES, CARD_SOURCES = model_source.POPOVER, "accelerator_sources"
+OWN_NAME, OWN_MEMORY, OWN_VENDOR, OWN_LINK = (
+    "own_card.name", "own_card.memory_gib", "own_card.vendor", "own_card.interconnect",
+)  # fmt: skip
+LONGEST_TEXT = 100
+LARGEST_MEMORY_GIB = 1024.0
+
+
+class Hit(NamedTuple):
+    """One line of what was found."""
+
+    id: str
+    name: str
+    facts: str
+
+
+class Picker(NamedTuple):
+    """A field to search: what it finds, what a choice does, where to go without a hit, and its words."""
+
+    kind: str
+    key: str
+    label: str
+    help_text: str
+    find: Callable[[str], list[Hit]]
+    take: Callable[[str], None]
+    nothing: str
+    other: str
+    popover: str
+    ask: Callable[[], None]
+
+
+def model(t: Words) -> None:
+    """The model: a field to search, its facts, and the other ways to name one."""
+    st.session_state.pop(PICKED, None)
+    scenario = state.scenario()
+    shown = summary.model_name(scenario)
+    _search(
+        Picker(
+            kind="model",
+            key=MODEL,
+            label=t("Model"),
+            help_text=t(
+                "Type a few words: `llama 3.3 70b`. Any other model comes from the Hub or from its config.json."
+            ),
+            find=lambda text: [
+                Hit(name, name, name_facts.bundled_facts(name, t)) for name in catalogue.search_models(text)
+            ],
+            take=_take_model,
+            nothing=t("No bundled model has this name."),
+            other=t("Another model"),
+            popover=MODEL_SOURCES,
+            ask=_ask_for_model,
+        ),
+        shown,
+        t,
+    )
+    model_source.show_error("model", t)
+    known = catalogue.bundled_model(scenario.model)
+    license_name = catalogue.license_of(scenario.model) if known and known.config == scenario.config else ""
+    facts = name_facts.model_facts(scenario.config, scenario.checkpoint, license_name, t)
+    with st.container(key="model_facts", gap=None):
+        st.caption(facts)
+        with st.popover(
+            t("Another model"), icon=":material/add:", type="tertiary", key=MODEL_SOURCES, on_change="rerun"
+        ):
+            _all_models(t, shown)
+            model_source.other_model(t)
+            command_source.field(t)
+    model_source.unsaved(t)
+    command_source.told(t)
+
+
+def accelerator(t: Words) -> None:
+    """The accelerator, likewise."""
+    card = state.scenario().accelerator
+    _search(
+        Picker(
+            kind="accelerator",
+            key=CARD,
+            label=t("Accelerator"),
+            help_text=t("The memory is what the driver shows, a little less than the figure in the name."),
+            find=lambda text: [
+                Hit(found.id, found.name, name_facts.accelerator_facts(found, t))
+                for found in catalogue.search_accelerators(text)
+            ],
+            take=_take_card,
+            nothing=t("No bundled accelerator has this name."),
+            other=t("Another accelerator"),
+            popover=CARD_SOURCES,
+            ask=_ask_for_card,
+        ),
+        card.name if card is not None else t("None chosen"),
+        t,
+    )
+    with st.container(key="accelerator_facts", gap=None):
+        if card is not None:
+            st.caption(name_facts.accelerator_facts(card, t))
+        popover = st.popover(
+            t("Another accelerator"),
+            icon=":material/add:",
+            type="tertiary",
+            key=CARD_SOURCES,
+            on_change="rerun",
+        )
+        with popover:
+            _all_cards(t)
+            if popover.open:
+                _own_card(t)
+
+
+@st.fragment
+def _search(one: Picker, now: str, t: Words) -> None:
+    """The field, and what it finds; without a hit, the other ways to name one."""
+    with net.under(one.key, t):
+        text = _field(one.key, one.label, now, one.help_text)
+        if text:
+            hits = one.find(text)
+            _hits(hits, one.kind, one.take, t)
+            if not hits:
+                st.caption(one.nothing)
+                st.button(
+                    one.other,
+                    key=f"{one.popover}.open",
+                    icon=":material/arrow_forward:",
+                    on_click=one.ask,
+                    width="stretch",
+                )
+        if st.session_state.pop(PICKED, False):  # a choice made inside a fragment changes the whole page
+            st.rerun()
+
+
+def _field(key: str, label: str, now: str, help_text: str) -> str:
+    """What is typed. Empty, the field shows what is chosen."""
+    typed = st.text_input(
+        label,
+        key=key,
+        type="search",
+        live="200ms",
+        placeholder=now,
+        max_chars=LONGEST_TEXT,
+        help=help_text,
+        autocomplete="off",
+    )
+    return typed.strip()
+
+
+def _hits(hits: Sequence[Hit], kind: str, take: Callable[[str], None], t: Words) -> None:
+    with st.container(key=f"{kind}_hits", gap=None):
+        for hit in hits:
+            st.button(
+                f"{hit.name}  \n:small[:gray[{hit.facts}]]" if hit.facts else hit.name,
+                key=f"{kind}_hit.{hit.id}",
+                type="tertiary",
+                width="stretch",
+                on_click=take,
+                args=(hit.id,),
+            )
+
+
+def _take_model(name: str) -> None:
+    st.session_state[MODEL], st.session_state[PICKED] = "", True
+    model_source.choose(name)
+
+
+def _take_card(card: str) -> None:
+    st.session_state[CARD], st.session_state[PICKED] = "", True
+    state.set_field("accelerator", card)
+
+
+def _ask_for_model() -> None:
+    """Callback: the other ways open, with what was typed where it can be an id of the Hub."""
+    typed = st.session_state[MODEL].strip()
+    st.session_state[MODEL_SOURCES], st.session_state[PICKED] = True, True
+    st.session_state["hub_id"] = typed if "/" in typed else ""
+
+
+def _ask_for_card() -> None:
+    st.session_state[CARD_SOURCES], st.session_state[PICKED] = True, True
+    st.session_state[OWN_NAME] = st.session_state[CARD].strip()
+
+
+def _all_models(t: Words, shown: str) -> None:
+    now, ids = state.scenario().model, catalogue.model_ids()
+    options = ids if now in ids else (now, *ids)
+    st.selectbox(
+        t("All bundled models"),
+        options,
+        index=options.index(now),
+        key=state.seed("model", now),
+        format_func=lambda name: shown if name == now else name,
+        on_change=lambda: model_source.choose(st.session_state["model"]),
+    )
+
+
+def _all_cards(t: Words) -> None:
+    card = state.scenario().accelerator
+    names = {entry.id: entry.name for entry in catalogue.load_accelerators()}
+    if card is not None:
+        names.setdefault(card.id, card.name)
+    st.selectbox(
+        t("All bundled accelerators"),
+        list(names),
+        index=list(names).index(card.id) if card is not None else None,
+        key=state.seed("accelerator", card.id if card is not None else None),
+        format_func=lambda name: names.get(name, name),
+        on_change=lambda: state.set_field("accelerator", st.session_state["accelerator"]),
+    )
+
+
+def _own_card(t: Words) -> None:
+    """A card that the catalogue does not have."""
+    st.text_input(
+        t("Or describe one: its name"), key=OWN_NAME, max_chars=LONGEST_TEXT, placeholder="RTX 6090 32GB"
+    )
+    st.number_input(
+        t("Memory as the driver reports it (GiB)"),
+        key=OWN_MEMORY,
+        min_value=0.25,
+        max_value=LARGEST_MEMORY_GIB,
+        value=None,
+        step=1.0,
+        format="%.6g",
+    )
+    st.selectbox(
+        t("Vendor"),
+        list(VENDOR_NAMES),
+        format_func=lambda vendor: t(VENDOR_NAMES[vendor]),
+        key=OWN_VENDOR,
+    )
+    st.selectbox(
+        t("Link between cards"),
+        list(name_facts.LINK_NAMES),
+        index=list(name_facts.LINK_NAMES).index(Interconnect.PCIE),
+        format_func=lambda link: t(name_facts.LINK_NAMES[link]),
+        key=OWN_LINK,
+    )
+    st.button(t("Use this accelerator"), key="own_card.use", on_click=_use_own_card)
+    problems.show(OWN_NAME, t("The accelerator was not changed."), t)
+
+
+@net.callback
+def _use_own_card() -> None:
+    facts = st.session_state
+    try:
+        card = catalogue.accelerator_from_facts(
+            facts[OWN_MEMORY], facts[OWN_VENDOR].value, facts[OWN_NAME].strip() or None
+        )
+    except KvPlannerError as error:
+        problems.keep(OWN_NAME, error)
+        return
+    problems.clear()
+    state.set_accelerator(catalogue.with_interconnect(card, facts[OWN_LINK]))
+    facts[CARD_SOURCES] = False
+    facts[CARD] = ""

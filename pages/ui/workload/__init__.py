@@ -1,0 +1,1 @@
+"""The Workload page."""

@@ -1,0 +1,169 @@
+"""Panels of the Workload page: random batches, conversations whose history grows, shared prefixes, what to set."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from kvcore.planning import Plan
+from kvcore.texts.words import Words, count
+from kvcore.views.workload_panels import (
+    advice_lines,
+    batch_figures,
+    conversation_sentence,
+    prefix_sentence,
+    turn_rows,
+    wanted_seats,
+)
+from kvcore.workload.growth import Conversation, prefix_sharing
+from kvcore.workload.lengths import MAX_TOKENS
+from kvcore.workload.limits import LimitChoice
+from kvcore.workload.mix import Mix
+from pages.ui.shared import net, state, undo
+from pages.ui.workload.result import Choices
+
+TURNS = (1, 2, 3, 5, 8, 12, 20)
+DEFAULT_SYSTEM, DEFAULT_USER = 500, 100
+
+
+def batch(plan: Plan, mix: Mix, choice: LimitChoice, t: Words) -> None:
+    """How many requests of the real mix fit, and the max_num_seqs that this suggests."""
+    figures = batch_figures(choice, mix, t)
+    if not figures:
+        return
+    st.subheader(t("Batches of your requests"), anchor=False)
+    grid = st.grid(len(figures), min_column_width=190)
+    for one in figures:
+        grid.metric(
+            one.label,
+            one.value,
+            one.note,
+            delta_color="off",
+            delta_arrow="off",
+            border=True,
+            height="stretch",
+        )
+    seats, wanted = plan.resolved.max_num_seqs, wanted_seats(choice.batches)
+    if 0 < wanted < seats:
+        st.text(
+            t("Beyond {wanted} requests at once the cache overflows in more than 5 % of the batches: with max_num_seqs "
+              "{wanted} the rest waits in the queue instead, and nothing is computed twice.", wanted=count(wanted))
+        )  # fmt: skip
+        st.button(
+            t("Use max_num_seqs {value}", value=count(wanted)),
+            key="workload.seats",
+            icon=":material/check:",
+            on_click=undo.change,
+            args=((("max_num_seqs", wanted),),),
+        )
+    elif wanted:
+        st.text(
+            t("All {seats} requests that max_num_seqs allows fit in the cache: preemption is rare, "
+              "and more would only need a higher max_num_seqs.", seats=count(seats))
+        )  # fmt: skip
+
+
+def conversation(mix: Mix, choice: LimitChoice, t: Words) -> None:
+    """Tokens by turn."""
+    st.subheader(t("Conversations"), anchor=False)
+    st.caption(
+        t(
+            "A chat client sends the whole history with each turn, so turns grow until the limit ends the conversation."
+        )
+    )
+    grid = st.grid(4, min_column_width=150)
+    system = _tokens(grid, t("System prompt"), "system", DEFAULT_SYSTEM, 0)
+    user = _tokens(grid, t("Each question"), "user", DEFAULT_USER, 1)
+    reply = _tokens(grid, t("Each answer"), "reply", max(1, mix.quantiles.answer.p50), 1)
+    kept = _tokens(grid, t("Earlier turns kept (0: all)"), "kept", 0, 0)
+    chat = Conversation(system_tokens=system, user_tokens=user, answer_tokens=reply, kept_turns=kept)
+    st.text(conversation_sentence(chat, choice.limit_tokens, t))
+    head = (
+        t("Turn"),
+        t("Tokens at its end"),
+        t("New to the cache"),
+        t("At once, all at this turn"),
+        t("Limit {tokens}", tokens=count(choice.limit_tokens)),
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<td class="kv-figure">{escape(cell)}</td>'
+            for cell in (row.turn, row.taken, row.new, row.requests)
+        )
+        + f"<td>{escape(row.fits)}</td></tr>"
+        for row in turn_rows(chat, choice, TURNS, t)
+    )
+    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    st.html(
+        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+    st.caption(
+        t(
+            "New to the cache: prompt tokens that prefix caching does not find, while nothing was evicted. Dropping "
+            "old turns bounds the length, but what follows the system prompt then has to be computed anew in each turn."
+        )
+    )
+
+
+def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
+    """A system prompt that all requests share."""
+    st.subheader(t("Shared prefix"), anchor=False)
+    grid = st.grid(4, min_column_width=150)
+    shared = _tokens(grid, t("Tokens that all share"), "prefix", DEFAULT_SYSTEM, 0)
+    request = max(1, round(choice.mean_tokens))
+    found = None
+    if choice.plan is not None and choice.starts:
+        found = prefix_sharing(choice.plan, shared, request)
+    if found is None or choice.plan is None:
+        st.text(t("This model keeps nothing of a request, so nothing can be shared."))
+        return
+    for label, value, note in (
+        (t("Blocks of one request"), count(found.request_blocks),
+         t("mean length, {tokens} tokens", tokens=count(request))),
+        (t("Stored once"), count(found.shared_blocks), t("blocks, {tokens} tokens", tokens=count(found.shared_tokens))),
+        (t("At once, with sharing"), count(int(found.requests_with)),
+         t("{requests} without", requests=count(int(found.requests_without)))),
+    ):  # fmt: skip
+        grid.metric(label, value, note, delta_color="off", delta_arrow="off", border=True, height="stretch")
+    st.text(prefix_sentence(found, t))
+    if not choice.plan.resolved.enable_prefix_caching:
+        st.warning(
+            t("Prefix caching is off in this scenario: {flag} turns it on.", flag="--enable-prefix-caching"),
+            icon=":material/info:",
+        )
+    st.caption(
+        t(
+            "Only whole blocks from the first token on are shared: put what varies, such as the date "
+            "or the user's name, after the common part."
+        )
+    )
+
+
+def advice(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
+    """What to set, with today's numbers."""
+    wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
+    with st.expander(t("What to set, and what it does not do"), icon=":material/lightbulb:"):
+        for flag, text in advice_lines(plan, mix, choices[wanted], choices[now], t):
+            st.markdown(f"`{flag}`")
+            st.text(text)
+
+
+def _tokens(grid: st.delta_generator.DeltaGenerator, label: str, name: str, default: int, least: int) -> int:
+    key = f"workload.given.{name}"
+    kept = st.session_state.get(f"{key}.kept")
+    value = grid.cell().number_input(
+        label,
+        min_value=least,
+        max_value=MAX_TOKENS,
+        key=state.seed(key, max(least, min(default, MAX_TOKENS)) if kept is None else kept),
+        on_change=_give,
+        args=(key,),
+    )
+    return int(value)
+
+
+@net.callback
+def _give(key: str) -> None:
+    st.session_state[f"{key}.kept"] = st.session_state[key]

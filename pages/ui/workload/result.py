@@ -1,0 +1,214 @@
+"""The Workload page with a workload: the sentence, the histogram with a limit to move, the table of limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import escape
+from types import MappingProxyType
+from typing import TypeAlias
+
+import streamlit as st
+
+from kvcore.evidence.carry import carried_over
+from kvcore.planning import Plan
+from kvcore.scenario.choices import nearest_below
+from kvcore.texts.words import Words, count, listed, sentences, short_tokens
+from kvcore.views.length_histogram import length_histogram, marked_limits
+from kvcore.views.workload_summary import (
+    choice_rows,
+    choices_csv,
+    histogram_csv,
+    left_out_note,
+    mix_sentence,
+    sentence,
+    share_text,
+)
+from kvcore.workload.lengths import MAX_TOKENS
+from kvcore.workload.limits import LimitChoice, limit_choices
+from kvcore.workload.mix import ROUND_TO, Mix
+from pages.ui.shared import figure, net, notes, shell, state, undo
+from pages.ui.workload.source import TRIED
+
+Choices: TypeAlias = MappingProxyType[int, LimitChoice]
+FIELD, SLIDER = "workload.limit", "workload.limit.slider"
+
+
+def tried(plan: Plan, mix: Mix) -> int:
+    """The limit under the hand: at first the recommended one."""
+    chosen: int = state.page_parameter(TRIED) or mix.recommended_max_model_len
+    return chosen
+
+
+def planned_choices(plan: Plan, mix: Mix, limit: int) -> Choices:
+    """The limits of the table, by their tokens."""
+    return MappingProxyType({choice.limit_tokens: choice for choice in limit_choices(plan, mix, limit)})
+
+
+def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
+    """The sentence, and the button that takes its length."""
+    wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
+    recommended, present = choices[wanted], choices[now]
+    notes.scenario_line(plan, t)
+    notes.verdict(sentence(mix, recommended, present, t))
+    real = mix_sentence(recommended, present, t)
+    if real:
+        st.text(real)
+    with st.container(horizontal=True, gap="small", key="workload.take", vertical_alignment="center"):
+        if wanted != now and recommended.starts:
+            use(wanted, t, primary=True)
+        elif not recommended.starts:
+            st.page_link(
+                shell.page_at(""),
+                label=t("The Plan page shows how to fix it"),
+                icon=":material/build:",
+                query_params=state.params(),
+            )
+        undo.offer(t)
+
+
+def use(limit: int, t: Words, *, primary: bool = False) -> None:
+    """A button that makes `limit` the scenario's context length."""
+    scenario = state.scenario()
+    st.button(
+        t("Use {tokens}", tokens=count(limit)),
+        key=f"workload.use.{limit}.{'answer' if primary else 'tried'}",
+        icon=":material/check:",
+        type="primary" if primary else "secondary",
+        on_click=undo.take,
+        args=(carried_over(scenario, replace(scenario, max_model_len=limit)),),
+    )
+
+
+def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -> None:
+    """How long the requests are, and the limit to move over them."""
+    wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
+    st.subheader(t("How long the requests are"), anchor=False)
+    limits = marked_limits(limit, wanted, now, t)
+    out = share_text(choice.share_left_out, t)
+    figure.chart(
+        length_histogram(mix, limit, limits, t),
+        "workload_histogram",
+        t("Histogram of request lengths; {share} of the requests need more than {limit} tokens", share=out,
+          limit=count(limit)),
+    )  # fmt: skip
+    _legend(t)
+    with st.container(horizontal=True, gap="medium", key="workload.try", vertical_alignment="bottom"):
+        st.number_input(
+            t("Custom limit (tokens)"),
+            min_value=1,
+            max_value=MAX_TOKENS,
+            step=ROUND_TO,
+            key=state.seed(FIELD, limit),
+            on_change=_try,
+            args=(FIELD,),
+            width=200,
+        )
+        steps = limit_steps(max(mix.needed.longest_tokens, wanted, now, limit))
+        st.select_slider(
+            t("Custom limit (slider)"),
+            steps,
+            format_func=short_tokens,
+            key=state.seed(SLIDER, nearest_below(limit, steps)),
+            on_change=_try,
+            args=(SLIDER,),
+            label_visibility="collapsed",
+            width=420,
+        )
+        if limit not in (wanted, now) and choice.starts:
+            use(limit, t)
+    lines = (
+        t("{share} of the requests need more than {limit} tokens.", share=out, limit=count(limit)),
+        left_out_note(choice, t),
+    )
+    st.caption(sentences(t, lines))
+
+
+def lengths_only(mix: Mix, t: Words) -> None:
+    """The histogram where nothing can be planned."""
+    wanted = mix.recommended_max_model_len
+    figure.chart(
+        length_histogram(mix, wanted, marked_limits(wanted, wanted, wanted, t), t),
+        "workload_histogram",
+        t("How long the requests are"),
+    )
+    _legend(t)
+
+
+def limit_steps(longest: int) -> tuple[int, ...]:
+    """Round limits for a slider: four to each doubling, multiples of 256."""
+    steps = {ROUND_TO, 2 * ROUND_TO, 3 * ROUND_TO}
+    power = 4 * ROUND_TO
+    while max(steps) < longest and power <= MAX_TOKENS // 2:
+        steps |= {power * quarter // 4 for quarter in (4, 5, 6, 7, 8)}
+        power *= 2
+    return tuple(sorted(steps))
+
+
+@net.callback
+def _try(key: str) -> None:
+    state.set_page_parameter(TRIED, int(st.session_state[key]))
+
+
+def _legend(t: Words) -> None:
+    entries = (
+        ("kv-needed", t("context that a request needs: prompt + max_tokens, else prompt + answer")),
+        ("kv-missing", t("over the custom limit")),
+        ("kv-taken", t("tokens at its end: prompt + answer")),
+    )
+    items = "".join(
+        f'<li><span class="kv-swatch {name}"></span>{escape(text)}</li>' for name, text in entries
+    )
+    st.html(f'<ul class="kv-legend kv-wrapping">{items}</ul>')
+
+
+def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
+    """What each limit would mean."""
+    wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
+    st.subheader(t("What each limit means"), anchor=False)
+    head = (
+        "max_model_len",
+        t("Requests over the limit"),
+        t("At once, all of that length"),
+        t("At once, mean length"),
+        t("Preemption risk at {seats} at once", seats=count(plan.resolved.max_num_seqs)),
+        t("Engine"),
+    )
+    ordered = tuple(choices.values())
+    body = ""
+    for row in choice_rows(ordered, wanted, now, limit, t):
+        marks = listed(t, row.marks)
+        cells = (row.left_out, row.worst_case, row.at_mean, row.risk)
+        body += (
+            f'<tr><td class="kv-figure">{escape(row.limit)} <span class="kv-soft">{escape(marks)}</span></td>'
+            + "".join(f'<td class="kv-figure">{escape(cell)}</td>' for cell in cells)
+            + f"<td>{escape(row.verdict)}</td></tr>"
+        )
+    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    st.html(
+        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+    st.caption(
+        t(
+            "Per replica. Preemption risk: share of random batches of max_num_seqs requests, each"
+            " at its full length, that exceed the KV cache; drawn with a fixed seed, with the 95 "
+            "% interval of the draw. The engine then preempts the newest request and computes it "
+            "again: slow, but nothing fails."
+        )
+    )
+    with st.container(horizontal=True):
+        st.download_button(
+            t("Table as CSV"),
+            data=lambda: choices_csv(ordered),
+            file_name="limits.csv",
+            mime="text/csv",
+            on_click="ignore",
+            key="workload.csv",
+        )
+        st.download_button(
+            t("Histogram as CSV"),
+            data=lambda: histogram_csv(mix),
+            file_name="lengths.csv",
+            mime="text/csv",
+            on_click="ignore",
+            key="workload.histogram_csv",
+        )

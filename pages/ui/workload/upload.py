@@ -1,0 +1,268 @@
+"""The Workload page without a workload: a log to drop, a sample to open, percentiles to type; and what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from kvcore.errors import WorkloadError
+from kvcore.texts.words import Words, count, listed, msg
+from kvcore.views.workload_summary import REASONS
+from kvcore.workload.lengths import MAX_TOKENS
+from kvcore.workload.mix import Mix
+from kvcore.workload.quantiles import Percentiles, typed_quantiles
+from kvcore.workload.records import MAX_LOG_BYTES, read_request_log, read_request_logs
+from pages.ui.shared import net, notes
+from pages.ui.workload import source as workload_source
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+UPLOADS, READ, ERROR, TYPED_ERROR = (
+    "workload.uploads",
+    "workload.read",
+    "workload.error",
+    "workload.typed_error",
+)
+SAMPLE_FILES = {
+    "requests.jsonl": (
+        msg("Customer service"),
+        msg(
+            "600 made-up requests as a gateway logs them: prompts of 765 to 1,203 tokens, max_tokens 512; one line "
+            "is cut."
+        ),
+    ),
+    "requests.csv": (
+        msg("Chat and documents"),
+        msg("500 made-up requests as a table: short questions, and documents of up to 22,000 tokens."),
+    ),
+}  # fmt: skip
+TYPED = {"prompt": (800, 1150, 1200), "answer": (120, 380, 512)}
+PERCENTILE_NAMES = ("P50", "P95", "P99")
+DEFAULT_MAX_TOKENS = 512
+LARGEST_UPLOAD_MB = 80
+"""More than is read, so that a log that is a little too large is answered with words and a next step."""
+
+
+def ask(t: Words) -> None:
+    """Three ways to a workload, and what happens to a log."""
+    files, other = st.columns([5, 4], gap="medium")
+    with files, st.container(border=True):
+        st.subheader(t("From request logs"), anchor=False)
+        _upload(t)
+        _samples(t)
+    with other, st.container(border=True):
+        st.subheader(t("From percentiles"), anchor=False)
+        _percentiles(t)
+    st.caption(
+        t(
+            "A log is read in the memory of the server that runs this page, for this session only: counts are taken "
+            "from it, nothing is stored or sent on. The link carries twelve numbers: P50, P95 and P99 of the lengths."
+        )
+    )
+
+
+def _upload(t: Words) -> None:
+    number = st.session_state.get(UPLOADS, 0)
+    uploads = st.file_uploader(
+        t("Drop request logs, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
+        type=["jsonl", "ndjson", "json", "csv", "tsv", "log", "txt"],
+        accept_multiple_files=True,
+        max_upload_size=LARGEST_UPLOAD_MB,
+        key=f"workload.upload.{number}",
+    )
+    read = tuple(upload.file_id for upload in uploads)
+    if uploads and st.session_state.get(READ) != read:
+        _read(uploads, t)
+    error = st.session_state.get(ERROR)
+    if uploads and error is not None:
+        notes.problem(t("This log cannot be read"), error, t)
+        st.text("\n".join(upload.name for upload in uploads))
+    st.markdown(
+        "\n".join(
+            f"- {line}"
+            for line in (
+                t("**JSON lines**: requests or responses in OpenAI's form, with `usage`; or with their text, which is "
+                  "counted approximately. Also the detailed result of `vllm bench serve`."),
+                t("**CSV**: a column `prompt_tokens` (or `input_tokens`, `ContextTokens` …), and `completion_tokens` "
+                  "and `max_tokens` where you have them."),
+                t("**vLLM's own lines**: `--enable-log-requests`; newer versions print lengths only with "
+                  "`VLLM_LOGGING_LEVEL=DEBUG`."),
+            )
+        )
+    )  # fmt: skip
+
+
+def _read(uploads: Sequence[Any], t: Words) -> None:
+    """Reads while it shows how far it is; a press on Cancel ends this run of the page."""
+    total = max(1, sum(upload.size for upload in uploads))
+    with st.container(key="workload.reading"):
+        bar = st.progress(0.0, t("Reading"))
+        st.button(t("Cancel"), key="workload.cancel", on_click=_forget_uploads, icon=":material/close:")
+
+    def progress(done: int) -> None:
+        of = {"done": f"{done >> 20}", "total": f"{max(1, total >> 20)}"}
+        bar.progress(min(1.0, done / total), t("Reading: {done} of {total} MiB", **of))
+
+    try:
+        if total > MAX_LOG_BYTES:
+            raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
+        log = read_request_logs(uploads, progress)
+    except WorkloadError as error:
+        st.session_state[ERROR] = error
+    else:
+        st.session_state.pop(ERROR, None)
+        workload_source.keep(", ".join(upload.name for upload in uploads), log)
+    st.session_state[READ] = tuple(upload.file_id for upload in uploads)
+    st.rerun()
+
+
+def _forget_uploads() -> None:
+    st.session_state[UPLOADS] = st.session_state.get(UPLOADS, 0) + 1
+    st.session_state.pop(ERROR, None)
+
+
+def _samples(t: Words) -> None:
+    st.caption(t("No log yet? Open a sample:"))
+    for name, (label, what) in SAMPLE_FILES.items():
+        st.button(t(label), key=f"workload.sample.{name}", on_click=_open_sample, args=(name, t(label)))
+        st.caption(t(what))
+    kept = workload_source.kept_log()
+    if kept is not None:
+        st.button(
+            t("Back to the log that was read last"),
+            key="workload.again",
+            type="tertiary",
+            icon=":material/history:",
+            on_click=workload_source.show,
+            args=(kept.mix.quantiles,),
+        )
+
+
+@net.callback
+def _open_sample(name: str, label: str) -> None:
+    with (SAMPLES / name).open("rb") as lines:
+        workload_source.keep(label, read_request_log(lines))
+
+
+def _percentiles(t: Words) -> None:
+    for part, label in (("prompt", t("Prompt, in tokens")), ("answer", t("Answer, in tokens"))):
+        st.caption(label)
+        grid = st.grid(3, min_column_width=80)
+        for name, default in zip(PERCENTILE_NAMES, TYPED[part], strict=True):
+            grid.number_input(
+                name, min_value=0, max_value=MAX_TOKENS, value=default, key=f"workload.{part}.{name}"
+            )
+    st.number_input(
+        t("max_tokens that clients send (0: none)"),
+        min_value=0,
+        max_value=MAX_TOKENS,
+        value=DEFAULT_MAX_TOKENS,
+        key="workload.max_tokens",
+        help=t("The engine counts it against the context, however long the answer becomes."),
+    )
+    st.button(t("Use these lengths"), key="workload.typed", type="primary", on_click=_take_typed)
+    error = st.session_state.pop(TYPED_ERROR, None)
+    if error is not None:
+        notes.problem(t("These percentiles cannot be used"), error, t)
+
+
+@net.callback
+def _take_typed() -> None:
+    def given(part: str) -> Percentiles:
+        p50, p95, p99 = (int(st.session_state[f"workload.{part}.{name}"]) for name in PERCENTILE_NAMES)
+        if not (1 if part == "prompt" else 0) <= p50 <= p95 <= p99:
+            raise WorkloadError("percentiles-order", field=part, p50=p50, p95=p95, p99=p99)
+        return Percentiles(p50=p50, p95=p95, p99=p99)
+
+    try:
+        found = typed_quantiles(
+            given("prompt"), given("answer"), int(st.session_state["workload.max_tokens"]) or None
+        )
+    except WorkloadError as error:
+        st.session_state[TYPED_ERROR] = error
+        return
+    workload_source.show(found)
+
+
+def source(mix: Mix, t: Words) -> None:
+    """Where the lengths come from, what of them was not read, and the way back."""
+    shown = workload_source.shown_log()
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="workload.source"):
+        if shown is None:
+            st.text(t("Lengths from percentiles"), width="content")
+        else:
+            st.text(
+                t(
+                    "{source}: {requests} requests",
+                    source=shown.source,
+                    requests=count(shown.log.prompts.requests),
+                ),
+                width="content",
+            )
+        st.button(
+            t("Other requests"),
+            key="workload.clear",
+            type="tertiary",
+            icon=":material/arrow_back:",
+            on_click=workload_source.clear,
+        )
+    st.caption(_percentile_line(mix, t))
+    if shown is None:
+        st.caption(
+            t(
+                "Between the percentiles a log-normal shape is assumed; the result is as exact as "
+                "that assumption."
+            )
+        )
+    else:
+        _read_notes(shown, t)
+
+
+def _percentile_line(mix: Mix, t: Words) -> str:
+    parts = (
+        (t("prompt"), mix.quantiles.prompt),
+        (t("answer"), mix.quantiles.answer),
+        (t("both together"), mix.quantiles.taken),
+        (t("context needed"), mix.quantiles.needed),
+    )
+    texts = [f"{name} {' / '.join(map(count, found.values))}" for name, found in parts if found.p99]
+    return t("P50 / P95 / P99 in tokens: {lengths}", lengths=" · ".join(texts))
+
+
+def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
+    """What is approximate, assumed or missing: nothing is lost silently."""
+    log = kept.log
+    lines = []
+    if log.unusable:
+        lines.append(
+            t(
+                "Lines that could not be used: {lines} ({reasons}); the first of them: {numbers}",
+                lines=count(log.unusable),
+                reasons=" · ".join(f"{t(REASONS[reason])} {count(number)}" for reason, number in log.reasons),
+                numbers=listed(t, map(str, log.unusable_lines)),
+            )
+        )
+    if log.estimated:
+        lines.append(
+            t(
+                "{share} % of the prompts had no token counts: counted from their text at 1.5 Chinese or 3.5 other "
+                "characters per token.",
+                share=f"{100 * log.estimated / log.prompts.requests:.0f}",
+            )
+        )
+    if log.without_answer:
+        lines.append(
+            t(
+                (
+                    "Requests without an answer in the log: {requests}; their max_tokens was used "
+                    "instead, or 0."
+                ),
+                requests=count(log.without_answer),
+            )
+        )
+    if log.other_lines:
+        lines.append(t("Other lines of the engine's log, skipped: {lines}.", lines=count(log.other_lines)))
+    if lines:
+        st.text("\n".join(lines))
