@@ -63,7 +63,7 @@ def holds(
 def stage_modules(
     architecture: Architecture, parallel: Parallel, stage: int, everywhere: frozenset[End] = NOTHING
 ) -> tuple[Module, ...]:
-    """What a pipeline stage holds beside its layers: towers, and its ends of the model."""
+    """What a pipeline stage has besides its layers: encoders, and its ends of the model."""
     held = {end for end in End if holds(end, architecture, parallel, stage, everywhere)}
     before = architecture.first if End.EMBEDDING in held else ()
     behind = (module for module in architecture.last if end_of(module) in held)

@@ -228,7 +228,7 @@ class Architecture(Keeper):
     first: tuple[Module, ...] = ()
     """Before the layers, on the first pipeline stage: embeddings. Some classes hold them on every stage."""
     every: tuple[Module, ...] = ()
-    """On every pipeline stage: vision tower, projector, the head of a model that judges."""
+    """On every pipeline stage: encoders, projectors, the head of a model that judges."""
     last: tuple[Module, ...] = ()
     """Behind the layers, on the last pipeline stage: final norm, lm_head. Some classes hold them on every stage."""
     tied_embeddings: bool = False

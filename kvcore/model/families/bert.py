@@ -2,7 +2,7 @@
 
 Every token sees every other, so no layer keeps anything of a request.
 
-Tables of positions and token types are divided over the ranks like the vocabulary; RoBERTa's were whole on each rank
+Tables of positions and token types are sharded over the ranks like the vocabulary; RoBERTa's were whole on each rank
 until 0.28.
 """
 

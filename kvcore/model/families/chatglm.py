@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from kvcore.model.architecture import (
@@ -134,7 +133,7 @@ def read_vision(config: ModelConfig) -> Architecture:
     modules += vision.blocks(BLOCK, f"{prefix}.transformer.layers", section.layers(), heads, inner)
     tokens = (positions - 1) // PATCHES_PER_TOKEN + 2
     encoder = vision.input_limits(section, tokens, PATCHES_PER_TOKEN)
-    return replace(built, every=tuple(modules), vision=encoder, is_multimodal=True)
+    return vision.with_images(built, modules, encoder)
 
 
 BLOCK: Final = vision.Block(

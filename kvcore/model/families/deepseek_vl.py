@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
+from kvcore.model.architecture import Architecture, Module, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import clip, decoder, deepseek
 from kvcore.model.parts import vision
@@ -30,6 +30,7 @@ SAM_IMAGE: Final = 1024
 SAM_PATCH: Final = 16
 SAM_WINDOW: Final = 14
 SAM_NECK: Final = (256, 512, 1024)
+SAM_BLOCK: Final = vision.Block(up="mlp.lin1", down="mlp.lin2")
 """Source: vllm/model_executor/models/deepencoder.py:build_sam_vit_b (0.32)."""
 
 OCR_TOKENS: Final = 693
@@ -40,6 +41,7 @@ OCR_PATCHES_PER_TOKEN: Final = 16
 
 SIGLIP_WIDTH: Final = 1152
 SIGLIP_BLOCKS: Final = 27
+SIGLIP_HEADS: Final = 16
 SIGLIP_INTERMEDIATE: Final = 4304
 SIGLIP_IMAGE: Final = 384
 SIGLIP_PATCH: Final = 14
@@ -68,7 +70,7 @@ def read_ocr(config: ModelConfig) -> Architecture:
         *projector(config.root.section("projector_config"), "model.projector.layers"),
         *separators(language.hidden_size, "model"),
     )
-    return replace(language, every=encoder, vision=sam_limits(OCR_TOKENS))
+    return vision.with_images(language, encoder, sam_limits(OCR_TOKENS))
 
 
 def read_ocr2(config: ModelConfig) -> Architecture:
@@ -83,7 +85,7 @@ def read_ocr2(config: ModelConfig) -> Architecture:
         *projector(config.root.section("projector_config"), "model.projector.layers"),
         norm("model.view_seperator", language.hidden_size),
     )
-    return replace(language, every=encoder, vision=sam_limits(OCR2_TOKENS))
+    return vision.with_images(language, encoder, sam_limits(OCR2_TOKENS))
 
 
 def sam_limits(max_tokens: int) -> VisionEncoder:
@@ -146,16 +148,13 @@ def read_vl2(config: ModelConfig) -> Architecture:
         *projector(section, "projector.layers"),
         *separators(language.hidden_size, ""),
     )
-    return replace(
-        language,
-        every=encoder,
-        vision=VisionEncoder(
-            hidden_size=SIGLIP_WIDTH,
-            intermediate_size=SIGLIP_INTERMEDIATE,
-            max_tokens_per_item=most_tokens(config.root, merge),
-            patches_per_token=merge * merge,
-        ),
+    limits = VisionEncoder(
+        hidden_size=SIGLIP_WIDTH,
+        intermediate_size=SIGLIP_INTERMEDIATE,
+        max_tokens_per_item=most_tokens(config.root, merge),
+        patches_per_token=merge * merge,
     )
+    return vision.with_images(language, encoder, limits)
 
 
 def read_language(config: ModelConfig, layer_prefix: str) -> Architecture:
@@ -168,12 +167,7 @@ def read_language(config: ModelConfig, layer_prefix: str) -> Architecture:
         built = replace(deepseek.read(config), uncounted=())
     else:
         built = decoder.read_decoder(PLAIN_ATTENTION, config, section)
-    return replace(
-        built,
-        model_type=config.model_type,
-        layer_prefix=layer_prefix,
-        is_multimodal=True,
-    )
+    return replace(built, layer_prefix=layer_prefix)
 
 
 def sam(prefix: str, neck: tuple[int, int, int] = SAM_NECK) -> tuple[Module, ...]:
@@ -181,17 +175,20 @@ def sam(prefix: str, neck: tuple[int, int, int] = SAM_NECK) -> tuple[Module, ...
 
     Source: vllm/model_executor/models/deepencoder.py:ImageEncoderViT (0.32).
     """
-    side = SAM_IMAGE // SAM_PATCH
-    modules: list[Module] = [
-        vision.convolution(f"{prefix}.patch_embed.proj", 3, SAM_WIDTH, (SAM_PATCH, SAM_PATCH), bias=True),
-        vision.table(f"{prefix}.pos_embed", side * side, SAM_WIDTH),
-    ]
+    width, heads = SAM_WIDTH, vision.heads_of(SAM_WIDTH, SAM_HEADS)
+    whole_side = SAM_IMAGE // SAM_PATCH
+    blocks: list[Module] = []
     for index in range(SAM_BLOCKS):
-        modules += sam_block(f"{prefix}.blocks.{index}", side if index in SAM_GLOBAL_BLOCKS else SAM_WINDOW)
+        side, block = whole_side if index in SAM_GLOBAL_BLOCKS else SAM_WINDOW, f"{prefix}.blocks.{index}."
+        positions = (2 * side - 1) * heads.head_dim
+        blocks += vision.block(SAM_BLOCK, block, heads, 4 * width)
+        blocks += norms(positions, f"{block}attn.rel_pos_h", f"{block}attn.rel_pos_w")
     first, second, third = neck
     return (
-        *modules,
-        vision.convolution(f"{prefix}.neck.0", SAM_WIDTH, first, (), bias=False),
+        vision.convolution(f"{prefix}.patch_embed.proj", 3, width, (SAM_PATCH, SAM_PATCH), bias=True),
+        vision.table(f"{prefix}.pos_embed", whole_side * whole_side, width),
+        *vision.made_whole(blocks),
+        vision.convolution(f"{prefix}.neck.0", width, first, (), bias=False),
         norm(f"{prefix}.neck.1", first, bias=True),
         vision.convolution(f"{prefix}.neck.2", first, first, (3, 3), bias=False),
         norm(f"{prefix}.neck.3", first, bias=True),
@@ -200,58 +197,25 @@ def sam(prefix: str, neck: tuple[int, int, int] = SAM_NECK) -> tuple[Module, ...
     )
 
 
-def sam_block(block: str, side: int) -> tuple[Module, ...]:
-    """A block that attends over `side` × `side` patches."""
-    width = SAM_WIDTH
-    positions = (2 * side - 1) * (width // SAM_HEADS)
-    return (
-        vision.whole(f"{block}.attn.qkv", width, 3 * width),
-        vision.whole(f"{block}.attn.proj", width, width),
-        Parameter(name=f"{block}.attn.rel_pos_h", replicated=positions),
-        Parameter(name=f"{block}.attn.rel_pos_w", replicated=positions),
-        vision.whole(f"{block}.mlp.lin1", width, 4 * width),
-        vision.whole(f"{block}.mlp.lin2", 4 * width, width),
-        norm(f"{block}.norm1", width, bias=True),
-        norm(f"{block}.norm2", width, bias=True),
-    )
-
-
 def siglip(prefix: str) -> tuple[Module, ...]:
     """SigLIP as timm builds it, with its pooling head; the ranks shard only the MLPs.
 
     Source: vllm/model_executor/models/deepseek_vl2.py:patch_vit_for_tp (0.32).
     """
-    width = SIGLIP_WIDTH
-    side = SIGLIP_IMAGE // SIGLIP_PATCH
-    modules: list[Module] = [
+    width, inner, pool = SIGLIP_WIDTH, SIGLIP_INTERMEDIATE, f"{prefix}.attn_pool"
+    side, heads = SIGLIP_IMAGE // SIGLIP_PATCH, vision.heads_of(SIGLIP_WIDTH, SIGLIP_HEADS)
+    blocks = vision.blocks(vision.Block(), f"{prefix}.blocks", SIGLIP_BLOCKS, heads, inner)
+    return (
         vision.convolution(f"{prefix}.patch_embed.proj", 3, width, (SIGLIP_PATCH, SIGLIP_PATCH), bias=True),
         vision.table(f"{prefix}.pos_embed", side * side, width),
-    ]
-    for index in range(SIGLIP_BLOCKS):
-        block = f"{prefix}.blocks.{index}"
-        modules += (
-            vision.whole(f"{block}.attn.qkv", width, 3 * width),
-            vision.whole(f"{block}.attn.proj", width, width),
-            *timm_mlp(f"{block}.mlp"),
-            norm(f"{block}.norm1", width, bias=True),
-            norm(f"{block}.norm2", width, bias=True),
-        )
-    pool = f"{prefix}.attn_pool"
-    return (
-        *modules,
+        *vision.made_whole(blocks, ".attn."),
         norm(f"{prefix}.norm", width, bias=True),
-        Parameter(name=f"{pool}.latent", replicated=width),
-        vision.whole(f"{pool}.q", width, width),
+        norm(f"{pool}.latent", width),
+        *vision.wholes(pool, ("q", "proj"), width, width),
         vision.whole(f"{pool}.kv", width, 2 * width),
-        vision.whole(f"{pool}.proj", width, width),
         norm(f"{pool}.norm", width, bias=True),
-        *timm_mlp(f"{pool}.mlp"),
+        *plain_mlp(width, inner, f"{pool}.mlp.fc1", f"{pool}.mlp.fc2", bias=True),
     )
-
-
-def timm_mlp(prefix: str) -> tuple[Module, ...]:
-    """An MLP of SigLIP."""
-    return plain_mlp(SIGLIP_WIDTH, SIGLIP_INTERMEDIATE, f"{prefix}.fc1", f"{prefix}.fc2", bias=True)
 
 
 def projector(section: Section, prefix: str) -> tuple[Module, ...]:

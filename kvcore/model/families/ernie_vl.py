@@ -1,8 +1,7 @@
-"""ERNIE 4.5 VL: experts for texts beside experts for images in every sparse layer, an image encoder and a resampler."""
+"""ERNIE 4.5 VL: experts for texts next to experts for images in sparse layers, an image encoder and a resampler."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from kvcore.model.architecture import (
@@ -80,11 +79,10 @@ def read(config: ModelConfig) -> Architecture:
             moe_intermediate_size=experts[0].intermediate_size,
             shared_intermediate_size=shared,
         ),
-        is_multimodal=True,
     )
     image = image_encoder(config.root.section("vision_config"))
     modules = (*image.modules, *resampler(config.root, heads.hidden_size))
-    return replace(built, every=modules, vision=image.vision)
+    return vision.with_images(built, modules, image.vision)
 
 
 def pair(section: Section, name: str, default: int | None = None) -> tuple[int, int]:

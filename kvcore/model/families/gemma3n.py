@@ -136,16 +136,8 @@ def read_gemma4_unified(config: ModelConfig) -> Architecture:
         width = audio.integer("audio_embed_dim", audio.optional_integer("hidden_size"))
         modules.append(replicated("embed_audio.embedding_projection", width, text))
     width = section.integer("mm_embed_dim")
-    return replace(
-        read_gemma4(config, tuple(modules)),
-        vision=VisionEncoder(
-            hidden_size=width,
-            intermediate_size=width,
-            max_tokens_per_item=GEMMA4_MAX_TOKENS,
-            patches_per_token=1,
-        ),
-        is_multimodal=True,
-    )
+    limits = VisionEncoder(hidden_size=width, intermediate_size=width, max_tokens_per_item=GEMMA4_MAX_TOKENS)
+    return vision.with_images(read_gemma4(config, tuple(modules)), modules, limits)
 
 
 def patch_embedder(section: Section, text: int) -> tuple[Module, ...]:

@@ -165,19 +165,15 @@ def read_nemotron(config: ModelConfig) -> Architecture:
     if built.draft_steps:
         modules.append(norm("vision_final_layernorm", width, bias=True))
     side = root.integer("force_image_size", 512) // root.integer("patch_size", 16)
-    return replace(
-        built,
-        every=tuple(modules),
-        vision=VisionEncoder(
-            hidden_size=width,
-            intermediate_size=intermediate,
-            max_tokens_per_item=(side // merge) ** 2 * (MAX_TILES + 1),
-            patches_per_token=merge**2,
-        ),
-        is_multimodal=True,
-        layer_prefix=f"language_model.{built.layer_prefix}",
-        uncounted=("sound encoder",) if root.has("sound_config") else (),
+    limits = VisionEncoder(
+        hidden_size=width,
+        intermediate_size=intermediate,
+        max_tokens_per_item=(side // merge) ** 2 * (MAX_TILES + 1),
+        patches_per_token=merge**2,
     )
+    prefix = f"language_model.{built.layer_prefix}"
+    uncounted = ("sound encoder",) if root.has("sound_config") else ()
+    return replace(vision.with_images(built, modules, limits, prefix), uncounted=uncounted)
 
 
 def radio(section: Section) -> tuple[list[Module], int]:

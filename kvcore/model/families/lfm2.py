@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from kvcore.model.architecture import (
@@ -82,13 +81,8 @@ def read_vision(config: ModelConfig) -> Architecture:
     tokens = root.integer("max_image_tokens", 256) * tiles
     if root.boolean("projector_use_layernorm", True):
         modules.append(norm(f"{prefix}.layer_norm", merged, bias=True))
-    return replace(
-        built,
-        every=tuple(modules),
-        vision=vision.input_limits(tower, tokens, merge**2),
-        is_multimodal=True,
-        layer_prefix="model.language_model.layers",
-    )
+    limits = vision.input_limits(tower, tokens, merge**2)
+    return vision.with_images(built, modules, limits, "model.language_model.layers")
 
 
 def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:

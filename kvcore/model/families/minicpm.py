@@ -93,7 +93,7 @@ def read_omni(config: ModelConfig) -> Architecture:
 def read_vision(config: ModelConfig) -> Architecture:
     """MiniCPM-V from 2.5 on: Llama or Qwen behind SigLIP (in Idefics 2's variant) and a resampler.
 
-    Raises ModelError `unknown-architecture` for the versions whose tower another library builds.
+    Raises ModelError `unknown-architecture` for the versions whose encoder another library builds.
 
     Source: vllm/model_executor/models/minicpmv.py:MiniCPMV2_6, layers/resampler.py (0.32).
     """
@@ -106,23 +106,19 @@ def read_vision(config: ModelConfig) -> Architecture:
             architecture="MiniCPMV",
             reason=f"only {', '.join(LANGUAGE_OF_VERSION)} are read, not {shorten(version, 20)}",
         )
-    tower = root.section("vision_config")
-    layers = tower.layers() - (1 if root.boolean("drop_vision_last_layer", False) else 0)
+    section = root.section("vision_config")
+    layers = section.layers() - (1 if root.boolean("drop_vision_last_layer", False) else 0)
     language = plain.SECTION_READERS[LANGUAGE_OF_VERSION[version]](config, root)
-    queries, width, out = root.integer("query_num"), tower.integer("hidden_size"), language.hidden_size
-    patches = (root.integer("image_size", 448) // tower.integer("patch_size")) ** 2
-    return replace(
-        language,
-        model_type=config.model_type,
-        every=(
-            *clip.siglip(tower, layers, "vpm"),
-            *resampler(queries, width, out),
-            *(() if layers == tower.layers() else (norm("vpm.post_layernorm", width, bias=True),)),
-        ),
-        vision=vision.input_limits(tower, queries * (max_slices(root) + 1), max(1, patches // queries)),
-        is_multimodal=True,
-        layer_prefix="llm.model.layers",
+    queries, width, out = root.integer("query_num"), section.integer("hidden_size"), language.hidden_size
+    patches = (root.integer("image_size", 448) // section.integer("patch_size")) ** 2
+    modules = (
+        *clip.siglip(section, layers, "vpm"),
+        *resampler(queries, width, out),
+        *(() if layers == section.layers() else (norm("vpm.post_layernorm", width, bias=True),)),
     )
+    tokens = queries * (max_slices(root) + 1)
+    limits = vision.input_limits(section, tokens, max(1, patches // queries))
+    return vision.with_images(language, modules, limits, "llm.model.layers")
 
 
 def max_slices(root: Section) -> int:
@@ -172,12 +168,8 @@ def read_4_6(config: ModelConfig) -> Architecture:
         out = built.hidden_size if index == times - 1 else width
         modules += merger(f"merger.mlp.{index}", merged, merged, out)
     side = root.integer("image_size", 448) // section.integer("patch_size")
-    return replace(
-        built,
-        every=tuple(modules),
-        vision=vision.input_limits(section, (side // WINDOW**2) ** 2 * (MAX_SLICES + 1), WINDOW**4),
-        is_multimodal=True,
-    )
+    tokens = (side // WINDOW**2) ** 2 * (MAX_SLICES + 1)
+    return vision.with_images(built, modules, vision.input_limits(section, tokens, WINDOW**4))
 
 
 def middle_merger(section: Section, width: int, merged: int) -> tuple[Module, ...]:

@@ -95,12 +95,5 @@ def with_encoder(
 ) -> Architecture:
     """The language part with `modules` on every pipeline stage; without `limits` no image is profiled."""
     language = read_language(config)
-    return replace(
-        language,
-        model_type=config.model_type,
-        every=modules,
-        rotary_tables=(*language.rotary_tables, *tables),
-        vision=limits,
-        is_multimodal=True,
-        layer_prefix=f"language_model.{language.layer_prefix}",
-    )
+    language = replace(language, rotary_tables=(*language.rotary_tables, *tables))
+    return vision.with_images(language, modules, limits, f"language_model.{language.layer_prefix}")

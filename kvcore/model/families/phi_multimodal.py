@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Module, Parameter
+from kvcore.model.architecture import Architecture, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder as plain
 from kvcore.model.families.clip import clip, siglip
@@ -66,7 +65,7 @@ def read_phi3(config: ModelConfig) -> Architecture:
         *vision.whole_pair(f"{prefix}.img_projection", merged, hidden, hidden, LAYERS),
         *norms(merged, f"{prefix}.glb_GN", f"{prefix}.sub_GN"),
     )
-    return with_crops(language, config, modules, section, PHI3_CROPS)
+    return vision.with_images(language, modules, crop_limits(section, PHI3_CROPS))
 
 
 def read_phi4(config: ModelConfig) -> Architecture:
@@ -83,25 +82,13 @@ def read_phi4(config: ModelConfig) -> Architecture:
         *vision.whole_pair(f"{prefix}.img_projection", width, hidden, hidden, LAYERS),
         *audio_encoder(config.root, hidden),
     )
-    return with_crops(language, config, modules, section, PHI4_CROPS)
+    return vision.with_images(language, modules, crop_limits(section, PHI4_CROPS))
 
 
-def with_crops(
-    language: Architecture,
-    config: ModelConfig,
-    modules: tuple[Module, ...],
-    section: Section,
-    crops: int,
-) -> Architecture:
-    """The decoder with encoders for an image and as many as `crops` crops of it."""
+def crop_limits(section: Section, crops: int) -> VisionEncoder:
+    """What the profile run must know of an image and as many as `crops` crops of it."""
     patches = (section.integer("image_size") // section.integer("patch_size")) ** 2
-    return replace(
-        language,
-        model_type=config.model_type,
-        every=modules,
-        vision=vision.input_limits(section, patches // PATCHES_PER_TOKEN * (crops + 1), PATCHES_PER_TOKEN),
-        is_multimodal=True,
-    )
+    return vision.input_limits(section, patches // PATCHES_PER_TOKEN * (crops + 1), PATCHES_PER_TOKEN)
 
 
 def audio_encoder(root: Section, hidden: int) -> tuple[Module, ...]:

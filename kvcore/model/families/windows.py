@@ -18,13 +18,16 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, ChunkedLocal, FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.parts import vision as image
 from kvcore.model.parts.blocks import (
     Heads,
     attention,
     cache_of,
+    column,
     decoder,
     gated_mlp,
     named,
+    norm,
     norms,
     read_heads,
     replicated,
@@ -36,7 +39,6 @@ from kvcore.model.parts.experts import (
     expert_modules,
     read_moe,
 )
-from kvcore.model.parts.vision import llama4_vision
 
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
@@ -270,6 +272,37 @@ def qkv_with_narrow_values(heads: Heads, v_dim: int, *, bias: bool = False) -> L
         split=Split.COLUMN,
         bias=bias,
         parts=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    )
+
+
+LLAMA4: Final = image.Block(
+    qkv="self_attn.qkv_proj", out="self_attn.o_proj", norms=("input_layernorm", "post_attention_layernorm")
+)
+
+
+def llama4_vision(vision: Section, text: int) -> tuple[Module, ...]:
+    """Llama 4's vision model and projector.
+
+    Source: vllm/model_executor/models/mllama4.py (0.32).
+    """
+    width, intermediate = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch, prefix = vision.integer("patch_size"), "vision_model"
+    positions = (vision.integer("image_size") // patch) ** 2 + 1
+    pixels = vision.integer("num_channels", 3) * patch**2
+    inner, outer = vision.integer("projector_input_dim"), vision.integer("projector_output_dim")
+    bias = vision.boolean("multi_modal_projector_bias", False)
+    heads = image.heads_of(width, vision.integer("num_attention_heads"))
+    return (
+        column(f"{prefix}.patch_embedding.linear", pixels, width),
+        Parameter(name=f"{prefix}.class_embedding", replicated=width),
+        image.table(f"{prefix}.positional_embedding_vlm", positions, width),
+        norm(f"{prefix}.layernorm_pre", width, bias=True),
+        norm(f"{prefix}.layernorm_post", width, bias=True),
+        *image.sharded_pair(
+            f"{prefix}.vision_adapter.mlp", intermediate, inner, outer, ("fc1", "fc2"), bias=bias
+        ),
+        column("multi_modal_projector.linear_1", vision.integer("vision_output_dim"), text),
+        *image.blocks(LLAMA4, f"{prefix}.model.layers", vision.layers(), heads, intermediate),
     )
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kvcore.model.architecture import (
+    Architecture,
     Linear,
     Module,
     Output,
@@ -106,6 +107,11 @@ def change_linears(modules: Iterable[Module], part: str = "", **changes: Any) ->
         replace(module, **changes) if isinstance(module, Linear) and part in module.name else module
         for module in modules
     ]
+
+
+def made_whole(modules: Iterable[Module], part: str = "") -> list[Module]:
+    """The modules, of which every rank has the linear layers whole whose names contain `part`, unquantized."""
+    return change_linears(modules, part, split=Split.REPLICATED, quantizable=False, parts=())
 
 
 def merged(
@@ -227,6 +233,19 @@ def input_limits(section: Section, max_tokens: int, patches_per_token: int = 1) 
     )
 
 
+def with_images(
+    built: Architecture, modules: Iterable[Module], limits: VisionEncoder | None, layer_prefix: str = ""
+) -> Architecture:
+    """The model with `modules` on every pipeline stage, and what its profile run must know of images."""
+    return replace(
+        built,
+        every=tuple(modules),
+        vision=limits,
+        is_multimodal=True,
+        layer_prefix=layer_prefix or built.layer_prefix,
+    )
+
+
 def square_limits(section: Section, merge: int = 1, tiles: int = 1) -> VisionEncoder:
     """The same for `tiles` square images, whose squares of `merge` × `merge` patches become one token each."""
     side = patches_per_side(section, section.integer("image_size"), section.integer("patch_size"))
@@ -323,35 +342,6 @@ def moonvit(
         norm(f"{projector}.pre_norm", width, bias=True),
         *whole_pair(projector, grouped, grouped, text),
         *change_linears(encoder, quantizable=False, whole_unless_divided=count),
-    )
-
-
-LLAMA4: Final = Block(
-    qkv="self_attn.qkv_proj", out="self_attn.o_proj", norms=("input_layernorm", "post_attention_layernorm")
-)
-
-
-def llama4_vision(vision: Section, text: int) -> tuple[Module, ...]:
-    """Llama 4's vision model and projector.
-
-    Source: vllm/model_executor/models/mllama4.py (0.32).
-    """
-    width, intermediate = vision.integer("hidden_size"), vision.integer("intermediate_size")
-    patch, prefix = vision.integer("patch_size"), "vision_model"
-    positions = (vision.integer("image_size") // patch) ** 2 + 1
-    pixels = vision.integer("num_channels", 3) * patch**2
-    inner, outer = vision.integer("projector_input_dim"), vision.integer("projector_output_dim")
-    bias = vision.boolean("multi_modal_projector_bias", False)
-    heads = heads_of(width, vision.integer("num_attention_heads"))
-    return (
-        column(f"{prefix}.patch_embedding.linear", pixels, width),
-        Parameter(name=f"{prefix}.class_embedding", replicated=width),
-        table(f"{prefix}.positional_embedding_vlm", positions, width),
-        norm(f"{prefix}.layernorm_pre", width, bias=True),
-        norm(f"{prefix}.layernorm_post", width, bias=True),
-        *sharded_pair(f"{prefix}.vision_adapter.mlp", intermediate, inner, outer, ("fc1", "fc2"), bias=bias),
-        column("multi_modal_projector.linear_1", vision.integer("vision_output_dim"), text),
-        *blocks(LLAMA4, f"{prefix}.model.layers", vision.layers(), heads, intermediate),
     )
 
 

@@ -19,7 +19,7 @@ from kvcore.model.quantization.formats import (
     TensorScaled,
 )
 from kvcore.model.quantization.module_lists import NameList, PatternList
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_quantized_tower, is_tower
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_encoder, is_quantized_encoder
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4
 from kvcore.model.quantization.scheme import FormatOf, Quantization
 
@@ -185,9 +185,9 @@ def all_but_listed(
     def format_of(module: ModuleName) -> Format:
         if module.kind not in kinds:
             return UNQUANTIZED
-        if is_quantized_tower(module):
+        if is_quantized_encoder(module):
             return UNQUANTIZED if listed.names.issuperset(module.shards) else weights
-        return UNQUANTIZED if is_tower(module) or listed.covers(module) else weights
+        return UNQUANTIZED if is_encoder(module) or listed.covers(module) else weights
 
     return format_of
 

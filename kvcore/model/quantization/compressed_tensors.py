@@ -18,7 +18,7 @@ from kvcore.model.quantization.formats import (
 )
 from kvcore.model.quantization.modelopt import scheme_dtype
 from kvcore.model.quantization.module_lists import PatternList
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_tower
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_encoder
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackQuantized
 from kvcore.model.quantization.scheme import Quantization
 
@@ -65,7 +65,7 @@ def read_compressed_tensors(section: Section) -> Quantization:
         for target, weights in targets:
             if target.covers(module):
                 return weights
-        return UNQUANTIZED if module.kind is Kind.VOCAB or is_tower(module) else general
+        return UNQUANTIZED if module.kind is Kind.VOCAB or is_encoder(module) else general
 
     scheme = section.optional_section("kv_cache_scheme")
     names = (*ignored, *(target for group in groups for target in group.targets))

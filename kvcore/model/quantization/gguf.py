@@ -20,7 +20,7 @@ from kvcore.model.quantization.gguf_mixtures import (
     role_of,
     tensor_type,
 )
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_tower
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_encoder
 from kvcore.model.quantization.packed import BitsPerWeight
 from kvcore.model.quantization.scheme import Quantization
 
@@ -123,7 +123,7 @@ def gguf(architecture: Architecture, kind: str) -> Quantization:
             role = Role.OUTPUT if is_output or module.name in outputs else Role.EMBEDDING
             return Blocks(types=(type_of(role, Place(layer=0, values=0, inputs=width), width),))
         place = places.get(module.name)
-        if place is None or is_tower(module):
+        if place is None or is_encoder(module):
             return UNQUANTIZED
         if module.kind is Kind.EXPERTS:
             up = type_of(Role.OTHER, place, place.inputs)
@@ -145,7 +145,7 @@ def gguf_of_rate(bits: float) -> Quantization:
     weights = BitsPerWeight(bits=bits)
 
     def format_of(module: ModuleName) -> Format:
-        return UNQUANTIZED if is_tower(module) else weights
+        return UNQUANTIZED if is_encoder(module) else weights
 
     return Quantization(
         method=METHOD,

@@ -14,7 +14,7 @@ from kvcore.model.quantization.names import (
     Kind,
     ModuleName,
     canonical,
-    is_tower,
+    is_encoder,
 )
 from kvcore.model.quantization.packed import BitsPerWeight, Mxfp4, Mxfp8, PackedInteger
 from kvcore.model.quantization.patterns import Patterns
@@ -43,7 +43,7 @@ def read_awq(section: Section) -> Quantization:
     is_head_quantized = section.boolean("lm_head", False)
 
     def format_of(module: ModuleName) -> Format:
-        if is_tower(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
+        if is_encoder(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
             return UNQUANTIZED
         return UNQUANTIZED if ignore.covers(module) else weights
 
@@ -74,7 +74,7 @@ def read_gptq(section: Section) -> Quantization:
     base = gptq_format(section, bits, group, section.boolean("desc_act", False))
 
     def format_of(module: ModuleName) -> Format:
-        if is_tower(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
+        if is_encoder(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
             return UNQUANTIZED
         if module.kind is not Kind.EXPERTS and listed and not blocks.covers(module):
             return UNQUANTIZED
@@ -148,7 +148,7 @@ def read_auto_round(section: Section) -> Quantization:
                 )
                 return UNQUANTIZED if own_bits >= 16 else auto_round_format(section, own_bits)
         is_inside = not prefixes or not prefixes.isdisjoint(beginnings(module.name))
-        if is_tower(module) or module.kind is Kind.VOCAB:
+        if is_encoder(module) or module.kind is Kind.VOCAB:
             return UNQUANTIZED
         return base if is_inside else UNQUANTIZED
 

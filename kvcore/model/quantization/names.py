@@ -29,7 +29,7 @@ EXPERT_PROJECTIONS: Final = (
 )
 
 
-TOWERS: Final = (
+ENCODERS: Final = (
     "visual",
     "vision_tower",
     "vision_model",
@@ -69,30 +69,30 @@ class ModuleName:
         return tuple(tuple(f"{self.name}.0.{part}" for part in parts) for parts in EXPERT_PROJECTIONS)
 
 
-def is_tower(module: ModuleName) -> bool:
+def is_encoder(module: ModuleName) -> bool:
     """Whether the module belongs to an encoder or its projector.
 
     Example:
-        >>> is_tower(ModuleName(name="visual.blocks.0.attn.qkv"))
+        >>> is_encoder(ModuleName(name="visual.blocks.0.attn.qkv"))
         True
     """
-    return not set(TOWERS).isdisjoint(module.name.split("."))
+    return not set(ENCODERS).isdisjoint(module.name.split("."))
 
 
-QUANTIZED_TOWERS: Final = ("vision_tower.transformer.", "multi_modal_projector.linear_")
+QUANTIZED_ENCODERS: Final = ("vision_tower.transformer.", "multi_modal_projector.linear_")
 """Beginnings of the names in Pixtral and its projector, which the engine quantizes like the language model."""
 
 
-def is_quantized_tower(module: ModuleName) -> bool:
+def is_quantized_encoder(module: ModuleName) -> bool:
     """Whether the engine hands its quantization to this part of an encoder.
 
     Source: vllm/model_executor/models/pixtral.py:PixtralHFTransformer, llava.py:LlavaMultiModalProjector (0.32).
 
     Example:
-        >>> is_quantized_tower(ModuleName(name="vision_tower.transformer.layers.0.attention.o_proj"))
+        >>> is_quantized_encoder(ModuleName(name="vision_tower.transformer.layers.0.attention.o_proj"))
         True
     """
-    return module.name.startswith(QUANTIZED_TOWERS)
+    return module.name.startswith(QUANTIZED_ENCODERS)
 
 
 def canonical(name: str) -> str:

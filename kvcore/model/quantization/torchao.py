@@ -20,7 +20,7 @@ from kvcore.model.quantization.formats import (
     LinearShape,
 )
 from kvcore.model.quantization.module_lists import component_runs
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_tower
+from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_encoder
 from kvcore.model.quantization.patterns import Patterns
 from kvcore.model.quantization.scheme import Quantization
 from kvcore.units import ceil_div, round_up
@@ -109,7 +109,7 @@ def read_torchao(section: Section) -> Quantization:
     patterns = Patterns([name[3:] for name in matched], Allowance(), whole=True)
 
     def format_of(module: ModuleName) -> Format:
-        if module.kind is not Kind.LINEAR or is_tower(module) or is_skipped(module.name, names):
+        if module.kind is not Kind.LINEAR or is_encoder(module) or is_skipped(module.name, names):
             return UNQUANTIZED
         first = None if module.name in rules else patterns.first(module.name)
         name = module.name if first is None else matched[first]
