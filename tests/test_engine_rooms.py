@@ -45,6 +45,32 @@ image_starts_server = false
 [log]
 marks = ["made_up_engine"]
 
+[memory]
+overheads = "made-up"
+
+[[overheads.sampler]]
+source = "a test"
+bytes_per_logit = 1.0
+vocabulary_rows_per_multiprocessor = 0.0
+bytes_per_token = 0.0
+spread_gib = 0.0
+spread_share = 0.0
+
+[[overheads.non_torch]]
+source = "a test"
+gib = 7.0
+spread_gib = 0.5
+
+[[overheads.context]]
+source = "a test"
+gib = 1.0
+spread_gib = 0.5
+
+[overheads.graph_rate]
+source = "a test"
+bytes_per_graph_and_layer = 0.0
+spread_share = 0.0
+
 [functions]
 memory = "kvcore.engine.made_up.budget:half_of_the_card"
 """
@@ -160,7 +186,7 @@ from kvcore.deploy.launch import launch_command
 from kvcore.scenario.request import scenario_from_request
 asked = {{"model": "Qwen/Qwen3-8B", "engine": "made-up", "accelerator": {{"memory_gib": 64, "vendor": "intel"}}}}
 planned = plan(scenario_from_request(asked))
-print(planned.available_kv_bytes / 2**30)
+print(planned.available_kv_bytes / 2**30, planned.memory.framework.value / 2**30)
 print(planned.resolved.engine_version, planned.resolved.attention_backend, planned.resolved.block_size)
 print(launch_command(planned))
 print(image(planned))
@@ -179,7 +205,7 @@ print([notice.code for notice in planned.notices])
         env={"PYTHONPATH": str(ROOT)},
     )
     assert done.stdout.splitlines() == [
-        "32.0",
+        "32.0 7.0",
         "0.19.0 MADE_UP 32",
         "made-up start Qwen/Qwen3-8B",
         "example.org/made-up:v0.19.0",
@@ -201,6 +227,25 @@ def test_the_engines_of_the_package_are_its_folders(tmp_path: Path, monkeypatch:
         monkeypatch.undo()
         engines.cache_clear()
     assert len(engines()) == 3
+
+
+def test_overheads_of_an_engine_that_has_none_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = tmp_path / "engine"
+    shutil.copytree(FOLDERS, copied)
+    file = copied / "vllm_mindspore" / "engine.toml"
+    file.write_text(
+        file.read_text("utf-8").replace('overheads = "vllm-ascend"', 'overheads = "vllm-ascent"'), "utf-8"
+    )
+    monkeypatch.setattr("kvcore.engine.__path__", [str(copied)])
+    engines.cache_clear()
+    try:
+        with pytest.raises(CatalogueError, match=r"vllm-mindspore memory overheads.*vllm-ascend"):
+            engines()
+    finally:
+        monkeypatch.undo()
+        engines.cache_clear()
 
 
 def test_a_plan_without_a_card_is_of_the_first_engine() -> None:

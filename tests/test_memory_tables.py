@@ -51,7 +51,7 @@ def test_versions_are_read_as_versions() -> None:
 
 
 @pytest.mark.parametrize("link", ["single", "unified", "nvlink", "pcie"])
-@pytest.mark.parametrize("runner", ["v0", "v1", "v2", "ascend"])
+@pytest.mark.parametrize("runner", ["v0", "v1", "v2", "vllm-ascend"])
 def test_some_row_of_non_torch_memory_matches_everything(runner: str, link: str) -> None:
     for version in ("0.6.6", "0.10.2", "0.19.0", "0.33.0"):
         row = find_overhead(

@@ -26,7 +26,7 @@ from kvcore.memory.graphs import (
     driver_factor,
     estimated_graphs,
     graph_count,
-    graph_kind,
+    graph_rate,
 )
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.setting import Setting, setting_of
@@ -163,7 +163,7 @@ def activation_uses(seen: Predicted) -> tuple[Use, ...]:
         case "sampling":
             row = sampler_row(setting.runner, setting.resolved.version)
             rows = min(setting.resolved.max_num_seqs, tokens)
-            name = f"activations bytes_per_logit {row.runner} since {row.since}"
+            name = f"activations bytes_per_logit {setting.runner} since {row.since}"
             return (Use(constant=name, coefficient=gib(rows * setting.architecture.vocab_size)),)
     return ()
 
@@ -179,7 +179,7 @@ def graph_uses(setting: Setting) -> tuple[Use, ...]:
     count = graph_count(setting)
     if not count:
         return ()
-    name = f"graphs bytes_per_graph_and_layer {graph_kind(setting)}"
+    name = f"graphs bytes_per_graph_and_layer {graph_rate(setting).kind or setting.runner}"
     return (Use(constant=name, coefficient=gib(count * setting.layers * driver_factor(setting))),)
 
 

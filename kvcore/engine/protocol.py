@@ -15,7 +15,17 @@ from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.scenario import Scenario
-from kvcore.versioned import NEVER, Amount, Bounds, Pattern, Published, Source
+from kvcore.versioned import (
+    NEVER,
+    Amount,
+    Bounds,
+    Capability,
+    Pattern,
+    Published,
+    ReleaseRange,
+    Share,
+    Source,
+)
 
 if TYPE_CHECKING:
     from kvcore.engine.resolved import Resolved
@@ -23,6 +33,12 @@ if TYPE_CHECKING:
     from kvcore.memory.setting import Setting
     from kvcore.model.architecture import Architecture
     from kvcore.quantity import Quantity
+
+
+EngineName = Annotated[str, Pattern("[a-z][a-z0-9-]*", "a name in lower case")]
+RunnerKind = Literal["v0", "v1", "v2"]
+Link = Literal["single", "unified", "nvlink", "pcie"]
+Layers = Literal["dense", "experts", "latent", "sparse"]
 
 
 class ResolveFlags(Protocol):
@@ -111,8 +127,8 @@ class MemoryRules:
     """What the memory of a rank takes beside what vLLM's own runners take on CUDA."""
 
     source: Source = ""
-    overheads: Literal["", "v0", "v1", "v2", "ascend"] = ""
-    """The rows of the tables of overheads that hold; "" for those of vLLM's runner (v0, v1, v2)."""
+    overheads: EngineName | None = None
+    """The engine whose `overheads` hold; None for vLLM's, by its runner (v0, v1, v2)."""
     budget: Budget | None = None
     """How the budget is made up; None as vLLM's release says."""
     graphs: GraphApi = GraphApi.CUDA
@@ -132,6 +148,54 @@ class MemoryRules:
     def table_copies_in(self, version: Version) -> int:
         """Further copies of the plain cos/sin table on vLLM `version`."""
         return self.table_copies if version >= self.table_copies_since else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplerRow(ReleaseRange):
+    """What sampling takes in one era of one runner."""
+
+    source: Source
+    bytes_per_logit: Amount
+    vocabulary_rows_per_multiprocessor: Amount
+    bytes_per_token: Amount
+    spread_gib: Amount
+    spread_share: Share
+    runner: RunnerKind | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverheadRow(ReleaseRange):
+    """A figure in GiB for one era, runner, vendor, link and compute capability; None matches any."""
+
+    source: Source
+    gib: Amount
+    spread_gib: Amount
+    runner: RunnerKind | None = None
+    vendor: Vendor | None = None
+    link: Link | None = None
+    capability: Capability | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphRate:
+    """What the driver keeps of one graph of one layer."""
+
+    source: Source
+    bytes_per_graph_and_layer: Amount
+    spread_share: Share
+    kind: Layers | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overheads:
+    """Constants fitted on starts of the engine; of each table the first row that matches, then those of vLLM."""
+
+    sampler: tuple[SamplerRow, ...]
+    """The newest row of a release."""
+    non_torch: tuple[OverheadRow, ...]
+    context: tuple[OverheadRow, ...]
+    graph_rate: GraphRate
+    communication: tuple[OverheadRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,7 +270,7 @@ class LogFormat:
 class Engine:
     """One engine."""
 
-    name: Annotated[str, Pattern("[a-z][a-z0-9-]*", "a name in lower case")]
+    name: EngineName
     """As a request says it."""
     order: Annotated[int, Bounds(0, 99)]
     """Of several engines that run on a card, the first serves where nobody names one."""
@@ -221,6 +285,8 @@ class Engine:
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
     attention: Attention | None = None
     """None where the table of attention backends decides."""
+    overheads: Overheads | None = None
+    """None where those of another engine hold."""
     memory_variables: MemoryVariables | None = None
     """Where the engine does not look at the memory of the card, but is told."""
     refusals: Refusals = Refusals()

@@ -13,7 +13,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.protocol import Engine, MemoryVariables
 from kvcore.errors import ScenarioError
 from kvcore.scenario import Scenario
-from kvcore.versioned import convert, read_toml
+from kvcore.versioned import convert, read_toml, wrong
 
 FILE: Final = "engine.toml"
 
@@ -26,6 +26,10 @@ def engines() -> tuple[Engine, ...]:
         for folder in kvcore.engine.__path__
         for file in sorted(Path(folder).glob(f"*/{FILE}"))
     ]
+    fitted = {engine.name for engine in found if engine.overheads is not None}
+    for engine in found:
+        if engine.memory.overheads not in (None, *fitted):
+            raise wrong(f"{engine.name} memory overheads", f"it is none of {', '.join(sorted(fitted))}")
     return tuple(sorted(found, key=lambda engine: engine.order))
 
 

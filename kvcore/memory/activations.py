@@ -8,12 +8,13 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.protocol import SamplerRow
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.encoder_profile import takes_images_or_video
 from kvcore.memory.setting import Setting, has_indexer
-from kvcore.memory.tables import ACTIVATIONS, SamplerRow
+from kvcore.memory.tables import ACTIVATIONS, own_overheads
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.scenario import Runner
 from kvcore.units import GIB, ceil_div
@@ -87,7 +88,8 @@ def _part(name: str, value: float) -> Quantity:
 @lru_cache(maxsize=256)
 def sampler_row(runner: str, version: Version) -> SamplerRow:
     """The constants of sampling in one era: the newest row of the runner."""
-    rows = [row for row in ACTIVATIONS.load().sampler if row.runner == runner]
+    own = own_overheads(runner)
+    rows = own.sampler if own else [row for row in ACTIVATIONS.load().sampler if row.runner == runner]
     return max((row for row in rows if row.covers(version)), key=lambda row: row.since)
 
 

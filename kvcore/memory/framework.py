@@ -7,8 +7,9 @@ from functools import lru_cache
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.protocol import OverheadRow
 from kvcore.memory.setting import Setting
-from kvcore.memory.tables import FRAMEWORK, OverheadRow, find_overhead
+from kvcore.memory.tables import FRAMEWORK, find_overhead, own_overheads
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.units import GIB, ceil_div
 
@@ -97,8 +98,9 @@ def find_overhead_of(table: str, setting: Setting) -> OverheadRow:
 def _overhead_row(
     table: str, version: Version, runner: str, vendor: Vendor, link: str, capability: tuple[int, ...]
 ) -> OverheadRow:
+    own = own_overheads(runner)
     row = find_overhead(
-        getattr(FRAMEWORK.load(), table),
+        (*(getattr(own, table) if own else ()), *getattr(FRAMEWORK.load(), table)),
         version=version,
         runner=runner,
         vendor=vendor.value,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, assert_never
 
-from kvcore.engine.protocol import GraphApi
+from kvcore.engine.protocol import GraphRate
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.engine.vllm.switches import GraphEstimate as EstimateRule
 from kvcore.kept import kept
 from kvcore.memory.setting import Setting, has_indexer
-from kvcore.memory.tables import ACTIVATIONS, GRAPHS, GraphRate
+from kvcore.memory.tables import ACTIVATIONS, GRAPHS, own_overheads
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.quantity import Grade, Quantity, Unit
@@ -57,7 +57,7 @@ def cuda_graph_bytes(setting: Setting) -> Quantity:
     CUDAGraphWrapper (0.19.0).
     """
     captured = captured_graphs(setting)
-    kind = graph_rate(graph_kind(setting))
+    kind = graph_rate(setting)
     value = captured.bytes_of(setting.layers)
     spread = kind.spread_share * value
     return _graphs_quantity("cuda_graphs", setting, captured, value=value, spread=spread, source=kind.source)
@@ -127,7 +127,7 @@ def _graphs_quantity(
 def captured_graphs(setting: Setting) -> CapturedGraphs:
     """What is captured, part by part."""
     count = graph_count(setting)
-    rate = graph_rate(graph_kind(setting)).bytes_per_graph_and_layer
+    rate = graph_rate(setting).bytes_per_graph_and_layer
     if not count:
         return CapturedGraphs(
             count=0, bytes_per_graph_and_layer=rate, largest_batch=0, attention_splits=0, workspaces=0
@@ -288,9 +288,7 @@ def driver_factor(setting: Setting) -> float:
 
 
 def graph_kind(setting: Setting) -> str:
-    """Which rate holds: acl, sparse, latent, experts or dense."""
-    if setting.rules.graphs is GraphApi.ACL:
-        return "acl"
+    """Which rate of vLLM's own holds: sparse, latent, experts or dense."""
     if setting.architecture.is_mla:
         return "sparse" if has_indexer(setting.architecture) else "latent"
     return "dense" if setting.architecture.moe is None else "experts"
@@ -302,7 +300,10 @@ def graph_card_terms(setting: Setting) -> tuple[bool, int, float]:
     return has_splits, gemm_workspace_bytes(setting), driver_factor(setting)
 
 
-@lru_cache(maxsize=16)
-def graph_rate(kind: str) -> GraphRate:
-    """The rate of a kind of layer."""
+def graph_rate(setting: Setting) -> GraphRate:
+    """What the driver keeps of each graph and layer: the engine's own rate, else that of its kind of layers."""
+    own = own_overheads(setting.runner)
+    if own is not None:
+        return own.graph_rate
+    kind = graph_kind(setting)
     return next(rate for rate in GRAPHS.load().rates if rate.kind == kind)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, get_args
 
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.protocol import GraphRate, Layers, OverheadRow, Overheads, RunnerKind, SamplerRow
+from kvcore.engine.rooms import find_engine
 from kvcore.versioned import (
     Amount,
     Bounds,
@@ -22,22 +23,7 @@ from kvcore.versioned import (
     TableFile,
 )
 
-RunnerKind = Literal["v0", "v1", "v2", "ascend"]
-Link = Literal["single", "unified", "nvlink", "pcie"]
 Factor = Annotated[float, Bounds(0.1, 100.0)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SamplerRow(ReleaseRange):
-    """What sampling takes in one era of one runner."""
-
-    source: Source
-    runner: RunnerKind
-    bytes_per_logit: Amount
-    vocabulary_rows_per_multiprocessor: Amount
-    bytes_per_token: Amount
-    spread_gib: Amount
-    spread_share: Share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,18 +73,9 @@ class ActivationTables(Reviewed):
     encoder: Encoder
     multiprocessors: Multiprocessors
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OverheadRow(ReleaseRange):
-    """A figure in GiB for one era, runner, vendor, link and compute capability; None matches any."""
-
-    source: Source
-    gib: Amount
-    spread_gib: Amount
-    runner: RunnerKind | None = None
-    vendor: Vendor | None = None
-    link: Link | None = None
-    capability: Capability | None = None
+    def __post_init__(self) -> None:
+        if any(row.runner is None for row in self.sampler):
+            raise ValueError("each row of sampler is of a runner")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,16 +85,6 @@ class FrameworkTables(Reviewed):
     non_torch: tuple[OverheadRow, ...]
     context: tuple[OverheadRow, ...]
     communication: tuple[OverheadRow, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GraphRate:
-    """What the driver keeps of one graph of one layer."""
-
-    source: Source
-    kind: Literal["dense", "experts", "latent", "sparse", "acl"]
-    bytes_per_graph_and_layer: Amount
-    spread_share: Share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,10 +142,19 @@ class GraphTables(Reviewed):
     estimate: GraphEstimate
     flashinfer_workspace: Workspace
 
+    def __post_init__(self) -> None:
+        if {rate.kind for rate in self.rates} != set(get_args(Layers)):
+            raise ValueError(f"rates are of {', '.join(get_args(Layers))}")
+
 
 ACTIVATIONS: Final = TableFile("kvcore.memory", "activations.toml", ActivationTables)
 FRAMEWORK: Final = TableFile("kvcore.memory", "framework.toml", FrameworkTables)
 GRAPHS: Final = TableFile("kvcore.memory", "graphs.toml", GraphTables)
+
+
+def own_overheads(runner: str) -> Overheads | None:
+    """The constants of the engine that `runner` names; None for vLLM's own runners."""
+    return None if runner in get_args(RunnerKind) else find_engine(runner).overheads
 
 
 def find_overhead(
