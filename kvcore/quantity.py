@@ -50,7 +50,7 @@ class Scope(StrEnum):
     """All replicas."""
 
 
-_BEST_FIRST = tuple(Grade)
+_RANKS = {grade: rank for rank, grade in enumerate(Grade)}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -139,7 +139,7 @@ def weakest(parts: Iterable[Quantity]) -> Grade:
         >>> weakest((given("layers", 64), given("budget", 2**30, Unit.BYTES, Grade.FITTED))).value
         'fitted'
     """
-    return max((part.grade for part in parts), key=_BEST_FIRST.index, default=Grade.EXACT)
+    return max((part.grade for part in parts), key=_RANKS.__getitem__, default=Grade.EXACT)
 
 
 def numbered(parts: Iterable[Quantity]) -> tuple[Quantity, ...]:
@@ -150,6 +150,8 @@ def numbered(parts: Iterable[Quantity]) -> tuple[Quantity, ...]:
         ['layers_1', 'page', 'layers_2']
     """
     parts = tuple(parts)
+    if len({part.name for part in parts}) == len(parts):
+        return parts
     names = Counter(part.name for part in parts)
     seen: Counter[str] = Counter()
     found = []

@@ -165,7 +165,7 @@ def test_each_kind_has_its_own_rule() -> None:
     assert formula("windows of other releases", "tokens") == "⌊blocks / group_count⌋ × block_size"
     assert formula("V0", "concurrency") == "blocks × block_size / max_model_len"
     assert formula("windows", "blocks_per_request") == "fixed_groups × window_blocks + growing_blocks"
-    assert formula("gpt-oss", "bytes_per_token") == "2 × layers × kv_heads × head_dim × element_bytes"
+    assert formula("gpt-oss", "bytes_per_token") == "2 × group_layers × kv_heads × head_dim × element_bytes"
     assert formula("latent", "bytes_per_token") == "layers × (latent_rank + rope_dim) × element_bytes"
     assert formula("latent, context parallel, small", "bytes_per_token").endswith(" / context_ranks")
     assert formula("latent, context parallel, small", "blocks_per_request") == (

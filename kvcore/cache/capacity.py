@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 
-from kvcore.cache.figures import KvFigures, Trace
-from kvcore.cache.fit import fit_checks, group_blocks, longest_within
+from kvcore.cache.figures import KvFigures
+from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within
 from kvcore.cache.groups import (
     Grouping,
     StageGroup,
@@ -107,18 +107,21 @@ def plan_cache(
         grouping = v0_grouping(specs_per_rank)
     else:
         grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
-    trace = Trace(
+    stage = _largest_stage(grouping)
+    traced = partial(
+        Trace,
         resolved=resolved,
         demand=demand,
         grouping=grouping,
-        stage=_largest_stage(grouping),
-        available=tuple(available_kv)
-        or tuple(given("available_kv", size, Unit.BYTES) for size in available_bytes),
+        stage=stage,
+        available=tuple(
+            available_kv or (given("available_kv", size, Unit.BYTES) for size in available_bytes)
+        ),
     )
     if not grouping.whole:
-        return _plan_without_cache(trace)
+        return _plan_without_cache(traced())
     if resolved.is_v0:
-        return _plan_v0(available_bytes, trace)
+        return _plan_v0(available_bytes, traced())
     num_blocks = _num_blocks(grouping, available_bytes, resolved)
     checks = fit_checks(specs_per_rank, grouping, available_bytes, resolved, demand)
     limit = max(resolved.max_model_len, resolved.derived_max_model_len)
@@ -131,7 +134,7 @@ def plan_cache(
     missing = [need - check.budget_bytes for need, check in zip(needs, checks, strict=True)]
     tightest = missing.index(max(missing))
     block_bytes = max(grouping.bytes_per_block)
-    largest = grouping.stages[trace.stage]
+    largest = grouping.stages[stage]
     groups = tuple(_cache_group(group, length, demand) for group in largest)
     slope = [_blocks_per_token(group, demand) for group in largest]
     fixed = sum(group.blocks_per_request for group, grows in zip(groups, slope, strict=True) if not grows)
@@ -148,7 +151,7 @@ def plan_cache(
         fits=length <= longest,
         longest_request_tokens=longest,
         max_model_len=length,
-        trace=replace(trace, tightest=checks[tightest], shortest=checks[lengths.index(longest)]),
+        trace=traced(tightest=checks[tightest], shortest=checks[lengths.index(longest)]),
     )
 
 

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from kvcore.cache.fit import FitCheck
-from kvcore.cache.groups import Grouping, concurrency_rule, reported_block_size
+from kvcore.cache.fit import FitCheck, Trace
+from kvcore.cache.groups import StageGroup, concurrency_rule, reported_block_size
 from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.packing import BlockPages, pages_bytes
 from kvcore.cache.rules import FitRule, ReportedConcurrency, ReportedTokens
 from kvcore.cache.spec import (
     FULL_RULE,
     CacheKind,
-    Demand,
     LayerSpec,
     block_rule,
     blocks_per_request,
     grows_with_length,
     page_of,
 )
-from kvcore.engine.resolved import Resolved
 from kvcore.quantity import Quantity, Scope, Unit, given, numbered, placeholders, sum_of_products, weakest
 from kvcore.units import ceil_div
 
@@ -61,23 +58,6 @@ _Term: TypeAlias = tuple[str, tuple[Quantity, ...]]
 """A formula and what it names."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trace:
-    """What a plan was made from: which rules ran, and on what."""
-
-    resolved: Resolved
-    demand: Demand
-    grouping: Grouping
-    stage: int
-    """The stage with the largest blocks, which the figures of a rank are those of."""
-    available: tuple[Quantity, ...]
-    """The KV memory of a rank of each stage."""
-    tightest: FitCheck | None = None
-    """The check that has least to spare; None in V0, which compares tokens."""
-    shortest: FitCheck | None = None
-    """The check that allows the shortest request."""
-
-
 class KvFigures:
     """The figures of one KV plan, each made when it is first asked for, and kept."""
 
@@ -86,9 +66,24 @@ class KvFigures:
         self._is_v0 = trace.resolved.is_v0
         self._groups = trace.grouping.stages[trace.stage]
         self._pages = trace.grouping.block_pages[trace.stage]
-        self._growing = [group for group in self._groups if self._grows(group.members)]
-        self._bounded = Counter(group.members for group in self._groups if not self._grows(group.members))
-        self._length = given("max_model_len", plan.max_model_len, Unit.TOKENS)
+
+    @cached_property
+    def _length(self) -> Quantity:
+        return given("max_model_len", self._plan.max_model_len, Unit.TOKENS)
+
+    @cached_property
+    def _growing(self) -> list[StageGroup]:
+        return [group for group in self._groups if self._grows(group.members)]
+
+    @cached_property
+    def _bounded(self) -> Mapping[_Members, int]:
+        """How many groups of each kind do not grow with a request."""
+        return Counter(group.members for group in self._groups if not self._grows(group.members))
+
+    @property
+    def _layers(self) -> str:
+        """What the layers of a block are called: all of the model's, or those of the widest group."""
+        return "layers" if self._is_v0 or len(self._groups) == 1 else "group_layers"
 
     @cached_property
     def layer_token(self) -> Quantity | None:
@@ -271,7 +266,7 @@ class KvFigures:
             term = f"{{bytes_per_block}} / {{{size.name}}}"
             inputs: tuple[Quantity, ...] = (self.bytes_per_block, size)
             if token is not None and per_block == [block_size * token.value]:
-                term, inputs = _in_layers(token, given("layers", self._pages[0][0]))
+                term, inputs = _in_layers(token, given(self._layers, self._pages[0][0]))
             if count > 1:
                 groups = given(f"growing_groups{mark}", count)
                 term, inputs = f"{{{groups.name}}} × {term}", (groups, *inputs)
@@ -299,7 +294,7 @@ class KvFigures:
 
     def _block(self, pages: BlockPages, name: str) -> Quantity:
         term = sum_of_products(
-            (given("layers", layers), self._page(size)) for layers, size in pages if layers
+            (given(self._layers, layers), self._page(size)) for layers, size in pages if layers
         )
         return _figure(name, pages_bytes(pages), Unit.BYTES, term, _PAGES)
 
@@ -379,7 +374,7 @@ class KvFigures:
 def _in_layers(token: Quantity, layers: Quantity) -> _Term:
     """One token in all layers, from what it takes in one; the two of keys and values stays in front."""
     pair = "2 × " if token.formula.startswith("2 × ") else ""
-    return f"{pair}{{layers}} × {token.formula.removeprefix(pair)}", (layers, *token.inputs)
+    return f"{pair}{{{layers.name}}} × {token.formula.removeprefix(pair)}", (layers, *token.inputs)
 
 
 def _figure(

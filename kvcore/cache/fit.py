@@ -1,4 +1,4 @@
-"""The start-up check: whether one request of max_model_len fits, and the longest one that does."""
+"""The start-up check: whether one request of max_model_len fits, the longest one that does, and what ran."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kvcore.cache.packing import BlockPages
 from kvcore.cache.rules import FitRule
 from kvcore.cache.spec import Demand, LayerSpec, blocks_per_request
 from kvcore.engine.resolved import Resolved
+from kvcore.quantity import Quantity
 
 Terms: TypeAlias = tuple[tuple[tuple[LayerSpec, ...], int], ...]
 
@@ -40,6 +41,23 @@ class FitCheck:
         _auto_fit_max_model_len (0.14.1).
         """
         return longest_within(lambda length: self.needed_bytes(length, demand), self.budget_bytes, limit)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """What a plan was made from: which rules ran, and on what."""
+
+    resolved: Resolved
+    demand: Demand
+    grouping: Grouping
+    stage: int
+    """The stage with the largest blocks, which the figures of a rank are those of."""
+    available: tuple[Quantity, ...]
+    """The KV memory of a rank of each stage."""
+    tightest: FitCheck | None = None
+    """The check that has least to spare; None in V0, which compares tokens."""
+    shortest: FitCheck | None = None
+    """The check that allows the shortest request."""
 
 
 def longest_within(needed_bytes: Callable[[int], int], budget_bytes: int, limit: int) -> int:

@@ -67,6 +67,7 @@ SYMBOLS: Final = {
     "offloaded": Symbol(latex="W_{o}", meaning=msg("kept in the host's memory")),
     "dropped_head": Symbol(latex="W_{h}", meaning=msg("output head, not used by pooling")),
     "layers": Symbol(latex="L", meaning=msg("layers")),
+    "group_layers": Symbol(latex="L_{g}", meaning=msg("layers of the largest group")),
     "kv_heads": Symbol(latex="h", meaning=msg("KV heads on one GPU")),
     "head_dim": Symbol(latex="d", meaning=msg("head dimension")),
     "key_dim": Symbol(latex="d_{k}", meaning=msg("dimension of a key")),
