@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -12,6 +13,7 @@ from kvcore.cache.capacity import CachePlan, check_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.card import CardView, view_of, without_card
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
@@ -100,7 +102,8 @@ def plan(scenario: Scenario) -> Plan:
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
     parallel = scenario.parallel
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
-    prepared = prepare(scenario, architecture, quantization, accelerator)
+    card = view_of(accelerator, scenario.accelerator is None)
+    prepared = prepare(scenario, architecture, quantization, card)
     resolved, specs, weights = prepared.resolved, prepared.specs, prepared.weights
     stages = range(parallel.pipeline_parallel_size)
     memories = tuple(
@@ -226,15 +229,16 @@ class Prepared:
 
 
 def prepare(
-    scenario: Scenario, architecture: Architecture, quantization: Quantization, accelerator: Accelerator
+    scenario: Scenario, architecture: Architecture, quantization: Quantization, card: CardView
 ) -> Prepared:
-    """The flags, cache specs and weights of `scenario` on `accelerator`.
+    """The flags, cache specs and weights of `scenario` on a card, of which they can read nothing but the view.
 
     Raises EngineRefusalError for what the engine refuses before it looks at memory.
     """
+    scenario = without_card(scenario)
     parallel = scenario.parallel
     engine = find_engine(scenario.engine)
-    resolved = engine.resolve(scenario, architecture, accelerator)
+    resolved = engine.resolve(scenario, architecture, card)
     block_size = aligned_block_size(architecture, parallel, resolved)
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)
@@ -251,7 +255,7 @@ def prepare(
             architecture=architecture,
             quantization=quantization,
             resolved=resolved,
-            accelerator=accelerator,
+            card=card,
             draft=draft,
             stage=stage,
         )
@@ -273,23 +277,48 @@ def _verdict(
 ) -> Verdict:
     measured = scenario.measured
     only_cache = measured.available_kv_gib is not None
-    if not only_cache and memory.weights.value > memory.budget.value:
-        return Verdict.WEIGHTS_DO_NOT_FIT
-    if cache is None or cache.num_blocks <= 0:
-        return Verdict.NO_KV_MEMORY
-    if not cache.fits:
-        return Verdict.CONTEXT_TOO_LONG
     is_exact = only_cache and (
         measured.origin("available_kv_gib") is Origin.MEASURED or scenario.accelerator is None
     )
-    if is_exact or any(one.interval is None for one in stage_kv):
+    is_sure = is_exact or any(one.interval is None for one in stage_kv)
+    return judged(
+        weights_fit=only_cache or memory.weights.value <= memory.budget.value,
+        num_blocks=0 if cache is None else cache.num_blocks,
+        fits=cache is not None and cache.fits,
+        lows=() if is_sure else stage_kv_bytes(stage_kv, LOW),
+        enough=0 if cache is None else cache.needed_bytes + cache.bytes_per_block,
+        fits_in=lambda lows: plan_cache(specs, lows, resolved, scenario.parallel).fits,
+    )
+
+
+def judged(
+    *,
+    weights_fit: bool,
+    num_blocks: int,
+    fits: bool,
+    lows: tuple[int, ...],
+    enough: int,
+    fits_in: Callable[[tuple[int, ...]], bool],
+) -> Verdict:
+    """The verdict of a plan and of a cell of a sweep.
+
+    `fits`: one request of full length fits the cache. `lows`: the least KV memory of a rank of each pipeline stage in
+    bytes, none where the memory is known; with more than `enough` on a single stage nothing is tight, else `fits_in`
+    says whether that request fits the least memory.
+
+    Example:
+        >>> judged(weights_fit=True, num_blocks=9, fits=True, lows=(80,), enough=90, fits_in=lambda lows: False).value
+        'tight'
+    """
+    if not weights_fit:
+        return Verdict.WEIGHTS_DO_NOT_FIT
+    if num_blocks <= 0:
+        return Verdict.NO_KV_MEMORY
+    if not fits:
+        return Verdict.CONTEXT_TOO_LONG
+    if not lows or (len(lows) == 1 and lows[0] > enough):
         return Verdict.FITS
-    lows = stage_kv_bytes(stage_kv, LOW)
-    if len(lows) > 1 or lows[0] <= cache.needed_bytes + cache.bytes_per_block:
-        reaches = min(lows) <= 0 or not plan_cache(specs, lows, resolved, scenario.parallel).fits
-        if reaches:
-            return Verdict.TIGHT
-    return Verdict.FITS
+    return Verdict.FITS if min(lows) > 0 and fits_in(lows) else Verdict.TIGHT
 
 
 LOW: Final = 0

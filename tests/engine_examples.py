@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcore import catalogue
+from kvcore.engine.card import view_of
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.setting import Setting, setting_of
@@ -66,7 +67,9 @@ def resolved_of(config: dict[str, Any] = LLAMA_8B, **fields: Any) -> Resolved:
     """The resolved flags of that scenario."""
     scenario = scenario_of(config, **fields)
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
-    return resolve(scenario, read_architecture(scenario.config), accelerator)
+    return resolve(
+        scenario, read_architecture(scenario.config), view_of(accelerator, scenario.accelerator is None)
+    )
 
 
 def setting_for(config: dict[str, Any] = LLAMA_8B, stage: int = 0, **fields: Any) -> Setting:
@@ -74,5 +77,5 @@ def setting_for(config: dict[str, Any] = LLAMA_8B, stage: int = 0, **fields: Any
     scenario = scenario_of(config, **fields)
     architecture = read_architecture(scenario.config)
     assert scenario.accelerator is not None
-    resolved = resolve(scenario, architecture, scenario.accelerator)
+    resolved = resolve(scenario, architecture, view_of(scenario.accelerator))
     return setting_of(scenario, architecture, resolved, scenario.accelerator, stage)

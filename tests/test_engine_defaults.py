@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.engine.card import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.errors import EngineRefusalError
 from kvcore.model.families import read_architecture
@@ -41,7 +42,7 @@ def test_flags_are_those_of_the_engines_own_code(row: dict[str, Any]) -> None:
     )  # fmt: skip
     scenario = scenario_from_request({name: row[name] for name in fields if name in row})
     assert scenario.accelerator is not None
-    resolved = resolve(scenario, read_architecture(scenario.config), scenario.accelerator)
+    resolved = resolve(scenario, read_architecture(scenario.config), view_of(scenario.accelerator))
     assert {name: getattr(resolved, name) for name in row["expect"]} == row["expect"]
     if "expect_backend" in row and "gemma" not in row["model"]:
         assert resolved.attention_backend == row["expect_backend"]
@@ -82,7 +83,7 @@ def test_the_default_batch_holds_a_video_from_0_22_on() -> None:
         scenario = scenario_from_request(request)
         assert scenario.accelerator is not None
         return resolve(
-            scenario, read_architecture(scenario.config), scenario.accelerator
+            scenario, read_architecture(scenario.config), view_of(scenario.accelerator)
         ).max_num_batched_tokens
 
     assert (tokens("google/gemma-4-31B-it", "0.21.0"), tokens("google/gemma-4-31B-it", "0.22.1")) == (

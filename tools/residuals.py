@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvcore import catalogue
+from kvcore.engine.card import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import sampler_row
 from kvcore.memory.budget import rank_memory
@@ -114,7 +115,7 @@ def predict(start: Mapping[str, Any]) -> Predicted:
     )
     architecture = read_architecture(scenario.config)
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
-    resolved = resolve(scenario, architecture, accelerator)
+    resolved = resolve(scenario, architecture, view_of(accelerator))
     stages = range(scenario.parallel.pipeline_parallel_size)
     memories = [
         rank_memory(

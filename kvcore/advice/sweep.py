@@ -47,8 +47,9 @@ def sweep(
     for entry in models:
         scenario = model_scenario(base, entry)
         cells: dict[tuple[int, int], Cell] = {}
-        for engine in dict.fromkeys(engine_for(scenario, card) for card in cards):
-            own = [index for index, card in enumerate(cards) if engine_for(scenario, card) == engine]
+        engines = [engine_for(scenario, card) for card in cards]
+        for engine in dict.fromkeys(engines):
+            own = [index for index, found in enumerate(engines) if found == engine]
             for size in sizes:
                 found = sweeper.cells(_with_engine(scenario, engine), own, size)
                 cells |= {(index, size): cell for index, cell in found}

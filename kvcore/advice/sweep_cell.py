@@ -7,36 +7,24 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from kvcore.cache.capacity import Pool, Pools, plan_pools
-from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.card import view_of
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.storage import storage_of
-from kvcore.engine.vllm.backends import (
-    attention_kind,
-    backend_row,
-    capability_number,
-    check_fp8,
-    check_nvfp4,
-    check_sparse_attention,
-    smallest_head_size,
-)
-from kvcore.engine.vllm.batch import batch_defaults
-from kvcore.engine.vllm.defaults import BFLOAT16_CAPABILITY, TURBOQUANT
-from kvcore.engine.vllm.quantization_methods import check_quantization
-from kvcore.engine.vllm.switches import AttentionKind, V1Engine
+from kvcore.engine.vllm.switches import V1Engine
 from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
 from kvcore.memory.budget import available_of, budget_of, total_of, weights_of
-from kvcore.memory.expert_kernels import kernel_on
 from kvcore.memory.framework import find_overhead_of, non_torch_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_card_terms
 from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting, link_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.planning import Plan, Verdict, config_in_force, plan, prepare
+from kvcore.planning import Plan, Prepared, Verdict, config_in_force, judged, plan, prepare
 from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Scenario
 from kvcore.units import gib
@@ -114,8 +102,21 @@ class Sweeper:
             for index in own:
                 yield index, _planned_alone(scenario, self.cards[index], size)
             return
-        for alike in self.alike_for_flags(scenario, architecture, release, own):
-            yield from _Group(self, scenario, architecture, alike, size).cells()
+        groups: list[tuple[Prepared, list[int]]] = []
+        for indices in self.alike_in_view(own):
+            try:
+                view = view_of(self.cards[indices[0]])
+                prepared = prepare(scenario, architecture, storage_of(scenario), view)
+            except KvPlannerError as error:
+                yield from self.refused(indices, size, error)
+                continue
+            same = next((alike for other, alike in groups if other == prepared), None)
+            if same is None:
+                groups.append((prepared, list(indices)))
+            else:
+                same.extend(indices)
+        for prepared, alike in groups:
+            yield from _Group(self, scenario, architecture, prepared, tuple(alike), size).cells()
 
     def refused(self, indices: Iterable[int], size: int, error: KvPlannerError) -> Iterator[tuple[int, Cell]]:
         """Cells of one refusal."""
@@ -123,38 +124,12 @@ class Sweeper:
             card = self.cards[index]
             yield index, Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
 
-    def alike_for_flags(
-        self, scenario: Scenario, architecture: Architecture, release: Release, own: Sequence[int]
-    ) -> tuple[tuple[int, ...], ...]:
-        """Cards on which every flag resolves to the same value and the experts are kept alike."""
-        attention, head_size = attention_kind(architecture), smallest_head_size(architecture)
-        method = storage_of(scenario).method
-        key = (
-            scenario.engine,
-            release.version,
-            release.is_exact,
-            scenario.kv_cache_dtype,
-            attention,
-            head_size,
-            method,
-            scenario.quantization,
-        )
+    def alike_in_view(self, own: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Cards of one view, which is all that flags, cache specs and weights can tell them apart by."""
+        key = tuple(own)
         if key not in self.groups:
-            self.groups[key] = self.grouped(
-                own,
-                lambda card: (
-                    _flags_key(card, scenario.kv_cache_dtype, attention, head_size, release),
-                    _takes_weights(card, method, scenario, release),
-                ),
-            )
-        alike = self.groups[key]
-        if any(kernel_on(architecture, release.version, self.cards[index]) for index in own):
-            kernels = [
-                self.grouped(group, lambda card: kernel_on(architecture, release.version, card))
-                for group in alike
-            ]
-            return tuple(part for group in kernels for part in group)
-        return alike
+            self.groups[key] = self.grouped(own, view_of)
+        return self.groups[key]
 
     def alike_in_overheads(
         self, alike: tuple[int, ...], setting: Setting, by_chip: bool
@@ -198,48 +173,6 @@ def _planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
         return Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
 
 
-def _flags_key(
-    card: Accelerator, kv_cache_dtype: str, attention: AttentionKind, head_size: int, release: Release
-) -> Hashable:
-    """What `resolve` takes from a card."""
-    capability = capability_number(card)
-    kinds = (attention, AttentionKind.TURBOQUANT) if kv_cache_dtype.startswith(TURBOQUANT) else (attention,)
-    rows = tuple(
-        (row.backend, row.block_size, row.forced)
-        for kind in kinds
-        for row in (backend_row(release.version, capability, kind, is_fp8) for is_fp8 in (False, True))
-    )
-    return (
-        card.vendor is Vendor.NVIDIA and capability < BFLOAT16_CAPABILITY,
-        _is_taken(lambda: check_fp8("fp8_e4m3", card, release.switches)),
-        _is_taken(lambda: check_nvfp4("nvfp4", attention, head_size, card, release.switches)),
-        _is_taken(lambda: check_sparse_attention(attention, card, release.switches)),
-        rows,
-        capability // 10 if attention is AttentionKind.SPARSE else capability // 10 == 10,
-        batch_defaults(release.switches.batch_tiers, card),
-    )
-
-
-def _takes_weights(card: Accelerator, method: str, scenario: Scenario, release: Release) -> bool:
-    return _is_taken(
-        lambda: check_quantization(
-            method=method,
-            requested=scenario.quantization,
-            engine=scenario.engine,
-            accelerator=card,
-            version=release.version,
-        )
-    )
-
-
-def _is_taken(check: Callable[[], object]) -> bool:
-    try:
-        check()
-    except KvPlannerError:
-        return False
-    return True
-
-
 def _overheads_key(card: Accelerator, setting: Setting, by_chip: bool) -> Hashable:
     """What framework, activations and the interval of the total take from a card whose flags are known."""
     own = replace(setting, accelerator=card, link=link_of(setting.parallel, card))
@@ -261,33 +194,28 @@ class _Memory:
 
 
 class _Group:
-    """Cards on which a scenario resolves to the same flags."""
+    """Cards on which flags, cache specs and weights are the same."""
 
     def __init__(
         self,
         sweeper: Sweeper,
         scenario: Scenario,
         architecture: Architecture,
+        prepared: Prepared,
         alike: tuple[int, ...],
         size: int,
     ) -> None:
         self.sweeper, self.alike, self.size = sweeper, alike, size
-        self.scenario, self.architecture = scenario, architecture
-        self.quantization = storage_of(scenario)
+        self.scenario, self.architecture, self.prepared = scenario, architecture, prepared
 
     def cells(self) -> Iterator[tuple[int, Cell]]:
         """One cell for each card."""
         sweeper, parallel = self.sweeper, self.scenario.parallel
         card = sweeper.cards[self.alike[0]]
         scenario = replace(self.scenario, accelerator=card)
-        try:
-            prepared = prepare(scenario, self.architecture, self.quantization, card)
-        except KvPlannerError as error:
-            yield from sweeper.refused(self.alike, self.size, error)
-            return
-        resolved, specs = prepared.resolved, prepared.specs[0]
+        resolved, specs = self.prepared.resolved, self.prepared.specs[0]
         setting = setting_of(scenario, self.architecture, resolved, card, 0)
-        weights = weights_of(setting, prepared.weights[0])
+        weights = weights_of(setting, self.prepared.weights[0])
         budgets = sweeper.budget_bytes(resolved)
         failed = Cell(
             accelerator="",
@@ -359,14 +287,14 @@ class _Group:
         """The cell of one pool, judged as `plan` judges it."""
         if pool.num_blocks < pools.least_blocks:
             return Cell(accelerator=card.id, tensor_parallel_size=self.size, refusal="state-blocks-too-few")
-        verdict = Verdict.FITS
-        if not pool.num_blocks:
-            verdict = Verdict.NO_KV_MEMORY
-        elif not pool.fits:
-            verdict = Verdict.CONTEXT_TOO_LONG
-        elif memory.low is not None and memory.low <= pools.needed_bytes + pools.bytes_per_block:
-            holds = memory.low > 0 and pools.needed_bytes <= memory.low + pools.budget_offset_bytes
-            verdict = Verdict.FITS if holds else Verdict.TIGHT
+        verdict = judged(
+            weights_fit=True,
+            num_blocks=pool.num_blocks,
+            fits=pool.fits,
+            lows=() if memory.low is None else (memory.low,),
+            enough=pools.needed_bytes + pools.bytes_per_block,
+            fits_in=lambda lows: pools.needed_bytes <= lows[0] + pools.budget_offset_bytes,
+        )
         return Cell(
             card.id,
             self.size,

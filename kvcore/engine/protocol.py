@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.card import CardView, without_card
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
     NEVER,
@@ -42,11 +43,12 @@ Layers = Literal["dense", "experts", "latent", "sparse"]
 
 
 class ResolveFlags(Protocol):
-    """Every flag as a release fills it in; raises EngineRefusalError for what the engine refuses."""
+    """Every flag as a release fills it in; raises EngineRefusalError for what the engine refuses.
 
-    def __call__(
-        self, scenario: Scenario, architecture: Architecture, accelerator: Accelerator
-    ) -> Resolved: ...
+    Of the card it reads the view alone: the scenario that it gets names none.
+    """
+
+    def __call__(self, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved: ...
 
 
 class FindMemory(Protocol):
@@ -305,14 +307,14 @@ class Engine:
         """Whether flags and memory are found as vLLM finds them, so that a sweep may plan like cards together."""
         return self.functions == Functions()
 
-    def runs_on(self, card: Accelerator) -> bool:
+    def runs_on(self, card: Accelerator | CardView) -> bool:
         """Whether it has a platform for `card`."""
         return card.vendor in self.vendors
 
-    def resolve(self, scenario: Scenario, architecture: Architecture, accelerator: Accelerator) -> Resolved:
+    def resolve(self, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
         """`ResolveFlags` of this engine."""
         function: ResolveFlags = resolve_name(self.functions.resolve)
-        return function(scenario, architecture, accelerator)
+        return function(without_card(scenario), architecture, card)
 
     def rank_memory(self, setting: Setting, weights: Quantity) -> RankMemory:
         """`FindMemory` of this engine."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import kvcore.engine
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.card import CardView
 from kvcore.engine.protocol import Engine, MemoryVariables
 from kvcore.errors import ScenarioError
 from kvcore.scenario import Scenario
@@ -62,7 +63,7 @@ def _by_name() -> Mapping[str, Engine]:
     return {engine.name: engine for engine in engines()}
 
 
-def engine_for(card: Accelerator) -> Engine:
+def engine_for(card: Accelerator | CardView) -> Engine:
     """The engine that serves on `card` where nobody names one.
 
     Example:

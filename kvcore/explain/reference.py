@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kvcore.engine.card import view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan, plan
@@ -165,11 +166,10 @@ def defaults_by_version(planned: Plan) -> dict[str, tuple[DefaultRun, ...]]:
     bare = replace(scenario, **nothing)
     runs: dict[str, list[DefaultRun]] = {field: [] for field in DEFAULTED}
     engine = find_engine(scenario.engine)
+    card = view_of(planned.accelerator, scenario.accelerator is None)
     for version in reversed(engine_versions(engine.name)):
         try:
-            resolved = engine.resolve(
-                replace(bare, engine_version=version), planned.architecture, planned.accelerator
-            )
+            resolved = engine.resolve(replace(bare, engine_version=version), planned.architecture, card)
         except KvPlannerError:
             continue
         for field, found in runs.items():

@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal
 
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.card import CardView
 from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.vllm.backends import capability_number
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts
 from kvcore.model.quantization import Quantization
@@ -101,11 +101,11 @@ def expert_kernel(version: Version, vendor: str, capability: int) -> ExpertKerne
     return None
 
 
-def kernel_on(architecture: Architecture, version: Version, accelerator: Accelerator) -> ExpertKernel | None:
+def kernel_on(architecture: Architecture, version: Version, card: CardView) -> ExpertKernel | None:
     """The kernel that keeps the experts of `architecture` on a card in a way of its own; None for any other model."""
     if architecture.model_type != MODEL_TYPE:
         return None
-    return expert_kernel(version, accelerator.vendor.value, capability_number(accelerator))
+    return expert_kernel(version, card.vendor.value, card.number)
 
 
 def expert_kernel_bytes(
@@ -114,7 +114,7 @@ def expert_kernel_bytes(
     architecture: Architecture,
     quantization: Quantization,
     resolved: Resolved,
-    accelerator: Accelerator,
+    card: CardView,
     stage: int,
 ) -> int:
     """Bytes that the card's kernel adds to gpt-oss's experts on a rank of `stage` (negative: saves).
@@ -124,7 +124,7 @@ def expert_kernel_bytes(
 
     Source: the row's own; vllm/.../fused_moe/oracle/mxfp4.py:select_mxfp4_moe_backend (0.19.0).
     """
-    kernel = kernel_on(architecture, resolved.version, accelerator)
+    kernel = kernel_on(architecture, resolved.version, card)
     if kernel is None or quantization.method != METHOD or scenario.enable_lora:
         return 0
     parallel = scenario.parallel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.card import CardView
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import End
@@ -32,7 +32,7 @@ def loaded_bytes(
     architecture: Architecture,
     quantization: Quantization,
     resolved: Resolved,
-    accelerator: Accelerator,
+    card: CardView,
     draft: Draft | None,
     stage: int,
 ) -> WeightBytes:
@@ -51,7 +51,7 @@ def loaded_bytes(
         architecture=loaded,
         quantization=quantization,
         resolved=resolved,
-        accelerator=accelerator,
+        card=card,
         stage=stage,
     )
     added = rearranged + deepstack_bytes(architecture, scenario, resolved)

@@ -7,7 +7,8 @@ from typing import Final, assert_never
 
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.card import UNKNOWN_CAPABILITY, CardView
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import (
     AttentionBackend,
@@ -80,12 +81,6 @@ def attention_kind(architecture: Architecture) -> AttentionKind:
     return AttentionKind.PLAIN
 
 
-def capability_number(accelerator: Accelerator) -> int:
-    """major × 10 + minor; a card that is not known counts as Ampere."""
-    major, minor = accelerator.compute_capability or (8, 0)
-    return major * 10 + minor
-
-
 @lru_cache(maxsize=4096)
 def backend_row(version: Version, capability: int, attention: AttentionKind, is_fp8: bool) -> BackendRow:
     """The attention backend that `version` takes, with its block size.
@@ -112,7 +107,7 @@ def kv_storage_dtype(
     dtype: str,
     attention: AttentionKind,
     architecture: Architecture,
-    accelerator: Accelerator,
+    card: CardView,
     version: Version,
     switches: Switches,
 ) -> str:
@@ -129,25 +124,23 @@ def kv_storage_dtype(
     if name == "auto":
         name = declared or dtype
         if attention is AttentionKind.SPARSE and not declared:
-            name = _sparse_default(dtype, architecture, accelerator, switches)
+            name = _sparse_default(dtype, architecture, card, switches)
     if name in FP8_NAMES:
         name = "fp8_e4m3"
     if name in ("fp8_e4m3", "fp8_e5m2"):
-        check_fp8(name, accelerator, switches)
+        check_fp8(name, card, switches)
     if name.startswith("nvfp4"):
-        check_nvfp4(name, attention, smallest_head_size(architecture), accelerator, switches)
+        check_nvfp4(name, attention, smallest_head_size(architecture), card, switches)
     if attention is AttentionKind.SPARSE and name.startswith("fp8"):
         by_backend = switches.sparse_fp8_layout is SparseFp8Layout.BY_BACKEND
-        backend = backend_row(version, capability_number(accelerator), attention, True).backend
+        backend = backend_row(version, card.number, attention, True).backend
         if not by_backend or backend in PACKING_BACKENDS:
             return "fp8_ds_mla"
     return name
 
 
-def _sparse_default(
-    dtype: str, architecture: Architecture, accelerator: Accelerator, switches: Switches
-) -> str:
-    major = capability_number(accelerator) // 10
+def _sparse_default(dtype: str, architecture: Architecture, card: CardView, switches: Switches) -> str:
+    major = card.number // 10
     match switches.sparse_fp8_layout:
         case SparseFp8Layout.ALWAYS:
             return "fp8_ds_mla"
@@ -160,15 +153,15 @@ def _sparse_default(
             assert_never(other)
 
 
-def check_fp8(name: str, accelerator: Accelerator, switches: Switches) -> None:
+def check_fp8(name: str, card: CardView, switches: Switches) -> None:
     """Refuses fp8 keys and values on a card that has no kernel for them.
 
     Source: vllm/platforms/cuda.py:CudaPlatformBase.is_kv_cache_dtype_supported (0.11.0),
     vllm/v1/attention/backends/triton_attn.py:TritonAttentionImpl (0.32.0).
     """
-    major, minor = accelerator.compute_capability or (8, 0)
-    supported = accelerator.vendor is not Vendor.HUAWEI
-    if accelerator.vendor is Vendor.NVIDIA and accelerator.compute_capability is not None:
+    major, minor = card.compute_capability or UNKNOWN_CAPABILITY
+    supported = card.vendor is not Vendor.HUAWEI
+    if card.vendor is Vendor.NVIDIA and card.compute_capability is not None:
         supported = major >= 8
         if switches.fp8_kv_cache is Fp8Cards.FLASH_ATTENTION:
             supported = (major, minor) in ((9, 0), (10, 0)) or switches.v1_engine is not V1Engine.ONLY
@@ -177,8 +170,8 @@ def check_fp8(name: str, accelerator: Accelerator, switches: Switches) -> None:
             "fp8-kv-unsupported",
             field="kv_cache_dtype",
             value=name,
-            name=accelerator.name,
-            capability=f"{major}.{minor}" if accelerator.compute_capability else "unknown",
+            name=card.label,
+            capability=f"{major}.{minor}" if card.compute_capability else "unknown",
         )
 
 
@@ -195,7 +188,7 @@ def smallest_head_size(architecture: Architecture) -> int:
 
 
 def check_nvfp4(
-    name: str, attention: AttentionKind, head_size: int, accelerator: Accelerator, switches: Switches
+    name: str, attention: AttentionKind, head_size: int, card: CardView, switches: Switches
 ) -> None:
     """Refuses nvfp4 keys and values on a card, or for heads, that have no kernel for them.
 
@@ -204,8 +197,8 @@ def check_nvfp4(
     Source: vllm/v1/attention/backends/flashinfer.py:FlashInferBackend.supports_kv_cache_dtype (0.31.0, 0.32.0),
     FlashInferBackend.supports_combination (0.33.0).
     """
-    major = accelerator.compute_capability[0] if accelerator.compute_capability else None
-    is_known = accelerator.vendor is not Vendor.NVIDIA or major is not None
+    major = card.compute_capability[0] if card.compute_capability else None
+    is_known = card.vendor is not Vendor.NVIDIA or major is not None
     only_sm100 = switches.nvfp4_kv_cache is Nvfp4Cards.SM100 or head_size == NARROW_HEAD
     families = (10,) if only_sm100 else (8, 9, 10, 12)
     has_kernels = major in families and attention in (AttentionKind.PLAIN, AttentionKind.PREFIX)
@@ -214,26 +207,26 @@ def check_nvfp4(
             "nvfp4-kv-unsupported",
             field="kv_cache_dtype",
             value=name,
-            name=accelerator.name,
-            capability=".".join(map(str, accelerator.compute_capability or ("unknown",))),
+            name=card.label,
+            capability=".".join(map(str, card.compute_capability or ("unknown",))),
         )
 
 
-def check_sparse_attention(attention: AttentionKind, accelerator: Accelerator, switches: Switches) -> None:
+def check_sparse_attention(attention: AttentionKind, card: CardView, switches: Switches) -> None:
     """Refuses sparse latent attention (DeepSeek-V3.2, GLM-5) on an NVIDIA card without kernels for it.
 
     Raises EngineRefusalError `sparse-attention-unsupported`.
 
     Source: that of `Switches.sparse_attention`.
     """
-    capability = accelerator.compute_capability
-    if attention is not AttentionKind.SPARSE or accelerator.vendor is not Vendor.NVIDIA or capability is None:
+    capability = card.compute_capability
+    if attention is not AttentionKind.SPARSE or card.vendor is not Vendor.NVIDIA or capability is None:
         return
     if capability[0] not in switches.sparse_attention:
         raise EngineRefusalError(
             "sparse-attention-unsupported",
             field="accelerator",
-            name=accelerator.name,
+            name=card.label,
             capability=f"{capability[0]}.{capability[1]}",
         )
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.card import CardView, MemoryTier
 from kvcore.engine.vllm.switches import BatchTiers
 from kvcore.model.config import ModelConfig
-
-BIG_CARD_GIB: Final = 70
-HUGE_CARD_GIB: Final = 160
-"""Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.28.0, 0.32.0)."""
 
 BIG_BATCH: Final = (8192, 1024)
 HUGE_BATCH: Final = (16_384, 1024)
 SMALL_BATCH: Final = (2048, 256)
-"""(tokens, sequences) of the API server. Source: as above (0.8.5, 0.32.0)."""
+"""(tokens, sequences) of the API server. Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5,
+0.32.0)."""
 
 V0_TOKENS: Final = 2048
 V0_MULTIMODAL_TOKENS: Final = 5120
@@ -49,21 +46,17 @@ class BatchDefaults:
     max_num_seqs: int
 
 
-def batch_defaults(tiers: BatchTiers, accelerator: Accelerator) -> BatchDefaults:
+def batch_defaults(tiers: BatchTiers, card: CardView) -> BatchDefaults:
     """The V1 defaults of a card. `tiers` is the switch `batch_tiers`.
 
     Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5, 0.9.0.1, 0.28.0, 0.33.0).
     """
     tokens, sequences = SMALL_BATCH
-    is_a100 = "a100" in accelerator.name.lower()
-    is_gb10 = accelerator.compute_capability == GB10_CAPABILITY
-    if tiers == BatchTiers.HUGE and accelerator.memory_gib >= HUGE_CARD_GIB:
+    is_small_a100 = card.is_a100 and tiers != BatchTiers.BY_MEMORY
+    is_small = card.memory_tier is MemoryTier.SMALL or card.compute_capability == GB10_CAPABILITY
+    if tiers == BatchTiers.HUGE and card.memory_tier is MemoryTier.HUGE:
         tokens, sequences = HUGE_BATCH
-    elif (
-        accelerator.memory_gib >= BIG_CARD_GIB
-        and not (is_a100 and tiers != BatchTiers.BY_MEMORY)
-        and not is_gb10
-    ):
+    elif not is_small and not is_small_a100:
         tokens, sequences = BIG_BATCH
     return BatchDefaults(max_num_batched_tokens=tokens, max_num_seqs=sequences)
 

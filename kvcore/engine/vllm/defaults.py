@@ -6,7 +6,8 @@ from typing import Final, assert_never
 
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.card import CardView
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import engine_for, find_engine
 from kvcore.engine.storage import storage_of
@@ -15,7 +16,6 @@ from kvcore.engine.vllm.availability import check_availability
 from kvcore.engine.vllm.backends import (
     backend_row,
     backend_to_ask_for,
-    capability_number,
     check_block_size,
     check_sparse_attention,
     kv_storage_dtype,
@@ -47,8 +47,8 @@ BFLOAT16_CAPABILITY: Final = 80
 TURBOQUANT: Final = "turboquant"
 
 
-def resolve(scenario: Scenario, architecture: Architecture, accelerator: Accelerator) -> Resolved:
-    """Every flag as the engine version of `scenario` would resolve it for `vllm serve` on `accelerator`.
+def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
+    """Every flag as the engine version of `scenario` would resolve it for `vllm serve` on `card`.
 
     Raises EngineRefusalError for what the engine refuses before it looks at memory, in its words; ScenarioError for
     an engine version that cannot be read. For hybrid models `block_size` is the one before alignment.
@@ -62,19 +62,17 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     quantization = storage_of(scenario)
     runner = runner_of(scenario)
     scheduling = scheduling_runner(scenario, runner)
-    is_v0 = runs_v0(switches, scenario, architecture, accelerator) or falls_back_to_v0(
+    is_v0 = runs_v0(switches, scenario, architecture, card) or falls_back_to_v0(
         switches, scenario, scheduling
     )
     notices = list(release.notices)
-    if scenario.accelerator is None:
-        notices.append(
-            Notice(code="accelerator-assumed", field="accelerator", params={"name": accelerator.name})
-        )
-    elif not find_engine(scenario.engine).runs_on(accelerator):
+    if card.is_assumed:
+        notices.append(Notice(code="accelerator-assumed", field="accelerator", params={"name": card.label}))
+    elif not find_engine(scenario.engine).runs_on(card):
         facts = {
             "engine": scenario.engine,
-            "name": accelerator.name,
-            "other": engine_for(accelerator).name,
+            "name": card.label,
+            "other": engine_for(card).name,
         }
         notices.append(Notice(code="engine-not-on-card", field="engine", params=facts))
     notices += runner_notices(scenario, architecture, runner, version)
@@ -84,24 +82,24 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
             method=quantization.method,
             requested=scenario.quantization,
             engine=scenario.engine,
-            accelerator=accelerator,
+            card=card,
             version=version,
         )
-        check_sparse_attention(traits.attention, accelerator, switches)
+        check_sparse_attention(traits.attention, card, switches)
         check_block_size(
             scenario.block_size,
             version,
             switches,
             runs_kernels=not (is_v0 or traits.is_attention_free or traits.is_bidirectional),
         )
-    dtype = _dtype(scenario, architecture, accelerator, runner, notices)
+    dtype = _dtype(scenario, architecture, card, runner, notices)
     kv_cache_dtype = kv_storage_dtype(
         asked=scenario.kv_cache_dtype,
         declared=quantization.kv_cache_dtype,
         dtype=dtype,
         attention=traits.attention,
         architecture=architecture,
-        accelerator=accelerator,
+        card=card,
         version=version,
         switches=switches,
     )
@@ -109,7 +107,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     is_pooling = scheduling is Runner.POOLING
     chunked = _chunked_prefill(scenario, traits, architecture, is_v0, is_pooling, max_model_len)
     tokens, sequences = _batch(
-        scenario, architecture, accelerator, switches, is_v0, is_pooling, chunked, max_model_len
+        scenario, architecture, card, switches, is_v0, is_pooling, chunked, max_model_len
     )
     method, speculative_tokens = speculation_of(scenario, architecture)
     use_v2, schedules_v2 = (
@@ -142,14 +140,14 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     )
     row_dtype, state_dtype = state_dtypes(scenario, traits.recurrent, dtype, switches)
     notices += state_notices(scenario, traits.recurrent, mode)
-    backend, block_size = _backend(scenario, traits, kv_cache_dtype, accelerator, release, is_v0)
+    backend, block_size = _backend(scenario, traits, kv_cache_dtype, card, release, is_v0)
     backend = backend_to_ask_for(architecture) or backend
     captured = captures(
         scenario,
         Circumstances(
             version=version,
             switches=switches,
-            accelerator=accelerator,
+            card=card,
             attention_backend=backend,
             model_type=architecture.model_type,
             max_num_seqs=sequences,
@@ -201,9 +199,7 @@ def resolve(scenario: Scenario, architecture: Architecture, accelerator: Acceler
     )
 
 
-def runs_v0(
-    switches: Switches, scenario: Scenario, architecture: Architecture, accelerator: Accelerator
-) -> bool:
+def runs_v0(switches: Switches, scenario: Scenario, architecture: Architecture, card: CardView) -> bool:
     """Whether the first engine runs: by default before 0.8, by VLLM_USE_V1=0, and for what V1 could not do yet.
 
     Source: vllm/envs.py:VLLM_USE_V1, vllm/engine/arg_utils.py:EngineArgs._is_v1_supported_oracle (0.8.5, 0.10.2).
@@ -221,15 +217,15 @@ def runs_v0(
                 return asked == "0"
         case other:
             assert_never(other)
-    is_old_card = accelerator.vendor is Vendor.NVIDIA and capability_number(accelerator) < BFLOAT16_CAPABILITY
-    is_fp8_off_hopper = scenario.kv_cache_dtype.startswith("fp8") and capability_number(accelerator) != 90
+    is_old_card = card.vendor is Vendor.NVIDIA and card.number < BFLOAT16_CAPABILITY
+    is_fp8_off_hopper = scenario.kv_cache_dtype.startswith("fp8") and card.number != 90
     return is_old_card or is_fp8_off_hopper
 
 
 def _dtype(
     scenario: Scenario,
     architecture: Architecture,
-    accelerator: Accelerator,
+    card: CardView,
     runner: Runner,
     notices: list[Notice],
 ) -> str:
@@ -238,11 +234,11 @@ def _dtype(
     name = architecture.dtype if asked == "auto" else asked
     if asked == "auto" and name == "float32":
         name = "float16" if runner is Runner.POOLING else "bfloat16"
-    is_old_card = accelerator.vendor is Vendor.NVIDIA and capability_number(accelerator) < BFLOAT16_CAPABILITY
+    is_old_card = card.vendor is Vendor.NVIDIA and card.number < BFLOAT16_CAPABILITY
     if name != "bfloat16" or not is_old_card:
         return name
-    major, minor = accelerator.compute_capability or (0, 0)
-    facts = {"name": accelerator.name, "capability": f"{major}.{minor}"}
+    major, minor = card.compute_capability or (0, 0)
+    facts = {"name": card.label, "capability": f"{major}.{minor}"}
     if asked != "auto":
         raise EngineRefusalError("bfloat16-unsupported", field="dtype", value=scenario.dtype, **facts)
     notices.append(Notice(code="dtype-falls-back", field="dtype", params=facts))
@@ -298,7 +294,7 @@ def _chunked_prefill(
 def _batch(
     scenario: Scenario,
     architecture: Architecture,
-    accelerator: Accelerator,
+    card: CardView,
     switches: Switches,
     is_v0: bool,
     is_pooling: bool,
@@ -309,7 +305,7 @@ def _batch(
 
     Source: vllm/engine/arg_utils.py:EngineArgs._set_default_max_num_seqs_and_batched_tokens_args (0.12.0, 0.32.0).
     """
-    defaults = batch_defaults(switches.batch_tiers, accelerator)
+    defaults = batch_defaults(switches.batch_tiers, card)
     sequences = scenario.max_num_seqs or (V0_SEQUENCES if is_v0 else defaults.max_num_seqs)
     tokens = scenario.max_num_batched_tokens
     if tokens is None and is_v0:
@@ -366,7 +362,7 @@ def _backend(
     scenario: Scenario,
     traits: Traits,
     kv_cache_dtype: str,
-    accelerator: Accelerator,
+    card: CardView,
     release: Release,
     is_v0: bool,
 ) -> tuple[str, int]:
@@ -377,7 +373,7 @@ def _backend(
     attention = AttentionKind.TURBOQUANT if kv_cache_dtype.startswith(TURBOQUANT) else traits.attention
     row = backend_row(
         release.version,
-        capability_number(accelerator),
+        card.number,
         attention,
         kv_cache_dtype.startswith(("fp8", "nvfp4")),
     )

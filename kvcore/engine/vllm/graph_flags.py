@@ -7,10 +7,9 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.card import CardView
 from kvcore.engine.resolved import graph_mode
 from kvcore.engine.vllm.availability import flag_name
-from kvcore.engine.vllm.backends import capability_number
 from kvcore.engine.vllm.captures import (
     LIMIT,
     capture_modes,
@@ -73,7 +72,7 @@ class Circumstances:
 
     version: Version
     switches: Switches
-    accelerator: Accelerator
+    card: CardView
     attention_backend: str
     model_type: str
     max_num_seqs: int
@@ -136,7 +135,7 @@ def _modes(asked: CudagraphMode | None, start: Circumstances) -> tuple[tuple[str
         return own, False
     if asked is not CudagraphMode.FULL:
         return MODES[asked], False
-    is_on_hopper = capability_number(start.accelerator) == HOPPER
+    is_on_hopper = start.card.number == HOPPER
     takes_mixed = start.attention_backend in MIXED_BACKENDS or (
         is_on_hopper and start.attention_backend in MIXED_ON_HOPPER
     )
@@ -173,7 +172,7 @@ def _sizes(scenario: Scenario, start: Circumstances, notices: list[Notice]) -> t
 
 def _by_default(start: Circumstances, model_limit: int) -> tuple[int, ...]:
     switches = start.switches
-    is_sm100 = capability_number(start.accelerator) // 10 == 10
+    is_sm100 = start.card.number // 10 == 10
     return capture_sizes(
         rule=None if start.is_v0 else switches.graph_sizes,
         max_num_seqs=start.max_num_seqs,

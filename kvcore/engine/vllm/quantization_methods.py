@@ -8,7 +8,8 @@ from typing import Annotated, Final
 
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.card import CardView
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.quantization import NOT_QUANTIZED, agree
@@ -82,7 +83,7 @@ METHODS: Final = TableFile("kvcore.engine.vllm", "quantization_methods.toml", Qu
 
 
 def check_quantization(
-    *, method: str, requested: str | None, engine: str, accelerator: Accelerator, version: Version
+    *, method: str, requested: str | None, engine: str, card: CardView, version: Version
 ) -> tuple[Notice, ...]:
     """Whether a release takes the format of the checkpoint on this card; what it needs beside the engine.
 
@@ -103,14 +104,14 @@ def check_quantization(
             raise EngineRefusalError(
                 "quantization-not-in-release", field="quantization", method=name, version=version, since=since
             )
-    platform = known.platform.get(_platform(engine, accelerator))
+    platform = known.platform.get(_platform(engine, card))
     if platform is not None and not platform.takes(method, version):
         raise EngineRefusalError(
-            "quantization-not-on-platform", field="quantization", method=method, name=accelerator.name
+            "quantization-not-on-platform", field="quantization", method=method, name=card.label
         )
     least = known.least_capability(method, version)
-    if accelerator.vendor is Vendor.NVIDIA and accelerator.compute_capability is not None:
-        major, minor = accelerator.compute_capability
+    if card.vendor is Vendor.NVIDIA and card.compute_capability is not None:
+        major, minor = card.compute_capability
         if major * 10 + minor < least:
             raise EngineRefusalError(
                 "quantization-not-on-card",
@@ -126,10 +127,10 @@ def check_quantization(
     return (Notice(code="quantization-needs-package", field="quantization", params=facts),)
 
 
-def _platform(engine: str, accelerator: Accelerator) -> str:
+def _platform(engine: str, card: CardView) -> str:
     own = find_engine(engine).refusals.platform
     if own:
         return own
-    if accelerator.vendor is Vendor.INTEL:
-        return "" if accelerator.id.startswith("Gaudi") else "xpu"
-    return "rocm" if accelerator.vendor is Vendor.AMD else ""
+    if card.vendor is Vendor.INTEL:
+        return "" if card.is_gaudi else "xpu"
+    return "rocm" if card.vendor is Vendor.AMD else ""
