@@ -25,7 +25,7 @@ notes.repairs(t)
 st.header(t("How far off is it?"), anchor=False)
 memory = summarize(our_points(record.starts, Check.KV_MEMORY))
 unseen = summarize(our_points(held_out(record.starts), Check.KV_MEMORY))
-told = verdicts(record.starts)
+judged = verdicts(record.starts)
 if memory is not None and memory.inside is not None:
     st.markdown(
         t(
@@ -56,10 +56,10 @@ st.caption(
         "{refused} of {healthy} successful starts were predicted to fail. The cause was predicted "
         "for {named} of {failed} failed starts. Recomputed on {date} by “make accuracy” from what "
         "the authors stated, without any measured figure.",
-        healthy=str(told.healthy),
-        refused=str(told.refused),
-        failed=str(told.failed),
-        named=str(told.named_rightly),
+        healthy=str(judged.healthy),
+        refused=str(judged.refused),
+        failed=str(judged.failed),
+        named=str(judged.named_rightly),
         date=record.generated,
     )
 )

@@ -39,7 +39,7 @@ with log_tab:
             notes.notices(log.notices, t)
             result.recognized(found, planned, t)
             if log.failure is None:
-                taken.told(t)
+                taken.outcome(t)
             if compared.measured_parts and is_known:
                 result.comparison(compared, planned, t)
                 result.use_measurements(log, found, planned, t)

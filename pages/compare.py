@@ -4,7 +4,7 @@ import streamlit as st
 
 from kvcore.errors import KvPlannerError
 from kvcore.model.families import read_architecture
-from pages.ui.compare import knob, pins
+from pages.ui.compare import pins, varied
 from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
@@ -19,5 +19,5 @@ except KvPlannerError as error:
     st.stop()
 
 notes.scenario_line_of(state.scenario(), state.planned(), t)
-knob.show(t)
+varied.show(t)
 pins.show(t)

@@ -11,7 +11,7 @@ from kvcore.scenario import overrides
 from kvcore.views import bar, charts, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, lengths, numbers, share
-from pages.ui.shared import figure, notes, pictures, shell, state, undo
+from pages.ui.shared import drawings, figure, notes, shell, state, undo
 from pages.ui.shared.fold import fold
 
 shell.guard()
@@ -39,7 +39,7 @@ notes.setting_chips(plan.scenario, t)
 undo.offer(t)
 
 figure.chart(bar.memory_bar(plan, t), "memory_bar", f"{t('Memory of one GPU')}: {sentence.text}")
-pictures.legend(plan, t)
+drawings.legend(plan, t)
 
 grid = st.grid(4, min_column_width=150)
 for card in summary.cards(plan, curve, t):
@@ -66,8 +66,8 @@ with left:
     lengths.way(t)
 with right:
     st.subheader(t("One request"), anchor=False)
-    pictures.request(plan, t)
-    groups.picture(plan, t)
+    drawings.request(plan, t)
+    groups.drawing(plan, t)
 
 shown_above = (notes.ENGINE_NOT_ON_CARD, *((notes.ABOVE_MODEL,) if is_above_model(plan) else ()))
 notes.notices([one for one in plan.notices if one.code not in shown_above], t)

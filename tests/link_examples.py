@@ -212,5 +212,5 @@ def number_of(flag: Flag, draw: random.Random) -> str:
 
 def is_read(params: Mapping[str, str]) -> bool:
     """Whether nothing in a link needs a repair."""
-    told = (*link.decode(params).repairs, *decode_page(params).repairs, *decode_language(params)[1])
-    return not told and not any(pin.repairs for pin in pins.decode_pins(params))
+    unknown_names = (*link.decode(params).repairs, *decode_page(params).repairs, *decode_language(params)[1])
+    return not unknown_names and not any(pin.repairs for pin in pins.decode_pins(params))

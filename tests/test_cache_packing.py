@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.cache.capacity import CachePlan, plan_cache
-from kvcore.cache.packing import Bucket, dealt, is_packed, least_padding, packed_groups
+from kvcore.cache.packing import Bucket, distributed, is_packed, least_padding, packed_groups
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.scenario import Parallel
 from kvcore.units import GIB
@@ -132,7 +132,7 @@ def test_least_padding_prefers_the_larger_of_equals() -> None:
     number=st.integers(1, 7),
 )
 def test_dealing_out_loses_no_layer(counts: tuple[int, ...], number: int) -> None:
-    hands = [dealt(counts, number, index) for index in range(number)]
+    hands = [distributed(counts, number, index) for index in range(number)]
     assert tuple(map(sum, zip(*hands, strict=True))) == counts
     for stage in zip(*hands, strict=True):
         assert max(stage) - min(stage) <= 1

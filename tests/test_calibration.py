@@ -35,13 +35,13 @@ def the_log(name: str) -> StartupLog:
     return read_log((DATA / name).read_text("utf-8"))
 
 
-def at_hand(**fields: object) -> Scenario:
+def current(**fields: object) -> Scenario:
     return scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", **fields})
 
 
 def held(name: str, scenario: Scenario | None = None) -> tuple[StartupLog, Plan, Comparison]:
     log = the_log(name)
-    planned = plan(scenario or scenario_from_log(log, at_hand()).scenario)
+    planned = plan(scenario or scenario_from_log(log, current()).scenario)
     return log, planned, compare(log, planned)
 
 
@@ -102,7 +102,7 @@ def test_calibrated_plan_has_the_kv_memory_of_the_log(path: Path) -> None:
     log = read_log(path.read_text("utf-8"))
     if log.worst_rank.available_kv_gib is None:
         pytest.skip("this log does not give it")
-    scenario = scenario_from_log(log, at_hand()).scenario
+    scenario = scenario_from_log(log, current()).scenario
     corrected = plan(replace(scenario, measured=calibrated(log, plan(scenario))))
     assert corrected.available_kv_bytes is not None
     assert gib(corrected.available_kv_bytes) == pytest.approx(
@@ -121,7 +121,7 @@ Graph capturing finished in 21 secs, took 0.92 GiB
 
 def test_only_what_the_log_prints_is_called_measured() -> None:
     asked = {"accelerator": "L40S-48GB", "engine_version": "0.11.0", "tensor_parallel_size": 4}
-    log, planned = read_log(L40S_LOG), plan(at_hand(**asked))
+    log, planned = read_log(L40S_LOG), plan(current(**asked))
     given = calibrated(log, planned)
     assert fields_by_origin(given) == {
         Origin.MEASURED: ("weights", "cuda_graphs"),
@@ -145,7 +145,7 @@ def test_only_what_the_log_prints_is_called_measured() -> None:
 def test_the_json_says_which_parts_nobody_measured() -> None:
     measured = {"weights_gib": 15.4194, "peak_activation_gib": 1.9, "fitted": ["peak_activation_gib"]}
     asked = {"accelerator": "L40S-48GB", "engine_version": "0.11.0", "tensor_parallel_size": 4}
-    result = result_of(plan(at_hand(**asked, measured=measured)))
+    result = result_of(plan(current(**asked, measured=measured)))
     assert result["origins"] == {"weights_gib": "measured", "peak_activation_gib": "fitted"}
     assert set(result["interval_gib"]) == {
         "framework",
@@ -155,7 +155,7 @@ def test_the_json_says_which_parts_nobody_measured() -> None:
         "system",
         "kv_cache",
     }
-    assert "origins" not in result_of(plan(at_hand(**asked)))
+    assert "origins" not in result_of(plan(current(**asked)))
 
 
 def test_a_printed_part_that_closes_the_sum_by_a_rounding_stays_measured() -> None:
@@ -181,11 +181,11 @@ def test_a_log_of_an_unknown_card_fixes_the_kv_memory() -> None:
 
 def test_causes_tell_another_process_from_a_display() -> None:
     log = the_log("v1_0.31_consumed_colours.log")  # 1.54 GiB of the card are taken at the start
-    found = scenario_from_log(log, at_hand()).scenario
+    found = scenario_from_log(log, current()).scenario
     codes = {}
     for card in ("H100 80GB HBM3", "GeForce RTX 4090"):
-        card_at_hand = replace(found, accelerator=replace(found.accelerator, name=card))
-        system = next(p for p in compare(log, plan(card_at_hand)).parts if p.part == "system")
+        current_card = replace(found, accelerator=replace(found.accelerator, name=card))
+        system = next(p for p in compare(log, plan(current_card)).parts if p.part == "system")
         codes[card] = [cause.code for cause in system.causes]
     assert codes["H100 80GB HBM3"] == ["cause-other-process"]
     assert codes["GeForce RTX 4090"] == ["cause-display", "cause-other-process"]
@@ -194,7 +194,7 @@ def test_causes_tell_another_process_from_a_display() -> None:
 def test_eager_mode_is_told() -> None:
     arguments = "non-default args: {'model': 'Qwen/Qwen3-8B', 'enforce_eager': True}"
     log = read_log(f"{arguments}\nGraph capturing finished in 1 secs, took 4.00 GiB")
-    comparison = compare(log, plan(at_hand(model="Qwen/Qwen3-8B")))
+    comparison = compare(log, plan(current(model="Qwen/Qwen3-8B")))
     graphs = next(part for part in comparison.parts if part.part == "cuda_graphs")
     assert [cause.code for cause in graphs.causes] == ["cause-eager"]
 
@@ -207,7 +207,7 @@ def test_a_start_that_found_its_kernels_compiled_is_told() -> None:
         "Actual usage is 12.78 GiB for consumed memory (weights + non-torch), 0.15 GiB for peak activation, and "
         "1.28 GiB for CUDAGraph memory. Current kv cache memory in use is 5.89 GiB."
     )
-    scenario = at_hand(model="Qwen/Qwen3-4B", accelerator="RTX-4090-24GB", engine_version="0.27.1")
+    scenario = current(model="Qwen/Qwen3-4B", accelerator="RTX-4090-24GB", engine_version="0.27.1")
     causes = {part.part: [cause.code for cause in part.causes] for part in compare(log, plan(scenario)).parts}
     assert causes["activations"][-2:] == ["cause-compiled-before", "cause-kernels"]
 
@@ -220,7 +220,7 @@ def test_patched_builds_other_versions_and_other_flags_are_told() -> None:
     )
     log = read_log(text)
     comparison = compare(
-        log, plan(at_hand(model="Qwen/Qwen3-8B", engine_version="0.19.0", max_model_len=8192))
+        log, plan(current(model="Qwen/Qwen3-8B", engine_version="0.19.0", max_model_len=8192))
     )
     kv = next(part for part in comparison.parts if part.part == "available_kv")
     assert "cause-patched-build" in [cause.code for cause in kv.causes]
@@ -238,7 +238,7 @@ def test_a_lower_kv_memory_is_traced_to_its_part() -> None:
 class TestScenarioFromLog:
     def test_everything_of_the_log_counts(self) -> None:
         found = scenario_from_log(
-            the_log("v1_0.19.0_tp2_debug.log"), at_hand(max_num_seqs=7, kv_cache_dtype="fp8")
+            the_log("v1_0.19.0_tp2_debug.log"), current(max_num_seqs=7, kv_cache_dtype="fp8")
         )
         scenario = found.scenario
         assert (scenario.model, scenario.engine_version, found.borrowed) == (
@@ -255,19 +255,19 @@ class TestScenarioFromLog:
         assert (scenario.accelerator.id, scenario.accelerator.memory_gib) == ("H100-80GB", 79.19)
 
     def test_a_model_given_by_a_path(self) -> None:
-        found = scenario_from_log(the_log("ascend_0.11.0rc3_910b4.log"), at_hand())
+        found = scenario_from_log(the_log("ascend_0.11.0rc3_910b4.log"), current())
         assert (found.scenario.model, found.unknown_model) == ("Qwen/Qwen3-8B", "")
 
     def test_an_unknown_model_is_planned_as_the_one_at_hand(self) -> None:
         log = read_log("non-default args: {'model': 'nobody/heard-of-it', 'max_model_len': 4096}")
-        found = scenario_from_log(log, at_hand())
+        found = scenario_from_log(log, current())
         assert (found.scenario.model, found.unknown_model) == ("Qwen/Qwen3-32B", "nobody/heard-of-it")
         assert found.borrowed == ("model", "accelerator", "engine_version")
         with pytest.raises(CatalogueError, match="not in the catalogue"):
             scenario_from_log(log)
 
     def test_a_few_lines_keep_the_flags_at_hand(self) -> None:
-        found = scenario_from_log(read_log("Available KV cache memory: 8.68 GiB"), at_hand(max_num_seqs=7))
+        found = scenario_from_log(read_log("Available KV cache memory: 8.68 GiB"), current(max_num_seqs=7))
         assert found.scenario.max_num_seqs == 7
         assert "flags" in found.borrowed
         with pytest.raises(ScenarioError, match="model is missing"):
@@ -292,7 +292,7 @@ def test_any_mixture_of_lines_is_compared_or_refused_by_code(
     )
     try:
         log = read_log(text)
-        planned = plan(scenario_from_log(log, at_hand()).scenario)
+        planned = plan(scenario_from_log(log, current()).scenario)
     except KvPlannerError:
         return
     comparison = compare(log, planned)
@@ -337,7 +337,7 @@ class TestCommand:
         assert (report["comparison"], report["prediction_error"]["code"]) == (None, "unknown-model")
         assert "not planned" in self.run(capsys, str(log))
         config = tmp_path / "config.json"
-        config.write_text(json.dumps(dict(at_hand(model="Qwen/Qwen3-8B").config.raw)))
+        config.write_text(json.dumps(dict(current(model="Qwen/Qwen3-8B").config.raw)))
         report = json.loads(self.run(capsys, str(log), "--json", "--config", str(config)))
         assert report["comparison"] is not None
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvcore.advice.fixes import MENDED, fix_pairs, fixes
+from kvcore.advice.fixes import FIXED, fix_pairs, fixes
 from kvcore.planning import plan
 from kvcore.scenario import edit
 from kvcore.scenario.request import scenario_from_request
@@ -26,7 +26,7 @@ def test_pairs_mend_what_no_single_change_does(request_) -> None:
         for field, value in pair.changes:
             scenario = edit.with_field(scenario, field, value)
         mended = plan(scenario)
-        assert mended.verdict in MENDED
+        assert mended.verdict in FIXED
         assert mended.scenario == pair.second.plan.scenario
 
 
@@ -36,7 +36,7 @@ def test_neither_half_of_a_pair_does_it_alone(request_) -> None:
     for pair in fix_pairs(broken):
         assert len({field for field, _ in pair.changes}) == 2
         for field, value in pair.changes:
-            assert plan(edit.with_field(broken.scenario, field, value)).verdict not in MENDED
+            assert plan(edit.with_field(broken.scenario, field, value)).verdict not in FIXED
 
 
 def test_no_card_that_stands_alone_is_advised_for_several() -> None:
@@ -66,9 +66,9 @@ class TestSecondStart:
 
     def test_it_is_the_first_advice_where_it_is_enough(self) -> None:
         broken = plan(scenario_from_request({**RESTARTS, "max_model_len": 24576}))
-        assert broken.verdict not in MENDED
+        assert broken.verdict not in FIXED
         first = fixes(broken)[0]
-        assert (first.field, first.value, first.verdict in MENDED) == ("kernels_compiled", True, True)
+        assert (first.field, first.value, first.verdict in FIXED) == ("kernels_compiled", True, True)
 
     def test_not_where_more_is_missing_or_nothing_is_compiled(self) -> None:
         for fields in (
@@ -76,5 +76,5 @@ class TestSecondStart:
             {"enforce_eager": True, "gpu_memory_utilization": 0.85},
         ):
             broken = plan(scenario_from_request({**RESTARTS, "max_model_len": 24576, **fields}))
-            assert broken.verdict not in MENDED
+            assert broken.verdict not in FIXED
             assert "kernels_compiled" not in {fix.field for fix in fixes(broken)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvcore.advice.fixes import MENDED, fixes
+from kvcore.advice.fixes import FIXED, fixes
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario.request import scenario_from_request
 
@@ -29,10 +29,10 @@ def test_as_many_graphs_as_fit_are_kept() -> None:
     (fix,) = (fix for fix in fixes(broken) if fix.field == "max_cudagraph_capture_size")
     assert isinstance(fix.value, int)
     assert fix.plan.resolved.cudagraph_capture_sizes[-1] == fix.value < 512
-    assert fix.verdict in MENDED
-    assert start(max_cudagraph_capture_size=fix.value).verdict in MENDED
+    assert fix.verdict in FIXED
+    assert start(max_cudagraph_capture_size=fix.value).verdict in FIXED
     if fix.value < 256:
-        assert start(max_cudagraph_capture_size=2 * fix.value).verdict not in MENDED
+        assert start(max_cudagraph_capture_size=2 * fix.value).verdict not in FIXED
 
 
 def test_it_comes_before_no_graphs_at_all() -> None:
@@ -53,7 +53,7 @@ def test_it_comes_before_no_graphs_at_all() -> None:
 )
 def test_where_graphs_do_not_decide_it_is_not_offered(fields: dict[str, object]) -> None:
     broken = start(**fields)
-    assert broken.verdict not in MENDED
+    assert broken.verdict not in FIXED
     assert "max_cudagraph_capture_size" not in values(broken)
 
 

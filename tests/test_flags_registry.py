@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.advice.vary import Knob
+from kvcore.advice.vary import Varied
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
@@ -78,7 +78,7 @@ def test_origins_name_the_parts_in_their_order(name: str) -> None:
 
 
 def test_compare_varies_the_flags_that_say_so() -> None:
-    assert {flag.name for flag in FLAGS.values() if flag.vary} == set(Knob) - {Knob.SPLIT}
+    assert {flag.name for flag in FLAGS.values() if flag.vary} == set(Varied) - {Varied.SPLIT}
 
 
 def test_a_spelling_belongs_to_one_flag() -> None:

@@ -47,8 +47,8 @@ def of_config(name: str) -> Iterator[str]:
 def of_command(name: str) -> Iterator[str]:
     log = read_log(hostile_inputs.COMMANDS[name])
     yield from (notice.code for notice in log.notices)
-    at_hand = scenario_from_request({"model": hostile_inputs.MODEL, "accelerator": "H100-80GB"})
-    yield str(plan(scenario_from_log(log, at_hand).scenario).verdict)
+    current = scenario_from_request({"model": hostile_inputs.MODEL, "accelerator": "H100-80GB"})
+    yield str(plan(scenario_from_log(log, current).scenario).verdict)
 
 
 CASES = [

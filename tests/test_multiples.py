@@ -3,12 +3,12 @@
 import pytest
 
 from kvcore import catalogue
-from kvcore.advice.vary import Knob, variants
+from kvcore.advice.vary import Varied, variants
 from kvcore.scenario import Parallel
 from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import DASH, Language, words
 from kvcore.views.multiples import (
-    KNOB_NAMES,
+    VARIED_NAMES,
     figures_of,
     position_name,
     small_multiples,
@@ -26,20 +26,20 @@ def base(**fields):
     )
 
 
-def named(knob: Knob, **fields):
-    return [(position_name(knob, one, T), one) for one in variants(base(**fields), knob, CARDS)]
+def named(varied: Varied, **fields):
+    return [(position_name(varied, one, T), one) for one in variants(base(**fields), varied, CARDS)]
 
 
-@pytest.mark.parametrize("knob", Knob)
-def test_positions_have_names_of_their_own(knob: Knob) -> None:
-    names = [name for name, _ in named(knob)]
+@pytest.mark.parametrize("varied", Varied)
+def test_positions_have_names_of_their_own(varied: Varied) -> None:
+    names = [name for name, _ in named(varied)]
     assert len(set(names)) == len(names)
     assert all(names)
-    assert KNOB_NAMES[knob]
+    assert VARIED_NAMES[varied]
 
 
 def test_all_bars_share_one_axis_and_sum_to_their_cards() -> None:
-    rows = named(Knob.ACCELERATOR, tensor_parallel_size=4)
+    rows = named(Varied.ACCELERATOR, tensor_parallel_size=4)
     figure = small_multiples(rows, T)
     for row, (_, variant) in enumerate(rows):
         parts = [
@@ -52,7 +52,7 @@ def test_all_bars_share_one_axis_and_sum_to_their_cards() -> None:
 
 
 def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
-    rows = named(Knob.ACCELERATOR)
+    rows = named(Varied.ACCELERATOR)
     figure = small_multiples(rows, T)
     small = next(row for row, (name, _) in enumerate(rows) if name == "L4")
     missing = [trace for trace in figure["data"] if trace["name"] == "missing" and trace["y"] == [small]]
@@ -63,7 +63,7 @@ def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
 
 def test_labels_of_what_is_missing_stand_clear_of_names_and_sizes() -> None:
     # Weights of one of four H100 are 109.6 GiB: the hatching covers what lies behind the budget.
-    rows = named(Knob.TENSOR_PARALLEL, model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
+    rows = named(Varied.TENSOR_PARALLEL, model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
     figure = small_multiples(rows, T)
     anchors = {note["y"]: note["xanchor"] for note in figure["layout"]["annotations"]}
     assert anchors == {0: "right", 1: "left", 2: "left"}
@@ -72,7 +72,7 @@ def test_labels_of_what_is_missing_stand_clear_of_names_and_sizes() -> None:
 
 
 def test_a_refused_position_is_a_row_with_words() -> None:
-    rows = named(Knob.TENSOR_PARALLEL, model="Qwen/Qwen3-14B", tensor_parallel_size=16)
+    rows = named(Varied.TENSOR_PARALLEL, model="Qwen/Qwen3-14B", tensor_parallel_size=16)
     figure = small_multiples(rows, T)
     assert len(figure["layout"]["yaxis"]["ticktext"]) == len(rows)
     assert any("refused" in note["text"] for note in figure["layout"]["annotations"])

@@ -7,7 +7,7 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.advice.vary import Knob
+from kvcore.advice.vary import Varied
 from kvcore.texts.words import Language, words
 from tests.test_page_plan import checked, open_app, params
 
@@ -28,23 +28,23 @@ def html(app: AppTest) -> str:
 
 
 @pytest.mark.parametrize(("locale", "language"), [("en-US", Language.ENGLISH), ("zh-CN", Language.CHINESE)])
-def test_every_knob_has_a_page(locale: str, language: Language) -> None:
+def test_everything_that_varies_has_a_page(locale: str, language: Language) -> None:
     t = words(language)
     app = open_page(QWEN, locale)
-    for knob in Knob:
-        app = checked(app.segmented_control(key="vary_knob").set_value(knob.value).run())
-        assert len(charts(app)[0]["layout"]["yaxis"]["ticktext"]) > 1, knob
-        assert t("current") in html(app), knob
-        assert any((button.key or "").startswith("use.") for button in app.button), knob
+    for varied in Varied:
+        app = checked(app.segmented_control(key="varied").set_value(varied.value).run())
+        assert len(charts(app)[0]["layout"]["yaxis"]["ticktext"]) > 1, varied
+        assert t("current") in html(app), varied
+        assert any((button.key or "").startswith("use.") for button in app.button), varied
 
 
-def test_the_knob_is_in_the_link() -> None:
+def test_what_is_varied_is_in_the_link() -> None:
     app = open_page(QWEN | {"vary": "kv_cache_dtype"})
-    assert app.segmented_control(key="vary_knob").value == "kv_cache_dtype"
-    app = checked(app.segmented_control(key="vary_knob").set_value("block_size").run())
+    assert app.segmented_control(key="varied").value == "kv_cache_dtype"
+    app = checked(app.segmented_control(key="varied").set_value("block_size").run())
     assert params(app)["vary"] == "block_size"
     app = open_page(QWEN | {"vary": "banana"})
-    assert app.segmented_control(key="vary_knob").value == "tensor_parallel_size"
+    assert app.segmented_control(key="varied").value == "tensor_parallel_size"
 
 
 def test_use_this_changes_the_scenario_and_undo_takes_it_back() -> None:
@@ -113,7 +113,7 @@ def test_replicas_have_columns_only_where_there_are_several() -> None:
     t = words(Language.ENGLISH)
     app = open_page(QWEN)
     assert t("On all replicas") not in html(app)
-    app = checked(app.segmented_control(key="vary_knob").set_value(Knob.DATA_PARALLEL.value).run())
+    app = checked(app.segmented_control(key="varied").set_value(Varied.DATA_PARALLEL.value).run())
     table = html(app)
     assert t("On all replicas") in table
     first = table[table.index("<tbody>") : table.index("</tr>", table.index("<tbody>"))]

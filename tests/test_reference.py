@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvcore.explain.reference import defaults_by_version, effects, matching, value_text
-from kvcore.texts import PARAMETERS, Knob, Parameter, Source
+from kvcore.texts import PARAMETERS, Parameter, Source, Trial
 from kvcore.texts.words import Language, words
 from tests import present_plans
 
@@ -38,12 +38,12 @@ def test_no_flag_is_there_twice() -> None:
     assert len({one.flag for one in PARAMETERS.values()}) == len(PARAMETERS)
 
 
-def test_field_and_knob_come_together() -> None:
-    assert all((one.field is None) == (one.knob is None) for one in PARAMETERS.values())
+def test_field_and_trial_come_together() -> None:
+    assert all((one.field is None) == (one.trial is None) for one in PARAMETERS.values())
 
 
-@pytest.mark.parametrize("flag", [one.flag for one in PARAMETERS.values() if one.knob is not None])
-def test_every_knob_marks_the_present_value(flag: str) -> None:
+@pytest.mark.parametrize("flag", [one.flag for one in PARAMETERS.values() if one.trial is not None])
+def test_every_trial_marks_the_present_value(flag: str) -> None:
     plan = present_plans.request(tensor_parallel_size=2)
     if flag.endswith("_GB"):
         assert effects(plan, parameter(flag), T) == ()
@@ -115,5 +115,5 @@ def test_values_as_people_read_them() -> None:
     ]
 
 
-def test_all_knobs_are_used() -> None:
-    assert {one.knob for one in PARAMETERS.values() if one.knob} == set(Knob)
+def test_all_trials_are_used() -> None:
+    assert {one.trial for one in PARAMETERS.values() if one.trial} == set(Trial)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.advice.fixes import MENDED
+from kvcore.advice.fixes import FIXED
 from kvcore.advice.refusals import refusal_fixes
 from kvcore.errors import EngineRefusalError
 from kvcore.planning import plan
@@ -43,7 +43,7 @@ def test_single_changes(asked: dict[str, Any], some: dict[str, Any]) -> None:
         assert field in found
     for one in found.values():
         again = plan(edit.with_field(scenario, one.field, one.value))
-        assert again.verdict in MENDED
+        assert again.verdict in FIXED
         assert again.scenario == one.plan.scenario
     if refused.value.field in found:
         assert next(iter(found)) == refused.value.field

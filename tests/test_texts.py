@@ -56,7 +56,7 @@ def test_a_wrong_message_is_named(table: str, said: str) -> None:
         ),
         ("sources = 'post-mortem'", "sources: must be a list"),
         ("sources = []", "sources: must be a list"),
-        ("sources = ['post-mortem']\nknob = 'length'", "knob: 'length' is none of lengths, shares"),
+        ("sources = ['post-mortem']\ntrial = 'length'", "trial: 'length' is none of lengths, shares"),
         ("sources = ['post-mortem']\nflag = '--b'", "flag: no such key"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from kvcore import catalogue
-from kvcore.advice.vary import Knob, best_of, pinned, splits, variants
+from kvcore.advice.vary import Varied, best_of, pinned, splits, variants
 from kvcore.errors import EngineRefusalError
 from kvcore.model.families import read_architecture
 from kvcore.planning import plan
@@ -22,31 +22,31 @@ def base(**fields):
     return scenario_from_request(request | fields)
 
 
-@pytest.mark.parametrize("knob", Knob)
-def test_every_position_is_the_plan_of_its_scenario(knob: Knob) -> None:
-    found = variants(base(), knob, CARDS)
+@pytest.mark.parametrize("varied", Varied)
+def test_every_position_is_the_plan_of_its_scenario(varied: Varied) -> None:
+    found = variants(base(), varied, CARDS)
     assert len(found) > 1
     assert sum(variant.is_now for variant in found) == 1
     for variant in found:
         assert variant.error is not None or variant.plan == plan(variant.scenario)
 
 
-@pytest.mark.parametrize("knob", [knob for knob in Knob if knob is not Knob.SPLIT])
-def test_only_the_knob_changes(knob: Knob) -> None:
+@pytest.mark.parametrize("varied", [varied for varied in Varied if varied is not Varied.SPLIT])
+def test_only_what_is_varied_changes(varied: Varied) -> None:
     start = base()
-    for variant in variants(start, knob, CARDS):
+    for variant in variants(start, varied, CARDS):
         changed = {
             name
             for name in ("model", "config", "accelerator", "parallel", "kv_cache_dtype", "quantization",
                          "gpu_memory_utilization", "max_model_len", "block_size", "enforce_eager", "speculative_config")
             if getattr(variant.scenario, name) != getattr(start, name)
         }  # fmt: skip
-        assert changed <= {"parallel" if str(knob).endswith("parallel_size") else str(knob)}
+        assert changed <= {"parallel" if str(varied).endswith("parallel_size") else str(varied)}
 
 
 def test_each_card_is_planned_with_the_engine_that_runs_on_it() -> None:
     ascend = catalogue.find_accelerator("Ascend-910B3-64GB")
-    found = variants(base(), Knob.ACCELERATOR, [*CARDS, ascend])
+    found = variants(base(), Varied.ACCELERATOR, [*CARDS, ascend])
     assert {one.value: one.scenario.engine for one in found} == {
         "H100-80GB": "vllm", "L40S-48GB": "vllm", "H200-141GB": "vllm", "Ascend-910B3-64GB": "vllm-ascend",
     }  # fmt: skip
@@ -54,7 +54,7 @@ def test_each_card_is_planned_with_the_engine_that_runs_on_it() -> None:
 
 def test_a_refused_position_keeps_its_reason() -> None:
     # 40 attention heads cannot be cut in 16; Qwen3-14B.
-    found = variants(base(model="Qwen/Qwen3-14B", tensor_parallel_size=16), Knob.TENSOR_PARALLEL)
+    found = variants(base(model="Qwen/Qwen3-14B", tensor_parallel_size=16), Varied.TENSOR_PARALLEL)
     refused = next(variant for variant in found if variant.value == 16)
     assert isinstance(refused.error, EngineRefusalError)
     assert refused.max_concurrency == refused.requests_per_gpu == 0
@@ -63,10 +63,10 @@ def test_a_refused_position_keeps_its_reason() -> None:
 def test_tensor_parallel_goes_as_far_as_the_sidebar() -> None:
     # 235B in BF16 is 438 GiB: it fits on no eight H100, and on sixteen.
     large = base(model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
-    found = {one.value: one for one in variants(large, Knob.TENSOR_PARALLEL)}
+    found = {one.value: one for one in variants(large, Varied.TENSOR_PARALLEL)}
     assert list(found) == [1, 2, 4, 8, 16]
     assert found[16].starts
-    assert [one.value for one in variants(large, Knob.PIPELINE_PARALLEL)] == [1, 2, 4, 8]
+    assert [one.value for one in variants(large, Varied.PIPELINE_PARALLEL)] == [1, 2, 4, 8]
 
 
 def test_splits_use_the_same_gpus() -> None:
@@ -83,7 +83,7 @@ def test_splits_use_the_same_gpus() -> None:
 def test_context_parallel_ranks_share_the_tokens_of_mla() -> None:
     # MLA keeps one latent vector for all heads: TP copies it, DCP 8 divides it by 8.
     found = variants(
-        base(model="deepseek-ai/DeepSeek-V3", accelerator="H200-141GB", tensor_parallel_size=8), Knob.SPLIT
+        base(model="deepseek-ai/DeepSeek-V3", accelerator="H200-141GB", tensor_parallel_size=8), Varied.SPLIT
     )
     by_size = {
         variant.scenario.parallel.decode_context_parallel_size: variant
@@ -94,19 +94,19 @@ def test_context_parallel_ranks_share_the_tokens_of_mla() -> None:
 
 
 def test_replicas_hold_more_together() -> None:
-    found = variants(base(), Knob.DATA_PARALLEL)
+    found = variants(base(), Varied.DATA_PARALLEL)
     one, two = found[0], found[1]
     assert (one.replicas, two.replicas) == (1, 2)
     assert two.all_requests == 2 * two.max_concurrency
 
 
 def test_the_engines_default_is_the_position_as_it_stands() -> None:
-    now = [variant for variant in variants(base(), Knob.UTILIZATION) if variant.is_now]
+    now = [variant for variant in variants(base(), Varied.UTILIZATION) if variant.is_now]
     assert [variant.value for variant in now] == [plan(base()).resolved.gpu_memory_utilization]
 
 
 def test_the_best_is_named_once() -> None:
-    found = variants(base(), Knob.TENSOR_PARALLEL)
+    found = variants(base(), Varied.TENSOR_PARALLEL)
     most, densest = best_of(found)
     assert most is not None
     assert densest is not None
@@ -118,13 +118,13 @@ def test_the_best_is_named_once() -> None:
 
 
 def test_nothing_that_does_not_start_is_best() -> None:
-    found = variants(base(accelerator="T4-16GB", tensor_parallel_size=1), Knob.EAGER)
+    found = variants(base(accelerator="T4-16GB", tensor_parallel_size=1), Varied.EAGER)
     assert best_of(found) == (None, None)
 
 
 def test_what_max_num_seqs_does_not_let_run_makes_no_variant_the_best() -> None:
     """Eight cards at 2,048 tokens: TP 8 holds the most, and runs 16; every further replica runs 16 more."""
-    found = [one for one in variants(base(max_num_seqs=16, max_model_len=2048), Knob.SPLIT) if one.starts]
+    found = [one for one in variants(base(max_num_seqs=16, max_model_len=2048), Varied.SPLIT) if one.starts]
     assert all(variant.max_concurrency > 16 for variant in found)
     most, _ = best_of(found)
     assert most is not None

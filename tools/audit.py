@@ -115,12 +115,12 @@ def kept_findings(pinned: Mapping[str, Requirement], kept: Mapping[str, Any]) ->
 def live_findings(name: str) -> list[str] | None:
     """What PyPI says of a list's pins, a line each; None where it could not be asked about every one."""
     command = [sys.executable, "-m", "pip_audit", "--requirement", name, "--disable-pip", "--require-hashes"]
-    told = subprocess.run(
+    ran = subprocess.run(
         [*command, "--strict", "--format=json", "--progress-spinner=off", "--timeout=20"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     try:
-        answered = json.loads(told.stdout)["dependencies"]
+        answered = json.loads(ran.stdout)["dependencies"]
     except (ValueError, KeyError):
         return None
     return [

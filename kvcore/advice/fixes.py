@@ -18,7 +18,7 @@ from kvcore.units import ceil_div, gib
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
-MENDED: Final = (Verdict.FITS, Verdict.TIGHT)
+FIXED: Final = (Verdict.FITS, Verdict.TIGHT)
 SMALLEST_USEFUL_LENGTH: Final = 256
 MAX_PAIRS: Final = 4
 LARGEST_SIZE: Final = 64
@@ -49,8 +49,8 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     prefix caching of recurrent states, fewer sequences in the profile run, fewer graphs, no graphs, the next tensor
     parallel size, fp8 weights, a larger card.
     """
-    knobs = _WEIGHT_KNOBS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _KNOBS
-    return tuple(fix for knob in knobs for fix in knob(broken))
+    tried = _WEIGHT_CHANGES if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _CHANGES
+    return tuple(fix for change in tried for fix in change(broken))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +106,7 @@ def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]
             half = plan(carried_over(scenario, changed))
         except KvPlannerError:
             continue
-        if half.verdict not in MENDED:
+        if half.verdict not in FIXED:
             yield field, value, half
 
 
@@ -117,14 +117,14 @@ def _try(broken: Plan, **changes: object) -> Plan | None:
         candidate = plan(carried_over(scenario, replace(scenario, **changes)))  # type: ignore[arg-type]
     except KvPlannerError:
         return None
-    mended = (Verdict.FITS,) if broken.verdict is Verdict.TIGHT else MENDED
-    return candidate if candidate.verdict in mended else None
+    fixed = (Verdict.FITS,) if broken.verdict is Verdict.TIGHT else FIXED
+    return candidate if candidate.verdict in fixed else None
 
 
 def _first(field: str, candidates: Iterator[tuple[int | float | str | bool, Plan | None]]) -> Iterator[Fix]:
-    for value, mended in candidates:
-        if mended is not None:
-            yield Fix(field=field, value=value, plan=mended)
+    for value, fixed in candidates:
+        if fixed is not None:
+            yield Fix(field=field, value=value, plan=fixed)
             return
 
 
@@ -141,8 +141,8 @@ def _second_start(broken: Plan) -> Iterator[Fix]:
 
 def _no_prefix_caching(broken: Plan) -> Iterator[Fix]:
     if broken.resolved.mamba_cache_mode != "none":
-        mended = _try(broken, enable_prefix_caching=False)
-        yield from _first("enable_prefix_caching", iter([(False, mended)]))
+        fixed = _try(broken, enable_prefix_caching=False)
+        yield from _first("enable_prefix_caching", iter([(False, fixed)]))
 
 
 def _shorter_context(broken: Plan) -> Iterator[Fix]:
@@ -155,9 +155,9 @@ def _shorter_context(broken: Plan) -> Iterator[Fix]:
         return
     rounded = longest // block_size * block_size or longest
     for value in dict.fromkeys((rounded, longest)):
-        mended = _try(broken, max_model_len=value)
-        if mended is not None:
-            yield Fix(field="max_model_len", value=value, plan=mended)
+        fixed = _try(broken, max_model_len=value)
+        if fixed is not None:
+            yield Fix(field="max_model_len", value=value, plan=fixed)
             return
 
 
@@ -169,8 +169,8 @@ def _surely_shorter_context(broken: Plan, block_size: int) -> Iterator[Fix]:
         0, blocks - fewest, lambda cut: _try(broken, max_model_len=(blocks - cut) * block_size)
     )
     if left_out is not None:
-        cut, mended = left_out
-        yield Fix(field="max_model_len", value=(blocks - cut) * block_size, plan=mended)
+        cut, fixed = left_out
+        yield Fix(field="max_model_len", value=(blocks - cut) * block_size, plan=fixed)
 
 
 def _fp8_kv_cache(broken: Plan) -> Iterator[Fix]:
@@ -193,11 +193,11 @@ def _smallest(low: int, high: int, attempt: Callable[[int], Plan | None]) -> tup
     value = high
     while low < value:
         middle = (low + value) // 2
-        mended = attempt(middle)
-        if mended is None:
+        fixed = attempt(middle)
+        if fixed is None:
             low = middle + 1
         else:
-            value, found = middle, mended
+            value, found = middle, fixed
     return value, found
 
 
@@ -263,7 +263,7 @@ def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
     yield from _first("accelerator", ((card.id, _try(broken, accelerator=card)) for card in larger))
 
 
-_KNOBS: Final = (
+_CHANGES: Final = (
     _second_start,
     _fewer_states,
     _shorter_context,
@@ -277,5 +277,5 @@ _KNOBS: Final = (
     _fp8_weights,
     _larger_accelerator,
 )
-_WEIGHT_KNOBS: Final = (_more_utilization, _more_tensor_parallel, _fp8_weights, _larger_accelerator)
+_WEIGHT_CHANGES: Final = (_more_utilization, _more_tensor_parallel, _fp8_weights, _larger_accelerator)
 """The knobs that can mend weights that do not fit."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from kvcore import catalogue
-from kvcore.advice.fixes import MENDED
+from kvcore.advice.fixes import FIXED
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import find_release, vllm_releases
 from kvcore.errors import EngineRefusalError, KvPlannerError
@@ -50,7 +50,7 @@ def refusal_fixes(scenario: Scenario, refused: EngineRefusalError) -> tuple[Acce
     """
     found = [
         accepted
-        for field, changed in _knobs(scenario).items()
+        for field, changed in _accepted_changes(scenario).items()
         if (accepted := _first_accepted(field, changed)) is not None
     ]
     return tuple(sorted(found, key=lambda one: one.field != refused.field))
@@ -65,12 +65,12 @@ def _first_accepted(field: str, changes: _Changes) -> Accepted | None:
             candidate = plan(changed)
         except KvPlannerError:
             continue
-        if candidate.verdict in MENDED:
+        if candidate.verdict in FIXED:
             return Accepted(field=field, value=value, plan=candidate)
     return None
 
 
-def _knobs(scenario: Scenario) -> dict[str, _Changes]:
+def _accepted_changes(scenario: Scenario) -> dict[str, _Changes]:
     """The knobs that can make the engine take it, with their positions in the order in which they are tried."""
     return {
         "tensor_parallel_size": _sizes(scenario),

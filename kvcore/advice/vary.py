@@ -30,7 +30,7 @@ Source: vllm's docs/features/speculative_decoding (0.32.0).
 """
 
 
-class Knob(StrEnum):
+class Varied(StrEnum):
     """What Compare varies; the value is a field of the link, but for the ways to split the same GPUs."""
 
     TENSOR_PARALLEL = "tensor_parallel_size"
@@ -97,8 +97,8 @@ def _running(one: Variant) -> float:
     return min(one.max_concurrency, one.plan.resolved.max_num_seqs) if one.plan is not None else 0.0
 
 
-def variants(base: Scenario, knob: Knob, cards: Sequence[Accelerator] = ()) -> tuple[Variant, ...]:
-    """`base` with `knob` in each of its positions, `base` itself among them, in their natural order.
+def variants(base: Scenario, varied: Varied, cards: Sequence[Accelerator] = ()) -> tuple[Variant, ...]:
+    """`base` with `varied` in each of its positions, `base` itself among them, in their natural order.
 
     `cards` are the positions of the accelerator. A position that the engine refuses keeps its error.
 
@@ -107,24 +107,24 @@ def variants(base: Scenario, knob: Knob, cards: Sequence[Accelerator] = ()) -> t
     Example:
         >>> from kvcore.scenario.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
-        >>> [variant.value for variant in variants(base, Knob.TENSOR_PARALLEL)]
+        >>> [variant.value for variant in variants(base, Varied.TENSOR_PARALLEL)]
         [1, 2, 4, 8, 16]
     """
     architecture = read_architecture(base.config)
-    positions = _positions(base, knob, architecture, cards)
-    present = _present(base, knob)
+    positions = _positions(base, varied, architecture, cards)
+    present = _present(base, varied)
     return tuple(
         replace(variant, is_now=variant.is_now or (present is not None and variant.value == present))
         for variant in (_planned(value, scenario, base) for value, scenario in positions)
     )
 
 
-def _present(base: Scenario, knob: Knob) -> object:
+def _present(base: Scenario, varied: Varied) -> object:
     """What an absent flag resolves to, where the knob has that as a position of its own."""
-    if knob not in (Knob.UTILIZATION, Knob.LENGTH) or getattr(base, str(knob)) is not None:
+    if varied not in (Varied.UTILIZATION, Varied.LENGTH) or getattr(base, str(varied)) is not None:
         return None
     try:
-        return getattr(plan(base).resolved, str(knob))
+        return getattr(plan(base).resolved, str(varied))
     except KvPlannerError:
         return None
 
@@ -159,31 +159,31 @@ def _planned(value: object, scenario: Scenario, base: Scenario) -> Variant:
 
 
 def _positions(
-    base: Scenario, knob: Knob, architecture: Architecture, cards: Sequence[Accelerator]
+    base: Scenario, varied: Varied, architecture: Architecture, cards: Sequence[Accelerator]
 ) -> list[tuple[object, Scenario]]:
     parallel = base.parallel
-    if knob in _PARALLEL_SIZES:
-        now = getattr(parallel, knob)
-        sizes = TENSOR_PARALLEL_SIZES if knob is Knob.TENSOR_PARALLEL else SIZES
+    if varied in _PARALLEL_SIZES:
+        now = getattr(parallel, varied)
+        sizes = TENSOR_PARALLEL_SIZES if varied is Varied.TENSOR_PARALLEL else SIZES
         return [
-            (size, replace(base, parallel=replace(parallel, **{str(knob): size})))
+            (size, replace(base, parallel=replace(parallel, **{str(varied): size})))
             for size in sorted({*sizes, now})
         ]
-    if knob is Knob.SPLIT:
+    if varied is Varied.SPLIT:
         return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
-    if knob is Knob.ACCELERATOR:
+    if varied is Varied.ACCELERATOR:
         chosen = dict.fromkeys((*((base.accelerator,) if base.accelerator is not None else ()), *cards))
         return [
             (card.id, base if card == base.accelerator else with_accelerator(base, card)) for card in chosen
         ]
-    if knob is Knob.SPECULATIVE:
+    if varied is Varied.SPECULATIVE:
         return [(one, replace(base, speculative_config=one)) for one in _drafts(base, architecture)]
-    field = str(knob)
-    values = _VALUES[knob](base, architecture)
+    field = str(varied)
+    values = _VALUES[varied](base, architecture)
     return [(value, replace(base, **{field: value})) for value in values]  # type: ignore[arg-type]
 
 
-_PARALLEL_SIZES: Final = (Knob.TENSOR_PARALLEL, Knob.PIPELINE_PARALLEL, Knob.DATA_PARALLEL)
+_PARALLEL_SIZES: Final = (Varied.TENSOR_PARALLEL, Varied.PIPELINE_PARALLEL, Varied.DATA_PARALLEL)
 
 
 def splits(parallel: Parallel, architecture: Architecture) -> tuple[Parallel, ...]:
@@ -237,15 +237,15 @@ def _shares(base: Scenario, architecture: Architecture) -> list[float]:
 
 
 _Values = Callable[[Scenario, Architecture], Sequence[object]]
-_VALUES: Final[Mapping[Knob, _Values]] = {
-    Knob.KV_CACHE_DTYPE: lambda base, _: tuple(
+_VALUES: Final[Mapping[Varied, _Values]] = {
+    Varied.KV_CACHE_DTYPE: lambda base, _: tuple(
         dict.fromkeys((*FLAGS["kv_cache_dtype"].common, base.kv_cache_dtype))
     ),
-    Knob.QUANTIZATION: lambda base, _: tuple(
+    Varied.QUANTIZATION: lambda base, _: tuple(
         dict.fromkeys((None, *FLAGS["quantization"].common, base.quantization))
     ),
-    Knob.UTILIZATION: _shares,
-    Knob.LENGTH: _lengths,
-    Knob.BLOCK_SIZE: lambda base, _: tuple(dict.fromkeys((base.block_size, *BLOCK_SIZES))),
-    Knob.EAGER: lambda base, _: (False, True),
+    Varied.UTILIZATION: _shares,
+    Varied.LENGTH: _lengths,
+    Varied.BLOCK_SIZE: lambda base, _: tuple(dict.fromkeys((base.block_size, *BLOCK_SIZES))),
+    Varied.EAGER: lambda base, _: (False, True),
 }

@@ -10,7 +10,7 @@ from kvcore.cache.packing import (
     FULL_FIRST,
     BlockPages,
     Bucket,
-    dealt,
+    distributed,
     is_packed,
     packed_block_pages,
     packed_groups,
@@ -298,7 +298,7 @@ def _split(bucket: Bucket, rules: PlannerRules) -> tuple[Bucket, ...]:
         number = ceil_div(sum(counts), size)
         for index in range(number):
             if rules.global_groups:
-                members = dealt(counts, number, index)
+                members = distributed(counts, number, index)
             else:
                 members = (min(size, sum(counts) - index * size),)
             groups.append(Bucket(specs=(spec,), counts=(members,)))

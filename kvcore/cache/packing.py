@@ -179,16 +179,18 @@ def _numbers_by_bytes(buckets: Sequence[Bucket]) -> list[int]:
 
 def _cut(bucket: Bucket, number: int) -> list[Bucket]:
     return [
-        Bucket(specs=bucket.specs, counts=tuple(dealt(counts, number, index) for counts in bucket.counts))
+        Bucket(
+            specs=bucket.specs, counts=tuple(distributed(counts, number, index) for counts in bucket.counts)
+        )
         for index in range(number)
     ]
 
 
-def dealt(counts: tuple[int, ...], number: int, index: int) -> tuple[int, ...]:
+def distributed(counts: tuple[int, ...], number: int, index: int) -> tuple[int, ...]:
     """How many of each stage's layers fall to group `index` when they are dealt out to `number` in turn.
 
     Example:
-        >>> dealt((26, 26), 6, 0), dealt((26, 26), 6, 2)
+        >>> distributed((26, 26), 6, 0), distributed((26, 26), 6, 2)
         ((5, 4), (4, 5))
     """
     members = []

@@ -36,7 +36,7 @@ def checklist(plan: Plan, load: Load, limits: Thresholds, t: Words) -> tuple[Ite
     return (
         _starts(plan, t),
         _memory(plan, t),
-        _holds(plan, load, t),
+        _target_fits(plan, load, t),
         _longest(plan, load, t),
         Item(
             tick=Tick.OPEN,
@@ -126,7 +126,7 @@ def _memory(plan: Plan, t: Words) -> Item:
     )  # fmt: skip
 
 
-def _holds(plan: Plan, load: Load, t: Words) -> Item:
+def _target_fits(plan: Plan, load: Load, t: Words) -> Item:
     held = plan.cache.max_concurrency if plan.cache is not None and plan.cache.fits else 0.0
     enough = held >= load.requests and plan.resolved.max_num_seqs >= load.requests
     return Item(

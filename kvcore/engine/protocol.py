@@ -140,7 +140,7 @@ class MemoryRules:
     """The profile run sees the gather buffer of a sparse indexer."""
     has_graph_workspace: bool = True
     """The capture gets a workspace of the matrix library on its stream."""
-    pieces_beside_full_graphs: bool = True
+    pieces_with_full_graphs: bool = True
     """Where batches are captured in full, every size is captured piecewise as well."""
     table_copies: Annotated[int, Bounds(0, 16)] = 0
     """Further copies of the plain cos/sin table that a model keeps, from `table_copies_since` on."""

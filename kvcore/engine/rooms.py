@@ -88,8 +88,8 @@ def server_commands() -> tuple[str, ...]:
 
 def memory_variable_names() -> tuple[str, ...]:
     """The environment variables by which any engine is told the memory of a card."""
-    told = (engine.memory_variables for engine in engines())
-    return tuple(name for variables in told if variables is not None for name in variables.names)
+    given = (engine.memory_variables for engine in engines())
+    return tuple(name for variables in given if variables is not None for name in variables.names)
 
 
 def engine_with_variables() -> tuple[Engine, MemoryVariables]:

@@ -253,13 +253,13 @@ def our_points(starts: Iterable[PublishedStart], check: Check) -> list[Point]:
 def peer_points(starts: Iterable[PublishedStart], check: Check, peer: str) -> list[Point]:
     """A peer's points of one check, only of the starts it answered."""
     return [
-        Point(predicted=start.peers[peer][check], measured=_held_to(start, check, peer))
+        Point(predicted=start.peers[peer][check], measured=_comparable(start, check, peer))
         for start in starts
         if check in start.points and check in start.peers.get(peer, {})
     ]
 
 
-def _held_to(start: PublishedStart, check: Check, peer: str) -> float:
+def _comparable(start: PublishedStart, check: Check, peer: str) -> float:
     """What a peer's figure is held to: one that prints whole requests is held to whole ones."""
     measured, predicted = start.points[check].measured, start.peers[peer][check]
     is_whole = check is Check.MAX_CONCURRENCY and isinstance(predicted, int)

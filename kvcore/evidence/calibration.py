@@ -23,7 +23,7 @@ LARGEST_ROUNDING_GIB: Final = 0.5
 """What a log's own parts may miss of its own budget; more means that they are not of one start."""
 PRINTED_SUM_GIB: Final = 0.03
 """What six figures of two decimals may miss of their sum: so much more or less is still as printed."""
-LARGEST_UNTOLD_GIB: Final = 2.0
+LARGEST_UNREPORTED_GIB: Final = 2.0
 """What may be put down to the activations when the log does not give them, beyond the predicted ones."""
 
 PART_FIELDS: Final = (
@@ -205,10 +205,10 @@ def _parts_of(log: StartupLog, planned: Plan) -> Measured:
     if corrected is None:
         return measured
     rest_gib = gib(corrected.available_kv.value) - available
-    parts_are_told = measured.peak_activation_gib is not None
-    limit_gib = LARGEST_ROUNDING_GIB if parts_are_told else LARGEST_UNTOLD_GIB
+    parts_are_reported = measured.peak_activation_gib is not None
+    limit_gib = LARGEST_ROUNDING_GIB if parts_are_reported else LARGEST_UNREPORTED_GIB
     takers = [("peak_activation_gib", corrected.activations), ("non_torch_gib", corrected.framework)]
-    for field, part in reversed(takers) if parts_are_told else takers:
+    for field, part in reversed(takers) if parts_are_reported else takers:
         absorbed_gib = gib(part.value) + rest_gib
         if absorbed_gib >= 0 and abs(rest_gib) <= limit_gib:
             absorbed: dict[str, Any] = {field: round(absorbed_gib, 4)}

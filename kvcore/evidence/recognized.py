@@ -34,10 +34,10 @@ class Recognized:
     """A model that the log names and the catalogue does not have."""
 
 
-def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recognized:
+def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recognized:
     """What to plan so that the plan can be held against the log; nothing in it is measured.
 
-    Without any line of engine arguments the flags are those of `at_hand`. A model given by a path is looked up by its
+    Without any line of engine arguments the flags are those of `current`. A model given by a path is looked up by its
     last part. Raises ScenarioError `missing-field` or CatalogueError `unknown-model` when nothing names the model, and
     what `scenario_from_request` raises for flags that cannot be.
 
@@ -50,35 +50,35 @@ def scenario_from_log(log: StartupLog, at_hand: Scenario | None = None) -> Recog
     """
     given = request_from(log)
     entry = find_logged_model(log.model)
-    if entry is None and at_hand is None:
+    if entry is None and current is None:
         if log.model is None:
             raise ScenarioError("missing-field", field="model")
         catalogue.find_model(log.model)
     borrowed = []
     request = {**given.as_request(), "model": entry.id if entry is not None else None}
-    if entry is None and at_hand is not None:
-        request |= {"model": at_hand.model, "config": dict(at_hand.config.raw)}
+    if entry is None and current is not None:
+        request |= {"model": current.model, "config": dict(current.config.raw)}
     scenario = scenario_from_request({name: value for name, value in request.items() if value is not None})
-    if at_hand is None:
+    if current is None:
         return Recognized(scenario=with_logged_graphs(scenario, log))
     if entry is None:
         scenario = replace(
-            scenario, model=at_hand.model, config=at_hand.config, checkpoint=at_hand.checkpoint
+            scenario, model=current.model, config=current.config, checkpoint=current.checkpoint
         )
         borrowed.append("model")
-    card = _card(given, scenario.accelerator, at_hand.accelerator)
+    card = _card(given, scenario.accelerator, current.accelerator)
     if scenario.accelerator is None and card is not None:
         borrowed.append("accelerator")
     scenario = replace(scenario, accelerator=card)
-    lent = card if card is at_hand.accelerator else None
+    lent = card if card is current.accelerator else None
     if lent is not None and log.version is None and not find_engine(scenario.engine).runs_on(lent):
-        scenario = replace(scenario, engine=at_hand.engine)
+        scenario = replace(scenario, engine=current.engine)
         borrowed.append("engine")
-    if log.version is None and at_hand.engine == scenario.engine:
-        scenario = replace(scenario, engine_version=at_hand.engine_version)
+    if log.version is None and current.engine == scenario.engine:
+        scenario = replace(scenario, engine_version=current.engine_version)
         borrowed.append("engine_version")
     if not log.flag_lines:
-        scenario = _over(at_hand, scenario, given)
+        scenario = _over(current, scenario, given)
         borrowed.append("flags")
     return Recognized(
         scenario=with_logged_graphs(scenario, log),
@@ -99,35 +99,35 @@ def find_logged_model(name: str | None) -> ModelEntry | None:
         return catalogue.find_model(same[0]) if len(same) == 1 else None
 
 
-def _card(given: LogScenario, read: Accelerator | None, at_hand: Accelerator | None) -> Accelerator | None:
+def _card(given: LogScenario, read: Accelerator | None, current: Accelerator | None) -> Accelerator | None:
     """The card of the log; the one at hand when the log gives only a total that is its own, or nothing."""
     total = given.accelerator_memory_gib
-    if at_hand is None or (given.accelerator_name is not None and read is not None):
+    if current is None or (given.accelerator_name is not None and read is not None):
         return read
     if total is None or not find_engine(given.engine).measures_memory:
-        return read or at_hand
-    if abs(total - at_hand.memory_gib) <= SAME_MEMORY_GIB:
-        return at_hand
-    if abs(total - at_hand.memory_gib) <= SAME_CARD_SHARE * at_hand.memory_gib:
-        return replace(at_hand, memory_gib=total, memory_grade=Grade.MEASURED, source="")
+        return read or current
+    if abs(total - current.memory_gib) <= SAME_MEMORY_GIB:
+        return current
+    if abs(total - current.memory_gib) <= SAME_CARD_SHARE * current.memory_gib:
+        return replace(current, memory_gib=total, memory_grade=Grade.MEASURED, source="")
     return read
 
 
-def _over(at_hand: Scenario, read: Scenario, given: LogScenario) -> Scenario:
+def _over(current: Scenario, read: Scenario, given: LogScenario) -> Scenario:
     """The flags at hand under what the log shows."""
     known = given.flags.values.keys()
     parallel = {name: getattr(read.parallel, name) for name in known & PARALLEL}
     plain = {name: getattr(read, name) for name in known - PARALLEL}
     return replace(
-        at_hand,
+        current,
         model=read.model,
         config=read.config,
         checkpoint=read.checkpoint,
         accelerator=read.accelerator,
         engine=read.engine,
         engine_version=read.engine_version,
-        parallel=replace(at_hand.parallel, **parallel),
-        env={**at_hand.env, **read.env},
+        parallel=replace(current.parallel, **parallel),
+        env={**current.env, **read.env},
         measured=Measured(),
         **plain,
     )

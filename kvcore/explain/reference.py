@@ -13,7 +13,7 @@ from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, SpeculativeConfig
 from kvcore.scenario.choices import engine_versions, tensor_parallel_sizes
 from kvcore.scenario.edit import with_field
-from kvcore.texts import Knob, Parameter
+from kvcore.texts import Parameter, Trial
 from kvcore.texts.words import Words, count
 
 
@@ -49,20 +49,20 @@ class DefaultRun:
 
 
 NGRAM: Final = SpeculativeConfig(method="ngram", num_speculative_tokens=4)
-_VALUES: Final[dict[Knob, tuple[Any, ...]]] = {
-    Knob.SHARES: (0.7, 0.8, 0.85, 0.9, 0.95),
-    Knob.PIPELINES: (1, 2, 4),
-    Knob.PRECISIONS: (None, "fp8", "bitsandbytes"),
-    Knob.KV_DTYPES: ("auto", "fp8"),
-    Knob.DTYPES: ("auto", "bfloat16", "float16", "float32"),
-    Knob.SEATS: (16, 64, 128, 256, 512, 1024),
-    Knob.BATCHES: (2048, 4096, 8192, 16384, 32768),
-    Knob.BLOCKS: (16, 32, 64, 128),
-    Knob.SWITCH: (False, True),
-    Knob.SPECULATION: (None, NGRAM),
-    Knob.OFFLOADS: (0.0, 4.0, 8.0, 16.0),
-    Knob.NPU_TOTALS: ("32", "64"),
-    Knob.NPU_MODELS: ("30", "40", "50", "55"),
+_VALUES: Final[dict[Trial, tuple[Any, ...]]] = {
+    Trial.SHARES: (0.7, 0.8, 0.85, 0.9, 0.95),
+    Trial.PIPELINES: (1, 2, 4),
+    Trial.PRECISIONS: (None, "fp8", "bitsandbytes"),
+    Trial.KV_DTYPES: ("auto", "fp8"),
+    Trial.DTYPES: ("auto", "bfloat16", "float16", "float32"),
+    Trial.SEATS: (16, 64, 128, 256, 512, 1024),
+    Trial.BATCHES: (2048, 4096, 8192, 16384, 32768),
+    Trial.BLOCKS: (16, 32, 64, 128),
+    Trial.SWITCH: (False, True),
+    Trial.SPECULATION: (None, NGRAM),
+    Trial.OFFLOADS: (0.0, 4.0, 8.0, 16.0),
+    Trial.NPU_TOTALS: ("32", "64"),
+    Trial.NPU_MODELS: ("30", "40", "50", "55"),
 }
 LENGTH_STEPS: Final = (2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1 << 20)
 DEFAULTED: Final = (
@@ -74,16 +74,16 @@ DEFAULTED: Final = (
 
 def values_of(planned: Plan, parameter: Parameter) -> tuple[Any, ...]:
     """The values to try: round ones that the scenario may take, and the present one."""
-    scenario, knob, field = planned.scenario, parameter.knob, parameter.field
-    if knob is None or field is None:
+    scenario, trial, field = planned.scenario, parameter.trial, parameter.field
+    if trial is None or field is None:
         return ()
-    if knob is Knob.LENGTHS:
+    if trial is Trial.LENGTHS:
         limit = planned.resolved.derived_max_model_len
         lengths = {step for step in LENGTH_STEPS if step <= limit} | {limit, planned.resolved.max_model_len}
         return tuple(sorted(lengths))[-7:] if len(lengths) > 7 else tuple(sorted(lengths))
-    if knob is Knob.SIZES:
+    if trial is Trial.SIZES:
         return tensor_parallel_sizes(scenario)
-    values: tuple[Any, ...] = _VALUES[knob]
+    values: tuple[Any, ...] = _VALUES[trial]
     present = present_value(planned, field)
     if present in values or isinstance(present, SpeculativeConfig):
         return values

@@ -258,7 +258,7 @@ def full_count(setting: Setting) -> int:
 def captures_piecewise(setting: Setting) -> bool:
     """Whether every size is captured piecewise."""
     modes = setting.resolved.cudagraph_modes
-    return "PIECEWISE" in modes and ("FULL" not in modes or setting.rules.pieces_beside_full_graphs)
+    return "PIECEWISE" in modes and ("FULL" not in modes or setting.rules.pieces_with_full_graphs)
 
 
 def graph_count(setting: Setting) -> int:

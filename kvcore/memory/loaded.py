@@ -16,7 +16,7 @@ from kvcore.memory.encoder_profile import loaded_architecture, takes_images_or_v
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.offload import offloaded_bytes
-from kvcore.memory.stages import holds, on_every_stage
+from kvcore.memory.stages import on_every_stage, stores
 from kvcore.memory.weights import DTYPE_BYTES, Rank, WeightBytes, loading_split_bytes, weight_bytes
 from kvcore.model.architecture import Architecture, VocabEmbedding
 from kvcore.model.draft_config import Draft
@@ -121,7 +121,7 @@ def head_bytes(
     Source: vllm/model_executor/models/adapters.py:_create_pooling_model_cls (0.8.5, 0.11.0, 0.13.0, 0.15.1, 0.33.0).
     """
     everywhere = on_every_stage(architecture, parallel, resolved.version)
-    if not holds(End.HEAD, architecture, parallel, stage, everywhere):
+    if not stores(End.HEAD, architecture, parallel, stage, everywhere):
         return 0
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])
     max_split_bytes = loading_split_bytes(resolved)

@@ -11,7 +11,7 @@ from kvcore.engine.partition import divided, stage_layers, units_per_rank
 from kvcore.engine.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, language_class
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept
-from kvcore.memory.stages import holds, on_every_stage
+from kvcore.memory.stages import on_every_stage, stores
 from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity
 from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split
 from kvcore.model.config import ModelConfig
@@ -108,8 +108,8 @@ def lora_bytes(
     layers = [architecture.layers[index] for index in indices]
     elements = sum(adapted.layer_elements(layer) * count for layer, count in by_identity(layers))
     everywhere = on_every_stage(architecture, parallel, version)
-    has_embedding = what.embedding and holds(End.EMBEDDING, architecture, parallel, stage, everywhere)
-    has_head = what.head and holds(End.HEAD, architecture, parallel, stage, everywhere)
+    has_embedding = what.embedding and stores(End.EMBEDDING, architecture, parallel, stage, everywhere)
+    has_head = what.head and stores(End.HEAD, architecture, parallel, stage, everywhere)
     if has_head:
         check_vocabulary(architecture, what)
         elements += adapted.head_elements(architecture)

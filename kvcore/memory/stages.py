@@ -44,7 +44,7 @@ def ends_of_class(own: str, language: str, version: Version) -> frozenset[End]:
     return NOTHING.union(*(row.modules for row in rows if {own, language} & row.architectures))
 
 
-def holds(
+def stores(
     end: End, architecture: Architecture, parallel: Parallel, stage: int, everywhere: frozenset[End] = NOTHING
 ) -> bool:
     """Whether a pipeline stage holds an end of the model. `everywhere`: what every stage does, of `on_every_stage`.
@@ -64,9 +64,9 @@ def stage_modules(
     architecture: Architecture, parallel: Parallel, stage: int, everywhere: frozenset[End] = NOTHING
 ) -> tuple[Module, ...]:
     """What a pipeline stage has besides its layers: encoders, and its ends of the model."""
-    held = {end for end in End if holds(end, architecture, parallel, stage, everywhere)}
-    before = architecture.first if End.EMBEDDING in held else ()
-    behind = (module for module in architecture.last if end_of(module) in held)
+    stored = {end for end in End if stores(end, architecture, parallel, stage, everywhere)}
+    before = architecture.first if End.EMBEDDING in stored else ()
+    behind = (module for module in architecture.last if end_of(module) in stored)
     return (*architecture.every, *before, *behind)
 
 

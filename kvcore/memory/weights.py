@@ -256,7 +256,7 @@ class Rank:
 
     def linear_ranks(self, linear: Linear) -> int:
         """Ranks that share the layer: 1 where each holds it whole."""
-        is_whole = linear.whole_beside_expert_ranks and runs_sequence_parallel_experts(self.parallel)
+        is_whole = linear.whole_with_expert_ranks and runs_sequence_parallel_experts(self.parallel)
         if is_whole or linear.split is Split.REPLICATED or linear.whole_unless_divided % self._ranks:
             return 1
         return self._ranks

@@ -54,7 +54,7 @@ class Linear:
     quantizable: bool = True
     dtype: str = ""
     """A torch dtype name, or "" for the model's."""
-    whole_beside_expert_ranks: bool = False
+    whole_with_expert_ranks: bool = False
     """Held whole by every rank when experts are dealt over tensor and data parallel ranks at once."""
     whole_unless_divided: int = 0
     """Heads of an encoder that every rank holds whole where the ranks do not divide them; 0 without such a rule."""

@@ -136,9 +136,10 @@ def decode(params: Mapping[str, str]) -> Decoded:
             _repair(ScenarioError("unknown-link-version", field="v", value=given["v"]), given, "v")
         )
     unknown = sorted(name for name in set(given) - _KNOWN if not name.startswith("env."))
-    told = [name for name in params if full_name(name) in unknown and is_ours(name)]
+    unknown_names = [name for name in params if full_name(name) in unknown and is_ours(name)]
     repairs.extend(
-        _repair(ScenarioError("unknown-parameter", field=name), params, name) for name in told[:MAX_UNKNOWN]
+        _repair(ScenarioError("unknown-parameter", field=name), params, name)
+        for name in unknown_names[:MAX_UNKNOWN]
     )
     for name in unknown:
         del given[name]

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from kvcore import catalogue
-from kvcore.advice.vary import Knob
+from kvcore.advice.vary import Varied
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.texts.words import Language
@@ -223,7 +223,9 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "search": PageParameter(read=words_of, default=""),
     "prices": PageParameter(read=amounts(card_ids, LARGEST_PRICE), default=MappingProxyType({})),
     # -- Compare
-    "vary": PageParameter(read=one_of([knob.value for knob in Knob]), default=Knob.TENSOR_PARALLEL.value),
+    "vary": PageParameter(
+        read=one_of([varied.value for varied in Varied]), default=Varied.TENSOR_PARALLEL.value
+    ),
     "cards": PageParameter(read=some_of(card_ids, MAX_CARDS), default=POPULAR_CARDS),
     # -- Workload
     "lengths": PageParameter(read=_lengths, default=""),

@@ -33,7 +33,7 @@ class Source(StrEnum):
     POST_MORTEM = "post-mortem"
 
 
-class Knob(StrEnum):
+class Trial(StrEnum):
     """Which values of a parameter the reference tries."""
 
     LENGTHS = "lengths"
@@ -84,7 +84,7 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameter:
-    """A parameter that the source documents explain. `field` and `knob` are None where no plan depends on it."""
+    """A parameter that the source documents explain. `field` and `trial` are None where no plan depends on it."""
 
     flag: str
     sources: tuple[Source, ...]
@@ -93,7 +93,7 @@ class Parameter:
     mistake: Text
     advice: Text
     field: str | None = None
-    knob: Knob | None = None
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from kvcore.advice.vary import Knob, Variant
+from kvcore.advice.vary import Variant, Varied
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan, Verdict
 from kvcore.scenario import Parallel, SpeculativeConfig
@@ -27,19 +27,19 @@ NAMED_FROM_CUT: Final = 0.2
 SHORT_BAR: Final = 0.6
 """Behind a bar of a smaller share of the axis there is room for a label."""
 
-KNOB_NAMES: Final[Mapping[Knob, str]] = {
-    Knob.TENSOR_PARALLEL: "TP",
-    Knob.PIPELINE_PARALLEL: "PP",
-    Knob.DATA_PARALLEL: "DP",
-    Knob.SPLIT: msg("TP, DP or DCP"),
-    Knob.KV_CACHE_DTYPE: msg("KV cache dtype"),
-    Knob.QUANTIZATION: msg("Weight precision"),
-    Knob.ACCELERATOR: msg("Accelerator"),
-    Knob.UTILIZATION: msg("Utilization"),
-    Knob.LENGTH: msg("Context length"),
-    Knob.BLOCK_SIZE: msg("Block size"),
-    Knob.EAGER: msg("CUDA graphs"),
-    Knob.SPECULATIVE: msg("Speculative decoding"),
+VARIED_NAMES: Final[Mapping[Varied, str]] = {
+    Varied.TENSOR_PARALLEL: "TP",
+    Varied.PIPELINE_PARALLEL: "PP",
+    Varied.DATA_PARALLEL: "DP",
+    Varied.SPLIT: msg("TP, DP or DCP"),
+    Varied.KV_CACHE_DTYPE: msg("KV cache dtype"),
+    Varied.QUANTIZATION: msg("Weight precision"),
+    Varied.ACCELERATOR: msg("Accelerator"),
+    Varied.UTILIZATION: msg("Utilization"),
+    Varied.LENGTH: msg("Context length"),
+    Varied.BLOCK_SIZE: msg("Block size"),
+    Varied.EAGER: msg("CUDA graphs"),
+    Varied.SPECULATIVE: msg("Speculative decoding"),
 }
 _VERDICTS: Final[Mapping[Verdict, str]] = {
     Verdict.FITS: msg("✔ fits"),
@@ -60,27 +60,27 @@ def refusal_text(error: KvPlannerError | None, t: Words) -> str:
     return "" if error is None else t.error(error)
 
 
-def position_name(knob: Knob, variant: Variant, t: Words) -> str:
+def position_name(varied: Varied, variant: Variant, t: Words) -> str:
     """One position of a knob as buttons and axes name it."""
     value = variant.value
-    match knob:
-        case Knob.TENSOR_PARALLEL | Knob.PIPELINE_PARALLEL | Knob.DATA_PARALLEL:
-            return f"{KNOB_NAMES[knob]} {value}"
-        case Knob.SPLIT if isinstance(value, Parallel):
+    match varied:
+        case Varied.TENSOR_PARALLEL | Varied.PIPELINE_PARALLEL | Varied.DATA_PARALLEL:
+            return f"{VARIED_NAMES[varied]} {value}"
+        case Varied.SPLIT if isinstance(value, Parallel):
             return split_name(value)
-        case Knob.ACCELERATOR if variant.scenario.accelerator is not None:
+        case Varied.ACCELERATOR if variant.scenario.accelerator is not None:
             return variant.scenario.accelerator.name
-        case Knob.LENGTH if isinstance(value, int):
+        case Varied.LENGTH if isinstance(value, int):
             return t("{tokens} tokens", tokens=count(value))
-        case Knob.UTILIZATION:
+        case Varied.UTILIZATION:
             return f"{value:g}"
-        case Knob.BLOCK_SIZE:
+        case Varied.BLOCK_SIZE:
             return t("default") if value is None else t("{size} tokens", size=str(value))
-        case Knob.EAGER:
+        case Varied.EAGER:
             return t("eager, no graphs") if value else t("with graphs")
-        case Knob.SPECULATIVE if isinstance(value, SpeculativeConfig):
+        case Varied.SPECULATIVE if isinstance(value, SpeculativeConfig):
             return f"{value.method} × {value.num_speculative_tokens or 1}"
-        case Knob.SPECULATIVE:
+        case Varied.SPECULATIVE:
             return t("none")
         case _:
             return "auto" if value is None else str(value)

@@ -27,8 +27,8 @@ QUIET_ZONE: Final = 4
 WIDTH: Final = 720
 BAR_TOP: Final = 34
 BAR_SIZE: Final = 46
-BAR_PICTURE: Final = 104
-CURVE_PICTURE: Final = 165
+BAR_HEIGHT: Final = 104
+CURVE_HEIGHT: Final = 165
 LEFT: Final = 48
 BOTTOM: Final = 34
 NAMED_SHARE: Final = 0.075
@@ -92,7 +92,7 @@ def memory_svg(plan: Plan, t: Words) -> str:
         x = 1 + position * scale
         body.append(_line(x, BAR_TOP - 6, x, BAR_TOP + BAR_SIZE + 6, color, dash, 2))
         body.append(_text(x - 4, height, label_text, "end", "#333"))
-    return _picture(BAR_PICTURE, t("Memory of one GPU"), body)
+    return _drawing(BAR_HEIGHT, t("Memory of one GPU"), body)
 
 
 def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
@@ -109,7 +109,7 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
 
     def y_of(requests: float) -> float:
         share = (math.log10(max(requests, 0.5)) - low) / (high - low)
-        return CURVE_PICTURE - BOTTOM - share * (CURVE_PICTURE - BOTTOM - 12)
+        return CURVE_HEIGHT - BOTTOM - share * (CURVE_HEIGHT - BOTTOM - 12)
 
     body = []
     for power in range(math.ceil(high) + 1):
@@ -119,7 +119,7 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
                 body.append(_line(LEFT, y_of(mark), WIDTH - 12, y_of(mark), "#DDD", "", 1))
                 body.append(_text(LEFT - 6, y_of(mark) + 4, f"{mark:,}", "end", "#333"))
     body += [
-        _text(x_of(2**power), CURVE_PICTURE - BOTTOM + 16, short_tokens(2**power), "middle", "#333")
+        _text(x_of(2**power), CURVE_HEIGHT - BOTTOM + 16, short_tokens(2**power), "middle", "#333")
         for power in range(math.ceil(left), math.floor(right) + 1)
     ]
     body.append(_line(LEFT, y_of(1), WIDTH - 12, y_of(1), CAPACITY, "", 1.5))
@@ -142,8 +142,8 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
                  count=concurrency_text(plan.cache.max_concurrency), tokens=count(now))  # fmt: skip
         end = x > WIDTH * 0.6
         body.append(_text(x - 10 if end else x + 10, y - 8, note, "end" if end else "start", "#333"))
-    body.append(_text(WIDTH / 2, CURVE_PICTURE - 4, t("context length (tokens)"), "middle", "#333"))
-    return _picture(CURVE_PICTURE, t("Requests at once by context length"), body)
+    body.append(_text(WIDTH / 2, CURVE_HEIGHT - 4, t("context length (tokens)"), "middle", "#333"))
+    return _drawing(CURVE_HEIGHT, t("Requests at once by context length"), body)
 
 
 def swatch_svg(color: str, pattern: str) -> str:
@@ -173,7 +173,7 @@ def _defs() -> str:
     return f"<defs>{hatches}{missing}</defs>"
 
 
-def _picture(height: int, title: str, body: Iterable[str]) -> str:
+def _drawing(height: int, title: str, body: Iterable[str]) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" width="100%" role="img" font-size="12" font-family="inherit">'
         f"<title>{escape(title)}</title>{''.join(body)}</svg>"

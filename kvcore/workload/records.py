@@ -98,7 +98,7 @@ class _Meter:
 
     progress: Progress | None
     read: int = 0
-    told: int = 0
+    reported: int = 0
     lines_read: int = 0
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -109,8 +109,8 @@ class _Meter:
             self.lines_read += 1
             if self.lines_read > MAX_REQUESTS:
                 raise _too_many()
-            if self.progress is not None and self.read >= self.told + PROGRESS_BYTES:
-                self.told = self.read
+            if self.progress is not None and self.read >= self.reported + PROGRESS_BYTES:
+                self.reported = self.read
                 self.progress(self.read)
             yield line
 

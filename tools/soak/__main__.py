@@ -87,8 +87,12 @@ def main() -> int:
         tracebacks = sum(map(written.count, TRACES))
     lines, wrong = table(findings, memories, empty, back, tracebacks, options.minutes, options.sessions)
     print("\n".join((f"soak: {options.sessions} sessions, {options.minutes:g} minutes, seed {seed}", *lines)))
-    for title, told in (("errors", findings.errors), ("leaks", findings.leaks), ("lost", findings.lost)):
-        for text in told[:20]:
+    for title, found_here in (
+        ("errors", findings.errors),
+        ("leaks", findings.leaks),
+        ("lost", findings.lost),
+    ):
+        for text in found_here[:20]:
             print(f"  {title}: {text[:400]}", file=sys.stderr)
     print("  " + ("all is well" if not wrong else f"FAILED: {', '.join(wrong)}"))
     return 1 if wrong else 0
@@ -205,8 +209,8 @@ def table(
         *((f"  {name}", f"{quantile(times, 0.5) * 1000:.0f} / {quantile(times, 0.95) * 1000:.0f} ms of {len(times)}")
           for name, times in sorted(findings.seconds.items())),
     ]  # fmt: skip
-    told = {"errors": findings.errors, "leaks": findings.leaks, "lost sessions": findings.lost}
-    wrong = [name for name, found in told.items() if found]
+    found_here = {"errors": findings.errors, "leaks": findings.leaks, "lost sessions": findings.lost}
+    wrong = [name for name, found in found_here.items() if found]
     wrong += ["tracebacks in the server's log"] if tracebacks else []
     wrong += ["no mark was ever seen"] if not findings.own_seen or not findings.numbers_checked else []
     grown = minutes >= TREND_MINUTES and any(memory.end > GROWTH_LIMIT * memory.start for memory in memories)

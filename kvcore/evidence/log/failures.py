@@ -240,7 +240,7 @@ def _what_is_free(failure: Failure, facts: StartFacts) -> Change | None:
     return Change(field="gpu_memory_utilization", value=share) if 0.01 <= share < 1 else None
 
 
-def _beside_external_weights(failure: Failure, facts: StartFacts) -> Change | None:
+def _with_external_weights(failure: Failure, facts: StartFacts) -> Change | None:
     external, total = failure.number("external_gib"), failure.number("total_gib")
     if external is None or not total or total <= 0:
         return None
@@ -303,7 +303,7 @@ _CHANGES: Final[Mapping[str, Callable[[Failure, StartFacts], Change | None]]] = 
     "start-no-kv-memory": _more_memory,
     "start-auto-fit-failed": _more_memory,
     "start-memory-taken": _what_is_free,
-    "start-external-weights": _beside_external_weights,
+    "start-external-weights": _with_external_weights,
     "start-too-few-state-blocks": _take_number("max_num_seqs", "blocks"),
     "start-oom-sampler": _fewer_sequences,
     "start-weights-do-not-fit": _more_ranks,

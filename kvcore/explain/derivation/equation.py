@@ -69,7 +69,7 @@ def equation(quantity: Quantity, t: Words) -> Equation:
     """`quantity` with its formula in letters and in today's numbers."""
     own = symbol_of(quantity, "")
     letters = {part.name: symbol_of(part, quantity.name) for part in quantity.inputs}
-    numbers = {part.name: number(part, beside=quantity) for part in quantity.inputs}
+    numbers = {part.name: number(part, context=quantity) for part in quantity.inputs}
     used = placeholders(quantity.formula)
     is_formula = bool(used)
     return Equation(
@@ -106,7 +106,7 @@ def _result(quantity: Quantity) -> str:
     return f"{_bytes(quantity.value)} = {text}"
 
 
-def number(quantity: Quantity, beside: Quantity | None = None) -> str:
+def number(quantity: Quantity, context: Quantity | None = None) -> str:
     """A value with its unit in LaTeX; a part of a sum in the unit of the sum, what is cut into blocks in theirs.
 
     Example:
@@ -115,15 +115,15 @@ def number(quantity: Quantity, beside: Quantity | None = None) -> str:
         >>> number(Quantity(name="tokens", value=163840, unit=Unit.TOKENS))
         '163{,}840'
     """
-    if quantity.name == "layer_token_bytes" and beside is not None:
+    if quantity.name == "layer_token_bytes" and context is not None:
         return _bytes(quantity.value)
-    if quantity.name in _BLOCKS_OF_BYTES and beside is not None:
+    if quantity.name in _BLOCKS_OF_BYTES and context is not None:
         return _exact(quantity.value, quantity.value)
-    if quantity.name == "available_kv" and beside is not None and beside.unit is Unit.BLOCKS:
-        return _exact(quantity.value, _block_bytes(beside))
+    if quantity.name == "available_kv" and context is not None and context.unit is Unit.BLOCKS:
+        return _exact(quantity.value, _block_bytes(context))
     if quantity.unit is Unit.BYTES:
-        in_gib = beside is not None and beside.unit is Unit.BYTES and abs(beside.value) >= GIB
-        return _size(quantity.value, in_gib=in_gib and "×" not in (beside.formula if beside else ""))
+        in_gib = context is not None and context.unit is Unit.BYTES and abs(context.value) >= GIB
+        return _size(quantity.value, in_gib=in_gib and "×" not in (context.formula if context else ""))
     if quantity.name.endswith("parameter_count"):
         scale, power = (BILLION, 9) if quantity.value >= BILLION else (MILLION, 6)
         return rf"{quantity.value / scale:,.2f}\times 10^{{{power}}}"

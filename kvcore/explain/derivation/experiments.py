@@ -95,7 +95,7 @@ Move = tuple[str, object]
 
 def _other_share(base: Plan) -> Iterator[Move]:
     share = base.resolved.gpu_memory_utilization
-    goes_up = share < LOW_SHARE or not _holds_something(base)
+    goes_up = share < LOW_SHARE or not _fits_something(base)
     for step in STEPS_OF_SHARE:
         other = round(share + step if goes_up else share - step, 4)
         if 0 < other <= 1:
@@ -105,7 +105,7 @@ def _other_share(base: Plan) -> Iterator[Move]:
 def _enough_cards(base: Plan) -> Iterator[Move]:
     """Where nothing is left for the KV cache: the sizes that divide the weights further."""
     size = 2 * base.scenario.parallel.tensor_parallel_size
-    while not _holds_something(base) and size <= MAX_RANKS:
+    while not _fits_something(base) and size <= MAX_RANKS:
         yield "tensor_parallel_size", size
         size *= 2
 
@@ -154,7 +154,7 @@ MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], 
 """Of each step the moves to try in turn, and the figures to look at; one of them has to change."""
 
 
-def _holds_something(planned: Plan) -> bool:
+def _fits_something(planned: Plan) -> bool:
     """Whether blocks are left for the KV cache, or none are asked for."""
     return planned.available_kv_bytes is None or planned.available_kv_bytes > 0
 
@@ -172,7 +172,7 @@ def experiment(base: Plan, name: StepName, t: Words) -> Experiment | None:
                 after = plan(scenario)
             except KvPlannerError:
                 continue
-            if not _holds_something(after) and (_holds_something(base) or candidates is _enough_cards):
+            if not _fits_something(after) and (_fits_something(base) or candidates is _enough_cards):
                 continue
             effects = tuple(
                 Effect(meaning=t(figure.meaning), before=figure.text(base), after=figure.text(after))

@@ -182,18 +182,18 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
     extra = per_layer_inputs(section, local.hidden_size, inputs, len(kinds)) if inputs else ()
     positions = section.integer("max_position_embeddings")
     vision, audio = (config.root.optional_section(f"{name}_config") for name in ("vision", "audio"))
-    towers = embedders
+    encoders = embedders
     if vision is not None and not embedders:
-        towers += gemma4_vision(vision, local.hidden_size)
+        encoders += gemma4_vision(vision, local.hidden_size)
     if audio is not None and not embedders:
-        towers += gemma4_audio(audio, local.hidden_size)
+        encoders += gemma4_audio(audio, local.hidden_size)
     return decoder(
         config,
         heads=local,
         layers=layers,
         intermediate_size=section.integer("intermediate_size"),
         first=(embedding(section), *extra),
-        every=towers,
+        every=encoders,
         tied=True,
         rotary_tables=tuple(
             RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)

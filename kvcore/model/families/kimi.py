@@ -197,7 +197,7 @@ def read_k3(config: ModelConfig) -> Architecture:
         ),
         is_multimodal=True,
     )
-    return replace(built, is_mla=True, every=tower(vision, hidden))
+    return replace(built, is_mla=True, every=encoder(vision, hidden))
 
 
 def k3_layer(
@@ -273,7 +273,7 @@ def k3_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Mo
     return tuple(modules)
 
 
-def tower(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
+def encoder(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
     """MoonViT with RMS norms and no biases, its heads together wider than the model, and a projector of two layers.
 
     Source: vllm/model_executor/models/kimi_k25_vit.py:MoonViT3dPretrainedModel, KimiK25MultiModalProjector (0.32).

@@ -68,20 +68,20 @@ def read_vision(config: ModelConfig) -> Architecture:
 
     Source: vllm/model_executor/models/lfm2_vl.py, lfm2_siglip2.py (0.32).
     """
-    root, tower = config.root, config.root.section("vision_config", "siglip2_vision_model")
+    root, encoder = config.root, config.root.section("vision_config", "siglip2_vision_model")
     built = read(config)
-    width, merge = tower.integer("hidden_size"), root.integer("downsample_factor", 2, maximum=64)
+    width, merge = encoder.integer("hidden_size"), root.integer("downsample_factor", 2, maximum=64)
     inner, merged = root.integer("projector_hidden_size"), width * merge**2
     bias, prefix = root.boolean("projector_bias", True), "multi_modal_projector"
     modules: list[Module] = [
-        *siglip2(tower, vision.feature_layers(root, tower, default=-1)),
+        *siglip2(encoder, vision.feature_layers(root, encoder, default=-1)),
         *vision.whole_pair(prefix, merged, inner, built.hidden_size, bias=bias),
     ]
     tiles = root.integer("max_tiles", 10, maximum=1024) + 1
     tokens = root.integer("max_image_tokens", 256) * tiles
     if root.boolean("projector_use_layernorm", True):
         modules.append(norm(f"{prefix}.layer_norm", merged, bias=True))
-    limits = vision.input_limits(tower, tokens, merge**2)
+    limits = vision.input_limits(encoder, tokens, merge**2)
     return vision.with_images(built, modules, limits, "model.language_model.layers")
 
 

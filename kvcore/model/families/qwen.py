@@ -68,7 +68,7 @@ def read_qwen1(config: ModelConfig) -> Architecture:
     )
     tied = is_tied(config, section, False)
     final = norm("transformer.ln_f", hidden)
-    has_tower = config.root.has("visual")
+    has_encoder = config.root.has("visual")
     return decoder(
         config,
         heads=heads,
@@ -78,8 +78,8 @@ def read_qwen1(config: ModelConfig) -> Architecture:
         last=(final,) if tied else (final, head(section)),
         tied=tied,
         layer_prefix="transformer.h",
-        is_multimodal=has_tower,
-        uncounted=("visual",) if has_tower else (),
+        is_multimodal=has_encoder,
+        uncounted=("visual",) if has_encoder else (),
     )
 
 
@@ -94,10 +94,10 @@ def read(config: ModelConfig) -> Architecture:
 
     Source: vllm/model_executor/models/qwen3_next.py, qwen3_5.py (0.32).
     """
-    built, tower = read_text(config), config.root.optional_section("vision_config")
-    if tower is None:
+    built, encoder = read_text(config), config.root.optional_section("vision_config")
+    if encoder is None:
         return built
-    image = qwen_vl.qwen3_encoder(tower)
+    image = qwen_vl.qwen3_encoder(encoder)
     return replace(
         built,
         is_multimodal=True,
@@ -128,7 +128,7 @@ def read_text(config: ModelConfig) -> Architecture:
         maximum=16,
     )
     draft = read_layer(section, heads, net, moe, FULL)
-    tower = config.root.optional_section("vision_config")
+    encoder = config.root.optional_section("vision_config")
     built = decoder(
         config,
         heads=heads,
@@ -138,7 +138,7 @@ def read_text(config: ModelConfig) -> Architecture:
         first=(embedding(section),),
         tied=tied,
         moe=moe,
-        layer_prefix="model.layers" if tower is None else "model.language_model.layers",
+        layer_prefix="model.layers" if encoder is None else "model.language_model.layers",
     )
     return replace(
         built,

@@ -211,7 +211,7 @@ def read_step3(config: ModelConfig) -> Architecture:
     positions = section.optional_integer("max_position_embedding", minimum=1) or section.integer(
         "max_position_embeddings"
     )
-    tower = config.root.optional_section("vision_config", "step3_vision_encoder")
+    encoder = config.root.optional_section("vision_config", "step3_vision_encoder")
     built = decoder(
         config,
         heads=heads,
@@ -222,12 +222,12 @@ def read_step3(config: ModelConfig) -> Architecture:
         rotary_tables=tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section)),
         moe=moe,
     )
-    if tower is None:
+    if encoder is None:
         return built
     return replace(
         built,
-        every=(*eyes(tower), *projector(config.root, tower, heads.hidden_size)),
-        vision=encoder_of(tower),
+        every=(*eyes(encoder), *projector(config.root, encoder, heads.hidden_size)),
+        vision=encoder_of(encoder),
         is_multimodal=True,
     )
 

@@ -182,7 +182,7 @@ def gated_mlp(
     prefix: str = "mlp",
     *,
     bias: bool = False,
-    whole_beside_expert_ranks: bool = False,
+    whole_with_expert_ranks: bool = False,
 ) -> tuple[Linear, ...]:
     """gate, up (fused) and down projections."""
     up = Linear(
@@ -194,12 +194,12 @@ def gated_mlp(
         parts=(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
     )
     pair = (up, row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias))
-    return beside_expert_ranks(pair) if whole_beside_expert_ranks else pair
+    return with_expert_ranks(pair) if whole_with_expert_ranks else pair
 
 
-def beside_expert_ranks(linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
+def with_expert_ranks(linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
     """Shared experts that every rank holds whole when tokens are cut before the routed ones."""
-    return tuple(replace(linear, whole_beside_expert_ranks=True) for linear in linears)
+    return tuple(replace(linear, whole_with_expert_ranks=True) for linear in linears)
 
 
 def whole_unless_divided(heads: int, *linears: Linear) -> tuple[Linear, ...]:

@@ -14,11 +14,11 @@ from kvcore.model.architecture import Experts, Linear, MixtureOfExperts, Module,
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import (
     Flag,
-    beside_expert_ranks,
     flag,
     gated_mlp,
     plain_mlp,
     replicated,
+    with_expert_ranks,
 )
 
 MAX_EXPERTS: Final = 65_536
@@ -176,7 +176,7 @@ def shared_experts(
         linears = gated_mlp(hidden_size, width, name, bias=bias)
     else:
         linears = plain_mlp(hidden_size, width, f"{name}.up_proj", f"{name}.down_proj", bias=bias)
-    return beside_expert_ranks(linears) if traits.shared_whole else linears
+    return with_expert_ranks(linears) if traits.shared_whole else linears
 
 
 def routed_experts(traits: ExpertTraits, hidden_size: int, moe: MixtureOfExperts) -> Experts:

@@ -24,7 +24,7 @@ The longest lists that are published take 8 % of the steps.
 CHARACTERS_PER_STEP: Final = 8
 """A remembered move takes less time than one of the states that a new move looks at."""
 JUMPS_PER_STEP: Final = 4
-REMEMBERED_BESIDE: Final = 16
+REMEMBERED_EXTRA: Final = 16
 MAX_REMEMBERED: Final = 200_000
 """States in all that an automaton remembers, before it begins to remember anew."""
 
@@ -176,6 +176,6 @@ class Machine:
         return found
 
     def _remember(self, states: int) -> None:
-        self._remembered += states + REMEMBERED_BESIDE
+        self._remembered += states + REMEMBERED_EXTRA
         if self._remembered > MAX_REMEMBERED:
             self._known, self._jumps, self._remembered = {}, {}, 0

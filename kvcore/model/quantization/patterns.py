@@ -213,12 +213,12 @@ class _Builder:
         start = self._sequence(tree, self._new(hit=1), forward=not is_ahead)
         machine = Machine(self.states, [start], self._allowance, everywhere=True)
 
-        def holds(name: str, truths: list[int]) -> Iterator[int]:
+        def matches(name: str, truths: list[int]) -> Iterator[int]:
             text, order = (name[::-1], truths[::-1]) if is_ahead else (name, truths)
             found = [place for place, reached in enumerate(machine.run(text, order)) if reached.hits]
             return (len(name) - place if is_ahead else place for place in found)
 
-        return self._condition(holds)
+        return self._condition(matches)
 
     def _condition(self, condition: Condition) -> int:
         self.conditions.append(condition)

@@ -20,7 +20,7 @@ from kvcore.views.comparison import BORROWED_LABELS, advice, figure_sentences, p
 from kvcore.views.comparison import headline as comparison_headline
 from kvcore.views.comparison_bar import compared_parts, comparison_bar
 from pages.ui.check import taken
-from pages.ui.shared import figure, notes, pictures, state
+from pages.ui.shared import drawings, figure, notes, state
 
 PHASES = {
     "configuration": msg("while the flags were checked, before any memory was taken"),
@@ -75,7 +75,7 @@ def failure(
         else:
             head = t("The plan does not fit either. Any one of these fixes it:")
         _fixes(planned, head, t, named=change.field if change is not None else "")
-    taken.told(t)
+    taken.outcome(t)
 
 
 def _fixes(planned: Plan, head: str, t: Words, named: str = "") -> None:
@@ -137,7 +137,7 @@ def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
     figure.chart(
         comparison_bar(compared, planned, t), "comparison_bar", f"{t('Predicted and measured')}: {sentence}"
     )
-    pictures.swatches(compared_parts(compared), t)
+    drawings.swatches(compared_parts(compared), t)
     if len(compared.measured_parts) < len(compared.parts):
         st.caption(t("Faint parts are not in the log and are drawn as predicted."))
     head = (

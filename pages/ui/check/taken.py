@@ -35,7 +35,7 @@ def take_with(scenario: Scenario, field: str, value: object) -> None:
     take(changed)
 
 
-def told(t: Words) -> None:
+def outcome(t: Words) -> None:
     """For as long as the scenario is the one that was taken over: its command, the link to Plan, and the way back."""
     problems.show("check.fix", t("The scenario was not changed."), t)
     if st.session_state.get(TAKEN) != state.scenario():

@@ -12,7 +12,7 @@ from kvcore.texts.palette import PARTS, UNACCOUNTED
 from kvcore.texts.words import Words, listed
 from kvcore.views.bar import difference_name
 from kvcore.views.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
-from pages.ui.shared import figure, pictures
+from pages.ui.shared import drawings, figure
 
 REPLICA_COLUMNS = (5, 6)
 """Replicas and what all of them hold: said only where there are several."""
@@ -31,7 +31,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     )
     has_difference = any(variant.plan is not None and difference_name(variant.plan) for _, variant in named)
     shown = (*PARTS[:-2], UNACCOUNTED, *PARTS[-2:]) if has_difference else PARTS
-    pictures.swatches(shown, t, has_missing=True)
+    drawings.swatches(shown, t, has_missing=True)
     head = [
         t("Deployment"),
         t("Verdict"),

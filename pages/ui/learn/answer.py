@@ -15,7 +15,7 @@ from kvcore.texts.palette import PARTS
 from kvcore.texts.words import MINUS, Words, gib_text, listed
 from kvcore.units import GB, GIB
 from kvcore.views import bar, charts, summary
-from pages.ui.shared import figure, pictures
+from pages.ui.shared import drawings, figure
 
 
 def memory(step: Step, is_revealed: bool, t: Words) -> None:
@@ -29,7 +29,7 @@ def memory(step: Step, is_revealed: bool, t: Words) -> None:
     figure.chart(bar.memory_bar(step.plan, t, explained), "learn_bar", text)
     if step.name is StepName.PARTS and is_revealed:
         _looks(t)
-    pictures.legend(step.plan, t, explained)
+    drawings.legend(step.plan, t, explained)
 
 
 def _looks(t: Words) -> None:

@@ -21,7 +21,7 @@ def experiment(step: Step, t: Words) -> None:
         undo.offer(t)
         return
     where = t("in the sidebar (More options)") if one.field in IN_MORE_OPTIONS else t("in the sidebar")
-    told = t(
+    lead = t(
         "Move “{control}” {where} from {before} to {after}. Then:",
         control=one.control,
         where=where,
@@ -35,7 +35,7 @@ def experiment(step: Step, t: Words) -> None:
     )
     with st.container(border=True, key="learn_try", gap="small"):
         st.html(
-            f'<div class="kv-lesson"><b>{escape(t("Try"))}</b> {escape(told)}'
+            f'<div class="kv-lesson"><b>{escape(t("Try"))}</b> {escape(lead)}'
             f'<table class="kv-effects">{rows}</table></div>'
         )
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):

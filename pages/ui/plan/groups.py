@@ -24,7 +24,7 @@ KIND_NAMES = {
 }
 
 
-def picture(plan: Plan, t: Words) -> None:
+def drawing(plan: Plan, t: Words) -> None:
     """One strip a group, as wide as its share of the blocks that a request of the full length may hold."""
     cache = plan.cache
     if cache is None or len(cache.groups) < 2:

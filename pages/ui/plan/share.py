@@ -77,7 +77,7 @@ def panel(plan: Plan, t: Words) -> None:
             st.caption(t("Lines to expect in the log:"))
             st.code("\n".join(expected), language=None)
         if form == TICKET:
-            share_link.config_beside("share_config", t)
+            share_link.config_to_send("share_config", t)
         text = _text(plan, form, every_flag, t)
         st.code(text, language=CODE_LANGUAGES.get(form))
         if form in FILE_NAMES:

@@ -39,7 +39,7 @@ def at(place: str) -> KvPlannerError | None:
     return kept.error
 
 
-def beside_control(field: str, t: Words) -> None:
+def next_to_control(field: str, t: Words) -> None:
     """Under the control of a field: why it shows its old value again. Once; the page then need not say it."""
     if st.session_state.get("input_error_field") != field:
         return

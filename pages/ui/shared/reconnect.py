@@ -23,17 +23,17 @@ def replayed() -> Iterator[None]:
     """Runs the page as its link says; in a session that is new to its tab, then again with what the tab has changed."""
     context = get_script_run_ctx()
     is_new = context is not None and "link" not in st.session_state
-    told = context.session_state.get_widget_states() if context is not None and is_new else []
+    sent = context.session_state.get_widget_states() if context is not None and is_new else []
     try:
         yield
     finally:
-        st.session_state[REPEATED] = bool(told)
-        if context is not None and told:
+        st.session_state[REPEATED] = bool(sent)
+        if context is not None and sent:
             raise RerunException(
                 RerunData(
                     query_string=context.query_string,
                     page_script_hash=context.page_script_hash,
-                    widget_states=WidgetStates(widgets=told),
+                    widget_states=WidgetStates(widgets=sent),
                     context_info=context.context_info,
                 )
             )

@@ -40,7 +40,7 @@ def button(t: Words) -> None:
     with box:
         st.caption(t("This page as it stands: scenario, filters, pins and language."))
         st.code(shared, language=None, wrap_lines=True)
-        config_beside("share_link.config", t)
+        config_to_send("share_link.config", t)
         if len(shared) > LONGEST_LINK:
             st.warning(
                 t(
@@ -86,7 +86,7 @@ def _code(shared: str, style: str, t: Words) -> None:
         )
 
 
-def config_beside(key: str, t: Words) -> None:
+def config_to_send(key: str, t: Words) -> None:
     """The config.json to send along, where it is too long for the link."""
     scenario = state.scenario()
     if link.carries_configs(scenario):

@@ -51,11 +51,11 @@ def _adopt_parameters(given: dict[str, str]) -> None:
     state["asked_language"] = asked
     state["language"] = asked or Language.of_browser(st.context.locale)
     decoded = link.decode(given if link.is_scenario(given) else {**_start(), **given})
-    told = page_parameters.decode_page(given)
+    shown = page_parameters.decode_page(given)
     state["scenario"] = decoded.scenario
     state.setdefault("found", decoded.scenario)
-    state["page_parameters"] = dict(told.values)
-    state["repairs"] = (*decoded.repairs, *told.repairs, *refused_language, *_given_twice())
+    state["page_parameters"] = dict(shown.values)
+    state["repairs"] = (*decoded.repairs, *shown.repairs, *refused_language, *_given_twice())
     state["pins"] = pins.decode_pins(given)
 
 
@@ -167,8 +167,8 @@ def page_parameter(name: str) -> Any:
 @net.callback
 def set_page_parameter(name: str, value: Any) -> None:
     """Tells one page something in the link; None takes it back. For callbacks."""
-    told = {**st.session_state.get("page_parameters", {}), name: value}
-    st.session_state["page_parameters"] = {key: told[key] for key in told if told[key] is not None}
+    shown = {**st.session_state.get("page_parameters", {}), name: value}
+    st.session_state["page_parameters"] = {key: shown[key] for key in shown if shown[key] is not None}
     _write(params())
 
 

@@ -18,14 +18,14 @@ from pages.ui.shared import net, problems, state, undo
 from pages.ui.sidebar import model_source
 
 FIELD = "command_text"
-TOLD = "command_told"
+OUTCOME = "command_outcome"
 REFUSED = "command_refused"
 """What was not taken of the command that was pasted last, said with the error where it was refused."""
 NEWEST = re.compile(r"\bvllm[\w-]*:latest\b")
 """An image without a release of its own: the newest."""
 
 
-class Told(NamedTuple):
+class Outcome(NamedTuple):
     """What is said about a command for as long as its scenario stands."""
 
     scenario: Scenario
@@ -55,9 +55,9 @@ def field(t: Words) -> None:
         st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
 
 
-def told(t: Words) -> None:
+def outcome(t: Words) -> None:
     """Below the choice of model: what of the command was not taken."""
-    said: Told | None = st.session_state.get(TOLD)
+    said: Outcome | None = st.session_state.get(OUTCOME)
     if said is None or said.scenario != state.scenario():
         return
     lines = [f"{t.error(notice)}\n→ {t.next_step(notice)}" for notice in said.notices]
@@ -81,17 +81,17 @@ def _use() -> None:
     text = st.session_state.get(FIELD, "")
     if not text.strip():
         return
-    st.session_state.pop(TOLD, None)
+    st.session_state.pop(OUTCOME, None)
     st.session_state[REFUSED] = ()
     problems.clear()
     try:
         log = read_log(text)
         st.session_state[REFUSED] = log.notices
-        at_hand = state.scenario()
+        current = state.scenario()
         asks_newest = log.version is None and NEWEST.search(text) is not None
         if asks_newest:
-            at_hand = replace(at_hand, engine_version=None)
-        found = scenario_from_log(log, at_hand)
+            current = replace(current, engine_version=None)
+        found = scenario_from_log(log, current)
         scenario, unknown = _with_its_model(found.scenario, found.unknown_model)
     except KvPlannerError as error:
         problems.keep(FIELD, error)
@@ -102,7 +102,7 @@ def _use() -> None:
     if asks_newest:
         hidden.add("engine_version")
     borrowed = tuple(name for name in found.borrowed if name not in hidden)
-    st.session_state[TOLD] = Told(scenario, unknown, log.notices, borrowed)
+    st.session_state[OUTCOME] = Outcome(scenario, unknown, log.notices, borrowed)
 
 
 def _with_its_model(scenario: Scenario, name: str) -> tuple[Scenario, str]:

@@ -67,7 +67,7 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
         help=_help(name, t),
         on_change=lambda: set_field(name, values.get(st.session_state[key], st.session_state[key])),
     )
-    problems.beside_control(name, t)
+    problems.next_to_control(name, t)
 
 
 def _more(plan: Plan | None, t: Words) -> None:
@@ -128,7 +128,7 @@ def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
         on_change=_changed,
         args=(flag.name,),
     )
-    problems.beside_control(flag.name, t)
+    problems.next_to_control(flag.name, t)
 
 
 def _switch(flag: Flag, now: bool, t: Words) -> None:
@@ -140,7 +140,7 @@ def _switch(flag: Flag, now: bool, t: Words) -> None:
         on_change=_changed,
         args=(flag.name,),
     )
-    problems.beside_control(flag.name, t)
+    problems.next_to_control(flag.name, t)
 
 
 def _changed(name: str) -> None:
@@ -171,7 +171,7 @@ def _select(
         help=help_text or _help(name, t),
         on_change=lambda: set_field(name, values.get(st.session_state[key], st.session_state[key])),
     )
-    problems.beside_control(name, t)
+    problems.next_to_control(name, t)
 
 
 def _engine(plan: Plan | None, t: Words) -> None:

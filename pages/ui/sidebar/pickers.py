@@ -87,7 +87,7 @@ def model(t: Words) -> None:
             model_source.other_model(t)
             command_source.field(t)
     model_source.unsaved(t)
-    command_source.told(t)
+    command_source.outcome(t)
 
 
 def accelerator(t: Words) -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore import catalogue
-from kvcore.advice.vary import Knob, variants
+from kvcore.advice.vary import Varied, variants
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.scenario.page_parameters import MAX_CARDS
 from kvcore.texts.words import Words
-from kvcore.views.multiples import KNOB_NAMES, position_name
+from kvcore.views.multiples import VARIED_NAMES, position_name
 from pages.ui.compare import table
 from pages.ui.shared import state, undo
 
 
 def show(t: Words) -> None:
     """The choice of the knob, the bars, the table, and a button for each position."""
-    knob = _knob(t)
-    cards = _cards(t) if knob is Knob.ACCELERATOR else ()
-    if knob is Knob.SPLIT:
+    varied = _varied(t)
+    cards = _cards(t) if varied is Varied.ACCELERATOR else ()
+    if varied is Varied.SPLIT:
         st.caption(
             t(
                 "The same GPUs split in different ways: tensor parallel (TP) ranks share every "
@@ -27,22 +27,22 @@ def show(t: Words) -> None:
                 "the experts over all ranks."
             )
         )
-    if knob is Knob.DATA_PARALLEL:
+    if varied is Varied.DATA_PARALLEL:
         st.caption(
             t(
                 "Replicas do not share a cache: each has the same capacity, and together they serve "
                 "more requests."
             )
         )
-    found = variants(state.scenario(), knob, cards)
-    named = [(position_name(knob, variant, t), variant) for variant in found]
-    table.show(named, f"vary.{knob}", t)
+    found = variants(state.scenario(), varied, cards)
+    named = [(position_name(varied, variant, t), variant) for variant in found]
+    table.show(named, f"vary.{varied}", t)
     with st.container(horizontal=True, key="use_buttons", gap="small"):
         for index, (name, variant) in enumerate(named):
             if not variant.is_now:
                 st.button(
                     t("Use {name}", name=name),
-                    key=f"use.{knob}.{index}",
+                    key=f"use.{varied}.{index}",
                     on_click=undo.take,
                     args=(variant.scenario,),
                     disabled=variant.plan is None,
@@ -50,15 +50,15 @@ def show(t: Words) -> None:
     undo.offer(t)
 
 
-def _knob(t: Words) -> Knob:
+def _varied(t: Words) -> Varied:
     st.segmented_control(
         t("Vary"),
-        [knob.value for knob in Knob],
-        format_func=lambda name: t(KNOB_NAMES[Knob(name)]),
+        [varied.value for varied in Varied],
+        format_func=lambda name: t(VARIED_NAMES[Varied(name)]),
         required=True,
-        **state.bound("vary", "vary_knob"),
+        **state.bound("vary", "varied"),
     )
-    return Knob(state.page_parameter("vary"))
+    return Varied(state.page_parameter("vary"))
 
 
 def _cards(t: Words) -> tuple[Accelerator, ...]:
