@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from importlib import resources
 from types import MappingProxyType
 from typing import Final
 
-from kvcore.engine.rooms import engine_names
-from kvcore.versioned import Reviewed, TableFile
+from kvcore.versioned import Reviewed, TableFile, read_toml
 
 
 class Kind(StrEnum):
@@ -226,10 +226,17 @@ class Registry(Reviewed):
     unused: Mapping[str, Unused] = field(default_factory=dict)
 
 
+def _engines() -> tuple[str, ...]:
+    """The names of the engines' rooms, in their order."""
+    folders = (folder.joinpath("engine.toml") for folder in resources.files("kvcore.engine").iterdir())
+    rooms = [read_toml(file.read_text("utf-8"), "engine.toml") for file in folders if file.is_file()]
+    return tuple(room["name"] for room in sorted(rooms, key=lambda room: int(room["order"])))
+
+
 def flags_of(registry: Registry) -> Mapping[str, Flag]:
     """The rows of a registry by name, those without effect at the end."""
     rows = {
-        name: replace(flag, name=name, choices=engine_names() if flag.choices_of else flag.choices)
+        name: replace(flag, name=name, choices=_engines() if flag.choices_of else flag.choices)
         for name, flag in registry.flag.items()
     }
     for parent, unused in registry.unused.items():

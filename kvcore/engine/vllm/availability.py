@@ -6,22 +6,17 @@ What older guides name and no release has today is in `former_flags.toml`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from packaging.version import Version
 
 from kvcore.errors import EngineRefusalError
-from kvcore.scenario import AUTO, Scenario
-from kvcore.versioned import Pattern, Published, Reviewed, Source, TableFile
+from kvcore.flags.registry import FLAGS
+from kvcore.scenario import Scenario, value_of
+from kvcore.versioned import OneOf, Pattern, Published, Reviewed, Source, TableFile
 
 Flag = Annotated[str, Pattern(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
-Field = Literal[
-    "max_model_len", "kv_cache_dtype", "decode_context_parallel_size", "mamba_cache_mode", "mamba_block_size",
-    "mamba_cache_dtype", "mamba_ssm_cache_dtype", "max_cudagraph_capture_size", "cudagraph_mode",
-]  # fmt: skip
-_PLAIN: Final = ("mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
-                 "max_cudagraph_capture_size", "cudagraph_mode")  # fmt: skip
-_IN_COMPILATION_CONFIG: Final = frozenset(("cudagraph_mode",))
+Field = Annotated[str, OneOf(tuple(FLAGS))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,22 +77,10 @@ def check_availability(scenario: Scenario, version: Version) -> None:
             "flag-gone-from-release" if known.is_gone else "flag-not-in-release",
             field=known.field,
             value=given,
-            flag=flag_name(known.field),
+            flag=FLAGS[known.field].spelling,
             version=version,
             since=known.since,
         )
-
-
-def flag_name(field: str) -> str:
-    """What a command says for a field.
-
-    Example:
-        >>> flag_name("max_model_len"), flag_name("cudagraph_mode")
-        ('--max-model-len', '--compilation-config cudagraph_mode')
-    """
-    if field in _IN_COMPILATION_CONFIG:
-        return f"--compilation-config {field}"
-    return "--" + field.replace("_", "-")
 
 
 def is_available(field: str, value: str, version: Version) -> bool:
@@ -128,15 +111,10 @@ def former_flag(flag: str) -> FormerFlag | None:
 
 
 def _asked(scenario: Scenario) -> dict[str, str]:
-    """The flags of `scenario` that some release does not have, as text."""
-    asked = {"kv_cache_dtype": scenario.kv_cache_dtype}
-    if scenario.max_model_len == -1:
-        asked["max_model_len"] = "auto"
-    size = scenario.parallel.decode_context_parallel_size
-    if size > 1:
-        asked["decode_context_parallel_size"] = str(size)
-    for field in _PLAIN:
-        value = getattr(scenario, field)
-        if value not in (None, AUTO):
-            asked[field] = str(value)
+    """The flags of `scenario` that some release does not have, where they are set, as text."""
+    asked = {}
+    for field in dict.fromkeys(known.field for known in AVAILABILITY.load().value):
+        flag, value = FLAGS[field], value_of(scenario, field)
+        if value is not None and value != flag.default:
+            asked[field] = "auto" if flag.auto is not None and value == flag.auto else str(value)
     return asked

@@ -9,7 +9,6 @@ from packaging.version import Version
 
 from kvcore.engine.card import CardView
 from kvcore.engine.resolved import graph_mode
-from kvcore.engine.vllm.availability import flag_name
 from kvcore.engine.vllm.captures import (
     LIMIT,
     capture_modes,
@@ -19,6 +18,7 @@ from kvcore.engine.vllm.captures import (
 )
 from kvcore.engine.vllm.switches import AttentionBackend, GraphRounding, GraphSizeFlag, Switches
 from kvcore.errors import EngineRefusalError, Notice, shorten
+from kvcore.flags.registry import FLAGS
 from kvcore.scenario import CudagraphMode, Scenario
 
 HOPPER: Final = 90
@@ -238,7 +238,7 @@ def _without_graphs(scenario: Scenario) -> tuple[Notice, ...]:
     """`capture-flags-without-effect` for flags that a start without graphs does not look at."""
     flags = [*_given_flags(scenario, ("max_cudagraph_capture_size", "cudagraph_capture_sizes"))]
     if scenario.cudagraph_mode not in (None, CudagraphMode.NONE):
-        flags.append(flag_name("cudagraph_mode"))
+        flags.append(FLAGS["cudagraph_mode"].spelling)
     if not flags:
         return ()
     field = "enforce_eager" if scenario.enforce_eager else "cudagraph_mode"
@@ -256,4 +256,4 @@ def _unread_by_v0(scenario: Scenario) -> tuple[Notice, ...]:
 
 
 def _given_flags(scenario: Scenario, fields: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(flag_name(name) for name in fields if getattr(scenario, name) is not None)
+    return tuple(FLAGS[name].spelling for name in fields if getattr(scenario, name) is not None)
