@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from typing import assert_never
 
 from kvcore.cache.figures import KvFigures
 from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within
@@ -322,12 +323,18 @@ def _share_of_block(
 ) -> tuple[int, int]:
     """How much of a request of `length` tokens one block holds, as numerator and denominator."""
     rule = concurrency_rule(groups, demand)
-    if rule is ReportedConcurrency.TOKENS:
-        return resolved.block_size, length
-    if rule is ReportedConcurrency.BLOCKS:
-        return 1, sum(group_blocks(group.members, length, demand) for group in groups)
-    taken = sum(group_blocks(group.members, length, demand) * group.page_size_bytes for group in groups)
-    return 1, ceil_div(taken, groups[0].page_size_bytes)
+    match rule:
+        case ReportedConcurrency.TOKENS:
+            return resolved.block_size, length
+        case ReportedConcurrency.BLOCKS:
+            return 1, sum(group_blocks(group.members, length, demand) for group in groups)
+        case ReportedConcurrency.BYTES:
+            taken = sum(
+                group_blocks(group.members, length, demand) * group.page_size_bytes for group in groups
+            )
+            return 1, ceil_div(taken, groups[0].page_size_bytes)
+        case other:
+            assert_never(other)
 
 
 def _reported_tokens(
@@ -338,13 +345,16 @@ def _reported_tokens(
     resolved: Resolved,
     demand: Demand,
 ) -> int:
-    rule = demand.rules.reported_tokens
-    if rule is ReportedTokens.CONCURRENCY:
-        return int(concurrency * length)
-    if rule is ReportedTokens.BLOCKS:
-        return num_blocks * resolved.block_size
-    block_size = reported_block_size(groups, resolved, demand)
-    return num_blocks // len(groups) * block_size * demand.context_ranks
+    match demand.rules.reported_tokens:
+        case ReportedTokens.CONCURRENCY:
+            return int(concurrency * length)
+        case ReportedTokens.BLOCKS:
+            return num_blocks * resolved.block_size
+        case ReportedTokens.BLOCKS_PER_GROUP:
+            block_size = reported_block_size(groups, resolved, demand)
+            return num_blocks // len(groups) * block_size * demand.context_ranks
+        case other:
+            assert_never(other)
 
 
 def _plan_without_cache(trace: Trace) -> CachePlan:

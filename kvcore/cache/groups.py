@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +16,7 @@ from kvcore.cache.packing import (
     packed_groups,
     pages_bytes,
 )
-from kvcore.cache.rules import PlannerRules, ReportedConcurrency
+from kvcore.cache.rules import PackedGroups, PageUnification, PlannerRules, ReportedConcurrency
 from kvcore.cache.spec import FULL_KINDS, CacheKind, Demand, LayerSpec
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
@@ -125,7 +125,11 @@ def _grouping(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool
         return _overlaid((), ((),) * len(stage_specs))
     if not (hybrid_manager and rules.hybrid_manager):
         merged = _promote(merged, rules)
-    if not _is_one_type(merged, rules) and rules.packed_groups != "none" and is_packed(merged.specs):
+    if (
+        not _is_one_type(merged, rules)
+        and rules.packed_groups is not PackedGroups.NONE
+        and is_packed(merged.specs)
+    ):
         return _packed_grouping(merged, rules, len(stage_specs))
     split = (merged,) if _is_one_type(merged, rules) else _split(_unify_pages(merged, rules), rules)
     every_stage = range(len(stage_specs))
@@ -261,16 +265,24 @@ def _unify_pages(bucket: Bucket, rules: PlannerRules) -> Bucket:
     return Bucket(specs=tuple(counts), counts=tuple(counts.values()))
 
 
+_PAGES_BY_RULE: Final[Mapping[PageUnification, tuple[bool, bool, bool]]] = {
+    PageUnification.NONE: (False, False, False),
+    PageUnification.BLOCKS: (True, False, False),
+    PageUnification.BLOCKS_MAMBA: (True, True, False),
+    PageUnification.BLOCKS_MAMBA_ATTENTION: (True, True, True),
+}
+"""Whether blocks become larger, states are padded, and the pages of attention too."""
+
+
 def _with_page(spec: LayerSpec, largest: int, rules: PlannerRules) -> LayerSpec:
     page = spec.page_size_bytes
     if page == largest:
         return spec
-    pads_states = rules.page_unification in ("blocks-mamba", "blocks-mamba-attention")
+    widens, pads_states, pads_attention = _PAGES_BY_RULE[rules.page_unification]
     if spec.kind is CacheKind.MAMBA and pads_states:
         return replace(spec, page_size_bytes=largest)
-    if rules.page_unification != "none" and largest % page == 0:
+    if widens and largest % page == 0:
         return replace(spec, block_size=spec.block_size * (largest // page), page_size_bytes=largest)
-    pads_attention = rules.page_unification == "blocks-mamba-attention"
     if pads_attention and spec.kind not in (CacheKind.MLA_ATTENTION, CacheKind.MAMBA):
         return replace(spec, page_size_bytes=largest)
     raise EngineRefusalError("cache-pages-not-unifiable", field="model", pages=f"{page}, {largest}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, assert_never
 
+from kvcore.cache.rules import PackedGroups
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 from kvcore.units import ceil_div
 
@@ -52,14 +53,14 @@ def is_packed(specs: Sequence[LayerSpec]) -> bool:
     return windows and len({spec.page_size_bytes for spec in specs}) > 1
 
 
-PADDED: Final = frozenset({"padded-tuples", "padded-slots"})
+PADDED: Final = frozenset({PackedGroups.PADDED_TUPLES, PackedGroups.PADDED_SLOTS})
 """Rules by which pages of windows are as large as one of the first group's."""
 
-FULL_FIRST: Final = PADDED | {"layer-tuples"}
+FULL_FIRST: Final = PADDED | {PackedGroups.LAYER_TUPLES}
 """Rules by which full attention comes first and sets the size of groups."""
 
 
-def packed_groups(whole: Bucket, rule: str) -> tuple[Bucket, ...]:
+def packed_groups(whole: Bucket, rule: PackedGroups) -> tuple[Bucket, ...]:
     """The groups of a packed model: every bucket is cut into as many groups as bring about equal repeats.
 
     To 0.28 the first bucket is that of full attention, and it alone sets the least group size; to 0.26 pages of the
@@ -90,7 +91,7 @@ def packed_groups(whole: Bucket, rule: str) -> tuple[Bucket, ...]:
     )
 
 
-def packed_block_pages(groups: Sequence[Bucket], rule: str) -> BlockPages:
+def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPages:
     """What a block stores on a stage: groups overlay each other, so the widest one's layers.
 
     padded-tuples  a page of each size of the first group, as often as the longest group repeats
@@ -103,17 +104,23 @@ def packed_block_pages(groups: Sequence[Bucket], rule: str) -> BlockPages:
         >>> page = LayerSpec(kind=CacheKind.MLA_ATTENTION, layers=1, block_size=256, page_size_bytes=100)
         >>> first = Bucket(specs=(page, replace(page, page_size_bytes=10)), counts=((2,), (1,)))
         >>> window = Bucket(specs=(page,), counts=((3,),))
-        >>> packed_block_pages((first, window), "padded-tuples"), packed_block_pages((first, window), "padded-slots")
-        (((3, 100), (3, 10)), ((3, 100), (1, 10)))
+        >>> packed_block_pages((first, window), PackedGroups.PADDED_TUPLES)
+        ((3, 100), (3, 10))
+        >>> packed_block_pages((first, window), PackedGroups.PADDED_SLOTS)
+        ((3, 100), (1, 10))
     """
     pages = [group.layers_by_page() for group in groups]
-    if rule == "padded-tuples":
-        repeats = max(max(layers.values()) for layers in pages)
-        return tuple((repeats, size) for size in pages[0])
-    if rule == "padded-slots":
-        sizes = dict.fromkeys(size for layers in pages for size in layers)
-        return tuple((max(layers.get(size, 0) for layers in pages), size) for size in sizes)
-    return max((group.block_pages() for group in groups), key=pages_bytes)
+    match rule:
+        case PackedGroups.PADDED_TUPLES:
+            repeats = max(max(layers.values()) for layers in pages)
+            return tuple((repeats, size) for size in pages[0])
+        case PackedGroups.PADDED_SLOTS:
+            sizes = dict.fromkeys(size for layers in pages for size in layers)
+            return tuple((max(layers.get(size, 0) for layers in pages), size) for size in sizes)
+        case PackedGroups.NONE | PackedGroups.LAYER_TUPLES | PackedGroups.PATTERN_REPEATS:
+            return max((group.block_pages() for group in groups), key=pages_bytes)
+        case other:
+            assert_never(other)
 
 
 def pages_bytes(pages: BlockPages) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, planner_rules
@@ -230,14 +230,21 @@ def _keeps_every_state(demand: Demand) -> bool:
 
 
 def _state_rule(demand: Demand) -> BlockRule:
-    rule = demand.rules.mamba_blocks
-    if rule is MambaBlocks.ONE:
-        return _ONE_STATE
-    if _keeps_every_state(demand):
-        return _EVERY_STATE_AND_DRAFTS if rule is MambaBlocks.MODE_AND_SPECULATIVE else _EVERY_STATE
-    if rule is MambaBlocks.LENGTH:
-        return _ONE_STATE
-    return _ALIGNED_STATES if demand.mamba_cache_mode == "align" else _STATE
+    by_mode = _ALIGNED_STATES if demand.mamba_cache_mode == "align" else _STATE
+    every = _keeps_every_state(demand)
+    match demand.rules.mamba_blocks:
+        case MambaBlocks.ONE:
+            return _ONE_STATE
+        case MambaBlocks.LENGTH:
+            return _EVERY_STATE if every else _ONE_STATE
+        case MambaBlocks.MODE:
+            return _EVERY_STATE if every else by_mode
+        case MambaBlocks.MODE_AND_SPECULATIVE:
+            return _EVERY_STATE_AND_DRAFTS if every else by_mode
+        case MambaBlocks.MODE_WITHOUT_ALL:
+            return by_mode
+        case other:
+            assert_never(other)
 
 
 def blocks_per_request(spec: LayerSpec, length: int, demand: Demand) -> int:
