@@ -1,11 +1,19 @@
-"""Decoders of the GPT line: layer norms with biases, plain MLPs, position tables instead of or beside rotation."""
+"""GPT-2 and decoders of its line: layer norms with biases, plain MLPs, position tables instead of or beside rotation.
+
+gpt-oss, with windows and experts, is found here by its name.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Module, Parameter
+from kvcore.model.architecture import (
+    Architecture,
+    Layer,
+    Module,
+    Parameter,
+)
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
     Heads,
@@ -26,6 +34,13 @@ from kvcore.model.parts.blocks import (
     row,
     with_kv_heads,
 )
+from kvcore.model.parts.experts import (
+    ExpertTraits,
+    expert_modules,
+    read_moe,
+)
+
+TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 Pieces = tuple[Module, ...]
 
@@ -289,42 +304,6 @@ def read_gptj(config: ModelConfig) -> Architecture:
     )
 
 
-def read_mpt(config: ModelConfig) -> Architecture:
-    """MPT: ALiBi or a position table, no biases unless the config wants them.
-
-    Source: vllm/model_executor/models/mpt.py (0.28).
-    """
-    section = config.language
-    attn = section.optional_section("attn_config") or Section({}, "config.attn_config", "mpt/attn_config")
-    heads = with_kv_heads(
-        section, read_heads(section, reads_head_dim=False), attn.optional_integer("kv_n_heads")
-    )
-    hidden = heads.hidden_size
-    bias = not section.boolean("no_bias", True)
-    inner = hidden * section.integer("expansion_ratio", 4)
-    learned = section.boolean("learned_pos_emb", True) and not attn.boolean("alibi", False)
-    qk_norms = norms(hidden, "attn.q_ln", "attn.k_ln", bias=bias) if attn.boolean("qk_ln", False) else ()
-    modules: Pieces = (
-        qkv(heads, "attn.Wqkv", ("Wqkv",), bias=bias),
-        row("attn.out_proj", hidden, hidden, bias=bias),
-        *plain_mlp(hidden, inner, "ffn.up_proj", "ffn.down_proj", bias=bias),
-        *norms(hidden, "norm_1", "norm_2", bias=bias),
-        *qk_norms,
-    )
-    positions = Parameter(name="transformer.wpe", replicated=section.integer("max_seq_len") * hidden)
-    return build(
-        config,
-        section,
-        heads=heads,
-        modules=modules,
-        intermediate_size=inner,
-        first=(positions,) if learned else (),
-        last=(norm("transformer.norm_f", hidden, bias=bias),),
-        tied=True,
-        prefix="transformer.blocks",
-    )
-
-
 def read_opt(config: ModelConfig) -> Architecture:
     """OPT: a position table with two more rows, and projections where the embedding is narrower than the model.
 
@@ -362,6 +341,43 @@ def read_opt(config: ModelConfig) -> Architecture:
     )
 
 
+OSS_EXPERTS: Final = ExpertTraits(
+    experts_key="num_local_experts", intermediate_key="intermediate_size", router="router", biased=True
+)
+
+
+def read_gpt_oss(config: ModelConfig) -> Architecture:
+    """gpt-oss: every other layer slides, attention sinks, experts with biases, float32 rotary table.
+
+    Source: vllm/model_executor/models/gpt_oss.py (0.32).
+    """
+    section = config.language
+    heads = read_heads(section)
+    hidden = heads.hidden_size
+    moe = read_moe(OSS_EXPERTS, section)
+    modules: tuple[Module, ...] = (
+        *attention(heads, qkv_bias=True, out_bias=True),
+        Parameter(name="self_attn.sinks", sharded=heads.num_heads),
+        *expert_modules(OSS_EXPERTS, section, hidden, moe),
+        *norms(hidden, *TWO_NORMS),
+    )
+    window = section.integer("sliding_window")
+    layers = (
+        Layer(modules=modules, caches=(cache_of(heads, window),)),
+        Layer(modules=modules, caches=(cache_of(heads),)),
+    )
+    built = decoder(
+        config,
+        heads=heads,
+        layers=tuple(layers[index % 2] for index in range(section.layers())),
+        intermediate_size=moe.moe_intermediate_size,
+        tied=section.boolean("tie_word_embeddings", False),
+        moe=moe,
+    )
+    tables = tuple(replace(table, dtype="float32") for table in built.rotary_tables)
+    return replace(built, rotary_tables=tables)
+
+
 READERS: Final = named(
     (read_gpt2, "GPT2LMHeadModel", "gpt2"),
     (read_jais, "JAISLMHeadModel", "jais"),
@@ -371,6 +387,6 @@ READERS: Final = named(
     (read_phi, "PhiForCausalLM", "phi", "phi-msft"),
     (read_gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"),
     (read_gptj, "GPTJForCausalLM", "gptj"),
-    (read_mpt, "MPTForCausalLM", "MptForCausalLM", "mpt"),
     (read_opt, "OPTForCausalLM", "opt"),
+    (read_gpt_oss, "GptOssForCausalLM", "gpt_oss"),
 )

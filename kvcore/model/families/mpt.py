@@ -1,11 +1,12 @@
-"""DBRX: sixteen experts in every layer, attention and feed-forward keys in sections of their own."""
+"""MPT and DBRX: attention keys in a section of their own, one fused projection."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts
-from kvcore.model.config import ModelConfig
+from kvcore.model.architecture import Architecture, Experts, Layer, MixtureOfExperts, Parameter
+from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.gpt import Pieces, build
 from kvcore.model.parts.blocks import (
     cache_of,
     decoder,
@@ -14,6 +15,7 @@ from kvcore.model.parts.blocks import (
     named,
     norm,
     norms,
+    plain_mlp,
     qkv,
     read_heads,
     replicated,
@@ -23,7 +25,43 @@ from kvcore.model.parts.blocks import (
 from kvcore.model.rope import Rope
 
 
-def read(config: ModelConfig) -> Architecture:
+def read_mpt(config: ModelConfig) -> Architecture:
+    """MPT: ALiBi or a position table, no biases unless the config wants them.
+
+    Source: vllm/model_executor/models/mpt.py (0.28).
+    """
+    section = config.language
+    attn = section.optional_section("attn_config") or Section({}, "config.attn_config", "mpt/attn_config")
+    heads = with_kv_heads(
+        section, read_heads(section, reads_head_dim=False), attn.optional_integer("kv_n_heads")
+    )
+    hidden = heads.hidden_size
+    bias = not section.boolean("no_bias", True)
+    inner = hidden * section.integer("expansion_ratio", 4)
+    learned = section.boolean("learned_pos_emb", True) and not attn.boolean("alibi", False)
+    qk_norms = norms(hidden, "attn.q_ln", "attn.k_ln", bias=bias) if attn.boolean("qk_ln", False) else ()
+    modules: Pieces = (
+        qkv(heads, "attn.Wqkv", ("Wqkv",), bias=bias),
+        row("attn.out_proj", hidden, hidden, bias=bias),
+        *plain_mlp(hidden, inner, "ffn.up_proj", "ffn.down_proj", bias=bias),
+        *norms(hidden, "norm_1", "norm_2", bias=bias),
+        *qk_norms,
+    )
+    positions = Parameter(name="transformer.wpe", replicated=section.integer("max_seq_len") * hidden)
+    return build(
+        config,
+        section,
+        heads=heads,
+        modules=modules,
+        intermediate_size=inner,
+        first=(positions,) if learned else (),
+        last=(norm("transformer.norm_f", hidden, bias=bias),),
+        tied=True,
+        prefix="transformer.blocks",
+    )
+
+
+def read_dbrx(config: ModelConfig) -> Architecture:
     """DBRX; its norms lose their biases when the model is built.
 
     Source: vllm/model_executor/models/dbrx.py (0.32).
@@ -70,5 +108,6 @@ def read(config: ModelConfig) -> Architecture:
 
 
 READERS: Final = named(
-    (read, "DbrxForCausalLM", "dbrx"),
+    (read_dbrx, "DbrxForCausalLM", "dbrx"),
+    (read_mpt, "MPTForCausalLM", "MptForCausalLM", "mpt"),
 )
