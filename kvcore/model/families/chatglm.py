@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    Module,
-    Output,
-    Parameter,
-    Split,
-)
+from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Parameter, Split
 from kvcore.model.config import ModelConfig
 from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (

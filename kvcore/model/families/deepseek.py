@@ -5,22 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    MixtureOfExperts,
-    Module,
-    RotaryTable,
-)
+from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, RotaryTable
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import decoder, gated_mlp, is_tied, named, norms, replicated
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    expert_modules,
-    optional_moe,
-    read_moe,
-)
+from kvcore.model.parts.blocks import TWO_NORMS, decoder, gated_mlp, is_tied, named, norms, replicated
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
 from kvcore.model.parts.latent import (
     Latent,
     absorbed,
@@ -30,15 +19,9 @@ from kvcore.model.parts.latent import (
     latent_layer,
     read_latent,
 )
-from kvcore.model.parts.pattern import (
-    by_kind,
-    sparse_by_frequency,
-    with_modules,
-)
+from kvcore.model.parts.pattern import by_kind, sparse_by_frequency, with_modules
 from kvcore.model.parts.vision import moonvit
 from kvcore.model.rope import read_ropes
-
-TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 
 def read(config: ModelConfig) -> Architecture:

@@ -20,25 +20,9 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import CacheState, CompressedLatent, LatentWindow
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    Heads,
-    column,
-    decoder,
-    embedding,
-    named,
-    norm,
-    norms,
-    replicated,
-    row,
-)
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-)
+from kvcore.model.parts.blocks import Heads, column, decoder, embedding, named, norm, norms, replicated, row
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import by_kind
 from kvcore.model.rope import read_ropes
 
 LATENT_BYTES: Final = 584

@@ -32,11 +32,7 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    optional_moe,
-    routed_experts,
-)
+from kvcore.model.parts.experts import ExpertTraits, optional_moe, routed_experts
 from kvcore.model.parts.pattern import by_kind
 from kvcore.model.parts.vision import gemma4_vision
 from kvcore.model.rope import read_ropes

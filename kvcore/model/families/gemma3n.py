@@ -9,13 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Module,
-    Parameter,
-    VisionEncoder,
-)
+from kvcore.model.architecture import Architecture, Layer, Module, Parameter, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.gemma import (
     FOUR_NORMS,

@@ -8,14 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Module,
-    Parameter,
-)
+from kvcore.model.architecture import Architecture, Layer, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -34,13 +30,7 @@ from kvcore.model.parts.blocks import (
     row,
     with_kv_heads,
 )
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-
-TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
 
 Pieces = tuple[Module, ...]
 

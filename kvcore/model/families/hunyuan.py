@@ -6,17 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.errors import ModelError
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    MixtureOfExperts,
-    Module,
-    Parameter,
-)
+from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.deepseek import which_layers_index
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     attention,
     cache_of,
     decoder,
@@ -28,13 +23,7 @@ from kvcore.model.parts.blocks import (
     norms,
     read_heads,
 )
-from kvcore.model.parts.experts import (
-    CORRECTED_FIRST,
-    MAX_EXPERTS,
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
+from kvcore.model.parts.experts import CORRECTED_FIRST, MAX_EXPERTS, ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.latent import (
     Latent,
     absorbed,
@@ -44,10 +33,7 @@ from kvcore.model.parts.latent import (
     latent_attention,
     read_latent,
 )
-from kvcore.model.parts.pattern import (
-    by_kind,
-    sparse_but_the_first,
-)
+from kvcore.model.parts.pattern import by_kind, sparse_but_the_first
 from kvcore.model.rope import read_ropes
 
 V1_EXPERTS: Final = ExpertTraits()
@@ -85,7 +71,7 @@ def read_v1(config: ModelConfig) -> Architecture:
     bias = section.boolean("attention_bias", False)
     modules: list[Module] = [
         *attention(heads, qkv_bias=bias, out_bias=bias),
-        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+        *norms(hidden, *TWO_NORMS),
         *expert_modules(V1_EXPERTS, section, hidden, replace(moe, shared_intermediate_size=0)),
     ]
     if section.boolean("use_qk_norm", False):
@@ -179,7 +165,7 @@ def read_layer(section: Section, latent: Latent, body: tuple[Module, ...], *, is
     hidden = latent.hidden_size
     modules: list[Module] = [
         *latent_attention(latent),
-        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+        *norms(hidden, *TWO_NORMS),
         *body,
     ]
     caches: list[CacheState] = [latent.cache]

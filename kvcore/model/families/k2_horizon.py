@@ -19,6 +19,7 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import EXPERT_KEYS
 from kvcore.model.families.minimax import key_norm
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -56,7 +57,7 @@ def read(config: ModelConfig) -> Architecture:
         ),
         False: gated_mlp(hidden, intermediate),
     }
-    around = norms(hidden, "input_layernorm", "post_attention_layernorm")
+    around = norms(hidden, *TWO_NORMS)
     return decoder(
         config,
         heads=heads,

@@ -19,6 +19,7 @@ from kvcore.model.architecture import (
 from kvcore.model.cache_state import RecurrentState
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     column,
     decoder,
@@ -42,17 +43,8 @@ from kvcore.model.parts.experts import (
     read_moe,
     shared_experts,
 )
-from kvcore.model.parts.latent import (
-    Latent,
-    as_heads,
-    heads_column,
-    latent_layer,
-    read_latent,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-    sparse_by_frequency,
-)
+from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer, read_latent
+from kvcore.model.parts.pattern import by_kind, sparse_by_frequency
 from kvcore.model.parts.states import kda_state, read_conv_kernel
 
 
@@ -106,7 +98,7 @@ def linear_layer(section: Section, latent: Latent, moe: MixtureOfExperts | None,
         body = expert_modules(EXPERTS, section, hidden, moe)
     else:
         body = gated_mlp(hidden, section.integer("intermediate_size"))
-    around = (*body, *norms(hidden, "input_layernorm", "post_attention_layernorm"))
+    around = (*body, *norms(hidden, *TWO_NORMS))
     if not is_kda:
         return latent_layer(latent, *around)
     return Layer(modules=(*kda_modules(linear, hidden), *around), caches=(kda_cache(linear),))
@@ -205,7 +197,7 @@ def k3_layer(
 ) -> Layer:
     """One layer."""
     hidden = latent.hidden_size
-    modules: list[Module] = [*norms(hidden, "input_layernorm", "post_attention_layernorm")]
+    modules: list[Module] = [*norms(hidden, *TWO_NORMS)]
     if section.optional_integer("attn_res_block_size") is not None:
         modules += (*residual("self_attention_res", hidden), *residual("mlp_res", hidden))
     if is_sparse:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Module,
-    Parameter,
-)
+from kvcore.model.architecture import Architecture, Layer, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -25,17 +21,8 @@ from kvcore.model.parts.blocks import (
     read_heads,
     with_kv_heads,
 )
-from kvcore.model.parts.experts import (
-    CORRECTED_FIRST,
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-    layer_windows,
-    sparse_but_the_first,
-)
+from kvcore.model.parts.experts import CORRECTED_FIRST, ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import by_kind, layer_windows, sparse_but_the_first
 
 EXPERTS: Final = ExpertTraits(
     shared_size_key="shared_expert_intermediate_size",
@@ -97,7 +84,7 @@ def gated_attention(section: Section, heads: Heads, *, is_sliding: bool) -> tupl
     modules: list[Module] = [
         *attention(heads, qkv_bias=bias, out_bias=bias),
         *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
-        *norms(heads.hidden_size, "input_layernorm", "post_attention_layernorm"),
+        *norms(heads.hidden_size, *TWO_NORMS),
     ]
     gating = section.get("gating")
     if gating:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    MixtureOfExperts,
-    Module,
-)
+from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.clip import siglip2
 from kvcore.model.parts import vision
@@ -24,14 +19,8 @@ from kvcore.model.parts.blocks import (
     norms,
     read_heads,
 )
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    expert_modules,
-    optional_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-)
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe
+from kvcore.model.parts.pattern import by_kind
 from kvcore.model.parts.states import read_conv_kernel, short_convolution, short_convolution_state
 from kvcore.units import round_up
 

@@ -19,6 +19,7 @@ from kvcore.model.architecture import (
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     column,
     decoder,
@@ -83,7 +84,7 @@ def build(
         True: expert_modules(traits, section, hidden, moe, shared_bias=bias),
         False: gated_mlp(hidden, intermediate, bias=bias),
     }
-    around = norms(hidden, "input_layernorm", "post_attention_layernorm")
+    around = norms(hidden, *TWO_NORMS)
     return decoder(
         config,
         section=section,

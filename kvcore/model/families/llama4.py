@@ -12,9 +12,11 @@ from kvcore.model.architecture import (
     Layer,
     MixtureOfExperts,
 )
+from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts
 from kvcore.model.cache_state import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -30,9 +32,7 @@ from kvcore.model.parts.experts import (
     read_moe,
 )
 from kvcore.model.parts import vision as image
-
-TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
-
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
 
 LLAMA4_EXPERTS: Final = ExpertTraits(
     experts_key="num_local_experts",

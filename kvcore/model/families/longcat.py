@@ -5,31 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Module,
-    Parameter,
-    VocabEmbedding,
-)
+from kvcore.model.architecture import Architecture, Layer, Module, Parameter, VocabEmbedding
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.deepseek import TWO_NORMS, rotary_tables
-from kvcore.model.parts.blocks import Heads, decoder, gated_mlp, named, norm, norms, replicated, row
-from kvcore.model.parts.experts import (
-    MAX_EXPERTS,
-    ExpertTraits,
-    read_moe,
-    routed_experts,
+from kvcore.model.families.deepseek import rotary_tables
+from kvcore.model.parts.blocks import (
+    TWO_NORMS,
+    Heads,
+    decoder,
+    gated_mlp,
+    named,
+    norm,
+    norms,
+    replicated,
+    row,
 )
-from kvcore.model.parts.latent import (
-    Latent,
-    absorbed,
-    as_heads,
-    heads_column,
-    latent_attention,
-    read_latent,
-)
+from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, read_moe, routed_experts
+from kvcore.model.parts.latent import Latent, absorbed, as_heads, heads_column, latent_attention, read_latent
 from kvcore.model.rope import read_ropes
 
 EXPERTS: Final = ExpertTraits(

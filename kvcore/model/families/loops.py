@@ -10,6 +10,7 @@ from typing import Final
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Parameter, Split
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -27,7 +28,6 @@ from kvcore.model.parts.blocks import (
 )
 
 MAX_LOOPS: Final = 64
-TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 
 def repetitions(section: Section, key: str, default: int) -> int:

@@ -7,16 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    Module,
-    Output,
-    Split,
-)
+from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Split
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -29,17 +23,8 @@ from kvcore.model.parts.blocks import (
     read_heads,
     row,
 )
-from kvcore.model.parts.experts import (
-    BLOCK_SPARSE,
-    ExpertTraits,
-    expert_modules,
-    optional_moe,
-    read_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-    with_modules,
-)
+from kvcore.model.parts.experts import BLOCK_SPARSE, ExpertTraits, expert_modules, optional_moe, read_moe
+from kvcore.model.parts.pattern import by_kind, with_modules
 from kvcore.model.parts.states import Mamba1, Mamba2, read_conv_kernel
 from kvcore.units import ceil_div
 
@@ -266,7 +251,7 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
         raise section.missing("layer_types")
     moe = optional_moe(GRANITE_EXPERTS, section, minimum=0)
     shared = section.integer("shared_intermediate_size", 0, minimum=0)
-    body: list[Module] = [*norms(hidden, "input_layernorm", "post_attention_layernorm")]
+    body: list[Module] = [*norms(hidden, *TWO_NORMS)]
     if moe:
         body += expert_modules(GRANITE_EXPERTS, section, hidden, moe)
         moe = replace(moe, shared_intermediate_size=shared)

@@ -19,6 +19,7 @@ from kvcore.model.architecture import (
 from kvcore.model.cache_state import CacheState, FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     decoder,
     gated_mlp,
@@ -28,15 +29,7 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
-from kvcore.model.parts.experts import (
-    CORRECTED_FIRST,
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-
-TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
-
+from kvcore.model.parts.experts import CORRECTED_FIRST, ExpertTraits, expert_modules, read_moe
 
 MIMO_EXPERTS: Final = ExpertTraits(
     experts_key="n_routed_experts", correction_bias=True, order=CORRECTED_FIRST

@@ -13,6 +13,7 @@ from kvcore.model.families import clip, qwen
 from kvcore.model.families import decoder as plain
 from kvcore.model.parts import audio, vision
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     attention,
     cache_of,
     decoder,
@@ -50,7 +51,7 @@ def read_text(config: ModelConfig) -> Architecture:
         modules=(
             *attention(heads),
             *feed_forward,
-            *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+            *norms(hidden, *TWO_NORMS),
         ),
         caches=(cache_of(heads),),
     )

@@ -19,6 +19,7 @@ from kvcore.model.architecture import (
 from kvcore.model.cache_state import BlockIndexer, CacheState
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -32,20 +33,9 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
-from kvcore.model.parts.experts import (
-    BLOCK_SPARSE,
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-    marked,
-)
+from kvcore.model.parts.experts import BLOCK_SPARSE, ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import by_kind, marked
 from kvcore.model.parts.states import linear_state
-
-TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
-
 
 EXPERTS: Final = ExpertTraits(
     experts_key="num_local_experts",
@@ -229,7 +219,7 @@ def m3_layer(heads: Heads, indexer: Section | None, body: tuple[Module, ...]) ->
             projection,
             row("self_attn.o_proj", heads.num_heads * heads.head_dim, hidden),
             *norms(heads.head_dim, *names),
-            *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+            *norms(hidden, *TWO_NORMS),
             *body,
         ),
         caches=caches,

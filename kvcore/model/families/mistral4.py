@@ -11,6 +11,7 @@ from kvcore.model.architecture import Architecture, Layer, Module
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     column,
     decoder,
@@ -21,15 +22,8 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-    sparse_from,
-)
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import by_kind, sparse_from
 from kvcore.model.rope import read_ropes
 
 EXPERTS: Final = ExpertTraits(experts_key="n_routed_experts", shared_count_key="n_shared_experts")
@@ -45,7 +39,7 @@ def read_section(config: ModelConfig, section: Section) -> Architecture:
     moe = read_moe(EXPERTS, section)
     common = (
         *low_rank_attention(section, heads),
-        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+        *norms(hidden, *TWO_NORMS),
     )
     state = FullAttention(
         num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, head_size_v=section.integer("v_head_dim")

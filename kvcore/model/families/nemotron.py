@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Module,
-)
+from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module
 from kvcore.model.cache_state import CacheState
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.parts.blocks import (
@@ -31,17 +25,8 @@ from kvcore.model.parts.blocks import (
     replicated,
     with_kv_heads,
 )
-from kvcore.model.parts.experts import (
-    CORRECTED_FIRST,
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-    shared_experts,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-    with_modules,
-)
+from kvcore.model.parts.experts import CORRECTED_FIRST, ExpertTraits, expert_modules, read_moe, shared_experts
+from kvcore.model.parts.pattern import by_kind, with_modules
 from kvcore.model.parts.states import Mamba2, read_conv_kernel
 from kvcore.units import round_up
 

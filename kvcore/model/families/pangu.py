@@ -16,27 +16,10 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    Heads,
-    decoder,
-    gated_mlp,
-    is_tied,
-    named,
-    norm,
-    norms,
-    row,
-)
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-    sparse_from,
-)
+from kvcore.model.parts.blocks import TWO_NORMS, Heads, decoder, gated_mlp, is_tied, named, norm, norms, row
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import by_kind, sparse_from
 
-NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 SANDWICH: Final = ("pre_mlp_layernorm", "post_mlp_layernorm")
 
 
@@ -58,7 +41,7 @@ def read(config: ModelConfig) -> Architecture:
     heads = read_wide_heads(section)
     hidden = heads.hidden_size
     moe = read_moe(EXPERTS, section)
-    names = (*NORMS, *SANDWICH) if section.boolean("sandwich_norm", False) else NORMS
+    names = (*TWO_NORMS, *SANDWICH) if section.boolean("sandwich_norm", False) else TWO_NORMS
     common = (*sink_attention(section, heads), *norms(hidden, *names))
     intermediate = section.integer("intermediate_size")
     cache = FullAttention(

@@ -18,6 +18,7 @@ from kvcore.model.architecture import (
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import qwen_vl
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -34,16 +35,8 @@ from kvcore.model.parts.blocks import (
     read_heads,
     row,
 )
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    Part,
-    expert_modules,
-    optional_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-    sparse_by_step,
-)
+from kvcore.model.parts.experts import ExpertTraits, Part, expert_modules, optional_moe
+from kvcore.model.parts.pattern import by_kind, sparse_by_step
 from kvcore.model.parts.states import DeltaNet, convolution, read_conv_kernel, wide_column
 
 
@@ -197,7 +190,7 @@ def read_layer(
     else:
         body = gated_mlp(hidden, section.integer("intermediate_size"))
     return Layer(
-        modules=(*mixer, *body, *norms(hidden, "input_layernorm", "post_attention_layernorm")),
+        modules=(*mixer, *body, *norms(hidden, *TWO_NORMS)),
         caches=(net.cache if kind == LINEAR else cache_of(heads),),
     )
 
@@ -262,7 +255,7 @@ def read_olmo_hybrid(config: ModelConfig) -> Architecture:
             modules=(
                 *olmo_delta_net(net),
                 *body,
-                *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+                *norms(hidden, *TWO_NORMS),
             ),
             caches=(net.cache,),
         ),

@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    MixtureOfExperts,
-    Module,
-    VisionEncoder,
-)
+from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import clip
 from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
+    TWO_NORMS,
     Heads,
     attention,
     cache_of,
@@ -30,15 +25,8 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
-from kvcore.model.parts.experts import (
-    CORRECTED_FIRST,
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-from kvcore.model.parts.pattern import (
-    by_kind,
-)
+from kvcore.model.parts.experts import CORRECTED_FIRST, ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import by_kind
 from kvcore.model.rope import read_ropes
 
 SLIDING: Final = "sliding_attention"
@@ -61,7 +49,7 @@ def read_step1(config: ModelConfig) -> Architecture:
     modules: tuple[Module, ...] = (
         *attention(heads, qkv_bias=bias, out_bias=bias),
         *gated_mlp(heads.hidden_size, inner, bias=section.boolean("mlp_bias", False)),
-        *norms(heads.hidden_size, "input_layernorm", "post_attention_layernorm"),
+        *norms(heads.hidden_size, *TWO_NORMS),
     )
     layer = Layer(modules=modules, caches=(cache_of(heads),))
     return decoder(
@@ -181,7 +169,7 @@ def flash_layer(
     modules: list[Module] = [
         *attention(own, qkv_bias=section.boolean("attention_bias", False)),
         *norms(own.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
-        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+        *norms(hidden, *TWO_NORMS),
     ]
     if section.boolean("use_head_wise_attn_gate", False):
         modules.append(column("self_attn.g_proj", hidden, own.num_heads))
@@ -241,7 +229,7 @@ def step3_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_spa
         norm("self_attn.inter_norm", narrow),
         column("self_attn.wq", narrow, all_heads),
         row("self_attn.o_proj", all_heads, hidden),
-        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+        *norms(hidden, *TWO_NORMS),
     ]
     if is_sparse:
         routed = replace(moe, shared_intermediate_size=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from kvcore.errors import CatalogueError
 from kvcore.model.architecture import (
@@ -262,6 +262,10 @@ def qk_norm(kind: QkNorm, name: str, heads: int, head_dim: int) -> Parameter:
             return Parameter(name=name, replicated=head_dim)
         case _ as never:
             assert_never(never)
+
+
+TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+"""Of a layer, as Llama and most after it call them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,14 +12,7 @@ from typing import Final
 
 from kvcore.model.architecture import Experts, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import Section
-from kvcore.model.parts.blocks import (
-    Flag,
-    flag,
-    gated_mlp,
-    plain_mlp,
-    replicated,
-    with_expert_ranks,
-)
+from kvcore.model.parts.blocks import Flag, flag, gated_mlp, plain_mlp, replicated, with_expert_ranks
 
 MAX_EXPERTS: Final = 65_536
 """Of a layer, above any that is published."""
