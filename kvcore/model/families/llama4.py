@@ -5,34 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.parts.blocks import column, norm
-from kvcore.model.architecture import Parameter
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    MixtureOfExperts,
-)
-from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts
+from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter
 from kvcore.model.cache_state import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.parts import vision as image
 from kvcore.model.parts.blocks import (
     TWO_NORMS,
     Heads,
     attention,
     cache_of,
+    column,
     decoder,
     gated_mlp,
     named,
+    norm,
     norms,
     read_heads,
 )
-from kvcore.model.parts.experts import (
-    ExpertTraits,
-    expert_modules,
-    read_moe,
-)
-from kvcore.model.parts import vision as image
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import by_kind
 
 LLAMA4_EXPERTS: Final = ExpertTraits(
     experts_key="num_local_experts",
@@ -62,19 +53,16 @@ def read_llama4(config: ModelConfig) -> Architecture:
     rotary = written[:count] or tuple(int((index + 1) % interval != 0) for index in range(count))
     if len(rotary) < count:
         raise section.contradicting("no_rope_layers", f"{len(rotary)} entries for {count} layers")
-    variants: dict[tuple[bool, bool], Layer] = {}
-    order = []
-    for index in range(count):
-        key = (bool(rotary[index]), step > 0 and (index + 1) % step == 0)
-        if key not in variants:
-            variants[key] = llama4_layer(section, heads, moe, is_local=key[0], is_sparse=key[1])
-        order.append(variants[key])
+    kinds = ((bool(rotary[index]), step > 0 and (index + 1) % step == 0) for index in range(count))
+    layers = by_kind(
+        kinds, lambda kind: llama4_layer(section, heads, moe, is_local=kind[0], is_sparse=kind[1])
+    )
     vision = config.root.optional_section("vision_config", "llama4_vision_model")
     tied = section.boolean("tie_word_embeddings", False)
     built = decoder(
         config,
         heads=heads,
-        layers=tuple(order),
+        layers=layers,
         intermediate_size=section.integer("intermediate_size_mlp"),
         tied=tied,
         layer_prefix="model.layers" if vision is None else "language_model.model.layers",
