@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import assert_never
 
-from kvcore.cache.figures import KvFigures
 from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within
 from kvcore.cache.groups import (
     Grouping,
@@ -18,6 +17,7 @@ from kvcore.cache.groups import (
     reported_block_size,
     v0_grouping,
 )
+from kvcore.cache.kv_figures import KvFigures
 from kvcore.cache.rules import ReportedConcurrency, ReportedTokens, planner_rules
 from kvcore.cache.spec import CacheKind, Demand, LayerSpec, demand_of, grows_with_length
 from kvcore.engine.resolved import Resolved
