@@ -109,8 +109,8 @@ def gemma3n_modules(
 
 def encoders(config: ModelConfig) -> tuple[str, ...]:
     """The encoders of a multimodal checkpoint that this reader does not count."""
-    named = (("vision_config", "vision tower"), ("audio_config", "audio tower"))
-    return tuple(name for key, name in named if config.root.optional_section(key) is not None)
+    written = (("vision_config", "vision tower"), ("audio_config", "audio tower"))
+    return tuple(name for key, name in written if config.root.optional_section(key) is not None)
 
 
 GEMMA4_MAX_TOKENS: Final = 280
