@@ -90,6 +90,8 @@ class OneOf:
             raise ValueError(f"{value!r} is none of {', '.join(self.names)}")
 
 
+Decimal = NewType("Decimal", float)
+"""A number that is written with a decimal point."""
 Source = Annotated[str, Pattern(r"(?s)\S.*", "a source")]
 Count = Annotated[int, Bounds(0, 1 << 40)]
 Amount = Annotated[float, Bounds(0.0, 1e12)]
@@ -212,6 +214,8 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         return _generic(value, kind, origin, get_args(kind), where)
     if kind is object:
         return value
+    if kind is Decimal and type(value) is not float:
+        raise wrong(where, f"{value!r} is no number with a decimal point")
     if kind is Published:
         return _published(value, where)
     if kind is Version:
@@ -220,7 +224,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         return _record(value, kind, where)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _member(value, tuple(kind), where)
-    return _plain(value, kind, where)
+    return _plain(value, float if kind is Decimal else kind, where)
 
 
 def _generic(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...], where: str) -> Any:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from typing import Annotated, Final
 
 from kvcore.errors import CatalogueError
 from kvcore.kept import Keeper
 from kvcore.quantity import Grade
+from kvcore.versioned import Bounds, Decimal, Pattern, convert, read_toml, wrong
 
 
 class Vendor(StrEnum):
@@ -62,13 +62,31 @@ FILE: Final = "accelerators.toml"
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LARGEST_MEMORY_GIB: Final = 1024.0
 LARGEST_CAPABILITY: Final = 99
-_REQUIRED: Final = frozenset(
-    ("name", "vendor", "memory_gib", "memory_grade", "interconnect", "source", "checked")
-)
-_OPTIONAL: Final = frozenset(
-    ("aliases", "compute_capability", "is_integrated", "memory_bandwidth_gb_s", "devices_per_node")
-)
-Member = TypeVar("Member", bound=StrEnum)
+Name = Annotated[str, Pattern(r"\S(.*\S)?", "a text without spaces around it")]
+Part = Annotated[int, Bounds(0, LARGEST_CAPABILITY)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardRow:
+    """One table of the file; accelerators.toml says what each field means."""
+
+    name: Name
+    vendor: Vendor
+    memory_gib: Annotated[Decimal, Bounds(0.01, LARGEST_MEMORY_GIB)]
+    memory_grade: Grade
+    interconnect: Interconnect
+    source: Name
+    checked: datetime.date
+    aliases: tuple[Name, ...] = ()
+    compute_capability: tuple[Part, Part] | None = None
+    is_integrated: bool = False
+    memory_bandwidth_gb_s: Annotated[Decimal, Bounds(0.01, 100_000.0)] | None = None
+    devices_per_node: Annotated[int, Bounds(1, 1024)] = 8
+
+    def card(self, name: str) -> Accelerator:
+        """The accelerator with that id."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Accelerator(id=name, **{**values, "checked": self.checked.isoformat()})
 
 
 @cache
@@ -86,106 +104,18 @@ def load_accelerators() -> tuple[Accelerator, ...]:
 
 def read_accelerators(text: str) -> tuple[Accelerator, ...]:
     """Accelerators of a TOML text, checked strictly: keys, types, ranges, and that no two are spelt alike."""
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CatalogueError("invalid-catalogue-entry", field=FILE, reason=str(error)) from None
-    cards = tuple(_Entry(name, table).read() for name, table in tables.items())
+    cards = []
+    for name, table in read_toml(text, FILE).items():
+        if ID.fullmatch(name) is None:
+            raise wrong(f"{FILE}:{name}", "an id has only letters, digits, dots, dashes and underscores")
+        row: CardRow = convert(table, CardRow, f"{FILE}:{name}")
+        cards.append(row.card(name))
     owners: dict[str, str] = {}
     for card in cards:
         for spelling in _spellings_of(card):
             if owners.setdefault(spelling, card.id) != card.id:
-                raise CatalogueError(
-                    "invalid-catalogue-entry",
-                    field=f"{FILE}:{card.id}",
-                    reason=f"{owners[spelling]} is spelt so too",
-                )
-    return cards
-
-
-class _Entry:
-    """One table of the file, read by key."""
-
-    def __init__(self, name: str, table: Any) -> None:
-        self.name = name
-        self.table: Mapping[str, Any] = table if isinstance(table, dict) else {}
-
-    def read(self) -> Accelerator:
-        """The accelerator, or CatalogueError `invalid-catalogue-entry`."""
-        if ID.fullmatch(self.name) is None:
-            raise self.wrong("an id has only letters, digits, dots, dashes and underscores")
-        if missing := _REQUIRED - self.table.keys():
-            raise self.wrong(f"missing {', '.join(sorted(missing))}")
-        if unknown := self.table.keys() - _REQUIRED - _OPTIONAL:
-            raise self.wrong(f"unknown {', '.join(sorted(unknown))}")
-        checked = self.table["checked"]
-        if not isinstance(checked, datetime.date):
-            raise self.wrong("checked is a date")
-        bandwidth = "memory_bandwidth_gb_s"
-        return Accelerator(
-            id=self.name,
-            name=self.text("name", self.table["name"]),
-            vendor=self.member("vendor", Vendor),
-            memory_gib=self.decimal("memory_gib", LARGEST_MEMORY_GIB),
-            memory_grade=self.member("memory_grade", Grade),
-            interconnect=self.member("interconnect", Interconnect),
-            compute_capability=self.capability(),
-            is_integrated=self.flag("is_integrated"),
-            memory_bandwidth_gb_s=self.decimal(bandwidth, 100_000.0) if bandwidth in self.table else None,
-            devices_per_node=self.count("devices_per_node", 8),
-            aliases=tuple(self.text("aliases", alias) for alias in self.list("aliases")),
-            source=self.text("source", self.table["source"]),
-            checked=checked.isoformat(),
-        )
-
-    def wrong(self, reason: str) -> CatalogueError:
-        """The error that names file and entry."""
-        return CatalogueError("invalid-catalogue-entry", field=f"{FILE}:{self.name}", reason=reason)
-
-    def text(self, key: str, value: Any) -> str:
-        if not isinstance(value, str) or not value.strip() or value != value.strip():
-            raise self.wrong(f"{key} is a text")
-        return value
-
-    def member(self, key: str, kind: type[Member]) -> Member:
-        value = self.table[key]
-        if value not in tuple(kind):
-            raise self.wrong(f"{key} is one of {', '.join(kind)}")
-        return kind(value)
-
-    def decimal(self, key: str, largest: float) -> float:
-        value = self.table[key]
-        if not isinstance(value, float) or not 0 < value <= largest:
-            raise self.wrong(f"{key} has a decimal point and lies between 0 and {largest:g}")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value = self.table.get(key, False)
-        if not isinstance(value, bool):
-            raise self.wrong(f"{key} is true or false")
-        return value
-
-    def count(self, key: str, default: int) -> int:
-        value = self.table.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1024:
-            raise self.wrong(f"{key} is a whole number from 1")
-        return value
-
-    def list(self, key: str) -> list[Any]:
-        value = self.table.get(key, [])
-        if not isinstance(value, list):
-            raise self.wrong(f"{key} is a list")
-        return value
-
-    def capability(self) -> tuple[int, int] | None:
-        if "compute_capability" not in self.table:
-            return None
-        value = self.list("compute_capability")
-        if len(value) != 2 or not all(
-            type(part) is int and 0 <= part <= LARGEST_CAPABILITY for part in value
-        ):
-            raise self.wrong("compute_capability is a list of major and minor")
-        return value[0], value[1]
+                raise wrong(f"{FILE}:{card.id}", f"{owners[spelling]} is spelt so too")
+    return tuple(cards)
 
 
 def find_accelerator(text: str) -> Accelerator:
