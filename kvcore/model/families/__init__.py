@@ -1,4 +1,4 @@
-"""config.json -> Architecture, one small file per family of configs.
+"""config.json -> Architecture: rows of decoders.toml and readers, in files by the name that people know a model by.
 
 To add a family follow `docs/adding-a-model-family.md`. A module of this folder that has `READERS`, from what a config
 calls itself (an entry of `architectures`, or a `model_type`) to the function that reads it, is found by itself. Two
