@@ -49,7 +49,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """A coded warning beside a plan.
+    """A coded warning next to a plan.
 
     Example:
         >>> Notice(code="missing-field", field="model").message

@@ -22,7 +22,7 @@ MAX_BYTES: Final = 96 << 20
 MAX_RESULTS: Final = 512
 """Of one object."""
 RESULT_BYTES: Final = 300
-"""Of a place in a dictionary, the key with it, beside what the result takes itself."""
+"""Of a place in a dictionary, the key with it, next to what the result takes itself."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -124,7 +124,7 @@ def kept(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[O
     """Keeps what `function` returns with its first argument, by the others, which are hashable and given by place.
 
     Further keepers among the arguments are referred to weakly: the result goes with the first of them that goes, so
-    it must not hold one of them. Exceptions are not kept.
+    it must not refer to one of them. Exceptions are not kept.
 
     Example:
         >>> class Model(Keeper):

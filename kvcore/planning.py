@@ -189,7 +189,7 @@ def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:
 def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]:
     """Activations that were measured with fewer tokens in a step than this start may compute.
 
-    Where the engine is told its memory they are in the variable for the model, and a pre-run sends one request of the
+    Where the engine is given its memory they are in the variable for the model, and a pre-run sends one request of the
     full length unless something else is said.
     """
     measured, batch = scenario.measured, scenario.measured.batched_tokens
@@ -225,7 +225,7 @@ class Prepared:
     weights: tuple[WeightBytes, ...]
     """Of a rank of each pipeline stage."""
     draft: Draft | None
-    """What speculative decoding loads beside the model."""
+    """What speculative decoding loads in addition to the model."""
 
 
 def prepare(

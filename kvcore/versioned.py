@@ -1,4 +1,4 @@
-"""What changes from release to release: TOML files beside the code that reads them, checked whole when loaded.
+"""What changes from release to release: TOML files with the code that reads them, checked whole when loaded.
 
 A table is a frozen dataclass, and the types of its fields are what a value may be: a StrEnum or a Literal is one of its
 members, `Annotated[int, Bounds(1, 64)]` lies between both, `Annotated[str, Pattern(...)]` reads so, a `Published` is
@@ -103,13 +103,13 @@ CapabilityNumber = Annotated[int, Bounds(0, 999)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseRange:
-    """A row that holds from one release on and below another."""
+    """A row that stores from one release on and below another."""
 
     since: Published = OLDEST
     below: Published = NEVER
 
     def covers(self, version: Version) -> bool:
-        """Whether the row holds in `version`."""
+        """Whether the row stores in `version`."""
         return self.since <= version < self.below
 
 

@@ -1,4 +1,4 @@
-"""Accuracy: our predictions for published starts beside what they printed, recomputed by `make accuracy`."""
+"""Accuracy: our predictions for published starts next to what they printed, recomputed by `make accuracy`."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""Check: a start-up log held against the plan, and the guided pre-run for MindSpore on Ascend."""
+"""Check: a start-up log compared with the plan, and the guided pre-run for MindSpore on Ascend."""
 
 import streamlit as st
 

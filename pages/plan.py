@@ -1,4 +1,4 @@
-"""Plan: what one deployment takes of each GPU, what that holds, and what to change when it does not fit."""
+"""Plan: what one deployment takes of each GPU, what fits in the rest, and what to change when it does not start."""
 
 import streamlit as st
 

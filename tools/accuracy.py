@@ -1,11 +1,11 @@
-"""Recomputes kvcore/catalogue/accuracy.jsonl: our prediction for every published start, beside what it printed.
+"""Recomputes kvcore/catalogue/accuracy.jsonl: our prediction for every published start, next to what it printed.
 
     python tools/accuracy.py            rewrites the file and prints the errors
     python tools/accuracy.py --check    exit status 1 when the file is not what the code predicts now
 
-benchmarks/data/published.jsonl holds the starts: who published it (`group`: the publication, empty where it is not
+benchmarks/data/published.jsonl has the starts: who published it (`group`: the publication, empty where it is not
 known and nothing was fitted on it), the flags as their author stated them, and what the engine printed.
-published_configs.jsonl holds the models that the catalogue does not have, and published_peers.jsonl what other tools
+published_configs.jsonl has the models that the catalogue does not have, and published_peers.jsonl what other tools
 (peers.toml) predict for the same starts. A start whose publication took part in the fit of a constant that it rests on
 (starts.jsonl) is also predicted with that publication left out, where another one informs the constant.
 """

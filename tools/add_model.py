@@ -5,7 +5,7 @@
     python tools/add_model.py my/tune --same-as Qwen/Qwen3-32B --source "why it has the same shape"
         --set max_position_embeddings=131072 --total-size BYTES --total-parameters N
 
-The entry holds the facts that a family reader needs, in our own schema (kvcore/catalogue/models.py). It is refused
+The entry has the facts that a family reader needs, in our own schema (kvcore/catalogue/models.py). It is refused
 when no reader reads the config exactly, when a part of the model is not counted, or when what is counted from it is
 more than 2 % off the published size. An entry that is there already is written anew.
 """
@@ -85,7 +85,7 @@ def doubt(config: ModelConfig, checkpoint: Checkpoint) -> str:
 
 
 def _stored_bytes(planned: Plan) -> Iterator[int]:
-    """What a checkpoint of that model may hold: with or without a second copy of a tied embedding, the output head
+    """What a checkpoint of that model may contain: with or without a second copy of a tied embedding, the output head
     that a pooling model does without, or the draft layers that are only loaded for speculative decoding."""
     language = planned.scenario.config.language
     embedding = (language.optional_integer("vocab_size") or 0) * (

@@ -3,10 +3,12 @@
     python tools/fit_overheads.py [benchmarks/data/starts.jsonl] [--rows] [--constant PART]
 
 Each line of the input is one start: `request` in the contract's fields, `config` naming a line of
-start_configs.jsonl beside it, `measured` in GiB, `checks` naming the parts that may fairly be compared, `group` the
+start_configs.jsonl with it, `measured` in GiB, `checks` naming the parts that may fairly be compared, `group` the
 publication that it comes from. Each part is predicted with the constants as they are, and each constant gets the step
-that its residuals propose (tools/residuals.py). Beside it stands the leave-one-publication-out residual: what the other
-publications' constant leaves unexplained, the half-width that holds 80 % of it, and what share of the prediction that
+that its residuals propose (tools/residuals.py). Next to it stands the leave-one-publication-out residual: what
+the other
+publications' constant leaves unexplained, the half-width that contains 80 % of it, and what share of the
+prediction that
 is.
 Nothing is written: constants are changed by hand, with their source.
 """
@@ -75,7 +77,7 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 
 def is_covered(start: dict[str, Any]) -> bool:
-    """Whether the interval of the KV memory, given the weights, holds what the engine printed."""
+    """Whether the interval of the KV memory, given the weights, contains what the engine printed."""
     if "weights_gib" not in start["measured"]:
         return True
     interval = predict(start).memory.available_kv.interval

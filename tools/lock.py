@@ -1,6 +1,6 @@
 """Writes the two lists of pins from pyproject.toml: what the app runs on, and what its tests and checks need.
 
-requirements.txt (the extra `app`) and tools/requirements.txt (all extras, the same pins for what both have) hold every
+requirements.txt (the extra `app`) and tools/requirements.txt (all extras, the same pins for what both have) list every
 package that is installed, with the hashes of all its files: one list for Linux, macOS and Windows and for Python 3.11
 and later. A pin stays as it is unless pyproject.toml asks for another, or with `--upgrade` or `--upgrade-package NAME`.
 """

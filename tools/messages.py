@@ -92,7 +92,7 @@ def _names(node: ast.expr) -> Iterator[str]:
 
 
 def read(language: Language) -> dict[Key, str]:
-    """The translations that a catalogue holds."""
+    """The translations of a catalogue."""
     path = LOCALE_ROOT / language.locale / "LC_MESSAGES" / "kvplanner.po"
     if not path.exists():
         return {}

@@ -44,7 +44,7 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
-        """Ends the process as `kill -9` does: nothing is saved, nobody is told."""
+        """Ends the process as `kill -9` does: nothing is saved, nobody is notified."""
         self.process.kill()
         self.process.wait(timeout=STOP_SECONDS)
 

@@ -15,7 +15,7 @@ TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConcurrencyCurve:
-    """Requests of each length that the pool holds at once, per replica; 0 where not even the weights fit.
+    """Requests of each length that the pool has room for at once, per replica; 0 where not even the weights fit.
 
     `low` and `high` are the same with the KV memory at the ends of its 80 % interval.
     """

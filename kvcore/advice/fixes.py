@@ -1,4 +1,4 @@
-"""The smallest change of one knob that mends a plan, in the order an expert tries them."""
+"""The smallest change of one setting that fixes a plan, in the order an expert tries them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGER: Final = 1.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
-    """One knob, the value it needs, and the plan that comes of it. `field` is a contract field."""
+    """One setting, the value it needs, and the plan that comes of it. `field` is a contract field."""
 
     field: str
     value: int | float | str | bool
@@ -43,7 +43,7 @@ class Fix:
 
 
 def fixes(broken: Plan) -> tuple[Fix, ...]:
-    """Every single change that mends `broken`, the cheapest in side effects first; empty when none does.
+    """Every single change that fixes `broken`, the cheapest in side effects first; empty when none does.
 
     Order: a second start, fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no
     prefix caching of recurrent states, fewer sequences in the profile run, fewer graphs, no graphs, the next tensor
@@ -55,21 +55,21 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixPair:
-    """Two knobs that mend a plan together where neither does alone."""
+    """Two settings that fix a plan together where neither does alone."""
 
     first: tuple[str, int | float | str | bool]
     second: Fix
 
     @property
     def changes(self) -> tuple[tuple[str, int | float | str | bool], ...]:
-        """Both knobs with the values they need."""
+        """Both settings with the values they need."""
         return (self.first, (self.second.field, self.second.value))
 
 
 def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
-    """The smallest pairs of changes that mend `broken`, the cheapest first knob first, at most `most`.
+    """The smallest pairs of changes that fix `broken`, the cheapest first setting first, at most `most`.
 
-    The first knob is turned all the way that is advised, the second as little as is then needed. A second knob is
+    The first setting is changed as far as is advised, the second as little as is then needed. A second setting is
     shown with the first that makes it do, another card with each number of cards. Meant for plans that `fixes` finds
     nothing for.
     """
@@ -87,7 +87,7 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
 
 
 def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]]:
-    """Plans with one knob turned that still do not start, cheapest in side effects first."""
+    """Plans with one setting changed that still do not start, cheapest in side effects first."""
     scenario, parallel = broken.scenario, broken.scenario.parallel
     turned: list[tuple[str, int | float | str | bool, Scenario]] = []
     if not broken.resolved.kv_cache_dtype.startswith("fp8"):
@@ -111,7 +111,7 @@ def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]
 
 
 def _try(broken: Plan, **changes: object) -> Plan | None:
-    """The plan with `changes`, or None where it is refused or no better: a tight plan is mended by one that fits."""
+    """The plan with `changes`, or None where it is refused or no better: a tight plan is fixed by one that fits."""
     scenario = broken.scenario
     try:
         candidate = plan(carried_over(scenario, replace(scenario, **changes)))  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def _more_utilization(broken: Plan) -> Iterator[Fix]:
 
 
 def _smallest(low: int, high: int, attempt: Callable[[int], Plan | None]) -> tuple[int, Plan] | None:
-    """The smallest value in `low..high` that mends, given that every larger one mends too."""
+    """The smallest value in `low..high` that is enough, given that every larger one is."""
     if low > high or (found := attempt(high)) is None:
         return None
     value = high
@@ -208,7 +208,7 @@ def _fewer_sequences(broken: Plan) -> Iterator[Fix]:
 
 
 def _fewer_graphs(broken: Plan) -> Iterator[Fix]:
-    """The largest captured batch, halved until it mends; a list of sizes is not touched."""
+    """The largest captured batch, halved until that is enough; a list of sizes is not touched."""
     resolved = broken.resolved
     now = max(resolved.cudagraph_capture_sizes, default=0)
     sizes = [n for n in CAPTURE_SIZES if resolved.num_speculative_tokens < n < now]
@@ -278,4 +278,4 @@ _CHANGES: Final = (
     _larger_accelerator,
 )
 _WEIGHT_CHANGES: Final = (_more_utilization, _more_tensor_parallel, _fp8_weights, _larger_accelerator)
-"""The knobs that can mend weights that do not fit."""
+"""The settings that can fix weights that do not fit."""

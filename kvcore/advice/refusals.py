@@ -71,7 +71,7 @@ def _first_accepted(field: str, changes: _Changes) -> Accepted | None:
 
 
 def _accepted_changes(scenario: Scenario) -> dict[str, _Changes]:
-    """The knobs that can make the engine take it, with their positions in the order in which they are tried."""
+    """The settings that can make the engine take it, with their values in the order in which they are tried."""
     return {
         "tensor_parallel_size": _sizes(scenario),
         "enable_expert_parallel": _whole_experts(scenario),

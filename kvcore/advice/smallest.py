@@ -20,7 +20,7 @@ class Smallest:
 
 
 def smallest(cells: Iterable[Cell], cards: Mapping[str, Accelerator], wanted: float) -> Smallest:
-    """The smallest deployments that hold `wanted` requests at once, on one replica.
+    """The smallest deployments that have room for `wanted` requests at once, on one replica.
 
     Cards that stand alone in their machine count for a single one only.
 

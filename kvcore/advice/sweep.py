@@ -1,4 +1,4 @@
-"""Every model on every accelerator at every tensor parallel size: what starts there, and what it holds.
+"""Every model on every accelerator at every tensor parallel size: what starts there, and what fits.
 
 A row is what `plan` says of `cell_scenario`, digit by digit, for a small part of the work: cards that the engine treats
 alike resolve to the same flags, pages and overheads, and differ in their budget alone (`sweep_cell.py`).
@@ -61,7 +61,7 @@ def sweep(
 
 
 def plan_cell(base: Scenario, entry: ModelEntry, card: Accelerator, size: int) -> Cell:
-    """The same cell, planned alone: what the rows of `sweep` are held against."""
+    """The same cell, planned alone: what the rows of `sweep` are compared with."""
     scenario = cell_scenario(base, entry, card, size)
     try:
         return cell_of(plan(scenario), card, size)

@@ -134,7 +134,9 @@ class Sweeper:
     def alike_in_overheads(
         self, alike: tuple[int, ...], setting: Setting, by_chip: bool
     ) -> tuple[tuple[int, ...], ...]:
-        """Of cards with the same flags, those with the same memory outside the KV cache, and as sure a total."""
+        """Of cards with the same flags, those with the same memory outside the KV cache, and a total of the
+        same grade.
+        """
         size = setting.parallel.tensor_parallel_size
         key = (alike, setting.resolved.version, setting.runner, size, by_chip)
         if key not in self.groups:

@@ -1,4 +1,4 @@
-"""One deployment with one knob in each of its positions."""
+"""One deployment with one setting at each of its values."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Varied(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """One position of the knob."""
+    """One value of the setting."""
 
     value: object
-    """Of the field; the Parallel or the SpeculativeConfig where the knob is more than one field."""
+    """Of the field; the Parallel or the SpeculativeConfig where the setting is more than one field."""
     scenario: Scenario
     plan: Plan | None
     error: KvPlannerError | None = None
@@ -78,7 +78,7 @@ class Variant:
 
     @property
     def replicas(self) -> int:
-        """Engines beside each other."""
+        """Engines next to each other."""
         return self.scenario.parallel.data_parallel_size
 
     @property
@@ -120,7 +120,7 @@ def variants(base: Scenario, varied: Varied, cards: Sequence[Accelerator] = ()) 
 
 
 def _present(base: Scenario, varied: Varied) -> object:
-    """What an absent flag resolves to, where the knob has that as a position of its own."""
+    """What an absent flag resolves to, where the setting has that as a value of its own."""
     if varied not in (Varied.UTILIZATION, Varied.LENGTH) or getattr(base, str(varied)) is not None:
         return None
     try:
@@ -130,13 +130,13 @@ def _present(base: Scenario, varied: Varied) -> object:
 
 
 def pinned(scenarios: Iterable[Scenario], base: Scenario) -> tuple[Variant, ...]:
-    """Whole deployments beside each other; each stands for itself."""
+    """Whole deployments next to each other; each stands for itself."""
     return tuple(_planned(None, scenario, base) for scenario in scenarios)
 
 
 def best_of(found: Sequence[Variant]) -> tuple[Variant | None, Variant | None]:
     """The most requests that run at once on all replicas, and the most for each GPU; None where there is no single
-    one. What the KV cache holds beyond max_num_seqs does not count."""
+    one. What fits in the KV cache beyond max_num_seqs does not count."""
     starting = [variant for variant in found if variant.starts] if len(found) > 1 else []
     return _single_best(starting, lambda one: _running(one) * one.replicas), _single_best(
         starting, lambda one: _running(one) / one.gpus

@@ -1,4 +1,4 @@
-"""What a pool holds: blocks, tokens, concurrency, and whether one request of max_model_len fits."""
+"""What fits in a pool: blocks, tokens, concurrency, and whether one request of max_model_len fits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CacheGroup:
     page_size_bytes: int
     """Of one layer, one block; of all its layers where their pages differ."""
     blocks_per_request: int
-    """That a request of max_model_len may hold at once."""
+    """That a request of max_model_len may take at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class CachePlan:
         return KvFigures(self, self.trace)
 
     def concurrency_at(self, tokens: int) -> Quantity:
-        """Requests of another length that the pool holds at once."""
+        """Requests of another length that the pool has room for at once."""
         trace = self.trace
         groups = trace.grouping.stages[trace.stage]
         held = self.num_blocks * trace.resolved.block_size / tokens
@@ -93,7 +93,7 @@ def plan_cache(
     parallel: Parallel,
     available_kv: Sequence[Quantity] = (),
 ) -> CachePlan:
-    """What the KV memory of a rank of each pipeline stage holds, planned as the engine's own start-up does.
+    """What fits in the KV memory of a rank of each pipeline stage, planned as the engine's own start-up does.
 
     num_blocks = min over ranks of ⌊available / bytes per block⌋. A model without a cache has one block.
     `available_kv` says of `available_bytes` where they come from.
@@ -321,7 +321,7 @@ def _concurrency(
 def _share_of_block(
     groups: tuple[StageGroup, ...], length: int, resolved: Resolved, demand: Demand
 ) -> tuple[int, int]:
-    """How much of a request of `length` tokens one block holds, as numerator and denominator."""
+    """How much of a request of `length` tokens fits in one block, as numerator and denominator."""
     rule = concurrency_rule(groups, demand)
     match rule:
         case ReportedConcurrency.TOKENS:

@@ -82,7 +82,7 @@ def longest_within(needed_bytes: Callable[[int], int], budget_bytes: int, limit:
 
 
 def group_blocks(members: tuple[LayerSpec, ...], length: int, demand: Demand) -> int:
-    """Blocks that one request of `length` tokens may hold of one group."""
+    """Blocks that one request of `length` tokens may take of one group."""
     if len(members) == 1:
         return blocks_per_request(members[0], length, demand)
     return max(blocks_per_request(spec, length, demand) for spec in members)

@@ -67,7 +67,7 @@ class Grouping:
 def group_layers(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool) -> Grouping:
     """The groups that the planner makes of the specs of a rank of each pipeline stage.
 
-    From 0.11 over all stages, members of a bucket dealt out in turn; before, each worker on its own, in
+    From 0.11 over all stages, members of a bucket distributed in turn; before, each worker on its own, in
     slices.
 
     Raises EngineRefusalError where pages or kinds cannot be brought together.
@@ -196,7 +196,7 @@ def _merge(stage_specs: StageSpecs, rules: PlannerRules) -> Bucket:
 
 
 def _promote(bucket: Bucket, rules: PlannerRules) -> Bucket:
-    """Windows and chunks beside full attention, allocated as full attention."""
+    """Windows and chunks with full attention, allocated as full attention."""
     if _is_one_type(bucket, rules):
         return bucket
     full_blocks = {spec.block_size for spec in bucket.specs if spec.kind in FULL_KINDS}

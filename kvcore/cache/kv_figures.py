@@ -123,7 +123,7 @@ class KvFigures:
 
     @cached_property
     def blocks_per_request(self) -> Quantity:
-        """Blocks that one request of max_model_len may hold at once."""
+        """Blocks that one request of max_model_len may take at once."""
         return self._request_blocks(self._counted, self._length, "blocks_per_request")
 
     @cached_property

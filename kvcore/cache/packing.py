@@ -170,7 +170,7 @@ def _buckets(whole: Bucket) -> list[Bucket]:
 
 
 def _numbers_by_bytes(buckets: Sequence[Bucket]) -> list[int]:
-    """Without a pattern: windows are cut to what a block holds anyway, everything else stays whole."""
+    """Without a pattern: windows are cut to what fits in a block anyway, everything else stays whole."""
     windows = [bucket.specs[0].kind is CacheKind.SLIDING_WINDOW_MLA for bucket in buckets]
     anchor = max(
         max(bucket.layers_by_page()) if window else pages_bytes(bucket.block_pages())
@@ -194,7 +194,7 @@ def _cut(bucket: Bucket, number: int) -> list[Bucket]:
 
 
 def distributed(counts: tuple[int, ...], number: int, index: int) -> tuple[int, ...]:
-    """How many of each stage's layers fall to group `index` when they are dealt out to `number` in turn.
+    """How many of each stage's layers fall to group `index` when they are distributed to `number` in turn.
 
     Example:
         >>> distributed((26, 26), 6, 0), distributed((26, 26), 6, 2)

@@ -93,7 +93,7 @@ class PlannerRules:
     """Layers of one kind with different page sizes share one group."""
     page_unification: PageUnification
     full_allocation_fallback: bool
-    """Where pages cannot be unified, windows beside MLA are allocated in full."""
+    """Where pages cannot be unified, windows with MLA are allocated in full."""
     group_size_slack: Annotated[float, Bounds(1.0, 8.0)]
     """The largest bucket sets the group size when it is less than this times the smallest."""
     promotion_aligns_blocks: bool
@@ -132,7 +132,7 @@ PLANNER: Final = TableFile("kvcore.cache", "planner.toml", PlannerTables)
 
 @lru_cache(maxsize=256)
 def planner_rules(version: Version) -> PlannerRules:
-    """The rules that hold in `version`.
+    """The rules that apply in `version`.
 
     Example:
         >>> planner_rules(Version("0.18.1")).group_size_slack

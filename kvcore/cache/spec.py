@@ -98,7 +98,7 @@ def page_of(spec: LayerSpec) -> Quantity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """What decides how many blocks a request takes, beside its length and the spec."""
+    """What decides how many blocks a request takes, in addition to its length and the spec."""
 
     rules: PlannerRules
     in_flight_tokens: int
@@ -248,7 +248,7 @@ def _state_rule(demand: Demand) -> BlockRule:
 
 
 def blocks_per_request(spec: LayerSpec, length: int, demand: Demand) -> int:
-    """Blocks that one request of `length` tokens may hold at once, by `block_rule`.
+    """Blocks that one request of `length` tokens may take at once, by `block_rule`.
 
     Raises EngineRefusalError for a window under decode context parallelism.
 

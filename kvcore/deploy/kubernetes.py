@@ -33,7 +33,7 @@ _RESOURCES: Final[Mapping[Vendor, str]] = {
     Vendor.HUAWEI: "huawei.com/Ascend910",
 }
 _KERNELS_GIB: Final = 20
-"""Room for compiled kernels of a few releases beside the checkpoint."""
+"""Room for compiled kernels of a few releases next to the checkpoint."""
 
 
 def kubernetes_text(plan: Plan, every_flag: bool) -> str:

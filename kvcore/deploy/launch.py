@@ -21,9 +21,9 @@ from kvcore.scenario.request import UNNAMED_MODEL
 
 MODEL_PLACE: Final = "/path/to/your/model"
 PORT: Final = 8000
-"""Where the engine listens unless told otherwise."""
+"""Where the engine listens unless set otherwise."""
 TOKEN: Final = "HF_TOKEN"
-"""The variable that holds a token of the Hub."""
+"""The variable with a token of the Hub."""
 _START_SECONDS_PER_GIB: Final = 4
 """Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
 _START_SECONDS_FLOOR: Final = 600
@@ -97,7 +97,7 @@ def _runner(plan: Plan) -> dict[str, str]:
 def _graphs(plan: Plan) -> dict[str, Any]:
     """The flags about CUDA graphs that the release has; what has none goes into `--compilation-config`.
 
-    A list then holds what is left of it: before 0.11.1 a size above the batch stops the start.
+    A list then has what is left of it: before 0.11.1 a size above the batch stops the start.
 
     Source: vllm/engine/arg_utils.py (0.8.5, 0.9.2, 0.11.0, 0.11.1), vllm/v1/worker/gpu_model_runner.py:_dummy_run
     (0.8.5, 0.11.0).

@@ -56,7 +56,9 @@ class Load:
 
 
 def default_load(plan: Plan) -> Load:
-    """As many requests of the full length as the plan holds: an answer of 512 tokens, or of a quarter if shorter."""
+    """As many requests of the full length as the plan has room for: an answer of 512 tokens, or of a quarter
+    if shorter.
+    """
     length = plan.resolved.max_model_len
     held = plan.cache.max_concurrency if plan.cache is not None else 0.0
     answer = max(1, min(512, length // 4))

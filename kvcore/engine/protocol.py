@@ -100,7 +100,7 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusals:
-    """Which of vLLM's tables of refusals hold."""
+    """Which of vLLM's tables of refusals apply."""
 
     source: Source = ""
     model_classes_since: Published = NEVER
@@ -126,11 +126,11 @@ class CacheRules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRules:
-    """What the memory of a rank takes beside what vLLM's own runners take on CUDA."""
+    """What the memory of a rank takes in addition to what vLLM's own runners take on CUDA."""
 
     source: Source = ""
     overheads: EngineName | None = None
-    """The engine whose `overheads` hold; None for vLLM's, by its runner (v0, v1, v2)."""
+    """The engine whose `overheads` store; None for vLLM's, by its runner (v0, v1, v2)."""
     budget: Budget | None = None
     """How the budget is made up; None as vLLM's release says."""
     graphs: GraphApi = GraphApi.CUDA
@@ -202,7 +202,7 @@ class Overheads:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryVariables:
-    """Environment variables by which an engine is told the memory of a card, and what holds without them.
+    """Environment variables by which an engine is given the memory of a card, and what applies without them.
 
     A GB is 2**30 bytes, as the engines read them.
     """
@@ -277,7 +277,7 @@ class Engine:
     order: Annotated[int, Bounds(0, 99)]
     """Of several engines that run on a card, the first serves where nobody names one."""
     reviewed: Version
-    """The newest of its own releases that this file and the code beside it were compared with."""
+    """The newest of its own releases that this file and the code with it were compared with."""
     source: Source
     """Where its releases are listed."""
     vendors: tuple[Vendor, ...]
@@ -288,9 +288,9 @@ class Engine:
     attention: Attention | None = None
     """None where the table of attention backends decides."""
     overheads: Overheads | None = None
-    """None where those of another engine hold."""
+    """None where those of another engine store."""
     memory_variables: MemoryVariables | None = None
-    """Where the engine does not look at the memory of the card, but is told."""
+    """Where the engine does not look at the memory of the card, but is given it."""
     refusals: Refusals = Refusals()
     cache: CacheRules = CacheRules()
     memory: MemoryRules = MemoryRules()

@@ -1,4 +1,4 @@
-"""The engines that are known: every folder beside this file with an `engine.toml`, read strictly."""
+"""The engines that are known: every folder next to this file with an `engine.toml`, read strictly."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def server_commands() -> tuple[str, ...]:
 
 
 def memory_variable_names() -> tuple[str, ...]:
-    """The environment variables by which any engine is told the memory of a card."""
+    """The environment variables by which any engine is given the memory of a card."""
     given = (engine.memory_variables for engine in engines())
     return tuple(name for variables in given if variables is not None for name in variables.names)
 

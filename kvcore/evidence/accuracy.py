@@ -260,7 +260,7 @@ def peer_points(starts: Iterable[PublishedStart], check: Check, peer: str) -> li
 
 
 def _comparable(start: PublishedStart, check: Check, peer: str) -> float:
-    """What a peer's figure is held to: one that prints whole requests is held to whole ones."""
+    """What a peer's figure is compared with: whole requests for one that prints whole ones."""
     measured, predicted = start.points[check].measured, start.peers[peer][check]
     is_whole = check is Check.MAX_CONCURRENCY and isinstance(predicted, int)
     return (math.floor(measured) or measured) if is_whole else measured
@@ -268,7 +268,7 @@ def _comparable(start: PublishedStart, check: Check, peer: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdicts:
-    """Whether starts were told apart from failures."""
+    """Whether starts were distinguished from failures."""
 
     healthy: int
     refused: int

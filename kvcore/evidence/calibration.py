@@ -1,4 +1,4 @@
-"""Predicted against measured: a start-up log held against a plan, part by part, and the plan corrected by the log."""
+"""Predicted against measured: a start-up log compared with a plan, part by part, and the plan corrected by the log."""
 
 from __future__ import annotations
 

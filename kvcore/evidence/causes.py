@@ -45,7 +45,7 @@ class Causes:
 
 
 def likely_causes(log: StartupLog, planned: Plan, differences: Mapping[str, Difference]) -> Causes:
-    """Causes for every part outside its interval, told from what else the log says."""
+    """Causes for every part outside its interval, derived from what else the log says."""
     parts: dict[str, tuple[Notice, ...]] = {}
     for name, difference in differences.items():
         if difference.is_inside:

@@ -99,7 +99,7 @@ class PreRun:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """`prerun-system-share` when what system and driver take does not fit beside the budget."""
+        """`prerun-system-share` when what system and driver take does not fit with the budget."""
         left_gb = self.total_gb - self.budget_gb
         if left_gb >= VARIABLES.system_gib:
             return ()
@@ -112,7 +112,7 @@ class PreRun:
 class PreRunResult:
     """What follows from the peak of the pre-run.
 
-    Raises ScenarioError `prerun-peak-below-kv` for a peak that does not even hold the pre-run's KV cache, and
+    Raises ScenarioError `prerun-peak-below-kv` for a peak that is not even as large as the pre-run's KV cache, and
     `prerun-no-kv` when weights and activations take the whole budget.
 
     Example:

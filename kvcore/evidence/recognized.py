@@ -1,4 +1,4 @@
-"""The scenario that a start-up log is about: from the log where it says so, from the one at hand where it does not."""
+"""The scenario that a start-up log is about: from the log where it says so, from the current one where it does not."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kvcore.scenario.request import scenario_from_request
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""
 SAME_CARD_SHARE: Final = 0.01
-"""A total that near the card at hand is that card with another driver."""
+"""A total so near the current card's is that card with another driver."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recognized:
-    """A log's scenario, and which parts of it the log does not name and the scenario at hand lent."""
+    """A log's scenario, and which parts of it the log does not name and the current scenario lent."""
 
     scenario: Scenario
     borrowed: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Recognized:
 
 
 def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recognized:
-    """What to plan so that the plan can be held against the log; nothing in it is measured.
+    """What to plan so that the plan can be compared with the log; nothing in it is measured.
 
     Without any line of engine arguments the flags are those of `current`. A model given by a path is looked up by its
     last part. Raises ScenarioError `missing-field` or CatalogueError `unknown-model` when nothing names the model, and
@@ -100,7 +100,7 @@ def find_logged_model(name: str | None) -> ModelEntry | None:
 
 
 def _card(given: LogScenario, read: Accelerator | None, current: Accelerator | None) -> Accelerator | None:
-    """The card of the log; the one at hand when the log gives only a total that is its own, or nothing."""
+    """The card of the log; the current one when the log gives only a total that is its own, or nothing."""
     total = given.accelerator_memory_gib
     if current is None or (given.accelerator_name is not None and read is not None):
         return read
@@ -114,7 +114,7 @@ def _card(given: LogScenario, read: Accelerator | None, current: Accelerator | N
 
 
 def _over(current: Scenario, read: Scenario, given: LogScenario) -> Scenario:
-    """The flags at hand under what the log shows."""
+    """The current flags under what the log shows."""
     known = given.flags.values.keys()
     parallel = {name: getattr(read.parallel, name) for name in known & PARALLEL}
     plain = {name: getattr(read, name) for name in known - PARALLEL}

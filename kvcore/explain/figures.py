@@ -51,7 +51,7 @@ class NumberRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestShare:
-    """What one request of the planned length takes on one rank, and how many such the pool holds."""
+    """What one request of the planned length takes on one rank, and how many such fit in the pool."""
 
     tokens: int
     fixed_bytes: int
@@ -196,7 +196,9 @@ def numbers_csv(plan: Plan, t: Words) -> str:
 
 
 def request_share(plan: Plan) -> RequestShare | None:
-    """One request of the planned length on one rank, also where no pool holds it; None for a model without a cache."""
+    """One request of the planned length on one rank, also where it fits in no pool; None for a model without a
+    cache.
+    """
     cache = any_cache(plan)
     if cache is None or not cache.groups:
         return None

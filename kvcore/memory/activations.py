@@ -94,7 +94,7 @@ def sampler_row(runner: str, version: Version) -> SamplerRow:
 
 
 def sampler_bytes(setting: Setting, row: SamplerRow) -> int:
-    """Logits of min(max_num_seqs, batch) rows with the sampler's copies, beside the hidden states of the batch."""
+    """Logits of min(max_num_seqs, batch) rows with the sampler's copies, with the hidden states of the batch."""
     resolved, architecture = setting.resolved, setting.architecture
     tokens = resolved.max_num_batched_tokens
     rows = min(resolved.max_num_seqs, tokens)
@@ -118,7 +118,7 @@ def pooler_bytes(setting: Setting) -> int:
 
 
 def compiling_bytes(setting: Setting) -> int:
-    """The copy of the rank's embedding table that the profile run of a first start holds while it compiles.
+    """The copy of the rank's embedding table that the profile run of a first start keeps while it compiles.
 
     None in a restart, in eager mode, for classes that are not compiled, and where images are embedded outside the
     compiled model.
@@ -163,7 +163,7 @@ def multiprocessors(accelerator: Accelerator) -> int:
 
 
 def body_bytes(setting: Setting) -> int:
-    """What one decoder layer holds for the whole batch: batch × (3 hidden + 3 intermediate / tp) elements.
+    """What one decoder layer keeps for the whole batch: batch × (3 hidden + 3 intermediate / tp) elements.
 
     For MLA the prefill workspace comes on top. Attention and recurrent scans do not run in the profile.
     """
@@ -228,7 +228,7 @@ def indexer_bytes(setting: Setting) -> int:
 
 
 def encoder_bytes(setting: Setting) -> tuple[int, int]:
-    """The vision encoder on as many of the largest items as a batch may hold; its inputs and outputs, which stay.
+    """The vision encoder on as many of the largest items as fit in a batch; its inputs and outputs, which stay.
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run, vllm/multimodal/budget.py (0.19.0).
     """

@@ -1,4 +1,4 @@
-"""The checkpoint's own size beside what is counted from its config."""
+"""The checkpoint's own size and what is counted from its config."""
 
 from __future__ import annotations
 

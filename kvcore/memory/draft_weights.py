@@ -41,7 +41,7 @@ def draft_parameter_bytes(draft: Draft, parallel: Parallel, dtype: str) -> int:
 def draft_tensors(draft: Draft, parallel: Parallel, dtype: str) -> Counter[int]:
     """How many tensors of each size a draft has of its own on one rank.
 
-    A draft is cut over the ranks like the model, whatever draft_tensor_parallel_size says. Beside pipeline stages it
+    A draft is cut over the ranks like the model, whatever draft_tensor_parallel_size says. With pipeline stages it
     keeps its own embedding.
 
     Source: vllm/model_executor/models/deepseek_mtp.py, llama_eagle3.py (0.32).

@@ -13,7 +13,7 @@ from kvcore.model.architecture import Architecture
 from kvcore.scenario import Scenario
 
 VIDEO_FAMILIES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3", "glm4v", "internvl", "llava_onevision", "gemma4")
-"""Model types that take videos beside images. Source: vllm/model_executor/models (0.32.0)."""
+"""Model types that take videos as well as images. Source: vllm/model_executor/models (0.32.0)."""
 
 AUDIO_PARTS: Final = (
     "audio_tower.",
@@ -61,7 +61,7 @@ def loaded_architecture(architecture: Architecture, scenario: Scenario, version:
 def with_encoders(architecture: Architecture, sees: bool, hears: bool) -> Architecture:
     """The language model with one encoder or none; the same object for the same architecture.
 
-    A model that only hears has a projector for sound, whatever it is called.
+    A model that only hears has a projector for audio, whatever it is called.
     """
     also_sees = architecture.vision is not None or not any(
         m.name.startswith(AUDIO_PARTS) for m in architecture.every

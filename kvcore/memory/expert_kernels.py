@@ -42,7 +42,7 @@ class ExpertKernel(ReleaseRange):
     """Rows, and bytes a row, that packed values are padded to."""
     scale_tile: tuple[Side, Side]
     keeps_scales: bool
-    """Whether the checkpoint's scales stay beside the rearranged ones."""
+    """Whether the checkpoint's scales stay with the rearranged ones."""
     bias_bytes: Annotated[int, Bounds(0, 8)]
 
     def experts_bytes(self, shape: ExpertsShape) -> int:

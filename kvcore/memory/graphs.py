@@ -30,7 +30,7 @@ Source: vllm/v1/attention/backends/flashinfer.py:FlashInferMetadataBuilder._get_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapturedGraphs:
-    """What captured graphs hold on one rank, in bytes but for `count`."""
+    """What captured graphs take on one rank, in bytes but for `count`."""
 
     count: int
     bytes_per_graph_and_layer: float
@@ -48,8 +48,8 @@ class CapturedGraphs:
 def cuda_graph_bytes(setting: Setting) -> Quantity:
     """Bytes that captured graphs really take on one rank.
 
-    graphs × layers × a rate by kind of layer: what the driver keeps of each kernel of each graph. Beside it, once: the
-    graphs share one memory pool and the largest is captured first, so that it holds one layer's activations of the
+    graphs × layers × a rate by kind of layer: what the driver keeps of each kernel of each graph. With it, once: the
+    graphs share one memory pool and the largest is captured first, so that it stores one layer's activations of the
     largest batch, and the partial outputs of split attention (FlashAttention 3); cuBLAS allots a workspace to the
     stream of the capture.
 
@@ -288,7 +288,7 @@ def driver_factor(setting: Setting) -> float:
 
 
 def graph_kind(setting: Setting) -> str:
-    """Which rate of vLLM's own holds: sparse, latent, experts or dense."""
+    """Which rate of vLLM's own stores: sparse, latent, experts or dense."""
     if setting.architecture.is_mla:
         return "sparse" if has_indexer(setting.architecture) else "latent"
     return "dense" if setting.architecture.moe is None else "experts"

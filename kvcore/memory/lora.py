@@ -1,4 +1,6 @@
-"""LoRA slots on one rank: what `--enable-lora` allocates beside every adapted module, whatever the adapters hold."""
+"""LoRA slots on one rank: what `--enable-lora` allocates in addition to every adapted module, whatever is in
+the adapters.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ FUSED_PAIR: Final = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slots:
-    """How many adapters are held at once, and how large each may be."""
+    """How many adapters are stored at once, and how large each may be."""
 
     max_loras: int
     max_lora_rank: int

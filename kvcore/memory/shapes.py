@@ -25,7 +25,7 @@ _SIDES: Final = {Split.COLUMN: Side.OUTPUTS, Split.ROW: Side.INPUTS}
 def check_weight_shapes(
     architecture: Architecture, quantization: Quantization, parallel: Parallel, version: Version
 ) -> None:
-    """Refuses weights of which a rank would hold a part of a block or group.
+    """Refuses weights of which a rank would store a part of a block or group.
 
     Raises EngineRefusalError `weight-block-cut`.
 

@@ -1,4 +1,4 @@
-"""How tensor parallelism cuts the parameters of a pipeline stage: what is divided, and what every rank holds."""
+"""How tensor parallelism cuts the parameters of a pipeline stage: what is divided, and what every rank stores."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class WeightShares:
     whole: int
     """On a single rank without tensor parallelism."""
     divided: int
-    """Of `whole`, what each of the tensor parallel ranks holds an equal part of."""
+    """Of `whole`, what each of the tensor parallel ranks stores an equal part of."""
     replicated: int
-    """Of `whole`, what every rank holds all of."""
+    """Of `whole`, what every rank stores all of."""
     otherwise: int
-    """On one rank: copied KV heads, padded tables, experts that are dealt out over more ranks."""
+    """On one rank: copied KV heads, padded tables, experts that are sharded over more ranks."""
     ranks: int
 
     @property

@@ -1,4 +1,4 @@
-"""What a pipeline stage holds beside its layers, by model class and release."""
+"""What a pipeline stage stores in addition to its layers, by model class and release."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING: Final[frozenset[End]] = frozenset()
 
 
 def on_every_stage(architecture: Architecture, parallel: Parallel, version: Version) -> frozenset[End]:
-    """The ends that every pipeline stage holds a copy of; nothing without pipeline parallelism.
+    """The ends that every pipeline stage stores a copy of; nothing without pipeline parallelism.
 
     Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
 
@@ -47,10 +47,10 @@ def ends_of_class(own: str, language: str, version: Version) -> frozenset[End]:
 def stores(
     end: End, architecture: Architecture, parallel: Parallel, stage: int, everywhere: frozenset[End] = NOTHING
 ) -> bool:
-    """Whether a pipeline stage holds an end of the model. `everywhere`: what every stage does, of `on_every_stage`.
+    """Whether a pipeline stage stores an end of the model. `everywhere`: what every stage does, of `on_every_stage`.
 
-    Otherwise the first stage holds what stands before the layers and the last what stands behind them; where lm_head
-    is the embedding, the last stage holds that too.
+    Otherwise the first stage stores what stands before the layers and the last what stands behind them; where lm_head
+    is the embedding, the last stage stores that too.
 
     Source: vllm/model_executor/models/llama.py:LlamaModel (0.8.5 to 0.33.0), transformers/base.py:pipeline_parallel
     (0.32.0).

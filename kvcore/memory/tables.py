@@ -38,7 +38,7 @@ class Body:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compiling:
-    """From which version the profile run of a first start holds a copy of the embedding table, but for some classes."""
+    """From which version the profile run of a first start keeps a copy of the embedding table, but for some classes."""
 
     source: Source
     since: Published
@@ -46,7 +46,7 @@ class Compiling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder:
-    """What a vision encoder holds for each patch."""
+    """What a vision encoder stores for each patch."""
 
     source: Source
     hidden_vectors: Amount

@@ -64,7 +64,7 @@ class WeightBytes:
     """What loading adds: repacked formats, and the rests of memory blocks that the allocator does not cut off."""
 
     drafts: int = 0
-    """What speculative decoding loads beside the model."""
+    """What speculative decoding loads in addition to the model."""
     draft_is_assumed: bool = False
     is_assumed: bool = False
     """No family reads the model's class."""
@@ -194,7 +194,7 @@ def weight_and_scales(total_bytes: int, elements: int) -> tuple[int, ...]:
 
 
 def expert_ranks(parallel: Parallel) -> int:
-    """Ranks that whole experts are dealt over: 1 without expert parallelism."""
+    """Ranks that whole experts are sharded over: 1 without expert parallelism."""
     if not parallel.enable_expert_parallel:
         return 1
     return parallel.tensor_parallel_size * parallel.data_parallel_size
@@ -255,7 +255,7 @@ class Rank:
         )
 
     def linear_ranks(self, linear: Linear) -> int:
-        """Ranks that share the layer: 1 where each holds it whole."""
+        """Ranks that share the layer: 1 where each stores it whole."""
         is_whole = linear.whole_with_expert_ranks and runs_sequence_parallel_experts(self.parallel)
         if is_whole or linear.split is Split.REPLICATED or linear.whole_unless_divided % self._ranks:
             return 1

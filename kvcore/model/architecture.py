@@ -55,9 +55,9 @@ class Linear:
     dtype: str = ""
     """A torch dtype name, or "" for the model's."""
     whole_with_expert_ranks: bool = False
-    """Held whole by every rank when experts are dealt over tensor and data parallel ranks at once."""
+    """Stored whole by every rank when experts are sharded over tensor and data parallel ranks at once."""
     whole_unless_divided: int = 0
-    """Heads of an encoder that every rank holds whole where the ranks do not divide them; 0 without such a rule."""
+    """Heads of an encoder that every rank stores whole where the ranks do not divide them; 0 without such a rule."""
     row_multiple: int = 1
     """A rank's rows are padded to a multiple of this."""
 
@@ -78,9 +78,9 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experts:
-    """The routed experts of one layer, as the engine's fused MoE holds them.
+    """The routed experts of one layer, as the engine's fused MoE stores them.
 
-    Without expert parallelism every rank holds all experts, each 1/tp wide; with it whole experts are dealt out
+    Without expert parallelism every rank stores all experts, each 1/tp wide; with it whole experts are distributed
     over tp × dp ranks.
     """
 
@@ -143,7 +143,7 @@ class Layer:
     modules: tuple[Module, ...]
     caches: tuple[CacheState, ...] = ()
     loading: tuple[Parameter, ...] = ()
-    """What loading adds for good beside the modules: the copies that latent attention decodes with."""
+    """What loading adds for good in addition to the modules: the copies that latent attention decodes with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +199,7 @@ class ContextLimits:
     is_already_scaled: bool = False
     """max_position_embeddings already contains the scaling, whatever its type (Gemma 3)."""
     original_max_positions: int | None = None
-    """`original_max_position_embeddings` beside max_position_embeddings, not inside the rope scaling."""
+    """`original_max_position_embeddings` with max_position_embeddings, not inside the rope scaling."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -226,13 +226,13 @@ class Architecture(Keeper):
     context: ContextLimits = ContextLimits(stated_tokens=None)
     layer_prefix: str = "model.layers"
     first: tuple[Module, ...] = ()
-    """Before the layers, on the first pipeline stage: embeddings. Some classes hold them on every stage."""
+    """Before the layers, on the first pipeline stage: embeddings. Some classes store them on every stage."""
     every: tuple[Module, ...] = ()
     """On every pipeline stage: encoders, projectors, the head of a model that judges."""
     last: tuple[Module, ...] = ()
-    """Behind the layers, on the last pipeline stage: final norm, lm_head. Some classes hold them on every stage."""
+    """Behind the layers, on the last pipeline stage: final norm, lm_head. Some classes store them on every stage."""
     tied_embeddings: bool = False
-    """lm_head is the embedding: the last pipeline stage holds its own copy."""
+    """lm_head is the embedding: the last pipeline stage stores its own copy."""
     rotary_tables: tuple[RotaryTable, ...] = ()
     moe: MixtureOfExperts | None = None
     vision: VisionEncoder | None = None
@@ -243,7 +243,7 @@ class Architecture(Keeper):
     draft_prefix: str = ""
     """Their checkpoint prefix without the index, "" when they continue the numbers of the decoder layers."""
     draft_modules: tuple[Module, ...] = ()
-    """What those layers have beside them once, under its full checkpoint name."""
+    """What those layers have with them once, under its full checkpoint name."""
     drafts_are_quantized: bool = True
     """Whether the quantization of the checkpoint covers them."""
     draft_steps: int = 0
@@ -264,7 +264,7 @@ class Architecture(Keeper):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether some layer keeps a recurrent state beside attention caches."""
+        """Whether some layer keeps a recurrent state with attention caches."""
         from kvcore.model.cache_state import RecurrentState
 
         kinds = {isinstance(cache, RecurrentState) for layer in self.layers for cache in layer.caches}

@@ -48,14 +48,14 @@ class Mla:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SparseIndexer:
-    """The key cache of a sparse-attention indexer (DeepSeek-V3.2), beside the `Mla` of the same layer."""
+    """The key cache of a sparse-attention indexer (DeepSeek-V3.2), with the `Mla` of the same layer."""
 
     index_head_dim: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockIndexer:
-    """The keys by which attention picks whole blocks (MiniMax M3), beside the `FullAttention` of the same layer.
+    """The keys by which attention picks whole blocks (MiniMax M3), with the `FullAttention` of the same layer.
 
     Sixteen bits an element, whatever the dtype of the cache; one head, on every tensor parallel rank.
     """

@@ -42,7 +42,7 @@ class LengthRules:
     rope_parameters: bool
     """`--hf-overrides` says `rope_parameters`, with the base of the rope; before `rope_scaling`."""
     yarn_as_written: bool
-    """max_position_embeddings holds as it is written, whatever the factor of the rope."""
+    """max_position_embeddings stores as it is written, whatever the factor of the rope."""
     longrope_original: bool
     """The default length of a longrope model is its original one."""
 
@@ -59,7 +59,7 @@ CONTEXT: Final = TableFile("kvcore.model", "context.toml", ContextTables)
 
 @lru_cache(maxsize=256)
 def length_rules(version: Version) -> LengthRules:
-    """The rules that hold in `version`."""
+    """The rules that apply in `version`."""
     return CONTEXT.load().rules.at(version)
 
 

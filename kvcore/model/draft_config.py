@@ -1,4 +1,4 @@
-"""What speculative decoding loads beside a model: the layers, modules and tables of a draft."""
+"""What speculative decoding loads in addition to a model: the layers, modules and tables of a draft."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvcore.model.quantization import Quantization
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Draft(Keeper):
-    """A draft as the engine holds it, on the last pipeline stage: without what it shares with the model.
+    """A draft as the engine stores it, on the last pipeline stage: without what it shares with the model.
 
     Compared by identity, as architectures are.
     """
@@ -22,9 +22,9 @@ class Draft(Keeper):
     first_index: int = 0
     """The number of its first layer in the checkpoint."""
     modules: tuple[Module, ...] = ()
-    """Beside the layers, under full checkpoint names."""
+    """With the layers, under full checkpoint names."""
     embedding: VocabEmbedding | None = None
-    """The embedding that it shares with the model; beside pipeline stages it keeps a copy."""
+    """The embedding that it shares with the model; with pipeline stages it keeps a copy."""
     rotary_tables: tuple[RotaryTable, ...] = ()
     """Those that it does not share with the model."""
     is_assumed: bool = False

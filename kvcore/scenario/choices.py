@@ -21,7 +21,7 @@ from kvcore.scenario import AUTO, Scenario
 
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 KV_CACHE_DTYPES: Final = FLAGS["kv_cache_dtype"].common
-"""At hand; every other one the engine knows is in the full list."""
+"""Offered first; every other one the engine knows is in the full list."""
 CHECKPOINT: Final = "auto"
 """Weights as the checkpoint stores them: no `--quantization`."""
 WEIGHT_PRECISIONS: Final = (CHECKPOINT, *FLAGS["quantization"].common)
@@ -88,7 +88,7 @@ def refused_values(scenario: Scenario, field: str, values: Sequence[str | None])
 
 
 def kv_cache_dtypes(scenario: Scenario) -> tuple[str, ...]:
-    """The KV cache dtypes at hand that card and release take, and the present one.
+    """The KV cache dtypes offered first that card and release take, and the present one.
 
     Example:
         >>> from kvcore.scenario.request import scenario_from_request

@@ -37,7 +37,7 @@ Found = TypeVar("Found")
 
 VERSION: Final = "1"
 MAX_UNKNOWN: Final = 20
-"""Of names that are told of one by one: a link with more is not one of ours."""
+"""Of names that are named one by one: a link with more is not one of ours."""
 
 START: Final[Mapping[str, Any]] = {
     "model": "Qwen/Qwen3-32B",

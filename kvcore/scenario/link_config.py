@@ -2,7 +2,7 @@
 
 config={"model_type":…}         readable
 config.z=eNqrVsosS81TslJQ…      the same text, zlib and base64url
-config.left_out=true            too long even so: whoever opens the link is told
+config.left_out=true            too long even so: the page says so to whoever opens the link
 """
 
 from __future__ import annotations

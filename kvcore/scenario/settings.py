@@ -1,4 +1,4 @@
-"""Settings in force beside the main ones: what a scenario sets that its engine would not do by itself."""
+"""Settings in force with the main ones: what a scenario sets that its engine would not do by itself."""
 
 from __future__ import annotations
 

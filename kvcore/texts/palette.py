@@ -1,4 +1,4 @@
-"""Colours and patterns of the parts of memory: Okabe-Ito, told apart by pattern as well, on white and on black."""
+"""Colours and patterns of the parts of memory: Okabe-Ito, distinguished by pattern as well, on white and on black."""
 
 from __future__ import annotations
 

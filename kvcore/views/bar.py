@@ -1,6 +1,6 @@
 """The memory bar: one card as a stacked bar, as a plain dict in Plotly's JSON schema.
 
-Text takes its colour from the theme unless it stands on a colour of ours; every colour holds on white and on black.
+Text takes its colour from the theme unless it stands on a colour of ours; every colour reads on white and on black.
 The page draws the legend.
 """
 

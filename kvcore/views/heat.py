@@ -1,6 +1,6 @@
 """The matrix of the Explore page: accelerators by tensor parallel size, as a plain dict in Plotly's JSON schema.
 
-Every cell says its figure or its word, so that nothing is told by colour alone. What stores the wanted requests is
+Every cell says its figure or its word, so that nothing is shown by colour alone. What fits the wanted requests is
 filled and outlined; everything else is only text on a faint ground. The head of the columns is not part of the figure:
 it stays in view while the rows scroll (`head_html`), which is why the margins are fixed.
 """

@@ -1,4 +1,4 @@
-"""Small multiples of the Compare page: one bar for each deployment on one GiB axis; names of knobs and positions."""
+"""Small multiples of the Compare page: one bar for each deployment on one GiB axis; names of settings and values."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def refusal_text(error: KvPlannerError | None, t: Words) -> str:
 
 
 def position_name(varied: Varied, variant: Variant, t: Words) -> str:
-    """One position of a knob as buttons and axes name it."""
+    """One value of a setting as buttons and axes name it."""
     value = variant.value
     match varied:
         case Varied.TENSOR_PARALLEL | Varied.PIPELINE_PARALLEL | Varied.DATA_PARALLEL:
@@ -233,7 +233,7 @@ def _missing_trace(start: float, size: float, row: int) -> Figure:
 
 
 def _missing_note(bar_end: float, row: int, text: str, end: float) -> Figure:
-    """Behind a short bar, at the end of a long one: never over the names beside the axis."""
+    """Behind a short bar, at the end of a long one: never over the names next to the axis."""
     is_short = bar_end < SHORT_BAR * end
     place: Figure = {"xanchor": "left", "xshift": 4} if is_short else {"xanchor": "right", "xshift": -4}
     return _note(bar_end, row, text) | place
@@ -275,7 +275,7 @@ def _capacity(total_gib: float, row: int) -> Figure:
 
 
 def seats_note(variant: Variant, t: Words) -> str:
-    """How many run at once where `max_num_seqs` lets in fewer requests than the KV cache holds; "" elsewhere."""
+    """How many run at once where `max_num_seqs` admits fewer requests than fit in the KV cache; "" elsewhere."""
     seats = waiting_seats(variant.plan) if variant.plan is not None and variant.starts else None
     return "" if seats is None else t("max_num_seqs runs {seats}", seats=count(seats))
 

@@ -75,7 +75,7 @@ def waiting_seats(plan: Plan) -> int | None:
 
 
 def requests_at_once(plan: Plan) -> float:
-    """Requests of full length that run at once on one replica: what the KV cache holds, at most `max_num_seqs`.
+    """Requests of full length that run at once on one replica: what fits in the KV cache, at most `max_num_seqs`.
 
     The engine prints the first of the two alone.
     """

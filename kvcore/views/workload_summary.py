@@ -84,7 +84,9 @@ def _bound(share: float, t: Words) -> str:
 
 
 def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> Sentence:
-    """What 99 % of the requests need, what that length and the present one hold, and what fits of the real mix."""
+    """What 99 % of the requests need, what that length and the present one have room for, and what fits of the
+    real mix.
+    """
     words = {
         "need": count(mix.needed.percentile_tokens(PERCENT)),
         "limit": count(recommended.limit_tokens),

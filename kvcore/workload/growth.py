@@ -20,7 +20,7 @@ class Conversation:
     """Earlier turns that the client keeps; 0 for all."""
 
     def taken_tokens(self, turn: int) -> int:
-        """Tokens that the request of one turn holds when its answer ends.
+        """Tokens that the request of one turn takes when its answer ends.
 
         system + min(turn − 1, kept) × (user + answer) + user + answer
 
@@ -79,7 +79,7 @@ def prefix_sharing(planned: Plan, prefix_tokens: int, request_tokens: int) -> Pr
 
     With N blocks in the pool, b of a request and s = Σ over full-attention groups of ⌊prefix / block⌋ shared:
     N / b without, and N = s + R × (b − s) gives R = (N − s) / (b − s) with sharing. Windows and recurrent states
-    are not shared here: what they hold at a position is gone or belongs to one request.
+    are not shared here: what they keep at a position is gone or belongs to one request.
 
     None without a pool. Source: vllm/v1/core/kv_cache_manager.py:KVCacheManager.get_computed_blocks (0.33.0): only
     full blocks, and never the last token of a prompt.

@@ -38,7 +38,7 @@ class Request(NamedTuple):
 
     @property
     def taken_tokens(self) -> int:
-        """What the request holds when its answer ends: prompt + answer; where the log has no answer, the longest one
+        """What the request takes when its answer ends: prompt + answer; where the log has no answer, the longest one
         that it asked for.
 
         Example:

@@ -50,7 +50,7 @@ class LimitChoice:
 
     @property
     def risk(self) -> Share | None:
-        """Share of the batches of max_num_seqs requests that the pool does not hold."""
+        """Share of the batches of max_num_seqs requests that the pool has no room for."""
         if self.batches is None or self.plan is None:
             return None
         return self.batches.overflow(self.plan.resolved.max_num_seqs)
@@ -121,7 +121,7 @@ def stretch_for(planned: Plan) -> Yarn | None:
 
 
 def requests_at(planned: Plan, lengths: tuple[int, ...]) -> tuple[float, ...]:
-    """How many requests of each length the pool of `planned` holds at once; 0 without a pool."""
+    """How many requests of each length the pool of `planned` has room for at once; 0 without a pool."""
     available = stage_kv_bytes(planned.stage_kv)
     if min(available, default=0) <= 0 or planned.cache is None:
         return (0.0,) * len(lengths)

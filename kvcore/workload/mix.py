@@ -17,7 +17,7 @@ PERCENT: Final = 99
 ROUND_TO: Final = 256
 """A length that people recognise, and a multiple of every block size in use on attention-only models."""
 CELLS: Final = 512
-"""Different lengths that are told apart when batches are drawn."""
+"""Different lengths that are distinguished when batches are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +30,7 @@ class Mix(Keeper):
     """The max_model_len that serves a request in full."""
     quantiles: LengthQuantiles
     running_tokens: float
-    """What a running request holds on average, at a random step of a random answer; 0 where it is not known."""
+    """What a running request takes on average, at a random step of a random answer; 0 where it is not known."""
     is_from_percentiles: bool
 
     @property

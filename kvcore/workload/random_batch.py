@@ -1,7 +1,7 @@
 """Random batches of a length mix in the pool of a plan: how many requests fit at once, how often a batch does not.
 
 A request of length L takes 1 / C(L) of the pool, with C(L) the engine's own concurrency at that length, so the same
-rule holds for every kind of cache. Batches are drawn with a fixed seed; the error of the draw is given with the share.
+rule applies to every kind of cache. Batches are drawn with a fixed seed; the error of the draw is given with the share.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batches:
-    """How many requests each of the drawn batches held when the next one did not fit; ascending."""
+    """How many requests each of the drawn batches had room for when the next one did not fit; ascending."""
 
     held: tuple[int, ...]
 
@@ -47,7 +47,7 @@ class Batches:
         return sum(self.held) / len(self.held)
 
     def requests_in(self, percent: float) -> int:
-        """The most requests that `percent` of the batches hold.
+        """The most requests that `percent` of the batches have room for.
 
         Example:
             >>> Batches(held=(8, 9, 10, 10)).requests_in(75)
@@ -56,7 +56,7 @@ class Batches:
         return self.held[math.floor((1 - percent / 100) * len(self.held) + 1e-9)]
 
     def overflow(self, requests: int) -> Share:
-        """Share of the batches that do not hold `requests` at once, with its Wilson interval.
+        """Share of the batches that have no room for `requests` at once, with its Wilson interval.
 
         Example:
             >>> Batches(held=(8, 9, 10, 10)).overflow(10).value
@@ -96,7 +96,8 @@ def _drawn(histogram: LengthHistogram, shares: tuple[float, ...]) -> Batches:
 def draw_batches(shares: tuple[float, ...], counts: tuple[int, ...]) -> Batches:
     """Requests drawn one after another until the pool is full, in up to 500 batches.
 
-    Every batch has random numbers of its own, so a mix of longer requests never holds more in any of them. Of a pool
+    Every batch has random numbers of its own, so a mix of longer requests never has room for more in any of
+    them. Of a pool
     that stores too many to draw them one by one, the batches follow the normal law of their sum instead.
 
     Example:

@@ -31,7 +31,7 @@ SHOWN_COLUMNS: Final = 8
 PROGRESS_BYTES: Final = 1 << 20
 
 Progress = Callable[[int], None]
-"""Told how many bytes were read."""
+"""Called with how many bytes were read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,11 +45,11 @@ class RequestLog:
     max_tokens: LengthHistogram
     """The `max_tokens` that requests asked for, where they did."""
     taken: LengthHistogram
-    """Tokens that each request holds when its answer ends."""
+    """Tokens that each request takes when its answer ends."""
     needed: LengthHistogram
     """The smallest max_model_len that serves each request in full."""
     running_tokens: float
-    """What a running request holds on average: at a random step of a random answer. 0 without answers."""
+    """What a running request takes on average: at a random step of a random answer. 0 without answers."""
     estimated: int
     """How many prompts were counted from text by the approximation."""
     unusable: int

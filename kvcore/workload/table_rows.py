@@ -1,4 +1,4 @@
-"""A table as CSV: which columns hold token counts, and the request of a row."""
+"""A table as CSV: which columns have token counts, and the request of a row."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def header_names(line: str) -> tuple[str, ...]:
 
 
 def columns_of(line: str) -> Columns | None:
-    """The columns of a head line, or None when none of them holds prompt tokens.
+    """The columns of a head line, or None when none of them has prompt tokens.
 
     Example:
         >>> columns_of("TIMESTAMP,ContextTokens,GeneratedTokens")

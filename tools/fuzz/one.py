@@ -26,7 +26,7 @@ class TooSlowError(AssertionError):
 
 
 def checked(target: targets.Target) -> Callable[[bytes], None]:
-    """`target` with its cost held to the limit; a second try tells cold caches from slow input."""
+    """`target` with its cost kept within the limit; a second try separates cold caches from slow input."""
 
     def run(data: bytes) -> None:
         for is_last in (False, True):

@@ -1,8 +1,8 @@
-"""Model classes beyond the catalogue: the engine's plan of a config of each, beside kvcore's.
+"""Model classes beyond the catalogue: the engine's plan of a config of each, next to kvcore's.
 
     PYTHONPATH=. python tools/parity/classes.py [--write] tests/data/parity/classes/NAME.json ...
 
-A file holds `architecture`, `source` (of the config: which class's defaults, what was made smaller), `config`,
+A file has `architecture`, `source` (of the config: which class's defaults, what was made smaller), `config`,
 optionally `arguments` (a list of flags to plan with) and, once written, `engine_version`, `date` and `rows`: what the
 engine answers. Runs in the environment that tools/parity/parity.mk builds.
 """

@@ -1,4 +1,4 @@
-"""What `plan` says beside what the engine said: a row, its disagreements, a table of agreement."""
+"""What `plan` says next to what the engine said: a row, its disagreements, a table of agreement."""
 
 from __future__ import annotations
 

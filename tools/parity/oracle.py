@@ -185,7 +185,7 @@ def _draft(config: Any, target: Any) -> Any:
 
 
 def _lora_bytes(config: Any, model: Any) -> int:
-    """Bytes of the adapter slots that the engine allocates beside the weights."""
+    """Bytes of the adapter slots that the engine allocates in addition to the weights."""
     import torch
     from vllm.v1.worker.lora_model_runner_mixin import LoRAModelRunnerMixin
 

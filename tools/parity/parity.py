@@ -1,4 +1,4 @@
-"""make parity: vLLM's own plans beside kvcore's, from nothing to a table of agreement.
+"""make parity: vLLM's own plans next to kvcore's, from nothing to a table of agreement.
 
     PYTHONPATH=. python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [arguments]
 

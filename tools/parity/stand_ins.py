@@ -86,7 +86,7 @@ class _StandInModule(types.ModuleType):
 class _StandInFinder:
     """Gives an empty module for the packages that a model file imports and the planner never calls.
 
-    Who only asks whether a package is there (importlib.util.find_spec) is told the truth: it is not.
+    Who only asks whether a package is there (importlib.util.find_spec) gets the truth: it is not.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -243,7 +243,7 @@ def _install_platform(card: str, devices: int) -> None:
 
 
 def install_for_import() -> None:
-    """Make an older release importable beside the newest one's libraries, as far as its planner needs it."""
+    """Make an older release importable next to the newest one's libraries, as far as its planner needs it."""
     global UNUSED_PACKAGES
     UNUSED_PACKAGES += (
         "gguf",
@@ -293,7 +293,7 @@ class AnyTokenizer:
 
 
 def stand_in_for_tokenizers() -> None:
-    """Give the model classes a tokenizer; a config.json has none beside it."""
+    """Give the model classes a tokenizer; a config.json has none with it."""
     import vllm.tokenizers
 
     vllm.tokenizers.cached_tokenizer_from_config = lambda *_, **__: AnyTokenizer()
@@ -346,7 +346,7 @@ CLASS_NAMES = {
 
 
 def admit_config(config: dict[str, object]) -> None:
-    """Let transformers read a config whose class comes as code beside the checkpoint: its keys as they stand.
+    """Let transformers read a config whose class comes as code next to the checkpoint: its keys as they stand.
 
     The engine reads such a config by key too. No default of the missing code is known, so none is filled in.
     """

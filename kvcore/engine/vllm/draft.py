@@ -69,7 +69,7 @@ def read_draft(
     parallel: Parallel,
     max_model_len: int,
 ) -> Draft | None:
-    """The draft that the engine loads beside the model; None where it loads none, or none that is known here.
+    """The draft that the engine loads in addition to the model; None where it loads none, or none that is known here.
 
     Raises ScenarioError `draft-model-unknown` for a draft model without a config, EngineRefusalError for a method
     that the model has no layers for and for a tensor parallel size that the draft cannot have.

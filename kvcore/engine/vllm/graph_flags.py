@@ -25,7 +25,8 @@ HOPPER: Final = 90
 GPT_OSS: Final = "gpt_oss"
 
 MIXED_BACKENDS: Final[frozenset[str]] = frozenset({AttentionBackend.TRITON_ATTN})
-"""Attention that full graphs of mixed batches can hold, on any card. Source: vllm/v1/attention/backends/triton_attn.py:
+"""Attention that full graphs of mixed batches can contain, on any card. Source:
+vllm/v1/attention/backends/triton_attn.py:
 TritonAttentionMetadataBuilder (0.10.1.1, 0.11.0, 0.19.0, 0.32.0: ALWAYS)."""
 
 MIXED_ON_HOPPER: Final[frozenset[str]] = frozenset({AttentionBackend.FLASH_ATTN})
@@ -68,7 +69,7 @@ class Captures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Circumstances:
-    """What the flags are judged by beside themselves."""
+    """What the flags are judged by in addition to themselves."""
 
     version: Version
     switches: Switches

@@ -65,7 +65,7 @@ def scheduling_runner(scenario: Scenario, runner: Runner) -> Runner:
     """The runner whose schedule is planned: how many batches are in flight, which engine runs, how prompts are cut.
 
     A request with a config.json of its own is scheduled as an engine would that is given this config.json alone. There
-    the model's name is a label: it says what else the repository holds, which changes the memory, and no more.
+    the model's name is a label: it says what else the repository contains, which changes the memory, and no more.
     """
     if scenario.runner is not Runner.AUTO or not scenario.checkpoint.sentence_transformers:
         return runner

@@ -85,7 +85,7 @@ METHODS: Final = TableFile("kvcore.engine.vllm", "quantization_methods.toml", Qu
 def check_quantization(
     *, method: str, requested: str | None, engine: str, card: CardView, version: Version
 ) -> tuple[Notice, ...]:
-    """Whether a release takes the format of the checkpoint on this card; what it needs beside the engine.
+    """Whether a release takes the format of the checkpoint on this card; what it needs in addition to the engine.
 
     A card of unknown compute capability, and an engine whose list is not known, take everything.
 

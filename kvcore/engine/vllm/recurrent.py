@@ -121,7 +121,7 @@ def check_aligned_block(resolved: Resolved) -> None:
 
 
 def state_notices(scenario: Scenario, kinds: frozenset[str], mode: str) -> tuple[Notice, ...]:
-    """`mamba-cache-mode-not-kept` where another mode holds than the one asked for; `every-state-cached` where the
+    """`mamba-cache-mode-not-kept` where another mode applies than the one asked for; `every-state-cached` where the
     engine chose to keep a state per block."""
     asked = scenario.mamba_cache_mode
     if not kinds:

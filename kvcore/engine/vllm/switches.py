@@ -218,7 +218,7 @@ class Switches:
     batch_tiers: BatchTiers
     clips_batch: bool
     largest_item_in_batch: bool
-    """The default max_num_batched_tokens holds the largest multimodal item of a prefix model."""
+    """The default max_num_batched_tokens fits the largest multimodal item of a prefix model."""
     async_scheduling: bool
     async_pooling: bool
     """The pooling runner schedules ahead as well."""

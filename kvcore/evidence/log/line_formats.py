@@ -42,7 +42,7 @@ _UNITS: Final[Mapping[str, float]] = {"K": KIB / GIB, "M": MIB / GIB, "G": 1.0, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LineFormat:
-    """One line of the engine: where to look, and which figures it holds."""
+    """One line of the engine: where to look, and its figures."""
 
     text: str
     beginning: str

@@ -20,7 +20,7 @@ RANKS_APART: Final = 2.0
 _LATEST: Final = frozenset(
     ("block_size", "batched_tokens", "model_len", "num_gpu_blocks", "mamba_padding_percent")
 )
-"""Settings that one start may change; the last line holds."""
+"""Settings that one start may change; the last line applies."""
 _RANK_FIELDS: Final = tuple(entry.name for entry in fields(RankFigures) if entry.name != "rank")
 
 
@@ -88,7 +88,7 @@ def rank_figures(found: Sequence[Found], expected_ranks: int | None) -> RankedFi
 
     `expected_ranks` is tensor times pipeline parallel size where known. Lines that name no process are the ranks of
     one engine in the order in which they were printed, unless only one rank is expected or they lie far apart: then
-    they contradict each other, and the last holds.
+    they contradict each other, and the last applies.
     """
     by_rank: dict[str, dict[str, list[Reading]]] = {}
     for item in found:

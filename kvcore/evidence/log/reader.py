@@ -203,7 +203,7 @@ def _difference(whole: float | None, part: float | None) -> float | None:
 
 
 def request_from(log: StartupLog, measured: Measured | None = None) -> LogScenario:
-    """What to plan so that the plan can be held against the log.
+    """What to plan so that the plan can be compared with the log.
 
     Flags that the log shows only as resolved (the context length, the tokens of a step) are taken over as given.
     `measured` replaces predicted parts; without it everything is predicted.

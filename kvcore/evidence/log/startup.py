@@ -183,7 +183,7 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """The smallest single change that should mend a failure. `field` is a contract field."""
+    """The smallest single change that should fix a failure. `field` is a contract field."""
 
     field: str
     value: int | float | str | bool
@@ -221,7 +221,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartupLog:
-    """One start of an engine. Where a log holds several, the last."""
+    """One start of an engine. Where a log has several, the last."""
 
     engine: str
     version: str | None
@@ -262,7 +262,7 @@ class StartupLog:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogScenario:
-    """What to plan so that the plan can be held against the log. Field names are the contract's."""
+    """What to plan so that the plan can be compared with the log. Field names are the contract's."""
 
     model: str | None
     engine: str

@@ -31,7 +31,7 @@ class StepName(StrEnum):
 
 STEPS: Final = tuple(StepName)
 BUDGET_LINE: Final = "budget"
-"""The line of the budget on the memory bar, beside the names of its parts."""
+"""The line of the budget on the memory bar, next to the names of its parts."""
 OUTSIDE: Final = frozenset(("system", "unused", BUDGET_LINE))
 _WITH_WEIGHTS: Final = OUTSIDE | {"weights"}
 _WITH_OVERHEADS: Final = _WITH_WEIGHTS | {"framework", "activations", "cuda_graphs"}

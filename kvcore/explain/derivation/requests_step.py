@@ -1,4 +1,4 @@
-"""Step 7: how many requests the pool holds, of full length and of a shorter one."""
+"""Step 7: how many requests fit in the pool, of full length and of a shorter one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def shorter_concurrency(plan: Plan) -> float:
 
 
 def _quantities(plan: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
-    """Blocks of a request of full length, how many such the pool holds, and how many shorter ones run."""
+    """Blocks of a request of full length, how many such fit in the pool, and how many shorter ones run."""
     full, shorter = cache.figures.concurrency, cache.concurrency_at(shorter_length(plan))
     counted = (one for one in full.inputs if one.name == "counted_blocks_per_request")
     seats = given("max_num_seqs", plan.resolved.max_num_seqs)

@@ -88,7 +88,7 @@ def _points(plan: Plan, t: Words) -> tuple[str, ...]:
     if _latent_state(plan) is not None and ranks > 1 and shared == 1:
         found.append(
             t(
-                "Tensor parallelism does not divide the vector: each of the {ranks} GPUs holds a copy.",
+                "Tensor parallelism does not divide the vector: each of the {ranks} GPUs stores a copy.",
                 ranks=str(ranks),
             )
         )

@@ -71,7 +71,7 @@ class Decoder:
     """What sets one decoder apart. A key is one of its config."""
 
     classes: tuple[str, ...] = ()
-    """The entries of `architectures` that are read so, beside the model_type that names the row."""
+    """The entries of `architectures` that are read so, with the model_type that names the row."""
     qkv_bias: Flag = False
     out_bias: Flag = False
     mlp_bias: Flag = False
@@ -103,7 +103,7 @@ class Decoder:
     attention_gate: str = ""
     """The name of a projection, as wide as all heads, that scales what attention gives."""
     sinks: Flag = False
-    """One number a head beside its keys."""
+    """One number a head with its keys."""
     experts: ExpertTraits | None = None
     sparse: Sparse = Sparse.EVERYWHERE
     """Which layers have the experts."""

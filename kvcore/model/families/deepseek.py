@@ -69,10 +69,10 @@ DIVIDES_SHARED_EXPERTS: Final = ("glm4_moe_lite",)
 """Models whose shared experts the ranks always divide. Source: vllm/model_executor/models/glm4_moe_lite.py (0.32)."""
 
 CORRECTED: Final = ("AXK1", "axk1")
-"""Models whose routing has a bias unless told otherwise. Source: vllm/model_executor/models/AXK1.py (0.32)."""
+"""Models whose routing has a bias unless set otherwise. Source: vllm/model_executor/models/AXK1.py (0.32)."""
 
 MOONVIT: Final = {"kimi_k25": ("vt_", "mm_projector"), "kimi_vl": ("", "multi_modal_projector")}
-"""Models whose vision tower is MoonViT: what its keys begin with, and what its projector is called."""
+"""Models whose vision encoder is MoonViT: what its keys begin with, and what its projector is called."""
 
 
 def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tuple[RotaryTable, ...]:

@@ -1,4 +1,4 @@
-"""Gemma 2, 3 and 4: windows beside full attention, four norms a layer, layers that share another's cache."""
+"""Gemma 2, 3 and 4: windows with full attention, four norms a layer, layers that share another's cache."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ EXPERTS: Final = ExpertTraits(
 
 
 def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Architecture:
-    """Gemma 4: wide heads on full layers, experts beside the MLP, per-layer inputs, shared caches.
+    """Gemma 4: wide heads on full layers, experts with the MLP, per-layer inputs, shared caches.
 
-    `embedders` stand where other models have towers.
+    `embedders` stand where other models have encoders.
 
     Source: vllm/model_executor/models/gemma4.py (0.32).
     """

@@ -1,4 +1,4 @@
-"""GPT-2 and decoders of its line: layer norms with biases, plain MLPs, position tables instead of or beside rotation.
+"""GPT-2 and decoders of its line: layer norms with biases, plain MLPs, position tables instead of or with rotation.
 
 gpt-oss, with windows and experts, is found here by its name.
 """
@@ -86,7 +86,7 @@ def read_gpt2(config: ModelConfig) -> Architecture:
 
 
 def read_jais(config: ModelConfig) -> Architecture:
-    """Jais: as GPT-2, with ALiBi for the table of positions and a gate beside the MLP's first layer.
+    """Jais: as GPT-2, with ALiBi for the table of positions and a gate with the MLP's first layer.
 
     Source: vllm/model_executor/models/jais.py (0.22.1, the last that was read with it).
     """

@@ -188,7 +188,7 @@ def radio(section: Section) -> tuple[list[Module], int]:
             "unknown-architecture",
             field=f"{arguments.path}.model",
             architecture=name,
-            reason="this vision tower is not known",
+            reason="this vision encoder is not known",
         )
     width, layers, count, intermediate = RADIO_SIZES[name]
     patch, prefix = section.integer("patch_size", 16, maximum=4096), "vision_model.radio_model.model"

@@ -1,4 +1,4 @@
-"""K2 Horizon: experts for the values of attention beside those of the MLP, a gate on what attention gives."""
+"""K2 Horizon: experts for the values of attention with those of the MLP, a gate on what attention gives."""
 
 from __future__ import annotations
 

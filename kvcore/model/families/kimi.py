@@ -1,4 +1,4 @@
-"""Kimi Linear and K3: KDA, a delta net with a gate for each channel, beside latent attention; experts."""
+"""Kimi Linear and K3: KDA, a delta net with a gate for each channel, with latent attention; experts."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def residual(prefix: str, hidden: int) -> tuple[Module, ...]:
 
 def full_rank_kda(linear: Section, hidden: int) -> tuple[Module, ...]:
     """KDA whose projections of the input are one, with an output gate as wide as the values and a decay that each
-    rank holds whole.
+    rank stores whole.
 
     Source: vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32).
     """
@@ -246,7 +246,7 @@ def full_rank_kda(linear: Section, hidden: int) -> tuple[Module, ...]:
 
 
 def k3_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
-    """Router, shared experts, and routed ones between a way down and a way up that every rank holds whole.
+    """Router, shared experts, and routed ones between a way down and a way up that every rank stores whole.
 
     Source: vllm/models/kimi_k3/nvidia/model.py:KimiMoE (0.32).
     """

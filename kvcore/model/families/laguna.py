@@ -1,4 +1,4 @@
-"""Laguna: layers with their own number of heads, a gate on what attention gives, windows beside experts."""
+"""Laguna: layers with their own number of heads, a gate on what attention gives, windows with experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LFM2: gated short convolutions beside attention, dense and with experts."""
+"""LFM2: gated short convolutions with attention, dense and with experts."""
 
 from __future__ import annotations
 

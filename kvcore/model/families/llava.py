@@ -129,7 +129,7 @@ def read_cohere2_vision(config: ModelConfig) -> Architecture:
     wide = root.integer("alignment_intermediate_size")
     width, text = section.integer("hidden_size"), config.language.integer("hidden_size")
     if wide % 2:
-        raise root.contradicting("alignment_intermediate_size", f"{wide} holds two halves and is odd")
+        raise root.contradicting("alignment_intermediate_size", f"{wide} is two halves, and odd")
     modules = (
         *siglip(section),
         vision.merged(f"{PROJECTOR}.linear_1", width * merge**2, wide // 2, bias=True),

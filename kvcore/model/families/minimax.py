@@ -168,7 +168,7 @@ def text_01_layer(
 
 
 def read_m3(config: ModelConfig) -> Architecture:
-    """MiniMax-M3; of one that sees, the tower is named as not counted.
+    """MiniMax-M3; of one that sees, the encoder is named as not counted.
 
     Source: vllm/models/minimax_m3/nvidia/model.py (0.32).
     """
@@ -252,7 +252,7 @@ M3_EXPERTS: Final = replace(
 )
 
 BIASED: Final = ("minimax_m3_text", "minimax_m3_vl_text")
-"""Config classes whose routing has a bias unless told otherwise.
+"""Config classes whose routing has a bias unless set otherwise.
 
 Source: vllm/transformers_utils/configs/minimax_m3.py:MiniMaxM3TextConfig (0.32).
 """

@@ -98,7 +98,7 @@ def low_rank_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
 
 
 def read(config: ModelConfig) -> Architecture:
-    """Mistral 4 without a tower."""
+    """Mistral 4 without an encoder."""
     return read_section(config, config.language)
 
 

@@ -68,7 +68,7 @@ def read(config: ModelConfig) -> Architecture:
     heads = read_heads(section, reads_head_dim=False)
     hidden, double = heads.hidden_size, section.integer("intermediate_size")
     if double % 2:
-        raise section.contradicting("intermediate_size", f"{double} holds two halves and is odd")
+        raise section.contradicting("intermediate_size", f"{double} is two halves, and odd")
     modules: list[Module] = [
         *attention(heads, qkv_bias=section.boolean("qkv_bias", False)),
         *gated_mlp(hidden, double // 2),
@@ -179,7 +179,7 @@ def feature_layers(vit: Section, adapter: Section) -> tuple[int, ...]:
     if not isinstance(chosen, list) or not all(
         isinstance(index, int) and -total <= index < total for index in chosen
     ):
-        raise adapter.invalid("vit_layers", chosen, f"expected numbers of the tower's {total} layers")
+        raise adapter.invalid("vit_layers", chosen, f"expected numbers of the encoder's {total} layers")
     return tuple(index + total if index < 0 else index for index in chosen)
 
 

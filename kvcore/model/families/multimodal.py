@@ -73,7 +73,7 @@ def read_encoder(section: Section, layers: int) -> tuple[Module, ...]:
     """
     encoder = ENCODERS.get(section.model_type)
     if encoder is None:
-        raise not_read(section, "this vision tower is not known")
+        raise not_read(section, "this vision encoder is not known")
     return encoder(section, layers)
 
 

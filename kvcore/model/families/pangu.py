@@ -1,4 +1,4 @@
-"""openPangu with ordinary attention beside experts: keys and values of a few fixed tokens are parameters."""
+"""openPangu with ordinary attention with experts: keys and values of a few fixed tokens are parameters."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read(config: ModelConfig) -> Architecture:
 
 
 def read_wide_heads(section: Section) -> Heads:
-    """Heads whose queries and keys have a rotated part beside one that is not."""
+    """Heads whose queries and keys have a rotated part with one that is not."""
     heads = section.integer("num_attention_heads")
     return Heads(
         hidden_size=section.integer("hidden_size"),

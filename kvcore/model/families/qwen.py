@@ -1,4 +1,4 @@
-"""Qwen 1; Qwen3-Next, 3.5 and 3.6, gated delta nets beside full attention; Olmo Hybrid, which has them too."""
+"""Qwen 1; Qwen3-Next, 3.5 and 3.6, gated delta nets with full attention; Olmo Hybrid, which has them too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from kvcore.model.parts.states import DeltaNet, convolution, read_conv_kernel, w
 
 
 def read_qwen1(config: ModelConfig) -> Architecture:
-    """Qwen 1; of Qwen-VL the language part, its tower named as not counted.
+    """Qwen 1; of Qwen-VL the language part, its encoder named as not counted.
 
     Source: vllm/model_executor/models/qwen.py (0.28).
     """
@@ -49,7 +49,7 @@ def read_qwen1(config: ModelConfig) -> Architecture:
     heads = read_heads(section, "", reads_head_dim=False)
     hidden, double = heads.hidden_size, section.integer("intermediate_size")
     if double % 2:
-        raise section.contradicting("intermediate_size", f"{double} holds two halves and is odd")
+        raise section.contradicting("intermediate_size", f"{double} is two halves, and odd")
     layer = Layer(
         modules=(
             qkv(heads, "attn.c_attn", ("c_attn",), bias=True),

@@ -186,7 +186,7 @@ MAX_PATCHES: Final = 6
 
 
 def read_step3(config: ModelConfig) -> Architecture:
-    """Step 3, with its tower where the config has one.
+    """Step 3, with its encoder where the config has one.
 
     Source: vllm/model_executor/models/step3_text.py (0.32).
     """

@@ -98,7 +98,7 @@ def mlp_width(section: Section) -> int:
 
 
 def read_shared_heads(section: Section, hidden: int) -> Heads:
-    """Attention over the hidden state beside the embedding: twice as wide as the model."""
+    """Attention over the hidden state with the embedding: twice as wide as the model."""
     heads = section.integer("num_attention_heads")
     if 2 * hidden % heads:
         raise section.contradicting("num_attention_heads", f"{2 * hidden} is not divisible by {heads}")

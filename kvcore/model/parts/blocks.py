@@ -165,7 +165,7 @@ def replicated(
     quantizable: bool = True,
     dtype: str = "",
 ) -> Linear:
-    """A linear layer that every rank holds whole."""
+    """A linear layer that every rank stores whole."""
     return Linear(
         name=name,
         in_features=in_features,
@@ -198,12 +198,12 @@ def gated_mlp(
 
 
 def with_expert_ranks(linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
-    """Shared experts that every rank holds whole when tokens are cut before the routed ones."""
+    """Shared experts that every rank stores whole when tokens are cut before the routed ones."""
     return tuple(replace(linear, whole_with_expert_ranks=True) for linear in linears)
 
 
 def whole_unless_divided(heads: int, *linears: Linear) -> tuple[Linear, ...]:
-    """Parts of an encoder that every rank holds whole where the ranks do not divide its heads.
+    """Parts of an encoder that every rank stores whole where the ranks do not divide its heads.
 
     Source: vllm/model_executor/models/vision.py:is_vit_use_data_parallel, intern_vit.py (0.32).
     """

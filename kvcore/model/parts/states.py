@@ -165,7 +165,7 @@ class DeltaNet:
     is_interleaved: bool = False
     """Queries, keys, values and gates lie in one tensor of the checkpoint (Qwen3-Next)."""
     replicates_ba: bool = False
-    """Every rank holds the whole b and a projections: their slices are too narrow for Marlin."""
+    """Every rank stores the whole b and a projections: their slices are too narrow for Marlin."""
 
     @property
     def keys(self) -> Output:

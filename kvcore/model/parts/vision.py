@@ -266,7 +266,7 @@ def feature_layers(root: Section, vision: Section, default: int = -2) -> int:
             raise root.invalid("vision_feature_layer", index, "expected an integer or a list of them")
         counts.append(total + index + 1 if index < 0 else index)
     if not counts or not 0 < max(counts) <= total:
-        raise root.contradicting("vision_feature_layer", f"the tower has {total} layers")
+        raise root.contradicting("vision_feature_layer", f"the encoder has {total} layers")
     return max(counts)
 
 

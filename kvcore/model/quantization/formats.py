@@ -2,7 +2,7 @@
 one rank, as the engine allocates them.
 
 A format knows nothing of names, checkpoints or deployments: the fold in `kvcore.memory.weights` hands it the shape
-that one rank holds. Sizes are those of the parameters before post-processing, which repacks them in place; what
+that one rank stores. Sizes are those of the parameters before post-processing, which repacks them in place; what
 loading drops or adds for good is in `experts_loading_bytes`.
 """
 

@@ -1,4 +1,4 @@
-"""GGUF: what a model's name says of the file, and how the engine holds its tensors."""
+"""GGUF: what a model's name says of the file, and how the engine stores its tensors."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from kvcore.units import ceil_div
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockType:
-    """A tensor type: `size` bytes hold `weights` numbers of one row. `fallback`: what rows take that are no multiple.
+    """A tensor type: `size` bytes store `weights` numbers of one row. `fallback`: what rows take that are no multiple.
 
     Source: ggml/src/ggml-common.h (block layouts), src/llama-quant.cpp:tensor_type_fallback of llama.cpp (007dbbf).
     """
@@ -93,7 +93,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What llama.cpp looks at beside a tensor's own name."""
+    """What llama.cpp looks at in addition to a tensor's own name."""
 
     num_layers: int
     num_values: int

@@ -31,7 +31,7 @@ CHARACTERS: Final = (codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN)
 REPEATS: Final = (codes.MAX_REPEAT, codes.MIN_REPEAT)
 
 Condition: TypeAlias = Callable[[str, list[int]], Iterator[int]]
-"""The places of a name where an anchor or what looks around holds."""
+"""The places of a name where an anchor or what looks around matches."""
 
 
 class Patterns:
@@ -68,7 +68,7 @@ class Patterns:
         return (hits & -hits).bit_length() - 1 if hits else None
 
     def _truths(self, name: str) -> list[int]:
-        """Which conditions hold at each place of `name`, one bit each; inner conditions come before outer ones."""
+        """Which conditions are true at each place of `name`, one bit each; inner conditions come before outer ones."""
         truths = [0] * (len(name) + 1)
         for number, condition in enumerate(self._conditions):
             self._allowance.spend(1 + len(name) // 2)

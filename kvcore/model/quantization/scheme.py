@@ -121,7 +121,7 @@ class Quantization(Keeper):
         return self._format(name, (), Kind.VOCAB).linear_bytes(shape)
 
     def scale_bytes(self, cache: CacheState) -> int:
-        """Bytes of the scale parameters beside one attention cache; loading drops them.
+        """Bytes of the scale parameters with one attention cache; loading drops them.
 
         Source: vllm/model_executor/layers/quantization/kv_cache.py:BaseKVCacheMethod,
         compressed_tensors/compressed_tensors.py:CompressedTensorsKVCacheMethod (0.32).
@@ -157,7 +157,7 @@ class Quantization(Keeper):
 def experts_shape(
     experts: Experts, rank_experts: int, rank_intermediate: int, dtype_bytes: int, sharing_ranks: int
 ) -> ExpertsShape:
-    """The experts as one rank holds them."""
+    """The experts as one rank stores them."""
     return ExpertsShape(
         num_experts=rank_experts,
         hidden_size=experts.hidden_size,

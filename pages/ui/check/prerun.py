@@ -90,7 +90,7 @@ def section(t: Words) -> None:
 
 
 def prerun_scenario(scenario: Scenario) -> Scenario:
-    """The scenario of the sidebar on an engine that is told its memory."""
+    """The scenario of the sidebar on an engine that is given its memory."""
     if not find_engine(scenario.engine).measures_memory:
         return replace(scenario, measured=Measured())
     return replace(

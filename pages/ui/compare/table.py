@@ -1,4 +1,4 @@
-"""Deployments beside each other: bars on one GiB axis, their colours, and the table that says the same."""
+"""Deployments next to each other: bars on one GiB axis, their colours, and the table that says the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvcore.views.multiples import figures_of, refusal_text, seats_note, small_m
 from pages.ui.shared import drawings, figure
 
 REPLICA_COLUMNS = (5, 6)
-"""Replicas and what all of them hold: said only where there are several."""
+"""Replicas and what all of them have room for: said only where there are several."""
 
 
 def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: Sequence[str] = ()) -> None:

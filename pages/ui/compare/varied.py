@@ -1,4 +1,4 @@
-"""Compare, first part: one knob of the scenario in each of its positions."""
+"""Compare, first part: one setting of the scenario at each of its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pages.ui.shared import state, undo
 
 
 def show(t: Words) -> None:
-    """The choice of the knob, the bars, the table, and a button for each position."""
+    """The choice of the setting, the bars, the table, and a button for each value."""
     varied = _varied(t)
     cards = _cards(t) if varied is Varied.ACCELERATOR else ()
     if varied is Varied.SPLIT:

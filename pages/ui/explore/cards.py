@@ -145,7 +145,7 @@ def entry_of(scenario: Scenario) -> ModelEntry:
 
 
 def wanted_requests(t: Words) -> int:
-    """How many requests the deployment is to hold at once."""
+    """How many requests the deployment should serve at once."""
     return st.number_input(
         t("Target requests at once"),
         min_value=1,
@@ -195,7 +195,7 @@ def _filters(scenario: Scenario, t: Words) -> Filters:
 
 
 def precision_switches(scenario: Scenario, t: Words) -> None:
-    """KV cache dtype and weight precision: the same fields as in the sidebar, at hand."""
+    """KV cache dtype and weight precision: the same fields as in the sidebar, directly."""
     _switch("kv_cache_dtype", t("KV cache dtype"), choices.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
     now = scenario.quantization or choices.CHECKPOINT
     _switch("quantization", t("Weight precision"), choices.WEIGHT_PRECISIONS, now)

@@ -25,7 +25,7 @@ KIND_NAMES = {
 
 
 def drawing(plan: Plan, t: Words) -> None:
-    """One strip a group, as wide as its share of the blocks that a request of the full length may hold."""
+    """One strip a group, as wide as its share of the blocks that a request of the full length may take."""
     cache = plan.cache
     if cache is None or len(cache.groups) < 2:
         return

@@ -46,7 +46,7 @@ def panel(plan: Plan, t: Words) -> None:
 
 
 def _load(plan: Plan, t: Words) -> Load:
-    """The target, beginning with what the plan holds."""
+    """The target, beginning with what the plan has room for."""
     start = default_load(plan)
     longest = 1 << 30
     with st.container(horizontal=True):

@@ -1,6 +1,7 @@
 """The parameters as a searchable list, each with its effect on the present scenario; corrections; glossary.
 
-Charts are bars of HTML that stand beside their figures: they take the theme's colours, and say nothing by colour alone.
+Charts are bars of HTML that stand next to their figures: they take the theme's colours, and say nothing by
+colour alone.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def parameters(plan: Plan | None, t: Words) -> None:
 
 
 def glossary(t: Words) -> None:
-    """Every term with its meaning, in the page's language; the English word beside a Chinese one."""
+    """Every term with its meaning, in the page's language; the English word next to a Chinese one."""
     query = st.text_input(t("Search terms"), key="glossary_query", icon=":material/search:") or ""
     rows = [
         (t(term.name), term.name, t(term.meaning))

@@ -1,4 +1,4 @@
-"""Small pictures in HTML: the legend of the memory bar, and one request in its pool.
+"""Small drawings in HTML: the legend of the memory bar, and one request in its pool.
 
 Everything in them is a number of ours or a text of the catalogue, and is escaped all the same.
 """

@@ -34,7 +34,7 @@ def under(place: str, t: Words) -> Iterator[None]:
 
 
 def callback(change: Callable[Given, None]) -> Callable[Given, None]:
-    """A callback whose failure changes nothing, and is told by the page as every other error is."""
+    """A callback whose failure changes nothing, and is shown by the page as every other error is."""
 
     @wraps(change)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> None:

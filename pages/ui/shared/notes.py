@@ -30,7 +30,7 @@ ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
 
 
 def scenario_line(plan: Plan, t: Words) -> None:
-    """What is set: survives a screenshot, and tells a phone what the sidebar holds."""
+    """What is set: survives a screenshot, and shows on a phone what the sidebar says."""
     _line(plan.scenario, summary.scenario_line(plan, t))
 
 
@@ -71,7 +71,7 @@ def setting_chips(scenario: Scenario, t: Words) -> None:
 
 
 def verdict(sentence: Sentence) -> None:
-    """The sentence, with an icon and a word beside its colour."""
+    """The sentence, with an icon and a word next to its colour."""
     match sentence.outcome:
         case Outcome.FITS:
             st.success(sentence.text, icon=":material/check_circle:")
@@ -135,7 +135,7 @@ def above_model(plan: Plan, t: Words) -> None:
 
 
 def finding(text: str, *, found: bool) -> None:
-    """The answer to a question, with an icon beside its colour."""
+    """The answer to a question, with an icon next to its colour."""
     if found:
         st.success(text, icon=":material/check_circle:")
     else:
@@ -143,7 +143,7 @@ def finding(text: str, *, found: bool) -> None:
 
 
 def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
-    """Single changes that mend it, each one button and one step back; pairs of changes where no single one does."""
+    """Single changes that fix it, each one button and one step back; pairs of changes where no single one does."""
     pairs = () if found else fix_pairs(plan)
     if not found and not pairs:
         st.caption(t("No one or two changes fix it: choose a smaller model, or more and larger GPUs."))
@@ -270,7 +270,7 @@ def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False)
 
 
 def notices(found: Sequence[Notice], t: Words) -> None:
-    """Warnings beside the plan, each with what can be done. Several parts of a page may have some."""
+    """Warnings next to the plan, each with what can be done. Several parts of a page may have some."""
     if found:
         with st.container(border=True, gap="xsmall"):
             st.markdown(f":material/info: **{t('Note')}**")

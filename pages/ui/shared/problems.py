@@ -1,4 +1,4 @@
-"""What a button could not do, said beside it: one problem at a time, gone once something else was done."""
+"""What a button could not do, shown next to it: one problem at a time, gone once something else was done."""
 
 from __future__ import annotations
 

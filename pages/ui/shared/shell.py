@@ -1,6 +1,6 @@
 """The frame around every page: navigation, language, style.
 
-A folder named `pages/` beside the entrypoint makes Streamlit run a page file alone until some session has called
+A folder named `pages/` next to the entrypoint makes Streamlit run a page file alone until some session has called
 `st.navigation`. So `app.py` calls it before any widget, and every page begins with `guard()`.
 """
 

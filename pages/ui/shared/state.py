@@ -1,7 +1,7 @@
 """The session: one Scenario, its language, and the link that carries both.
 
 The query string is the state. Whoever changes the scenario writes the whole link, which adds one entry to the
-browser's history; back and forward bring another query string, which is decoded like the first. Widgets hold no state
+browser's history; back and forward bring another query string, which is decoded like the first. Widgets keep no state
 of their own: they are seeded from the scenario on every run.
 """
 

@@ -1,6 +1,6 @@
 """The sidebar's two limits: how long a request may be, and how much of the card the engine may take.
 
-Each has a field that holds the truth and a slider for the hand. What the field does not take changes nothing, and the
+Each has a field for the exact value and a slider. What the field does not take changes nothing, and the
 field says so.
 """
 

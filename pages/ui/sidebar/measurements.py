@@ -1,4 +1,6 @@
-"""The chips that say on every page which given parts replace predicted ones and whence they are, and remove them."""
+"""The chips that say on every page which given parts replace predicted ones and where they come from, and
+remove them.
+"""
 
 from __future__ import annotations
 
