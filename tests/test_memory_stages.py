@@ -16,7 +16,7 @@ from kvcore.memory import stages
 from kvcore.memory.encoder_profile import loaded_architecture
 from kvcore.memory.loaded import head_bytes
 from kvcore.memory.lora import Slots, lora_bytes
-from kvcore.memory.stages import holds, on_every_stage, stage_modules
+from kvcore.memory.stages import on_every_stage, stage_modules, stores
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -180,8 +180,8 @@ class TestEnds:
 
     def test_a_tied_head_needs_the_embedding_on_the_last_stage(self) -> None:
         tied = of_class("LlamaForCausalLM", tie_word_embeddings=True)
-        assert [holds(End.EMBEDDING, tied, PP3, stage) for stage in range(3)] == [True, False, True]
-        assert [holds(End.HEAD, tied, PP3, stage) for stage in range(3)] == [False, False, True]
+        assert [stores(End.EMBEDDING, tied, PP3, stage) for stage in range(3)] == [True, False, True]
+        assert [stores(End.HEAD, tied, PP3, stage) for stage in range(3)] == [False, False, True]
 
     def test_a_pooling_model_drops_the_head_of_every_stage(self) -> None:
         """151936 x 2048 in bfloat16; Qwen3 guards it, Qwen3-MoE does not."""
