@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kvcore.request import scenario_from_request
 
 import kvcore.engine
 from kvcore import catalogue
@@ -21,6 +20,7 @@ from kvcore.engine.storage import storage_of
 from kvcore.errors import KvPlannerError
 from kvcore.model.families import read_architecture
 from kvcore.planning import Prepared, prepare
+from kvcore.scenario.request import scenario_from_request
 
 FOLDER = Path(kvcore.engine.__path__[0])
 REACHES_CARDS = {"card.py", "protocol.py", "rooms.py"}
