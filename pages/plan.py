@@ -5,7 +5,7 @@ import streamlit as st
 from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
-from kvcore.explain import figures
+from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
 from kvcore.scenario import overrides
 from kvcore.views import bar, charts, summary

@@ -11,7 +11,7 @@ import pytest
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.explain.derivation import STEPS, Equation, Step, StepName, derivation
 from kvcore.explain.derivation.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
-from kvcore.explain.figures import any_cache
+from kvcore.explain.numbers import any_cache
 from kvcore.planning import plan
 from kvcore.texts.words import Language, words
 from kvcore.units import GIB, KIB, MIB

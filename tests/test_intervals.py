@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvcore.advice.curve import concurrency_curve
 from kvcore.errors import EngineRefusalError
 from kvcore.evidence.carry import carried_over
-from kvcore.explain import figures
+from kvcore.explain import numbers
 from kvcore.memory.parts import PART_NAMES
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario import Measured, Origin
@@ -140,7 +140,7 @@ def test_bar_cards_band_and_table_say_the_same(planned: Plan) -> None:
         bounds = numbers_in(card.note) if "–" in card.note else []
         if bounds:
             assert bounds[0] <= numbers_in(card.value)[0] <= bounds[1]
-    row = next(row for row in figures.number_rows(planned, EN) if row.label == "KV cache")
+    row = next(row for row in numbers.number_rows(planned, EN) if row.label == "KV cache")
     assert (row.interval == "") == (memory.kv_cache.interval is None)
 
 

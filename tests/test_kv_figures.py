@@ -13,7 +13,7 @@ import pytest
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.explain.derivation import derivation
-from kvcore.explain.figures import quantities
+from kvcore.explain.numbers import quantities
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.scenario import Parallel

@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.advice.curve import concurrency_curve
 from kvcore.deploy.expected_log import expected_log_lines
 from kvcore.deploy.launch import launch_command
-from kvcore.explain.figures import number_rows
+from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
 from kvcore.scenario.link import carries_configs
 from kvcore.scenario.overrides import override_steps

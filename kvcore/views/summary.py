@@ -13,7 +13,7 @@ from kvcore.advice.fixes import Fix, FixPair
 from kvcore.advice.refusals import Accepted
 from kvcore.cache.spec import CacheKind
 from kvcore.evidence.calibration import fields_by_origin
-from kvcore.explain.figures import any_cache, bytes_per_token_in_all
+from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
 from kvcore.planning import Plan, Verdict
 from kvcore.quantity import Quantity
 from kvcore.scenario import Measured, Origin, Scenario

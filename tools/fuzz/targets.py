@@ -21,7 +21,7 @@ from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.recognized import scenario_from_log
-from kvcore.explain import figures
+from kvcore.explain import numbers
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, link, overrides, settings
 from kvcore.scenario.contract import error_of
@@ -142,7 +142,7 @@ def views_of_plan(planned: Plan) -> None:
     summary.cards(planned, curves[0] if curves else None, _T)
     json.dumps(bar.memory_bar(planned, _T))
     json.dumps(charts.concurrency_chart(planned, curves, _T))
-    figures.number_rows(planned, _T)
+    numbers.number_rows(planned, _T)
     overrides.override_steps(planned)
     launch.launch_command(planned)
     fixes(planned)

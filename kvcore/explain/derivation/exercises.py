@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvcore.errors import KvPlannerError
 from kvcore.explain.derivation.lesson import Exercise
-from kvcore.explain.figures import any_cache
+from kvcore.explain.numbers import any_cache
 from kvcore.planning import Plan, plan
 from kvcore.scenario import edit
 from kvcore.texts.words import Words, concurrency_text, count, exact_gib_text, gib_text, kib_text, sentences

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from kvcore.errors import KvPlannerError
 from kvcore.explain.derivation.lesson import Effect, Experiment, StepName
 from kvcore.explain.derivation.requests_step import shorter_concurrency
-from kvcore.explain.figures import any_cache
+from kvcore.explain.numbers import any_cache
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Quantity, format_bytes
 from kvcore.scenario import edit

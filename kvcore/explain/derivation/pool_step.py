@@ -8,7 +8,7 @@ from kvcore.cache.capacity import CachePlan
 from kvcore.explain.derivation.equation import equation
 from kvcore.explain.derivation.lesson import Content, Prediction, Slip, part
 from kvcore.explain.derivation.parts_step import no_card
-from kvcore.explain.figures import any_cache
+from kvcore.explain.numbers import any_cache
 from kvcore.planning import Plan
 from kvcore.quantity import Quantity, format_bytes
 from kvcore.texts.words import Words, count, exact_gib_text, gib_text, sentences

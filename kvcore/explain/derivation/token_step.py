@@ -9,7 +9,7 @@ from kvcore.cache.kv_formats import kv_format
 from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, LayerSpec, demand_of
 from kvcore.explain.derivation.equation import equation
 from kvcore.explain.derivation.lesson import Content, Prediction, Slip
-from kvcore.explain.figures import any_cache, bytes_per_token_in_all
+from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
 from kvcore.model.cache_state import Mla
 from kvcore.planning import Plan
 from kvcore.quantity import Quantity

@@ -9,7 +9,7 @@ import streamlit as st
 from kvcore.advice.curve import concurrency_curve
 from kvcore.explain.derivation import Equation, Step, StepName
 from kvcore.explain.derivation.lesson import LOOKS, prose
-from kvcore.explain.figures import GRADES, SCOPES
+from kvcore.explain.numbers import GRADES, SCOPES
 from kvcore.quantity import Unit
 from kvcore.texts.palette import PARTS
 from kvcore.texts.words import MINUS, Words, gib_text, listed

@@ -8,7 +8,7 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.explain.figures import NumberRow, numbers_csv
+from kvcore.explain.numbers import NumberRow, numbers_csv
 from kvcore.planning import Plan
 from kvcore.scenario.contract import result_of
 from kvcore.scenario.overrides import OverrideStep

@@ -11,7 +11,7 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.explain.figures import RequestShare, request_share
+from kvcore.explain.numbers import RequestShare, request_share
 from kvcore.planning import Plan
 from kvcore.texts.palette import PARTS, UNACCOUNTED, Part
 from kvcore.texts.words import DASH, Words, concurrency_text, count, exact_gib_text, gib_text, kib_text

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from kvcore.explain import figures as explain
+from kvcore.explain import numbers as explain
 from kvcore.scenario.overrides import override_steps
 from kvcore.texts.words import Language, words
 from kvcore.units import GIB
