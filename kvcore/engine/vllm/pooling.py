@@ -12,13 +12,13 @@ from kvcore.engine.vllm.switches import Switches, V1Engine
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
-from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, pooling
+from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, embedders
 from kvcore.scenario import Runner, Scenario
 
 CHAT_SUFFIX: Final = "ChatModel"
 """Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32.0)."""
 
-POOLING_ONLY: Final = frozenset((*pooling.READERS, *bert.READERS))
+POOLING_ONLY: Final = frozenset((*embedders.READERS, *bert.READERS))
 """What no release generates with."""
 
 TASKS: Final = (("RewardModel", "reward"), ("Classification", "classify"))

@@ -19,7 +19,7 @@ from kvcore.errors import CatalogueError, ModelError, shorten
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import decoder, pooling
+from kvcore.model.families import decoder, embedders
 from kvcore.model.parts.blocks import Reader
 
 _MODULES: Final = tuple(import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
@@ -80,10 +80,10 @@ def read_architecture(config: ModelConfig) -> Architecture:
     language_type = "" if config.language is config.root else config.language.model_type
     built = replace(READERS[spelling](config), read_as=spelling, language_type=language_type)
     is_bidirectional = config.language.get("is_causal") is False
-    if is_bidirectional and pooling.BIDIRECTIONAL_CLASSES & {name, *generating_names(name)}:
-        built = pooling.without_cache(built)
-    is_adapted = name != spelling and name.endswith(pooling.CLASSIFYING_SUFFIXES)
-    return pooling.with_classifier(built, config) if is_adapted else built
+    if is_bidirectional and embedders.BIDIRECTIONAL_CLASSES & {name, *generating_names(name)}:
+        built = embedders.without_cache(built)
+    is_adapted = name != spelling and name.endswith(embedders.CLASSIFYING_SUFFIXES)
+    return embedders.with_classifier(built, config) if is_adapted else built
 
 
 def find_name(config: ModelConfig) -> tuple[str, str] | None:

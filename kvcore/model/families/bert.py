@@ -22,7 +22,7 @@ from kvcore.model.architecture import (
     RotaryTable,
 )
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.pooling import HEAD_DTYPE, number_of_labels
+from kvcore.model.families.embedders import HEAD_DTYPE, number_of_labels
 from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import (
     Heads,

@@ -44,8 +44,8 @@ from kvcore.model.parts.experts import (
     shared_experts,
 )
 from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer, read_latent
+from kvcore.model.parts.mixers import kda_state, read_conv_kernel
 from kvcore.model.parts.pattern import by_kind, sparse_by_frequency
-from kvcore.model.parts.states import kda_state, read_conv_kernel
 
 
 def read_linear(config: ModelConfig) -> Architecture:

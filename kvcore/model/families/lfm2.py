@@ -20,8 +20,8 @@ from kvcore.model.parts.blocks import (
     read_heads,
 )
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe
+from kvcore.model.parts.mixers import read_conv_kernel, short_convolution, short_convolution_state
 from kvcore.model.parts.pattern import by_kind
-from kvcore.model.parts.states import read_conv_kernel, short_convolution, short_convolution_state
 from kvcore.units import round_up
 
 

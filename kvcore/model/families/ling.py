@@ -34,8 +34,8 @@ from kvcore.model.parts.blocks import (
 )
 from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer
+from kvcore.model.parts.mixers import convolution, kda_state, linear_state, read_conv_kernel
 from kvcore.model.parts.pattern import crossed
-from kvcore.model.parts.states import convolution, kda_state, linear_state, read_conv_kernel
 from kvcore.model.rope import read_ropes
 
 EXPERTS: Final = replace(

@@ -24,8 +24,8 @@ from kvcore.model.parts.blocks import (
     row,
 )
 from kvcore.model.parts.experts import BLOCK_SPARSE, ExpertTraits, expert_modules, optional_moe, read_moe
+from kvcore.model.parts.mixers import Mamba1, Mamba2, read_conv_kernel
 from kvcore.model.parts.pattern import by_kind, with_modules
-from kvcore.model.parts.states import Mamba1, Mamba2, read_conv_kernel
 from kvcore.units import ceil_div
 
 ATTENTION_FREE: Final = Heads(hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0)

@@ -34,8 +34,8 @@ from kvcore.model.parts.blocks import (
     row,
 )
 from kvcore.model.parts.experts import BLOCK_SPARSE, ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.mixers import linear_state
 from kvcore.model.parts.pattern import by_kind, marked
-from kvcore.model.parts.states import linear_state
 
 EXPERTS: Final = ExpertTraits(
     experts_key="num_local_experts",

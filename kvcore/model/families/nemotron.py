@@ -26,8 +26,8 @@ from kvcore.model.parts.blocks import (
     with_kv_heads,
 )
 from kvcore.model.parts.experts import CORRECTED_FIRST, ExpertTraits, expert_modules, read_moe, shared_experts
+from kvcore.model.parts.mixers import Mamba2, read_conv_kernel
 from kvcore.model.parts.pattern import by_kind, with_modules
-from kvcore.model.parts.states import Mamba2, read_conv_kernel
 from kvcore.units import round_up
 
 PATTERN: Final[Mapping[str, str]] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

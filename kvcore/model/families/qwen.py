@@ -36,8 +36,8 @@ from kvcore.model.parts.blocks import (
     row,
 )
 from kvcore.model.parts.experts import ExpertTraits, Part, expert_modules, optional_moe
+from kvcore.model.parts.mixers import DeltaNet, convolution, read_conv_kernel, wide_column
 from kvcore.model.parts.pattern import by_kind, sparse_by_step
-from kvcore.model.parts.states import DeltaNet, convolution, read_conv_kernel, wide_column
 
 
 def read_qwen1(config: ModelConfig) -> Architecture:

@@ -21,7 +21,7 @@ from kvcore.model.parts.blocks import (
     replicated,
     row,
 )
-from kvcore.model.parts.states import Mamba2, read_conv_kernel
+from kvcore.model.parts.mixers import Mamba2, read_conv_kernel
 
 HYBRID: Final = "hybrid"
 PLAIN: Final = "mamba"
