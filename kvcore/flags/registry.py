@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from importlib import resources
+from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -228,8 +229,12 @@ class Registry(Reviewed):
 
 def _engines() -> tuple[str, ...]:
     """The names of the engines' rooms, in their order."""
-    folders = (folder.joinpath("engine.toml") for folder in resources.files("kvcore.engine").iterdir())
-    rooms = [read_toml(file.read_text("utf-8"), "engine.toml") for file in folders if file.is_file()]
+    files = (
+        file
+        for folder in import_module("kvcore.engine").__path__
+        for file in Path(folder).glob("*/engine.toml")
+    )
+    rooms = [read_toml(file.read_text("utf-8"), "engine.toml") for file in files]
     return tuple(room["name"] for room in sorted(rooms, key=lambda room: int(room["order"])))
 
 
