@@ -13,39 +13,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    Module,
-    Parameter,
-    RotaryTable,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.embedders import HEAD_DTYPE, number_of_labels
-from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import (
-    Heads,
-    decoder,
-    gated_mlp,
-    norm,
-    norms,
-    plain_mlp,
-    qkv,
-    read_heads,
-    replicated,
-    row,
-)
+from kvcore.model.parts import blocks, vision
 from kvcore.model.rope import read_ropes
 
-Pieces = tuple[Module, ...]
+Pieces = tuple[arch.Module, ...]
 Head = Callable[[ModelConfig, int], Pieces]
 """What stands behind the layers, of a config and a width."""
 
 
-def float32_layer(name: str, in_features: int, out_features: int, *, bias: bool = True) -> Linear:
+def float32_layer(name: str, in_features: int, out_features: int, *, bias: bool = True) -> arch.Linear:
     """A layer of a pooling head: float32, and whole on each rank."""
-    return replicated(name, in_features, out_features, bias=bias, quantizable=False, dtype=HEAD_DTYPE)
+    return blocks.replicated(name, in_features, out_features, bias=bias, quantizable=False, dtype=HEAD_DTYPE)
 
 
 def no_head(config: ModelConfig, hidden: int) -> Pieces:
@@ -99,7 +80,7 @@ def mask_head(config: ModelConfig, hidden: int) -> Pieces:
     vocab = config.language.integer("vocab_size")
     return (
         vision.whole("cls.predictions.transform.dense", hidden, hidden),
-        norm("cls.predictions.transform.LayerNorm", hidden, bias=True),
+        blocks.norm("cls.predictions.transform.LayerNorm", hidden, bias=True),
         vision.whole("cls.predictions.decoder", hidden, vocab),
     )
 
@@ -108,7 +89,7 @@ COLBERT_KEYS: Final = ("colbert_dim", "dim", "projection_dim")
 """Source: vllm/model_executor/models/colbert.py:ColBERTMixin.get_colbert_dim_from_config (0.32)."""
 
 
-def colbert_head(config: ModelConfig, hidden: int) -> tuple[Module, ...]:
+def colbert_head(config: ModelConfig, hidden: int) -> tuple[arch.Module, ...]:
     """ColBERT's vector for each token; nothing where only the weights say how wide it is.
 
     Source: vllm/model_executor/models/colbert.py:ColBERTMixin (0.32).
@@ -121,17 +102,17 @@ def colbert_head(config: ModelConfig, hidden: int) -> tuple[Module, ...]:
 def encoder(
     config: ModelConfig,
     *,
-    heads: Heads,
-    layers: tuple[Layer, ...],
+    heads: blocks.Heads,
+    layers: tuple[arch.Layer, ...],
     intermediate_size: int,
     first: Pieces,
     prefix: str,
     every: Pieces = (),
     last: Pieces = (),
-    rotary_tables: tuple[RotaryTable, ...] = (),
-) -> Architecture:
+    rotary_tables: tuple[arch.RotaryTable, ...] = (),
+) -> arch.Architecture:
     """An Architecture without a head over the vocabulary."""
-    return decoder(
+    return blocks.decoder(
         config,
         section=config.language,
         heads=heads,
@@ -156,7 +137,7 @@ BLOCK: Final = vision.Block(
 )
 
 
-def read_bert(head: Head, config: ModelConfig) -> Architecture:
+def read_bert(head: Head, config: ModelConfig) -> arch.Architecture:
     """BERT, RoBERTa and XLM-RoBERTa: positions from a table, a norm behind each half of a layer.
 
     Source: vllm/model_executor/models/bert.py, roberta.py (0.32).
@@ -164,7 +145,7 @@ def read_bert(head: Head, config: ModelConfig) -> Architecture:
     section = config.language
     if section.string("position_embedding_type", "absolute") == "rotary":
         return read_jina(head, config)
-    heads = read_heads(section, "", reads_head_dim=False)
+    heads = blocks.read_heads(section, "", reads_head_dim=False)
     hidden, inner = heads.hidden_size, section.integer("intermediate_size")
     modules = vision.block(BLOCK, "", heads, inner)
     words, positions, types = (
@@ -173,13 +154,13 @@ def read_bert(head: Head, config: ModelConfig) -> Architecture:
     return encoder(
         config,
         heads=heads,
-        layers=(Layer(modules=modules),) * section.layers(),
+        layers=(arch.Layer(modules=modules),) * section.layers(),
         intermediate_size=inner,
         first=(
             vision.sharded_table("embeddings.word_embeddings", words, hidden),
             vision.sharded_table("embeddings.position_embeddings", positions, hidden),
             vision.sharded_table("embeddings.token_type_embeddings", types, hidden),
-            norm("embeddings.LayerNorm", hidden, bias=True),
+            blocks.norm("embeddings.LayerNorm", hidden, bias=True),
         ),
         every=head(config, hidden),
         prefix="encoder.layer",
@@ -197,28 +178,28 @@ class Rotated:
     inner_key: str = "intermediate_size"
 
 
-def read_rotated(traits: Rotated, head: Head, config: ModelConfig) -> Architecture:
+def read_rotated(traits: Rotated, head: Head, config: ModelConfig) -> arch.Architecture:
     """BERT with rotary positions, every so many layers with routed experts.
 
     Source: vllm/model_executor/models/bert_with_rope.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, "", reads_head_dim=False)
+    heads = blocks.read_heads(section, "", reads_head_dim=False)
     hidden, inner = heads.hidden_size, section.integer(traits.inner_key)
     bias = traits.bias
     shared: Pieces = (
-        qkv(heads, "attn.qkv_proj", ("Wqkv",), bias=bias),
-        row("attn.out_proj", hidden, hidden, bias=bias),
-        *norms(hidden, "attn_ln", "mlp_ln", bias=True),
+        blocks.qkv(heads, "attn.qkv_proj", ("Wqkv",), bias=bias),
+        blocks.row("attn.out_proj", hidden, hidden, bias=bias),
+        *blocks.norms(hidden, "attn_ln", "mlp_ln", bias=True),
     )
     if traits.gated:
-        up, down = gated_mlp(hidden, inner, bias=bias)
+        up, down = blocks.gated_mlp(hidden, inner, bias=bias)
         mlp: Pieces = (replace(up, bias=bias and traits.up_bias), down)
     else:
-        mlp = plain_mlp(hidden, inner, bias=bias)
-    dense = Layer(modules=(*shared, *mlp))
+        mlp = blocks.plain_mlp(hidden, inner, bias=bias)
+    dense = arch.Layer(modules=(*shared, *mlp))
     period = section.integer("moe_every_n_layers", 0, minimum=0)
-    routed = Layer(modules=(*shared, *nomic_experts(section, hidden, inner))) if period else dense
+    routed = arch.Layer(modules=(*shared, *nomic_experts(section, hidden, inner))) if period else dense
     count = section.layers()
     kinds = tuple(routed if period and index % period == 1 else dense for index in range(count))
     types = section.integer("type_vocab_size", 0, minimum=0)
@@ -231,7 +212,7 @@ def read_rotated(traits: Rotated, head: Head, config: ModelConfig) -> Architectu
         heads=heads,
         layers=kinds,
         intermediate_size=inner,
-        first=(*tables, norm("embeddings.LayerNorm", hidden, bias=True)),
+        first=(*tables, blocks.norm("embeddings.LayerNorm", hidden, bias=True)),
         every=head(config, hidden),
         prefix="encoder.layers",
         rotary_tables=tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section)),
@@ -246,13 +227,13 @@ def nomic_experts(section: Section, hidden: int, inner: int) -> Pieces:
     experts = section.integer("num_experts")
     return (
         vision.whole("mlp.router", hidden, experts, bias=False),
-        Parameter(name="mlp.experts.w1", replicated=experts * hidden, sharded=inner),
-        Parameter(name="mlp.experts.w2", replicated=experts * hidden, sharded=inner),
-        Parameter(name="mlp.experts.bias", replicated=hidden),
+        arch.Parameter(name="mlp.experts.w1", replicated=experts * hidden, sharded=inner),
+        arch.Parameter(name="mlp.experts.w2", replicated=experts * hidden, sharded=inner),
+        arch.Parameter(name="mlp.experts.bias", replicated=hidden),
     )
 
 
-def read_nomic(config: ModelConfig) -> Architecture:
+def read_nomic(config: ModelConfig) -> arch.Architecture:
     """Nomic's BERT: the config says which MLP and which biases.
 
     Source: vllm/model_executor/models/config.py:NomicBertModelConfig (0.32).
@@ -266,7 +247,7 @@ def read_nomic(config: ModelConfig) -> Architecture:
 GTE: Final = Rotated(gated=True, up_bias=False)
 
 
-def read_jina(head: Head, config: ModelConfig) -> Architecture:
+def read_jina(head: Head, config: ModelConfig) -> arch.Architecture:
     """jina-embeddings-v3: XLM-RoBERTa with rotary positions; its adapters are merged while it loads.
 
     Source: vllm/model_executor/models/bert_with_rope.py:JinaRobertaModel (0.32).
@@ -283,7 +264,7 @@ def modernbert_pooler(config: ModelConfig, hidden: int) -> Pieces:
     bias = section.boolean("norm_bias", False)
     return (
         float32_layer("head.dense", hidden, hidden, bias=section.boolean("classifier_bias", False)),
-        replace(norm("head.norm", hidden, bias=bias), dtype=HEAD_DTYPE),
+        replace(blocks.norm("head.norm", hidden, bias=bias), dtype=HEAD_DTYPE),
         *token_head(config, hidden),
     )
 
@@ -297,45 +278,45 @@ def modernbert_tokens(config: ModelConfig, hidden: int) -> Pieces:
     bias = section.boolean("classifier_bias", False)
     return (
         vision.whole("head.dense", hidden, hidden, bias=bias),
-        norm("head.norm", hidden, bias=section.boolean("norm_bias", False)),
+        blocks.norm("head.norm", hidden, bias=section.boolean("norm_bias", False)),
         *token_head(config, hidden),
     )
 
 
-def read_modernbert(head: Head, config: ModelConfig) -> Architecture:
+def read_modernbert(head: Head, config: ModelConfig) -> arch.Architecture:
     """ModernBERT: gated MLPs, norms before each half of a layer but the very first.
 
     Source: vllm/model_executor/models/modernbert.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, "", reads_head_dim=False)
+    heads = blocks.read_heads(section, "", reads_head_dim=False)
     hidden, inner = heads.hidden_size, section.integer("intermediate_size")
     bias = section.boolean("attention_bias", False)
     mlp_bias = section.boolean("mlp_bias", False)
     norm_bias = section.boolean("norm_bias", False)
-    up, down = gated_mlp(hidden, inner, bias=mlp_bias)
+    up, down = blocks.gated_mlp(hidden, inner, bias=mlp_bias)
     modules: Pieces = (
-        qkv(heads, "attn.Wqkv", ("Wqkv",), bias=bias),
-        row("attn.Wo", hidden, hidden, bias=bias),
+        blocks.qkv(heads, "attn.Wqkv", ("Wqkv",), bias=bias),
+        blocks.row("attn.Wo", hidden, hidden, bias=bias),
         replace(up, name="mlp.Wi", parts=("mlp.Wi",)),
         replace(down, name="mlp.Wo"),
-        norm("mlp_norm", hidden, bias=norm_bias),
+        blocks.norm("mlp_norm", hidden, bias=norm_bias),
     )
-    others = Layer(modules=(*modules, norm("attn_norm", hidden, bias=norm_bias)))
+    others = arch.Layer(modules=(*modules, blocks.norm("attn_norm", hidden, bias=norm_bias)))
     positions = section.integer("max_position_embeddings")
     return encoder(
         config,
         heads=heads,
-        layers=(Layer(modules=modules), *(others,) * (section.layers() - 1)),
+        layers=(arch.Layer(modules=modules), *(others,) * (section.layers() - 1)),
         intermediate_size=inner,
         first=(
             vision.sharded_table("embeddings.tok_embeddings", section.integer("vocab_size"), hidden),
-            norm("embeddings.norm", hidden, bias=norm_bias),
+            blocks.norm("embeddings.norm", hidden, bias=norm_bias),
         ),
         every=head(config, hidden),
-        last=(norm("final_norm", hidden, bias=norm_bias),),
+        last=(blocks.norm("final_norm", hidden, bias=norm_bias),),
         prefix="layers",
-        rotary_tables=(RotaryTable(max_positions=positions, rotary_dim=heads.head_dim),) * 2,
+        rotary_tables=(arch.RotaryTable(max_positions=positions, rotary_dim=heads.head_dim),) * 2,
     )
 
 
@@ -344,7 +325,7 @@ MODERNBERT: Final = partial(read_modernbert, no_head)
 SEQUENCE_LABELS: Final = partial(read_bert, roberta_head)
 TOKEN_LABELS: Final = partial(read_bert, token_head)
 
-READERS: Final[Mapping[str, Callable[[ModelConfig], Architecture]]] = {
+READERS: Final[Mapping[str, Callable[[ModelConfig], arch.Architecture]]] = {
     **dict.fromkeys(("BertModel", "RobertaModel", "XLMRobertaModel", "RobertaForMaskedLM"), BERT),
     **dict.fromkeys(("bert", "roberta", "xlm-roberta"), BERT),
     "BertForSequenceClassification": partial(read_bert, partial(pooled_head, "bert")),

@@ -6,21 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Module,
-    Output,
-    Parameter,
-    RotaryTable,
-    Split,
-    VocabEmbedding,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.cache_state import CacheState, CompressedLatent, LatentWindow
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import Heads, column, decoder, embedding, named, norm, norms, replicated, row
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.pattern import by_kind
 from kvcore.model.rope import read_ropes
@@ -41,14 +30,14 @@ SINKS: Final = 64
 FLOAT32_BYTES: Final = 4
 
 
-def read(config: ModelConfig) -> Architecture:
+def read(config: ModelConfig) -> arch.Architecture:
     """DeepSeek-V4.
 
     Source: vllm/models/deepseek_v4/nvidia/model.py, attention.py, compressor.py (0.32).
     """
     section = config.language
     hidden = section.integer("hidden_size")
-    heads = Heads(
+    heads = blocks.Heads(
         hidden_size=hidden,
         num_heads=section.integer("num_attention_heads"),
         num_kv_heads=1,
@@ -61,7 +50,7 @@ def read(config: ModelConfig) -> Architecture:
     moe = read_moe(EXPERTS, section)
     hashed = section.integer("num_hash_layers", 0, minimum=0)
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
-    built = decoder(
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=by_kind(
@@ -69,10 +58,12 @@ def read(config: ModelConfig) -> Architecture:
             lambda kind: read_layer(section, heads, moe, kind[0], is_hashed=kind[1]),
         ),
         intermediate_size=moe.moe_intermediate_size,
-        first=(embedding(section, "embed"),),
+        first=(blocks.embedding(section, "embed"),),
         last=(
-            norm("norm", hidden),
-            VocabEmbedding(name="head", num_embeddings=section.integer("vocab_size"), embedding_dim=hidden),
+            blocks.norm("norm", hidden),
+            arch.VocabEmbedding(
+                name="head", num_embeddings=section.integer("vocab_size"), embedding_dim=hidden
+            ),
         ),
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=rotary_tables(section),
@@ -98,23 +89,23 @@ EXPERTS: Final = ExpertTraits(
 )
 
 
-def rotary_tables(section: Section) -> tuple[RotaryTable, ...]:
+def rotary_tables(section: Section) -> tuple[arch.RotaryTable, ...]:
     """Float32 tables: a plain one for windows, a scaled one for compressed latents."""
     positions = section.integer("max_position_embeddings")
     width = section.integer("qk_rope_head_dim")
     rows = (positions, read_ropes(section)[0].table_positions(positions))
-    return tuple(RotaryTable(max_positions=count, rotary_dim=width, dtype="float32") for count in rows)
+    return tuple(arch.RotaryTable(max_positions=count, rotary_dim=width, dtype="float32") for count in rows)
 
 
 def read_layer(
-    section: Section, heads: Heads, moe: MixtureOfExperts, ratio: int, *, is_hashed: bool
-) -> Layer:
+    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts, ratio: int, *, is_hashed: bool
+) -> arch.Layer:
     """One layer: attention with its compressor and indexer, experts, hyper-connections."""
     hidden = heads.hidden_size
-    modules: list[Module] = [
+    modules: list[arch.Module] = [
         *latent_attention(section, heads),
         *experts_of(section, hidden, moe, is_hashed=is_hashed),
-        *norms(hidden, "attn_norm", "ffn_norm"),
+        *blocks.norms(hidden, "attn_norm", "ffn_norm"),
         *hyper_connections(hidden, section.integer("hc_mult")),
     ]
     window = section.integer("sliding_window")
@@ -136,18 +127,18 @@ def read_layer(
         index_dim = section.integer("index_head_dim")
         index_heads = section.integer("index_n_heads")
         modules += [
-            replicated("attn.indexer.wq_b", section.integer("q_lora_rank"), index_dim * index_heads),
-            replicated("attn.indexer.weights_proj", hidden, index_heads, quantizable=False),
+            blocks.replicated("attn.indexer.wq_b", section.integer("q_lora_rank"), index_dim * index_heads),
+            blocks.replicated("attn.indexer.weights_proj", hidden, index_heads, quantizable=False),
             *compressor("attn.indexer.compressor", hidden, index_dim, ratio),
         ]
         caches += [
             CompressedLatent(tokens_per_state=ratio, state_bytes=INDEX_BYTES, page_alignment=PAGE_ALIGNMENT),
             compressor_state(index_dim, ratio),
         ]
-    return Layer(modules=tuple(modules), caches=tuple(caches))
+    return arch.Layer(modules=tuple(modules), caches=tuple(caches))
 
 
-def latent_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
+def latent_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module, ...]:
     """Latent projections, and an output projection in groups."""
     hidden, rank = heads.hidden_size, section.integer("q_lora_rank")
     groups, out_rank = section.integer("o_groups"), section.integer("o_lora_rank")
@@ -155,61 +146,63 @@ def latent_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
     if width % groups:
         raise section.contradicting("o_groups", f"{width} is not divisible by {groups} groups")
     return (
-        Linear(
+        arch.Linear(
             name="attn.fused_wqa_wkv",
             in_features=hidden,
-            outputs=(Output(units=rank), Output(units=heads.head_dim)),
+            outputs=(arch.Output(units=rank), arch.Output(units=heads.head_dim)),
             parts=("attn.wq_a", "attn.wkv"),
         ),
-        norm("attn.q_norm", rank),
-        norm("attn.kv_norm", heads.head_dim),
-        Linear(
+        blocks.norm("attn.q_norm", rank),
+        blocks.norm("attn.kv_norm", heads.head_dim),
+        arch.Linear(
             name="attn.wq_b",
             in_features=rank,
-            outputs=(Output(units=heads.num_heads, width=heads.head_dim),),
-            split=Split.COLUMN,
+            outputs=(arch.Output(units=heads.num_heads, width=heads.head_dim),),
+            split=arch.Split.COLUMN,
         ),
-        column("attn.wo_a", width // groups, groups * out_rank),
-        row("attn.wo_b", groups * out_rank, hidden),
-        Parameter(name="attn.attn_sink", replicated=SINKS, dtype="float32"),
+        blocks.column("attn.wo_a", width // groups, groups * out_rank),
+        blocks.row("attn.wo_b", groups * out_rank, hidden),
+        arch.Parameter(name="attn.attn_sink", replicated=SINKS, dtype="float32"),
     )
 
 
 def experts_of(
-    section: Section, hidden: int, moe: MixtureOfExperts, *, is_hashed: bool
-) -> tuple[Module, ...]:
+    section: Section, hidden: int, moe: arch.MixtureOfExperts, *, is_hashed: bool
+) -> tuple[arch.Module, ...]:
     """Router and experts; the first layers choose experts by a table of token ids."""
     is_corrected = not is_hashed and section.string("topk_method", "") == "noaux_tc"
     modules = expert_modules(replace(EXPERTS, correction_bias=is_corrected), section, hidden, moe)
     if not is_hashed:
         return modules
     size = section.integer("vocab_size") * moe.top_k
-    table = Parameter(name="ffn.gate.tid2eid", replicated=size, dtype="int32")
+    table = arch.Parameter(name="ffn.gate.tid2eid", replicated=size, dtype="int32")
     return (*modules[:2], table, *modules[2:])
 
 
-def hyper_connections(hidden: int, streams: int) -> tuple[Parameter, ...]:
+def hyper_connections(hidden: int, streams: int) -> tuple[arch.Parameter, ...]:
     """What mixes the residual streams before attention and before the experts."""
     mixes = (2 + streams) * streams
     size = mixes * streams * hidden + mixes + 3
-    return tuple(Parameter(name=f"hc_{part}", replicated=size, dtype="float32") for part in ("attn", "ffn"))
+    return tuple(
+        arch.Parameter(name=f"hc_{part}", replicated=size, dtype="float32") for part in ("attn", "ffn")
+    )
 
 
-def hyper_head(hidden: int, streams: int, name: str) -> tuple[Parameter, ...]:
+def hyper_head(hidden: int, streams: int, name: str) -> tuple[arch.Parameter, ...]:
     """What mixes the residual streams before the head."""
-    return (Parameter(name=name, replicated=streams * streams * hidden + streams + 1, dtype="float32"),)
+    return (arch.Parameter(name=name, replicated=streams * streams * hidden + streams + 1, dtype="float32"),)
 
 
-def compressor(prefix: str, hidden: int, head_dim: int, ratio: int) -> tuple[Module, ...]:
+def compressor(prefix: str, hidden: int, head_dim: int, ratio: int) -> tuple[arch.Module, ...]:
     """Projections to states and scores, positions and a norm.
 
     Source: vllm/models/deepseek_v4/compressor.py:DeepseekCompressor (0.32).
     """
     width = overlap(ratio) * head_dim
     return (
-        Parameter(name=f"{prefix}.ape", replicated=ratio * width, dtype="float32"),
-        replicated(f"{prefix}.fused_wkv_wgate", hidden, 2 * width, quantizable=False),
-        norm(f"{prefix}.norm", head_dim),
+        arch.Parameter(name=f"{prefix}.ape", replicated=ratio * width, dtype="float32"),
+        blocks.replicated(f"{prefix}.fused_wkv_wgate", hidden, 2 * width, quantizable=False),
+        blocks.norm(f"{prefix}.norm", head_dim),
     )
 
 
@@ -228,7 +221,7 @@ def overlap(ratio: int) -> int:
     return 2 if ratio == OVERLAPPING_RATIO else 1
 
 
-def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts) -> Layer:
+def draft_layer(section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts) -> arch.Layer:
     """A multi-token-prediction layer, without compression.
 
     Source: vllm/models/deepseek_v4/nvidia/mtp.py (0.32).
@@ -238,15 +231,15 @@ def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts) -> Layer:
     return replace(
         body,
         modules=(
-            *norms(hidden, "enorm", "hnorm", "shared_head.norm"),
-            replicated("e_proj", hidden, hidden),
-            replicated("h_proj", hidden, hidden),
+            *blocks.norms(hidden, "enorm", "hnorm", "shared_head.norm"),
+            blocks.replicated("e_proj", hidden, hidden),
+            blocks.replicated("h_proj", hidden, hidden),
             *hyper_head(hidden, section.integer("hc_mult"), "hc_head"),
             *body.modules,
         ),
     )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read, "DeepseekV4ForCausalLM", "deepseek_v4"),
 )

@@ -6,20 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.errors import EngineRefusalError, ModelError
-from kvcore.model.architecture import Architecture, Layer, Linear, Module, Parameter, RotaryTable
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.draft_config import Draft, first_embedding
-from kvcore.model.parts.blocks import (
-    Heads,
-    attention,
-    cache_of,
-    gated_mlp,
-    head,
-    norm,
-    norms,
-    read_heads,
-    replicated,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.quantization import Quantization, read_quantization
 from kvcore.model.rope import read_ropes
 
@@ -34,7 +24,7 @@ LLAMA_LIKE: Final = ("Llama", "Mistral", "Qwen2", "Qwen3", "MiniMaxM2", "Peagle"
 """What the architectures of heads with Llama layers contain. Source: vllm/model_executor/models/registry.py (0.32)."""
 
 
-def read_head(config: ModelConfig, method: str, target: Architecture, max_model_len: int) -> Draft:
+def read_head(config: ModelConfig, method: str, target: arch.Architecture, max_model_len: int) -> Draft:
     """The head that a config describes, for `target`. Embedding and, unless its vocabulary is its own, lm_head are
     the target's.
 
@@ -53,7 +43,7 @@ def read_head(config: ModelConfig, method: str, target: Architecture, max_model_
             architecture=", ".join(names),
             reason="only heads with Llama layers are read",
         )
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     has_qk_norm = any("Qwen3" in name for name in names) or section.model_type == "qwen3"
     bias = section.boolean("attention_bias", False)
     layers = tuple(
@@ -76,7 +66,7 @@ def read_head(config: ModelConfig, method: str, target: Architecture, max_model_
     )
 
 
-def usual_head(method: str, target: Architecture) -> Draft:
+def usual_head(method: str, target: arch.Architecture) -> Draft:
     """One dense layer with the target's own heads, as published heads for such models are.
 
     For a target with latent attention the head keeps latent vectors of the same size.
@@ -85,7 +75,7 @@ def usual_head(method: str, target: Architecture) -> Draft:
         raise EngineRefusalError(
             "speculative-method-unsupported", field="speculative_config.method", value=method
         )
-    heads = Heads(
+    heads = blocks.Heads(
         hidden_size=target.hidden_size,
         num_heads=target.num_attention_heads,
         num_kv_heads=target.num_kv_heads,
@@ -115,10 +105,10 @@ def head_section(config: ModelConfig) -> Section:
 
 
 def head_layer(
-    heads: Heads, intermediate: int, method: str, *, is_first: bool, bias: bool, has_qk_norm: bool
-) -> Layer:
+    heads: blocks.Heads, intermediate: int, method: str, *, is_first: bool, bias: bool, has_qk_norm: bool
+) -> arch.Layer:
     """One layer. The first of EAGLE has no input norm; the first of EAGLE-3 sees two hidden states at once."""
-    qkv, out = attention(heads, qkv_bias=bias)
+    qkv, out = blocks.attention(heads, qkv_bias=bias)
     names = ["input_layernorm", "post_attention_layernorm"]
     if method == EAGLE3:
         names.append("hidden_norm")
@@ -126,38 +116,38 @@ def head_layer(
             qkv = replace(qkv, in_features=2 * heads.hidden_size)
     elif is_first:
         names.remove("input_layernorm")
-    modules: list[Module] = [qkv, out, *gated_mlp(heads.hidden_size, intermediate)]
-    modules += norms(heads.hidden_size, *names)
+    modules: list[arch.Module] = [qkv, out, *blocks.gated_mlp(heads.hidden_size, intermediate)]
+    modules += blocks.norms(heads.hidden_size, *names)
     if has_qk_norm:
-        modules += norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm")
-    return Layer(modules=tuple(modules), caches=(cache_of(heads),))
+        modules += blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm")
+    return arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
 
 
 def head_modules(
-    root: Section, section: Section, heads: Heads, method: str, target: Architecture
-) -> tuple[Module, ...]:
+    root: Section, section: Section, heads: blocks.Heads, method: str, target: arch.Architecture
+) -> tuple[arch.Module, ...]:
     """The projection of hidden states, and for EAGLE-3 the last norm and a vocabulary of its own."""
     hidden = heads.hidden_size
     if method != EAGLE3:
-        return (replicated("model.fc", 2 * hidden, hidden),)
-    modules: list[Module] = [norm("model.norm", hidden)]
+        return (blocks.replicated("model.fc", 2 * hidden, hidden),)
+    modules: list[arch.Module] = [blocks.norm("model.norm", hidden)]
     projection = auxiliary_projection(root, section, heads, target)
     if projection is not None:
         modules.append(projection)
         if section.boolean("norm_before_fc", root.boolean("norm_before_fc", False)):
-            modules.append(norm("model.input_norm", projection.in_features))
+            modules.append(blocks.norm("model.input_norm", projection.in_features))
     vocabulary = root.optional_integer("draft_vocab_size", minimum=1) or section.optional_integer(
         "draft_vocab_size", minimum=1
     )
     if vocabulary and vocabulary != target.vocab_size:
-        modules.append(head(section, vocab_size=vocabulary))
-        modules.append(Parameter(name="draft_id_to_target_id", replicated=vocabulary, dtype="int64"))
+        modules.append(blocks.head(section, vocab_size=vocabulary))
+        modules.append(arch.Parameter(name="draft_id_to_target_id", replicated=vocabulary, dtype="int64"))
     return tuple(modules)
 
 
 def auxiliary_projection(
-    root: Section, section: Section, heads: Heads, target: Architecture
-) -> Linear | None:
+    root: Section, section: Section, heads: blocks.Heads, target: arch.Architecture
+) -> arch.Linear | None:
     """From the hidden states of some layers of the target to one; None where the head uses only the last."""
     eagle = section.optional_section("eagle_config") or root.optional_section("eagle_config")
     if eagle is not None and not eagle.boolean("use_aux_hidden_state", True):
@@ -169,12 +159,12 @@ def auxiliary_projection(
     count = section.optional_integer("num_aux_hidden_states", minimum=1, maximum=4096)
     states = count or len(layers or ()) or AUXILIARY_STATES
     width = section.integer("target_hidden_size", root.integer("target_hidden_size", target.hidden_size))
-    return replicated("model.fc", states * width, heads.hidden_size)
+    return blocks.replicated("model.fc", states * width, heads.hidden_size)
 
 
 def own_tables(
-    section: Section, heads: Heads, target: Architecture, max_model_len: int
-) -> tuple[RotaryTable, ...]:
+    section: Section, heads: blocks.Heads, target: arch.Architecture, max_model_len: int
+) -> tuple[arch.RotaryTable, ...]:
     """The head's rope tables, lengthened to the target's requests; one of a size that the target has counts as shared.
 
     Source: vllm/config/speculative.py:_maybe_override_draft_max_position_embeddings (0.32).

@@ -4,32 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Experts,
-    Layer,
-    MixtureOfExperts,
-    Module,
-    Parameter,
-    RotaryTable,
-    VisionEncoder,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import (
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    gated_mlp,
-    is_tied,
-    named,
-    norm,
-    norms,
-    read_heads,
-    replicated,
-)
+from kvcore.model.parts import blocks, vision
 
 POSITIONS_PER_TOKEN: Final = 4
 """By how much the table is longer than the context.
@@ -42,38 +19,40 @@ MAX_TOKENS: Final = 16_384
 KINDS: Final = ("text", "vision")
 
 
-def read(config: ModelConfig) -> Architecture:
+def read(config: ModelConfig) -> arch.Architecture:
     """ERNIE 4.5 VL.
 
     Source: vllm/model_executor/models/ernie45_vl_moe.py, ernie45_vl.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     count = section.layers()
     experts = [read_experts(section, index, heads.hidden_size) for index in range(len(KINDS))]
     shared = section.integer("moe_num_shared_experts", 0, minimum=0) * experts[0].intermediate_size
     bias = section.boolean("use_bias", False)
-    common: tuple[Module, ...] = (
-        *attention(heads, qkv_bias=bias, out_bias=bias),
-        *norms(heads.hidden_size, "input_layernorm", "post_attention_layernorm"),
+    common: tuple[arch.Module, ...] = (
+        *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
+        *blocks.norms(heads.hidden_size, "input_layernorm", "post_attention_layernorm"),
     )
-    cache = (cache_of(heads),)
-    sparse = Layer(modules=(*common, *expert_modules(heads, experts, shared, bias)), caches=cache)
+    cache = (blocks.cache_of(heads),)
+    sparse = arch.Layer(modules=(*common, *expert_modules(heads, experts, shared, bias)), caches=cache)
     intermediate = section.integer("intermediate_size")
-    dense = Layer(modules=(*common, *gated_mlp(heads.hidden_size, intermediate, bias=bias)), caches=cache)
-    table = RotaryTable(
+    dense = arch.Layer(
+        modules=(*common, *blocks.gated_mlp(heads.hidden_size, intermediate, bias=bias)), caches=cache
+    )
+    table = arch.RotaryTable(
         max_positions=POSITIONS_PER_TOKEN * section.integer("max_position_embeddings"),
         rotary_dim=heads.head_dim,
     )
-    built = decoder(
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=tuple(sparse if each else dense for each in which_layers_are_sparse(section, count)),
         intermediate_size=intermediate,
-        tied=is_tied(config, section, True),
+        tied=blocks.is_tied(config, section, True),
         rotary_tables=(table,) * count,
         layer_prefix="model.layers",
-        moe=MixtureOfExperts(
+        moe=arch.MixtureOfExperts(
             num_experts=experts[0].num_experts,
             top_k=experts[0].top_k,
             moe_intermediate_size=experts[0].intermediate_size,
@@ -97,9 +76,9 @@ def pair(section: Section, name: str, default: int | None = None) -> tuple[int, 
     return number, number
 
 
-def read_experts(section: Section, index: int, hidden: int) -> Experts:
+def read_experts(section: Section, index: int, hidden: int) -> arch.Experts:
     """The routed experts for texts (0) or images (1)."""
-    return Experts(
+    return arch.Experts(
         name=f"mlp.{KINDS[index]}_experts",
         num_experts=pair(section, "moe_num_experts")[index],
         hidden_size=hidden,
@@ -108,18 +87,22 @@ def read_experts(section: Section, index: int, hidden: int) -> Experts:
     )
 
 
-def expert_modules(heads: Heads, experts: list[Experts], shared: int, bias: bool) -> tuple[Module, ...]:
+def expert_modules(
+    heads: blocks.Heads, experts: list[arch.Experts], shared: int, bias: bool
+) -> tuple[arch.Module, ...]:
     """Two routers, two sets of routed experts, and shared experts."""
     hidden = heads.hidden_size
     bias_elements = len(experts) * experts[0].num_experts
     return (
-        Parameter(name="mlp.e_score_correction_bias", replicated=bias_elements, dtype="float32"),
+        arch.Parameter(name="mlp.e_score_correction_bias", replicated=bias_elements, dtype="float32"),
         *(
-            replicated(f"{each.name}_gate", hidden, each.num_experts, quantizable=False, dtype="float32")
+            blocks.replicated(
+                f"{each.name}_gate", hidden, each.num_experts, quantizable=False, dtype="float32"
+            )
             for each in experts
         ),
         *experts,
-        *(gated_mlp(hidden, shared, "mlp.shared_experts", bias=bias) if shared else ()),
+        *(blocks.gated_mlp(hidden, shared, "mlp.shared_experts", bias=bias) if shared else ()),
     )
 
 
@@ -151,10 +134,10 @@ def image_encoder(section: Section) -> vision.Encoder:
     prefix = "vision_model"
     modules = (
         vision.whole(f"{prefix}.patch_embed.proj", pixels, width, bias=False),
-        norm(f"{prefix}.ln", width, bias=True),
+        blocks.norm(f"{prefix}.ln", width, bias=True),
         *vision.blocks(vision.Block(), f"{prefix}.blocks", section.layers("depth"), heads, inner),
     )
-    limits = VisionEncoder(
+    limits = arch.VisionEncoder(
         hidden_size=width,
         intermediate_size=inner,
         max_tokens_per_item=MAX_TOKENS,
@@ -163,7 +146,7 @@ def image_encoder(section: Section) -> vision.Encoder:
     return vision.Encoder(modules=modules, vision=limits)
 
 
-def resampler(root: Section, text: int) -> tuple[Module, ...]:
+def resampler(root: Section, text: int) -> tuple[arch.Module, ...]:
     """From a square of patches, and two moments of a video, to one token.
 
     Source: vllm/model_executor/models/ernie45_vl.py:VariableResolutionResamplerModel (0.32).
@@ -171,22 +154,22 @@ def resampler(root: Section, text: int) -> tuple[Module, ...]:
     prefix, space = "model.resampler_model", root.integer("spatial_conv_size", 2, maximum=64)
     time = root.integer("temporal_conv_size", 2, maximum=64)
     width = root.integer("pixel_hidden_size") * space**2
-    modules: list[Module] = [
-        column(f"{prefix}.spatial_linear.0", width, width, bias=True),
-        column(f"{prefix}.spatial_linear.2", width, width, bias=True),
-        norm(f"{prefix}.spatial_linear.3", width, bias=True),
-        column(f"{prefix}.mlp", width, text, bias=True),
-        norm(f"{prefix}.after_norm", text),
+    modules: list[arch.Module] = [
+        blocks.column(f"{prefix}.spatial_linear.0", width, width, bias=True),
+        blocks.column(f"{prefix}.spatial_linear.2", width, width, bias=True),
+        blocks.norm(f"{prefix}.spatial_linear.3", width, bias=True),
+        blocks.column(f"{prefix}.mlp", width, text, bias=True),
+        blocks.norm(f"{prefix}.after_norm", text),
     ]
     if root.boolean("use_temporal_conv", True):
         modules += (
-            column(f"{prefix}.temporal_linear.0", width * time, width, bias=True),
-            column(f"{prefix}.temporal_linear.2", width, width, bias=True),
-            norm(f"{prefix}.temporal_linear.3", width, bias=True),
+            blocks.column(f"{prefix}.temporal_linear.0", width * time, width, bias=True),
+            blocks.column(f"{prefix}.temporal_linear.2", width, width, bias=True),
+            blocks.norm(f"{prefix}.temporal_linear.3", width, bias=True),
         )
     return tuple(modules)
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read, "Ernie4_5_VLMoeForConditionalGeneration", "ernie4_5_moe_vl", "ernie4_5_vl_moe"),
 )

@@ -5,33 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Module,
-    Parameter,
-    RotaryTable,
-    VisionEncoder,
-    VocabEmbedding,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.clip import siglip
+from kvcore.model.parts import blocks
 from kvcore.model.parts.audio import gemma4_audio
-from kvcore.model.parts.blocks import (
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    embedding,
-    gated_mlp,
-    named,
-    norm,
-    norms,
-    read_heads,
-    replicated,
-    row,
-)
 from kvcore.model.parts.experts import ExpertTraits, optional_moe, routed_experts
 from kvcore.model.parts.pattern import by_kind
 from kvcore.model.parts.vision import gemma4_vision
@@ -62,29 +40,33 @@ def layer_kinds(section: Section, pattern: int) -> tuple[str, ...]:
     return kinds
 
 
-def sliding_layers(section: Section, heads: Heads, pattern: int, *, qk_norm: bool) -> tuple[Layer, ...]:
+def sliding_layers(
+    section: Section, heads: blocks.Heads, pattern: int, *, qk_norm: bool
+) -> tuple[arch.Layer, ...]:
     """The layers of Gemma 2 and 3: all alike but for their window."""
     bias, window = section.boolean("attention_bias", False), section.integer("sliding_window")
-    modules: tuple[Module, ...] = (
-        *attention(heads, qkv_bias=bias, out_bias=bias),
-        *gated_mlp(heads.hidden_size, section.integer("intermediate_size")),
-        *norms(heads.hidden_size, *FOUR_NORMS),
-        *(norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm") if qk_norm else ()),
+    modules: tuple[arch.Module, ...] = (
+        *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
+        *blocks.gated_mlp(heads.hidden_size, section.integer("intermediate_size")),
+        *blocks.norms(heads.hidden_size, *FOUR_NORMS),
+        *(blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm") if qk_norm else ()),
     )
     return by_kind(
         layer_kinds(section, pattern),
-        lambda kind: Layer(modules=modules, caches=(cache_of(heads, window if kind == SLIDING else None),)),
+        lambda kind: arch.Layer(
+            modules=modules, caches=(blocks.cache_of(heads, window if kind == SLIDING else None),)
+        ),
     )
 
 
-def read_gemma2(config: ModelConfig) -> Architecture:
+def read_gemma2(config: ModelConfig) -> arch.Architecture:
     """Gemma 2: every other layer slides.
 
     Source: vllm/model_executor/models/gemma2.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
-    return decoder(
+    heads = blocks.read_heads(section)
+    return blocks.decoder(
         config,
         heads=heads,
         layers=sliding_layers(section, heads, 2, qk_norm=False),
@@ -93,15 +75,15 @@ def read_gemma2(config: ModelConfig) -> Architecture:
     )
 
 
-def read_gemma3(config: ModelConfig) -> Architecture:
+def read_gemma3(config: ModelConfig) -> arch.Architecture:
     """Gemma 3, with its SigLIP encoder where the checkpoint has one.
 
     Source: vllm/model_executor/models/gemma3.py, gemma3_mm.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     vision = config.root.optional_section("vision_config", "siglip_vision_model")
-    built = decoder(
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=sliding_layers(section, heads, GEMMA3_PATTERN, qk_norm=True),
@@ -115,18 +97,18 @@ def read_gemma3(config: ModelConfig) -> Architecture:
     return built if vision is None else replace(built, every=gemma3_vision(vision, heads.hidden_size))
 
 
-def gemma3_rotary(section: Section, heads: Heads) -> tuple[RotaryTable, ...]:
+def gemma3_rotary(section: Section, heads: blocks.Heads) -> tuple[arch.RotaryTable, ...]:
     """The table of full layers with its scaling, and the plain one of sliding layers.
 
     Source: vllm/model_executor/models/gemma3.py:Gemma3Attention (0.32).
     """
     positions = section.integer("max_position_embeddings")
     written = [rope.table(heads.head_dim, positions) for rope in read_ropes(section)]
-    local = RotaryTable(max_positions=positions, rotary_dim=heads.head_dim)
+    local = arch.RotaryTable(max_positions=positions, rotary_dim=heads.head_dim)
     return (*written, local) if len(written) == 1 else tuple(written)
 
 
-def gemma3_vision(vision: Section, hidden_size: int) -> tuple[Module, ...]:
+def gemma3_vision(vision: Section, hidden_size: int) -> tuple[arch.Module, ...]:
     """SigLIP and the projector.
 
     Source: vllm/model_executor/models/gemma3_mm.py:Gemma3MultiModalProjector (0.32).
@@ -134,16 +116,18 @@ def gemma3_vision(vision: Section, hidden_size: int) -> tuple[Module, ...]:
     width = vision.integer("hidden_size")
     return (
         *siglip(vision),
-        Parameter(name="multi_modal_projector.mm_input_projection_weight", replicated=width * hidden_size),
-        norm("multi_modal_projector.mm_soft_emb_norm", width),
+        arch.Parameter(
+            name="multi_modal_projector.mm_input_projection_weight", replicated=width * hidden_size
+        ),
+        blocks.norm("multi_modal_projector.mm_soft_emb_norm", width),
     )
 
 
-def gemma3_encoder(root: Section, vision: Section) -> VisionEncoder:
+def gemma3_encoder(root: Section, vision: Section) -> arch.VisionEncoder:
     """What the profile run needs of SigLIP: one image is always `mm_tokens_per_image` tokens."""
     tokens = root.integer("mm_tokens_per_image", 256)
     patches = (vision.integer("image_size") // vision.integer("patch_size")) ** 2
-    return VisionEncoder(
+    return arch.VisionEncoder(
         hidden_size=vision.integer("hidden_size"),
         intermediate_size=vision.integer("intermediate_size"),
         max_tokens_per_item=tokens,
@@ -158,7 +142,7 @@ EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Architecture:
+def read_gemma4(config: ModelConfig, embedders: tuple[arch.Module, ...] = ()) -> arch.Architecture:
     """Gemma 4: wide heads on full layers, experts with the MLP, per-layer inputs, shared caches.
 
     `embedders` stand where other models have encoders.
@@ -168,7 +152,7 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
     section = config.language
     kinds = layer_kinds(section, GEMMA4_PATTERN)
     shared_from = len(kinds) - section.integer("num_kv_shared_layers", 0, minimum=0)
-    local = read_heads(section)
+    local = blocks.read_heads(section)
     full = gemma4_full_heads(section, local)
     layers = by_kind(
         ((kind, index >= shared_from) for index, kind in enumerate(kinds)),
@@ -183,16 +167,16 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
         encoders += gemma4_vision(vision, local.hidden_size)
     if audio is not None and not embedders:
         encoders += gemma4_audio(audio, local.hidden_size)
-    return decoder(
+    return blocks.decoder(
         config,
         heads=local,
         layers=layers,
         intermediate_size=section.integer("intermediate_size"),
-        first=(embedding(section), *extra),
+        first=(blocks.embedding(section), *extra),
         every=encoders,
         tied=True,
         rotary_tables=tuple(
-            RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)
+            arch.RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)
         ),
         layer_prefix="model.language_model.layers",
         moe=optional_moe(EXPERTS, section),
@@ -201,11 +185,11 @@ def read_gemma4(config: ModelConfig, embedders: tuple[Module, ...] = ()) -> Arch
     )
 
 
-def gemma4_encoder(vision: Section | None) -> VisionEncoder | None:
+def gemma4_encoder(vision: Section | None) -> arch.VisionEncoder | None:
     """What the image encoder takes: square groups of patches become one token."""
     if vision is None:
         return None
-    return VisionEncoder(
+    return arch.VisionEncoder(
         hidden_size=vision.integer("hidden_size"),
         intermediate_size=vision.integer("intermediate_size"),
         max_tokens_per_item=vision.integer("default_output_length", 280),
@@ -213,7 +197,7 @@ def gemma4_encoder(vision: Section | None) -> VisionEncoder | None:
     )
 
 
-def gemma4_full_heads(section: Section, local: Heads) -> Heads:
+def gemma4_full_heads(section: Section, local: blocks.Heads) -> blocks.Heads:
     """The heads of full attention layers."""
     return replace(
         local,
@@ -233,22 +217,22 @@ def listed_head_dim(section: Section) -> int | None:
     return sizes.pop() if sizes else None
 
 
-def gemma4_layer(section: Section, heads: Heads, kind: str, *, is_shared: bool) -> Layer:
+def gemma4_layer(section: Section, heads: blocks.Heads, kind: str, *, is_shared: bool) -> arch.Layer:
     """One layer; one that shares another's cache has a query projection alone, and may have a double MLP."""
     hidden = heads.hidden_size
     wide = 2 if is_shared and section.boolean("use_double_wide_mlp", False) else 1
-    modules: list[Module] = [
+    modules: list[arch.Module] = [
         *query_or_qkv(section, heads, is_shared=is_shared),
-        *gated_mlp(hidden, section.integer("intermediate_size") * wide),
-        *norms(hidden, *FOUR_NORMS),
+        *blocks.gated_mlp(hidden, section.integer("intermediate_size") * wide),
+        *blocks.norms(hidden, *FOUR_NORMS),
     ]
     moe = optional_moe(EXPERTS, section)
     if moe is not None:
         modules += [
-            Parameter(name="router.scale", replicated=hidden + moe.num_experts),
-            replicated("router.proj", hidden, moe.num_experts, quantizable=False),
+            arch.Parameter(name="router.scale", replicated=hidden + moe.num_experts),
+            blocks.replicated("router.proj", hidden, moe.num_experts, quantizable=False),
             routed_experts(EXPERTS, hidden, moe),
-            *norms(
+            *blocks.norms(
                 hidden,
                 "post_feedforward_layernorm_1",
                 "post_feedforward_layernorm_2",
@@ -258,44 +242,44 @@ def gemma4_layer(section: Section, heads: Heads, kind: str, *, is_shared: bool) 
     inputs = section.integer("hidden_size_per_layer_input", 0, minimum=0)
     if inputs:
         modules += [
-            replicated("per_layer_input_gate", hidden, inputs),
-            replicated("per_layer_projection", inputs, hidden),
-            norm("post_per_layer_input_norm", hidden),
+            blocks.replicated("per_layer_input_gate", hidden, inputs),
+            blocks.replicated("per_layer_projection", inputs, hidden),
+            blocks.norm("post_per_layer_input_norm", hidden),
         ]
     window = section.integer("sliding_window") if kind == SLIDING else None
-    return Layer(modules=tuple(modules), caches=() if is_shared else (cache_of(heads, window),))
+    return arch.Layer(modules=tuple(modules), caches=() if is_shared else (blocks.cache_of(heads, window),))
 
 
-def query_or_qkv(section: Section, heads: Heads, *, is_shared: bool) -> tuple[Module, ...]:
+def query_or_qkv(section: Section, heads: blocks.Heads, *, is_shared: bool) -> tuple[arch.Module, ...]:
     """Projections and norms of an attention layer that may share another's keys and values."""
     bias = section.boolean("attention_bias", False)
     if not is_shared:
         return (
-            *attention(heads, qkv_bias=bias, out_bias=bias),
-            *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+            *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
+            *blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
         )
     width = heads.num_heads * heads.head_dim
     return (
-        column("self_attn.q_proj", heads.hidden_size, width, bias=bias),
-        row("self_attn.o_proj", width, heads.hidden_size, bias=bias),
-        norm("self_attn.q_norm", heads.head_dim),
+        blocks.column("self_attn.q_proj", heads.hidden_size, width, bias=bias),
+        blocks.row("self_attn.o_proj", width, heads.hidden_size, bias=bias),
+        blocks.norm("self_attn.q_norm", heads.head_dim),
     )
 
 
-def per_layer_inputs(section: Section, hidden_size: int, width: int, layers: int) -> tuple[Module, ...]:
+def per_layer_inputs(section: Section, hidden_size: int, width: int, layers: int) -> tuple[arch.Module, ...]:
     """The second embedding, a slice of it for each layer, and its projection."""
     return (
-        VocabEmbedding(
+        arch.VocabEmbedding(
             name="model.embed_tokens_per_layer",
             num_embeddings=section.integer("vocab_size_per_layer_input", section.integer("vocab_size")),
             embedding_dim=width * layers,
         ),
-        column("model.per_layer_model_projection", hidden_size, width * layers),
-        norm("model.per_layer_projection_norm", width),
+        blocks.column("model.per_layer_model_projection", hidden_size, width * layers),
+        blocks.norm("model.per_layer_projection_norm", width),
     )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_gemma2, "Gemma2ForCausalLM", "gemma2"),
     (read_gemma3, "Gemma3ForCausalLM", "gemma3_text", "Gemma3ForConditionalGeneration", "gemma3"),
     (read_gemma4, "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "gemma4", "gemma4_text"),

@@ -8,38 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Module, Parameter
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    embedding,
-    head,
-    is_tied,
-    named,
-    norm,
-    norms,
-    plain_mlp,
-    qkv,
-    read_heads,
-    replicated,
-    row,
-    with_kv_heads,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
 
-Pieces = tuple[Module, ...]
+Pieces = tuple[arch.Module, ...]
 
 
 def build(
     config: ModelConfig,
     section: Section,
     *,
-    heads: Heads,
+    heads: blocks.Heads,
     modules: Pieces,
     intermediate_size: int,
     first: Pieces = (),
@@ -48,60 +29,60 @@ def build(
     head_bias: bool = False,
     rotary: bool = False,
     prefix: str = "transformer.h",
-) -> Architecture:
+) -> arch.Architecture:
     """An Architecture of equal layers with full attention."""
-    layer = Layer(modules=modules, caches=(cache_of(heads),))
-    return decoder(
+    layer = arch.Layer(modules=modules, caches=(blocks.cache_of(heads),))
+    return blocks.decoder(
         config,
         section=section,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate_size,
-        first=(embedding(section), *first),
-        last=last if tied else (*last, head(section, bias=head_bias)),
+        first=(blocks.embedding(section), *first),
+        last=last if tied else (*last, blocks.head(section, bias=head_bias)),
         tied=tied,
         rotary_tables=None if rotary else (),
         layer_prefix=prefix,
     )
 
 
-def gpt_attention(heads: Heads, prefix: str, names: tuple[str, str], *, bias: bool = True) -> Pieces:
+def gpt_attention(heads: blocks.Heads, prefix: str, names: tuple[str, str], *, bias: bool = True) -> Pieces:
     """A fused qkv and an output projection under the names of that model."""
     fused, out = names
     return (
-        qkv(heads, f"{prefix}.{fused}", (fused,), bias=bias),
-        row(f"{prefix}.{out}", heads.num_heads * heads.head_dim, heads.hidden_size, bias=bias),
+        blocks.qkv(heads, f"{prefix}.{fused}", (fused,), bias=bias),
+        blocks.row(f"{prefix}.{out}", heads.num_heads * heads.head_dim, heads.hidden_size, bias=bias),
     )
 
 
-def read_gpt2(config: ModelConfig) -> Architecture:
+def read_gpt2(config: ModelConfig) -> arch.Architecture:
     """GPT-2.
 
     Source: vllm/model_executor/models/gpt2.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
-    mlp = plain_mlp(heads.hidden_size, inner_size(section), "mlp.c_fc", "mlp.c_proj", bias=True)
+    heads = blocks.read_heads(section, reads_head_dim=False)
+    mlp = blocks.plain_mlp(heads.hidden_size, inner_size(section), "mlp.c_fc", "mlp.c_proj", bias=True)
     return build_gpt2(config, section, heads, mlp)
 
 
-def read_jais(config: ModelConfig) -> Architecture:
+def read_jais(config: ModelConfig) -> arch.Architecture:
     """Jais: as GPT-2, with ALiBi for the table of positions and a gate with the MLP's first layer.
 
     Source: vllm/model_executor/models/jais.py (0.22.1, the last that was read with it).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden, inner = heads.hidden_size, inner_size(section)
-    mlp: Pieces = plain_mlp(hidden, inner, "mlp.c_fc", "mlp.c_proj", bias=True)
+    mlp: Pieces = blocks.plain_mlp(hidden, inner, "mlp.c_fc", "mlp.c_proj", bias=True)
     if section.string("activation_function", "gelu") == "swiglu":
-        mlp = (*mlp, column("mlp.c_fc2", hidden, inner, bias=True))
+        mlp = (*mlp, blocks.column("mlp.c_fc2", hidden, inner, bias=True))
     built = build_gpt2(config, section, heads, mlp)
     is_learned = section.string("position_embedding_type", "learned") != "alibi"
     return built if is_learned else replace(built, first=built.first[:1])
 
 
-def read_gpt_bigcode(config: ModelConfig) -> Architecture:
+def read_gpt_bigcode(config: ModelConfig) -> arch.Architecture:
     """GPT-BigCode (SantaCoder, StarCoder 1): as GPT-2, with one KV head.
 
     The engine's Transformers backend, which runs it now, divides the attention and leaves the MLP whole on each rank.
@@ -110,13 +91,13 @@ def read_gpt_bigcode(config: ModelConfig) -> Architecture:
     gpt_bigcode, which has no tensor parallel plan.
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     if section.boolean("multi_query", True):
-        heads = with_kv_heads(section, heads, 1)
+        heads = blocks.with_kv_heads(section, heads, 1)
     hidden, inner = heads.hidden_size, inner_size(section)
     mlp = (
-        replicated("mlp.c_fc", hidden, inner, bias=True),
-        replicated("mlp.c_proj", inner, hidden, bias=True),
+        blocks.replicated("mlp.c_fc", hidden, inner, bias=True),
+        blocks.replicated("mlp.c_proj", inner, hidden, bias=True),
     )
     return build_gpt2(config, section, heads, mlp)
 
@@ -126,14 +107,14 @@ def inner_size(section: Section) -> int:
     return section.integer("n_inner", 4 * section.integer("hidden_size"))
 
 
-def build_gpt2(config: ModelConfig, section: Section, heads: Heads, mlp: Pieces) -> Architecture:
+def build_gpt2(config: ModelConfig, section: Section, heads: blocks.Heads, mlp: Pieces) -> arch.Architecture:
     """GPT-2 with the given MLP."""
     hidden = heads.hidden_size
     positions = section.integer("n_positions", section.optional_integer("max_position_embeddings") or None)
     modules: Pieces = (
         *gpt_attention(heads, "attn", ("c_attn", "c_proj")),
         *mlp,
-        *norms(hidden, "ln_1", "ln_2", bias=True),
+        *blocks.norms(hidden, "ln_1", "ln_2", bias=True),
     )
     return build(
         config,
@@ -141,24 +122,24 @@ def build_gpt2(config: ModelConfig, section: Section, heads: Heads, mlp: Pieces)
         heads=heads,
         modules=modules,
         intermediate_size=inner_size(section),
-        first=(Parameter(name="transformer.wpe", replicated=positions * hidden),),
-        last=(norm("transformer.ln_f", hidden, bias=True),),
-        tied=is_tied(config, section, True),
+        first=(arch.Parameter(name="transformer.wpe", replicated=positions * hidden),),
+        last=(blocks.norm("transformer.ln_f", hidden, bias=True),),
+        tied=blocks.is_tied(config, section, True),
     )
 
 
-def read_bloom(config: ModelConfig) -> Architecture:
+def read_bloom(config: ModelConfig) -> arch.Architecture:
     """BLOOM: ALiBi, a norm behind the embedding.
 
     Source: vllm/model_executor/models/bloom.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden = heads.hidden_size
     modules: Pieces = (
         *gpt_attention(heads, "self_attention", ("query_key_value", "dense")),
-        *plain_mlp(hidden, 4 * hidden, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
-        *norms(hidden, "input_layernorm", "post_attention_layernorm", bias=True),
+        *blocks.plain_mlp(hidden, 4 * hidden, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
+        *blocks.norms(hidden, "input_layernorm", "post_attention_layernorm", bias=True),
     )
     return build(
         config,
@@ -166,13 +147,13 @@ def read_bloom(config: ModelConfig) -> Architecture:
         heads=heads,
         modules=modules,
         intermediate_size=4 * hidden,
-        first=(norm("transformer.word_embeddings_layernorm", hidden, bias=True),),
-        last=(norm("transformer.ln_f", hidden, bias=True),),
-        tied=is_tied(config, section, True),
+        first=(blocks.norm("transformer.word_embeddings_layernorm", hidden, bias=True),),
+        last=(blocks.norm("transformer.ln_f", hidden, bias=True),),
+        tied=blocks.is_tied(config, section, True),
     )
 
 
-def read_falcon(config: ModelConfig) -> Architecture:
+def read_falcon(config: ModelConfig) -> arch.Architecture:
     """Falcon 7B (one KV head), 40B and 180B (new decoder), RW (ALiBi).
 
     Source: vllm/model_executor/models/falcon.py (0.32).
@@ -184,7 +165,7 @@ def read_falcon(config: ModelConfig) -> Architecture:
         kv_heads = section.optional_integer("n_head_kv") or section.optional_integer("num_kv_heads")
     elif section.boolean("multi_query", True):
         kv_heads = 1
-    heads = with_kv_heads(section, read_heads(section, "", reads_head_dim=False), kv_heads)
+    heads = blocks.with_kv_heads(section, blocks.read_heads(section, "", reads_head_dim=False), kv_heads)
     hidden = heads.hidden_size
     bias = section.boolean("bias", False)
     parallel = section.boolean("parallel_attn", True)
@@ -194,8 +175,8 @@ def read_falcon(config: ModelConfig) -> Architecture:
         names = ("input_layernorm", "post_attention_layernorm")
     modules: Pieces = (
         *gpt_attention(heads, "self_attention", ("query_key_value", "dense"), bias=bias),
-        *plain_mlp(hidden, 4 * hidden, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
-        *norms(hidden, *names, bias=True),
+        *blocks.plain_mlp(hidden, 4 * hidden, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
+        *blocks.norms(hidden, *names, bias=True),
     )
     return build(
         config,
@@ -203,13 +184,13 @@ def read_falcon(config: ModelConfig) -> Architecture:
         heads=heads,
         modules=modules,
         intermediate_size=4 * hidden,
-        last=(norm("transformer.ln_f", hidden, bias=True),),
-        tied=is_tied(config, section, True),
+        last=(blocks.norm("transformer.ln_f", hidden, bias=True),),
+        tied=blocks.is_tied(config, section, True),
         rotary=not section.boolean("alibi", False),
     )
 
 
-def read_phi(config: ModelConfig) -> Architecture:
+def read_phi(config: ModelConfig) -> arch.Architecture:
     """Phi-1.5 and Phi-2: attention and MLP side by side behind one norm.
 
     The engine's Transformers backend, which runs them now, leaves out the bias of lm_head.
@@ -217,14 +198,14 @@ def read_phi(config: ModelConfig) -> Architecture:
     Source: vllm/model_executor/models/transformers (0.32), phi.py (0.28).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden = heads.hidden_size
     inner = section.optional_integer("intermediate_size", minimum=1) or section.integer("n_inner", 4 * hidden)
     modules: Pieces = (
-        qkv(heads, bias=True),
-        row("self_attn.dense", hidden, hidden, bias=True),
-        *plain_mlp(hidden, inner, "mlp.fc1", "mlp.fc2", bias=True),
-        norm("input_layernorm", hidden, bias=True),
+        blocks.qkv(heads, bias=True),
+        blocks.row("self_attn.dense", hidden, hidden, bias=True),
+        *blocks.plain_mlp(hidden, inner, "mlp.fc1", "mlp.fc2", bias=True),
+        blocks.norm("input_layernorm", hidden, bias=True),
     )
     return build(
         config,
@@ -232,27 +213,27 @@ def read_phi(config: ModelConfig) -> Architecture:
         heads=heads,
         modules=modules,
         intermediate_size=inner,
-        last=(norm("model.final_layernorm", hidden, bias=True),),
-        tied=is_tied(config, section, False),
+        last=(blocks.norm("model.final_layernorm", hidden, bias=True),),
+        tied=blocks.is_tied(config, section, False),
         rotary=True,
         prefix="model.layers",
     )
 
 
-def read_gpt_neox(config: ModelConfig) -> Architecture:
+def read_gpt_neox(config: ModelConfig) -> arch.Architecture:
     """GPT-NeoX, Pythia, RedPajama-INCITE.
 
     Source: vllm/model_executor/models/gpt_neox.py (0.28).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden, inner = heads.hidden_size, section.integer("intermediate_size")
     modules: Pieces = (
         *gpt_attention(
             heads, "attention", ("query_key_value", "dense"), bias=section.boolean("attention_bias", True)
         ),
-        *plain_mlp(hidden, inner, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
-        *norms(hidden, "input_layernorm", "post_attention_layernorm", bias=True),
+        *blocks.plain_mlp(hidden, inner, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
+        *blocks.norms(hidden, "input_layernorm", "post_attention_layernorm", bias=True),
     )
     return build(
         config,
@@ -260,26 +241,26 @@ def read_gpt_neox(config: ModelConfig) -> Architecture:
         heads=heads,
         modules=modules,
         intermediate_size=inner,
-        last=(norm("gpt_neox.final_layer_norm", hidden, bias=True),),
-        tied=is_tied(config, section, False),
+        last=(blocks.norm("gpt_neox.final_layer_norm", hidden, bias=True),),
+        tied=blocks.is_tied(config, section, False),
         rotary=True,
         prefix="gpt_neox.layers",
     )
 
 
-def read_gptj(config: ModelConfig) -> Architecture:
+def read_gptj(config: ModelConfig) -> arch.Architecture:
     """GPT-J: no biases on attention, one norm a layer, an lm_head with a bias.
 
     Source: vllm/model_executor/models/gpt_j.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden = heads.hidden_size
     inner = section.integer("n_inner", 4 * hidden)
     modules: Pieces = (
-        *attention(heads, "attn"),
-        *plain_mlp(hidden, inner, "mlp.fc_in", "mlp.fc_out", bias=True),
-        norm("ln_1", hidden, bias=True),
+        *blocks.attention(heads, "attn"),
+        *blocks.plain_mlp(hidden, inner, "mlp.fc_in", "mlp.fc_out", bias=True),
+        blocks.norm("ln_1", hidden, bias=True),
     )
     return build(
         config,
@@ -287,35 +268,37 @@ def read_gptj(config: ModelConfig) -> Architecture:
         heads=heads,
         modules=modules,
         intermediate_size=inner,
-        last=(norm("transformer.ln_f", hidden, bias=True),),
-        tied=is_tied(config, section, False),
+        last=(blocks.norm("transformer.ln_f", hidden, bias=True),),
+        tied=blocks.is_tied(config, section, False),
         head_bias=True,
         rotary=True,
     )
 
 
-def read_opt(config: ModelConfig) -> Architecture:
+def read_opt(config: ModelConfig) -> arch.Architecture:
     """OPT: a position table with two more rows, and projections where the embedding is narrower than the model.
 
     Source: vllm/model_executor/models/opt.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden, inner = heads.hidden_size, section.integer("ffn_dim")
     bias = section.boolean("enable_bias", True)
     width = section.integer("word_embed_proj_dim", hidden)
     if width != hidden:
         raise section.contradicting("word_embed_proj_dim", f"an embedding of {width} in a model of {hidden}")
     affine = section.boolean("layer_norm_elementwise_affine", True)
-    layer_norms = norms(hidden, "self_attn_layer_norm", "final_layer_norm", bias=True) if affine else ()
+    layer_norms = (
+        blocks.norms(hidden, "self_attn_layer_norm", "final_layer_norm", bias=True) if affine else ()
+    )
     final = section.boolean("do_layer_norm_before", True) and not section.boolean(
         "_remove_final_layer_norm", False
     )
     positions = section.integer("max_position_embeddings") + 2
     modules: Pieces = (
-        qkv(heads, "self_attn.qkv_proj", bias=bias),
-        row("self_attn.out_proj", hidden, hidden, bias=bias),
-        *plain_mlp(hidden, inner, "fc1", "fc2", bias=bias),
+        blocks.qkv(heads, "self_attn.qkv_proj", bias=bias),
+        blocks.row("self_attn.out_proj", hidden, hidden, bias=bias),
+        *blocks.plain_mlp(hidden, inner, "fc1", "fc2", bias=bias),
         *layer_norms,
     )
     return build(
@@ -324,9 +307,9 @@ def read_opt(config: ModelConfig) -> Architecture:
         heads=heads,
         modules=modules,
         intermediate_size=inner,
-        first=(Parameter(name="model.decoder.embed_positions", replicated=positions * hidden),),
-        last=(norm("model.decoder.final_layer_norm", hidden, bias=True),) if final else (),
-        tied=is_tied(config, section, True),
+        first=(arch.Parameter(name="model.decoder.embed_positions", replicated=positions * hidden),),
+        last=(blocks.norm("model.decoder.final_layer_norm", hidden, bias=True),) if final else (),
+        tied=blocks.is_tied(config, section, True),
         prefix="model.decoder.layers",
     )
 
@@ -336,27 +319,27 @@ OSS_EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_gpt_oss(config: ModelConfig) -> Architecture:
+def read_gpt_oss(config: ModelConfig) -> arch.Architecture:
     """gpt-oss: every other layer slides, attention sinks, experts with biases, float32 rotary table.
 
     Source: vllm/model_executor/models/gpt_oss.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     hidden = heads.hidden_size
     moe = read_moe(OSS_EXPERTS, section)
-    modules: tuple[Module, ...] = (
-        *attention(heads, qkv_bias=True, out_bias=True),
-        Parameter(name="self_attn.sinks", sharded=heads.num_heads),
+    modules: tuple[arch.Module, ...] = (
+        *blocks.attention(heads, qkv_bias=True, out_bias=True),
+        arch.Parameter(name="self_attn.sinks", sharded=heads.num_heads),
         *expert_modules(OSS_EXPERTS, section, hidden, moe),
-        *norms(hidden, *TWO_NORMS),
+        *blocks.norms(hidden, *blocks.TWO_NORMS),
     )
     window = section.integer("sliding_window")
     layers = (
-        Layer(modules=modules, caches=(cache_of(heads, window),)),
-        Layer(modules=modules, caches=(cache_of(heads),)),
+        arch.Layer(modules=modules, caches=(blocks.cache_of(heads, window),)),
+        arch.Layer(modules=modules, caches=(blocks.cache_of(heads),)),
     )
-    built = decoder(
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=tuple(layers[index % 2] for index in range(section.layers())),
@@ -368,7 +351,7 @@ def read_gpt_oss(config: ModelConfig) -> Architecture:
     return replace(built, rotary_tables=tables)
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_gpt2, "GPT2LMHeadModel", "gpt2"),
     (read_jais, "JAISLMHeadModel", "jais"),
     (read_gpt_bigcode, "GPTBigCodeForCausalLM", "gpt_bigcode"),

@@ -6,23 +6,11 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.errors import ModelError
-from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model import architecture as arch
 from kvcore.model.cache_state import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.deepseek import which_layers_index
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    attention,
-    cache_of,
-    decoder,
-    gated_mlp,
-    head,
-    is_tied,
-    named,
-    norm,
-    norms,
-    read_heads,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import CORRECTED_FIRST, MAX_EXPERTS, ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.latent import (
     Latent,
@@ -39,7 +27,7 @@ from kvcore.model.rope import read_ropes
 V1_EXPERTS: Final = ExpertTraits()
 
 
-def read_v1(config: ModelConfig) -> Architecture:
+def read_v1(config: ModelConfig) -> arch.Architecture:
     """HunYuan V1 with experts.
 
     Raises ModelError `unknown-architecture` for layers that share the KV cache of another (`use_cla`).
@@ -54,7 +42,7 @@ def read_v1(config: ModelConfig) -> Architecture:
             architecture="HunYuanMoEV1ForCausalLM",
             reason="layers that share a KV cache are not read",
         )
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     head_dim = section.optional_integer("attention_head_dim")
     if head_dim and not section.has("head_dim"):
         heads = replace(heads, head_dim=head_dim)
@@ -62,24 +50,24 @@ def read_v1(config: ModelConfig) -> Architecture:
     shared = 0
     if section.boolean("use_mixed_mlp_moe", False):
         shared = dense * of_all_layers(section, "num_shared_expert")
-    moe = MixtureOfExperts(
+    moe = arch.MixtureOfExperts(
         num_experts=section.integer("num_experts", maximum=MAX_EXPERTS),
         top_k=of_all_layers(section, "moe_topk"),
         moe_intermediate_size=of_all_layers(section, "moe_intermediate_size", dense),
         shared_intermediate_size=shared,
     )
     bias = section.boolean("attention_bias", False)
-    modules: list[Module] = [
-        *attention(heads, qkv_bias=bias, out_bias=bias),
-        *norms(hidden, *TWO_NORMS),
+    modules: list[arch.Module] = [
+        *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
+        *blocks.norms(hidden, *blocks.TWO_NORMS),
         *expert_modules(V1_EXPERTS, section, hidden, replace(moe, shared_intermediate_size=0)),
     ]
     if section.boolean("use_qk_norm", False):
-        modules += norms(heads.head_dim, "self_attn.query_layernorm", "self_attn.key_layernorm")
+        modules += blocks.norms(heads.head_dim, "self_attn.query_layernorm", "self_attn.key_layernorm")
     if shared:
-        modules += gated_mlp(hidden, shared, "mlp.shared_mlp")
-    layer = Layer(modules=tuple(modules), caches=(cache_of(heads),))
-    return decoder(
+        modules += blocks.gated_mlp(hidden, shared, "mlp.shared_mlp")
+    layer = arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(layer,) * section.layers(),
@@ -115,7 +103,7 @@ V4_EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_v4(config: ModelConfig) -> Architecture:
+def read_v4(config: ModelConfig) -> arch.Architecture:
     """Hunyuan 4.
 
     Source: vllm/models/hy_v4/nvidia/model.py, attention.py, hc.py, moe.py (0.32).
@@ -126,18 +114,21 @@ def read_v4(config: ModelConfig) -> Architecture:
     count, hidden = section.layers(), latent.hidden_size
     kinds = tuple(zip(which_layers_have_indexers(section, count), sparse_but_the_first(section), strict=True))
     intermediate = section.integer("intermediate_size")
-    bodies = {True: expert_modules(V4_EXPERTS, section, hidden, moe), False: gated_mlp(hidden, intermediate)}
-    tied = is_tied(config, section, False)
+    bodies = {
+        True: expert_modules(V4_EXPERTS, section, hidden, moe),
+        False: blocks.gated_mlp(hidden, intermediate),
+    }
+    tied = blocks.is_tied(config, section, False)
     positions = section.integer("max_position_embeddings")
-    return decoder(
+    return blocks.decoder(
         config,
         heads=as_heads(latent),
         layers=by_kind(kinds, lambda kind: read_layer(section, latent, bodies[kind[1]], is_indexed=kind[0])),
         intermediate_size=intermediate,
         last=(
-            norm("model.norm", hidden),
+            blocks.norm("model.norm", hidden),
             *stream_mix(section, hidden, "model.hc_head", outputs=1, scales=1),
-            *(() if tied else (head(section),)),
+            *(() if tied else (blocks.head(section),)),
         ),
         tied=tied,
         rotary_tables=(read_ropes(section)[0].table(latent.qk_rope_head_dim, positions),),
@@ -160,12 +151,14 @@ def which_layers_have_indexers(section: Section, count: int) -> tuple[bool, ...]
     return tuple(each and kind in SPARSE_KINDS for each, kind in zip(own, kinds, strict=False))
 
 
-def read_layer(section: Section, latent: Latent, body: tuple[Module, ...], *, is_indexed: bool) -> Layer:
+def read_layer(
+    section: Section, latent: Latent, body: tuple[arch.Module, ...], *, is_indexed: bool
+) -> arch.Layer:
     """One layer."""
     hidden = latent.hidden_size
-    modules: list[Module] = [
+    modules: list[arch.Module] = [
         *latent_attention(latent),
-        *norms(hidden, *TWO_NORMS),
+        *blocks.norms(hidden, *blocks.TWO_NORMS),
         *body,
     ]
     caches: list[CacheState] = [latent.cache]
@@ -177,25 +170,27 @@ def read_layer(section: Section, latent: Latent, body: tuple[Module, ...], *, is
         width = 1 if is_per_head else latent.v_head_dim
         modules.append(heads_column("self_attn.linear_gate", hidden, latent.num_heads, width))
     if section.boolean("learnable_sink", True):
-        sink = Parameter(name="self_attn.learnable_sink_param", sharded=latent.num_heads, dtype="float32")
+        sink = arch.Parameter(
+            name="self_attn.learnable_sink_param", sharded=latent.num_heads, dtype="float32"
+        )
         modules.append(sink)
     for name in ("hc_attn_layer", "hc_mlp_layer"):
         modules += stream_mix(section, hidden, f"{name}.hc_pre", outputs=2, scales=2)
-    return Layer(modules=tuple(modules), caches=tuple(caches), loading=(absorbed(latent),))
+    return arch.Layer(modules=tuple(modules), caches=tuple(caches), loading=(absorbed(latent),))
 
 
 def stream_mix(
     section: Section, hidden: int, prefix: str, *, outputs: int, scales: int
-) -> tuple[Parameter, ...]:
+) -> tuple[arch.Parameter, ...]:
     """What mixes the residual streams: `outputs` numbers a stream from all of them, in float32; () without streams."""
     if not section.boolean("enable_ihc", True):
         return ()
     streams = section.integer("hc_mult", maximum=1024)
     numbers = streams * hidden * outputs * streams + outputs * streams + scales
-    return (Parameter(name=prefix, replicated=numbers, dtype="float32"),)
+    return (arch.Parameter(name=prefix, replicated=numbers, dtype="float32"),)
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_v1, "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"),
     (read_v4, "HYV4ForCausalLM", "hy_v4"),
 )

@@ -5,35 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Module,
-    Output,
-    Parameter,
-    Split,
-    VisionEncoder,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.cache_state import RecurrentState
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    column,
-    decoder,
-    gated_mlp,
-    head,
-    named,
-    norm,
-    norms,
-    plain_mlp,
-    qkv,
-    replicated,
-    row,
-    whole_unless_divided,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import (
     BLOCK_SPARSE,
     CORRECTED_FIRST,
@@ -48,7 +23,7 @@ from kvcore.model.parts.mixers import kda_state, read_conv_kernel
 from kvcore.model.parts.pattern import by_kind, sparse_by_frequency
 
 
-def read_linear(config: ModelConfig) -> Architecture:
+def read_linear(config: ModelConfig) -> arch.Architecture:
     """Kimi Linear.
 
     Source: vllm/model_executor/models/kimi_linear.py, layers/kda.py (0.19).
@@ -69,7 +44,7 @@ def read_linear(config: ModelConfig) -> Architecture:
     layers = by_kind(
         kinds, lambda kind: linear_layer(section, latent, moe if kind[1] else None, is_kda=kind[0])
     )
-    return decoder(
+    return blocks.decoder(
         config,
         heads=as_heads(latent),
         layers=layers,
@@ -91,45 +66,47 @@ EXPERTS: Final = ExpertTraits(
 )
 
 
-def linear_layer(section: Section, latent: Latent, moe: MixtureOfExperts | None, *, is_kda: bool) -> Layer:
+def linear_layer(
+    section: Section, latent: Latent, moe: arch.MixtureOfExperts | None, *, is_kda: bool
+) -> arch.Layer:
     """One layer of Kimi Linear."""
     linear, hidden = section.section("linear_attn_config"), latent.hidden_size
     if moe is not None:
         body = expert_modules(EXPERTS, section, hidden, moe)
     else:
-        body = gated_mlp(hidden, section.integer("intermediate_size"))
-    around = (*body, *norms(hidden, *TWO_NORMS))
+        body = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
+    around = (*body, *blocks.norms(hidden, *blocks.TWO_NORMS))
     if not is_kda:
         return latent_layer(latent, *around)
-    return Layer(modules=(*kda_modules(linear, hidden), *around), caches=(kda_cache(linear),))
+    return arch.Layer(modules=(*kda_modules(linear, hidden), *around), caches=(kda_cache(linear),))
 
 
-def kda_modules(linear: Section, hidden: int) -> tuple[Module, ...]:
+def kda_modules(linear: Section, hidden: int) -> tuple[arch.Module, ...]:
     """Projections, three float32 convolutions, decay and output gates of low rank."""
     heads, width = linear.integer("num_heads"), linear.integer("head_dim")
     kernel, size = read_conv_kernel(linear, "short_conv_kernel_size"), heads * width
     return (
         *(heads_column(f"self_attn.{part}_proj", hidden, heads, width) for part in "qkv"),
         *(
-            Linear(
+            arch.Linear(
                 name=f"self_attn.{part}_conv1d",
                 in_features=kernel,
-                outputs=(Output(units=heads, width=width),),
-                split=Split.COLUMN,
+                outputs=(arch.Output(units=heads, width=width),),
+                split=arch.Split.COLUMN,
                 quantizable=False,
                 dtype="float32",
             )
             for part in "qkv"
         ),
-        replicated("self_attn.f_a_proj", hidden, width),
+        blocks.replicated("self_attn.f_a_proj", hidden, width),
         heads_column("self_attn.f_b_proj", width, heads, width),
-        column("self_attn.b_proj", hidden, heads),
-        replicated("self_attn.g_a_proj", hidden, width),
+        blocks.column("self_attn.b_proj", hidden, heads),
+        blocks.replicated("self_attn.g_a_proj", hidden, width),
         heads_column("self_attn.g_b_proj", width, heads, width),
-        Parameter(name="self_attn.dt_bias", sharded=size, dtype="float32"),
-        Parameter(name="self_attn.A_log", sharded=heads, dtype="float32"),
-        norm("self_attn.o_norm", width),
-        row("self_attn.o_proj", size, hidden),
+        arch.Parameter(name="self_attn.dt_bias", sharded=size, dtype="float32"),
+        arch.Parameter(name="self_attn.A_log", sharded=heads, dtype="float32"),
+        blocks.norm("self_attn.o_norm", width),
+        blocks.row("self_attn.o_proj", size, hidden),
     )
 
 
@@ -149,7 +126,7 @@ MAX_PATCHES: Final = 16_384
 K3_EXPERTS: Final = replace(EXPERTS, correction_dtype="float32", shared_whole=True)
 
 
-def read_k3(config: ModelConfig) -> Architecture:
+def read_k3(config: ModelConfig) -> arch.Architecture:
     """Kimi K3.
 
     Source: vllm/models/kimi_k3/nvidia/model.py (0.32).
@@ -166,22 +143,22 @@ def read_k3(config: ModelConfig) -> Architecture:
         kinds, lambda kind: k3_layer(section, linear, latent, moe, is_kda=kind[0], is_sparse=kind[1])
     )
     has_residuals = section.optional_integer("attn_res_block_size") is not None
-    built = decoder(
+    built = blocks.decoder(
         config,
         section=section,
         heads=as_heads(latent),
         layers=layers,
         intermediate_size=section.integer("intermediate_size"),
         last=(
-            norm("model.norm", hidden),
+            blocks.norm("model.norm", hidden),
             *(residual("model.output_attn_res", hidden) if has_residuals else ()),
-            head(section),
+            blocks.head(section),
         ),
         tied=False,
         rotary_tables=(),
         layer_prefix="language_model.model.layers",
         moe=moe,
-        vision=VisionEncoder(
+        vision=arch.VisionEncoder(
             hidden_size=vision.integer("vt_hidden_size"),
             intermediate_size=vision.integer("vt_intermediate_size"),
             max_tokens_per_item=MAX_PATCHES // 4,
@@ -193,35 +170,41 @@ def read_k3(config: ModelConfig) -> Architecture:
 
 
 def k3_layer(
-    section: Section, linear: Section, latent: Latent, moe: MixtureOfExperts, *, is_kda: bool, is_sparse: bool
-) -> Layer:
+    section: Section,
+    linear: Section,
+    latent: Latent,
+    moe: arch.MixtureOfExperts,
+    *,
+    is_kda: bool,
+    is_sparse: bool,
+) -> arch.Layer:
     """One layer."""
     hidden = latent.hidden_size
-    modules: list[Module] = [*norms(hidden, *TWO_NORMS)]
+    modules: list[arch.Module] = [*blocks.norms(hidden, *blocks.TWO_NORMS)]
     if section.optional_integer("attn_res_block_size") is not None:
         modules += (*residual("self_attention_res", hidden), *residual("mlp_res", hidden))
     if is_sparse:
         modules += k3_experts(section, hidden, moe)
     else:
-        modules += gated_mlp(hidden, section.integer("intermediate_size"))
+        modules += blocks.gated_mlp(hidden, section.integer("intermediate_size"))
     if is_kda:
         mixer = full_rank_kda(linear, hidden)
-        return Layer(modules=(*mixer, *modules), caches=(kda_cache(linear),))
-    gate: tuple[Module, ...] = ()
+        return arch.Layer(modules=(*mixer, *modules), caches=(kda_cache(linear),))
+    gate: tuple[arch.Module, ...] = ()
     if section.boolean("mla_use_output_gate", False):
         gate = (heads_column("self_attn.g_proj", hidden, latent.num_heads, latent.v_head_dim),)
     return latent_layer(latent, *gate, *modules)
 
 
-def residual(prefix: str, hidden: int) -> tuple[Module, ...]:
+def residual(prefix: str, hidden: int) -> tuple[arch.Module, ...]:
     """What weighs the outputs of earlier blocks of layers: a norm and one vector."""
     return (
-        norm(f"{prefix}_norm", hidden),
-        replicated(f"{prefix}_proj", hidden, 1, quantizable=False),
+        blocks.norm(f"{prefix}_norm", hidden),
+        blocks.replicated(f"{prefix}_proj", hidden, 1, quantizable=False),
     )
 
 
-def full_rank_kda(linear: Section, hidden: int) -> tuple[Module, ...]:
+def full_rank_kda(linear: Section, hidden: int) -> tuple[arch.Module, ...]:
     """KDA whose projections of the input are one, with an output gate as wide as the values and a decay that each
     rank stores whole.
 
@@ -229,15 +212,15 @@ def full_rank_kda(linear: Section, hidden: int) -> tuple[Module, ...]:
     """
     heads, width = linear.integer("num_heads"), linear.integer("head_dim")
     names = ("q_proj", "k_proj", "v_proj", "g_proj", "f_a_proj", "b_proj")
-    fused = Linear(
+    fused = arch.Linear(
         name="self_attn.in_proj_qkvgfab",
         in_features=hidden,
         outputs=(
-            *(Output(units=heads, width=width),) * 4,
-            Output(units=1, width=width, replicable=True),
-            Output(units=heads),
+            *(arch.Output(units=heads, width=width),) * 4,
+            arch.Output(units=1, width=width, replicable=True),
+            arch.Output(units=heads),
         ),
-        split=Split.COLUMN,
+        split=arch.Split.COLUMN,
         parts=tuple(f"self_attn.{name}" for name in names),
         row_multiple=KDA_ROWS,
     )
@@ -245,7 +228,7 @@ def full_rank_kda(linear: Section, hidden: int) -> tuple[Module, ...]:
     return (fused, *(module for module in kda_modules(linear, hidden) if module.name not in apart))
 
 
-def k3_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Module, ...]:
+def k3_experts(section: Section, hidden: int, moe: arch.MixtureOfExperts) -> tuple[arch.Module, ...]:
     """Router, shared experts, and routed ones between a way down and a way up that every rank stores whole.
 
     Source: vllm/models/kimi_k3/nvidia/model.py:KimiMoE (0.32).
@@ -255,17 +238,17 @@ def k3_experts(section: Section, hidden: int, moe: MixtureOfExperts) -> tuple[Mo
     modules = [*expert_modules(K3_EXPERTS, section, hidden, routed, inner_size=latent)]
     if latent is not None:
         modules += (
-            replicated(f"{BLOCK_SPARSE}.routed_expert_down_proj", hidden, latent, quantizable=False),
-            replicated(f"{BLOCK_SPARSE}.routed_expert_up_proj", latent, hidden, quantizable=False),
+            blocks.replicated(f"{BLOCK_SPARSE}.routed_expert_down_proj", hidden, latent, quantizable=False),
+            blocks.replicated(f"{BLOCK_SPARSE}.routed_expert_up_proj", latent, hidden, quantizable=False),
         )
         if section.boolean("latent_moe_use_norm", False):
-            modules.append(norm(f"{BLOCK_SPARSE}.routed_expert_norm", latent))
+            modules.append(blocks.norm(f"{BLOCK_SPARSE}.routed_expert_norm", latent))
     if moe.shared_intermediate_size:
         modules += shared_experts(K3_EXPERTS, hidden, moe.shared_intermediate_size)
     return tuple(modules)
 
 
-def encoder(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
+def encoder(vision: Section, text_hidden_size: int) -> tuple[arch.Module, ...]:
     """MoonViT with RMS norms and no biases, its heads together wider than the model, and a projector of two layers.
 
     Source: vllm/model_executor/models/kimi_k25_vit.py:MoonViT3dPretrainedModel, KimiK25MultiModalProjector (0.32).
@@ -278,7 +261,7 @@ def encoder(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
     attended = vision.integer("qkv_hidden_size", 1536)
     if attended % count:
         raise vision.contradicting("qkv_hidden_size", f"{attended} is not divisible by {count} heads")
-    heads = Heads(hidden_size=width, num_heads=count, num_kv_heads=count, head_dim=attended // count)
+    heads = blocks.Heads(hidden_size=width, num_heads=count, num_kv_heads=count, head_dim=attended // count)
     merge = vision.integers("merge_kernel_size", minimum=1) or (2, 2)
     if len(merge) != 2:
         raise vision.invalid("merge_kernel_size", merge, "expected two numbers")
@@ -287,31 +270,31 @@ def encoder(vision: Section, text_hidden_size: int) -> tuple[Module, ...]:
     has_layer_norm = vision.string("norm_type", "rmsnorm") == "layernorm"
     positions = vision.integer("init_pos_emb_height", 64) * vision.integer("init_pos_emb_width", 64)
     pixels = 3 * patch**2 + vision.boolean("patch_embed_proj_bias", False)
-    modules: list[Module] = [
-        Parameter(name="vision_tower.patch_embed.proj", replicated=pixels * width),
-        Parameter(name="vision_tower.patch_embed.pos_emb", replicated=positions * width),
-        norm("vision_tower.encoder.final_layernorm", width, bias=has_layer_norm),
-        replicated("mm_projector.linear_1", merged, merged),
-        replicated("mm_projector.linear_2", merged, text_hidden_size),
-        norm("mm_projector.post_norm", text_hidden_size),
+    modules: list[arch.Module] = [
+        arch.Parameter(name="vision_tower.patch_embed.proj", replicated=pixels * width),
+        arch.Parameter(name="vision_tower.patch_embed.pos_emb", replicated=positions * width),
+        blocks.norm("vision_tower.encoder.final_layernorm", width, bias=has_layer_norm),
+        blocks.replicated("mm_projector.linear_1", merged, merged),
+        blocks.replicated("mm_projector.linear_2", merged, text_hidden_size),
+        blocks.norm("mm_projector.post_norm", text_hidden_size),
     ]
     for index in range(vision.layers("vt_num_hidden_layers")):
         block = f"vision_tower.encoder.blocks.{index}"
-        divided = whole_unless_divided(
+        divided = blocks.whole_unless_divided(
             count,
-            qkv(heads, f"{block}.wqkv", (), bias=attention_bias),
-            row(f"{block}.wo", attended, width, bias=attention_bias),
-            *plain_mlp(width, inner, f"{block}.mlp.fc0", f"{block}.mlp.fc1", bias=bias),
+            blocks.qkv(heads, f"{block}.wqkv", (), bias=attention_bias),
+            blocks.row(f"{block}.wo", attended, width, bias=attention_bias),
+            *blocks.plain_mlp(width, inner, f"{block}.mlp.fc0", f"{block}.mlp.fc1", bias=bias),
         )
         modules += (
-            norm(f"{block}.norm0", width, bias=has_layer_norm),
-            norm(f"{block}.norm1", width, bias=has_layer_norm),
+            blocks.norm(f"{block}.norm0", width, bias=has_layer_norm),
+            blocks.norm(f"{block}.norm1", width, bias=has_layer_norm),
             *divided,
         )
     return tuple(modules)
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_linear, "KimiLinearForCausalLM", "kimi_linear"),
     (read_k3, "KimiK3ForConditionalGeneration", "kimi_k3"),
 )

@@ -5,22 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Module, Parameter
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    gated_mlp,
-    is_tied,
-    named,
-    norms,
-    read_heads,
-    with_kv_heads,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import CORRECTED_FIRST, ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.pattern import by_kind, layer_windows, sparse_but_the_first
 
@@ -33,39 +20,39 @@ EXPERTS: Final = ExpertTraits(
 )
 
 
-def read(config: ModelConfig) -> Architecture:
+def read(config: ModelConfig) -> arch.Architecture:
     """Laguna.
 
     Source: vllm/model_executor/models/laguna.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     moe = read_moe(EXPERTS, section)
     intermediate = section.integer("intermediate_size")
     windows = layer_windows(section) if section.has("layer_types") else (None,) * section.layers()
     kinds = tuple(zip(heads_by_layer(section, heads), windows, sparse_but_the_first(section), strict=True))
     bodies = {
         True: expert_modules(EXPERTS, section, heads.hidden_size, moe),
-        False: gated_mlp(heads.hidden_size, intermediate),
+        False: blocks.gated_mlp(heads.hidden_size, intermediate),
     }
     layers = by_kind(
         kinds,
-        lambda kind: Layer(
+        lambda kind: arch.Layer(
             modules=(*gated_attention(section, kind[0], is_sliding=kind[1] is not None), *bodies[kind[2]]),
-            caches=(cache_of(kind[0], kind[1]),),
+            caches=(blocks.cache_of(kind[0], kind[1]),),
         ),
     )
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=layers,
         intermediate_size=intermediate,
-        tied=is_tied(config, section, False),
+        tied=blocks.is_tied(config, section, False),
         moe=moe,
     )
 
 
-def heads_by_layer(section: Section, heads: Heads) -> tuple[Heads, ...]:
+def heads_by_layer(section: Section, heads: blocks.Heads) -> tuple[blocks.Heads, ...]:
     """The attention geometry of each layer: its own number of heads, the same KV heads."""
     count = section.layers()
     own = section.integers("num_attention_heads_per_layer", minimum=1)
@@ -74,28 +61,29 @@ def heads_by_layer(section: Section, heads: Heads) -> tuple[Heads, ...]:
     if len(own) < count:
         raise section.contradicting("num_attention_heads_per_layer", f"{len(own)} entries for {count} layers")
     return tuple(
-        with_kv_heads(section, replace(heads, num_heads=number), heads.num_kv_heads) for number in own[:count]
+        blocks.with_kv_heads(section, replace(heads, num_heads=number), heads.num_kv_heads)
+        for number in own[:count]
     )
 
 
-def gated_attention(section: Section, heads: Heads, *, is_sliding: bool) -> tuple[Module, ...]:
+def gated_attention(section: Section, heads: blocks.Heads, *, is_sliding: bool) -> tuple[arch.Module, ...]:
     """Projections, norms, the gate and, in sliding layers of some models, one sink a head."""
     bias = section.boolean("attention_bias", False)
-    modules: list[Module] = [
-        *attention(heads, qkv_bias=bias, out_bias=bias),
-        *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
-        *norms(heads.hidden_size, *TWO_NORMS),
+    modules: list[arch.Module] = [
+        *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
+        *blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+        *blocks.norms(heads.hidden_size, *blocks.TWO_NORMS),
     ]
     gating = section.get("gating")
     if gating:
         is_per_head = gating is True or gating == "per-head"
         width = heads.num_heads * (1 if is_per_head else heads.head_dim)
-        modules.append(column("self_attn.g_proj", heads.hidden_size, width))
+        modules.append(blocks.column("self_attn.g_proj", heads.hidden_size, width))
     if is_sliding and section.boolean("swa_attention_sink_enabled", False):
-        modules.append(Parameter(name="self_attn.sink", sharded=heads.num_heads))
+        modules.append(arch.Parameter(name="self_attn.sink", sharded=heads.num_heads))
     return tuple(modules)
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read, "LagunaForCausalLM", "laguna"),
 )

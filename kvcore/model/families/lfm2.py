@@ -4,34 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.clip import siglip2
-from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import (
-    Heads,
-    attention,
-    cache_of,
-    decoder,
-    gated_mlp,
-    named,
-    norm,
-    norms,
-    read_heads,
-)
+from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe
 from kvcore.model.parts.mixers import read_conv_kernel, short_convolution, short_convolution_state
 from kvcore.model.parts.pattern import by_kind
 from kvcore.units import round_up
 
 
-def read(config: ModelConfig) -> Architecture:
+def read(config: ModelConfig) -> arch.Architecture:
     """LFM2 and LFM2-MoE.
 
     Source: vllm/model_executor/models/lfm2.py, lfm2_moe.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     count = section.layers()
     kinds = layer_kinds(section, count)
     moe = optional_moe(EXPERTS, section, minimum=0)
@@ -41,7 +30,7 @@ def read(config: ModelConfig) -> Architecture:
         lambda kind: read_layer(section, heads, moe if kind[1] else None, is_full=kind[0]),
     )
     tied = section.boolean("tie_word_embeddings", section.boolean("tie_embedding", True))
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=layers,
@@ -52,7 +41,7 @@ def read(config: ModelConfig) -> Architecture:
     )
 
 
-def read_vision(config: ModelConfig) -> Architecture:
+def read_vision(config: ModelConfig) -> arch.Architecture:
     """LFM2-VL: SigLIP 2, a pixel shuffle and two replicated layers in front of LFM2.
 
     Source: vllm/model_executor/models/lfm2_vl.py, lfm2_siglip2.py (0.32).
@@ -62,14 +51,14 @@ def read_vision(config: ModelConfig) -> Architecture:
     width, merge = encoder.integer("hidden_size"), root.integer("downsample_factor", 2, maximum=64)
     inner, merged = root.integer("projector_hidden_size"), width * merge**2
     bias, prefix = root.boolean("projector_bias", True), "multi_modal_projector"
-    modules: list[Module] = [
+    modules: list[arch.Module] = [
         *siglip2(encoder, vision.feature_layers(root, encoder, default=-1)),
         *vision.whole_pair(prefix, merged, inner, built.hidden_size, bias=bias),
     ]
     tiles = root.integer("max_tiles", 10, maximum=1024) + 1
     tokens = root.integer("max_image_tokens", 256) * tiles
     if root.boolean("projector_use_layernorm", True):
-        modules.append(norm(f"{prefix}.layer_norm", merged, bias=True))
+        modules.append(blocks.norm(f"{prefix}.layer_norm", merged, bias=True))
     limits = vision.input_limits(encoder, tokens, merge**2)
     return vision.with_images(built, modules, limits, "model.language_model.layers")
 
@@ -99,25 +88,27 @@ def dense_width(section: Section) -> int:
     return round_up(width, section.integer("block_multiple_of", 256))
 
 
-def read_layer(section: Section, heads: Heads, moe: MixtureOfExperts | None, *, is_full: bool) -> Layer:
+def read_layer(
+    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts | None, *, is_full: bool
+) -> arch.Layer:
     """One layer."""
     hidden = heads.hidden_size
-    modules: list[Module] = [*norms(hidden, "operator_norm", "ffn_norm")]
+    modules: list[arch.Module] = [*blocks.norms(hidden, "operator_norm", "ffn_norm")]
     if moe is None:
-        modules += gated_mlp(hidden, dense_width(section), "feed_forward")
+        modules += blocks.gated_mlp(hidden, dense_width(section), "feed_forward")
     else:
         modules += expert_modules(EXPERTS, section, hidden, moe)
     if is_full:
-        modules += attention(heads)
-        modules += norms(heads.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")
-        return Layer(modules=tuple(modules), caches=(cache_of(heads),))
+        modules += blocks.attention(heads)
+        modules += blocks.norms(heads.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")
+        return arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
     kernel = read_conv_kernel(section, "conv_L_cache")
     channels = section.integer("conv_dim", hidden) if moe is None else hidden
     modules += short_convolution("conv", channels, kernel, bias=section.boolean("conv_bias", False))
-    return Layer(modules=tuple(modules), caches=(short_convolution_state(channels, kernel),))
+    return arch.Layer(modules=tuple(modules), caches=(short_convolution_state(channels, kernel),))
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read, "Lfm2ForCausalLM", "lfm2", "Lfm2MoeForCausalLM", "lfm2_moe"),
     (read_vision, "Lfm2VlForConditionalGeneration", "lfm2_vl"),
 )

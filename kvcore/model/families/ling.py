@@ -5,33 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Module,
-    Output,
-    Parameter,
-    RotaryTable,
-    Split,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    column,
-    decoder,
-    embedding,
-    gated_mlp,
-    head,
-    named,
-    norm,
-    norms,
-    qkv,
-    row,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer
 from kvcore.model.parts.mixers import convolution, kda_state, linear_state, read_conv_kernel
@@ -44,7 +21,7 @@ EXPERTS: Final = replace(
 V3_EXPERTS: Final = replace(EXPERTS, correction_bias=True)
 
 
-def read(config: ModelConfig) -> Architecture:
+def read(config: ModelConfig) -> arch.Architecture:
     """Ling and Ring 2.5.
 
     Source: vllm/model_executor/models/bailing_moe_linear.py (0.32).
@@ -54,7 +31,7 @@ def read(config: ModelConfig) -> Architecture:
     heads = linear_heads(section, latent)
     traits = router_traits(section)
     moe = read_moe(traits, section)
-    linear = Layer(
+    linear = arch.Layer(
         modules=linear_attention(section, heads), caches=(linear_state(heads.num_heads, heads.head_dim),)
     )
     dense = section.integer("first_k_dense_replace", 0, minimum=0)
@@ -71,28 +48,28 @@ def build(
     config: ModelConfig,
     latent: Latent,
     traits: ExpertTraits,
-    moe: MixtureOfExperts,
-    linear: Layer,
-    attending: Layer,
+    moe: arch.MixtureOfExperts,
+    linear: arch.Layer,
+    attending: arch.Layer,
     kinds: tuple[tuple[bool, bool], ...],
-    rotary: tuple[RotaryTable, ...],
-) -> Architecture:
+    rotary: tuple[arch.RotaryTable, ...],
+) -> arch.Architecture:
     """Linear and latent layers, by `kinds`: whether each is linear, and whether it has experts."""
     section, hidden = config.language, latent.hidden_size
     intermediate, bias = section.integer("intermediate_size"), section.boolean("use_bias", False)
     bodies = {
         True: expert_modules(traits, section, hidden, moe, shared_bias=bias),
-        False: gated_mlp(hidden, intermediate, bias=bias),
+        False: blocks.gated_mlp(hidden, intermediate, bias=bias),
     }
-    around = norms(hidden, *TWO_NORMS)
-    return decoder(
+    around = blocks.norms(hidden, *blocks.TWO_NORMS)
+    return blocks.decoder(
         config,
         section=section,
         heads=as_heads(latent),
         layers=crossed(kinds, {True: linear, False: attending}, bodies, around),
         intermediate_size=intermediate,
-        first=(embedding(section, "model.word_embeddings"),),
-        last=(norm("model.norm", hidden), head(section)),
+        first=(blocks.embedding(section, "model.word_embeddings"),),
+        last=(blocks.norm("model.norm", hidden), blocks.head(section)),
         tied=False,
         rotary_tables=rotary,
         moe=moe,
@@ -119,14 +96,16 @@ def read_latent(section: Section) -> Latent:
     )
 
 
-def linear_heads(section: Section, latent: Latent) -> Heads:
+def linear_heads(section: Section, latent: Latent) -> blocks.Heads:
     """The heads of linear attention: as many of keys and values as of queries."""
     heads, hidden = latent.num_heads, latent.hidden_size
     width = section.optional_integer("head_dim", minimum=1)
-    return Heads(hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=width or hidden // heads)
+    return blocks.Heads(
+        hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=width or hidden // heads
+    )
 
 
-def linear_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
+def linear_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module, ...]:
     """Projections, an output gate and its norm over groups of heads.
 
     Source: vllm/model_executor/layers/mamba/linear/bailing_linear_attn.py:BailingMoELinearAttention (0.32).
@@ -135,20 +114,20 @@ def linear_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
     prefix = "attention"
     names = ("query_layernorm", "key_layernorm") if section.boolean("use_qk_norm", False) else ()
     return (
-        qkv(
+        blocks.qkv(
             heads,
             f"{prefix}.query_key_value",
             ("query_key_value",),
             bias=bias or section.boolean("use_qkv_bias", False),
         ),
-        column(f"{prefix}.g_proj", heads.hidden_size, inner),
-        row(f"{prefix}.dense", inner, heads.hidden_size, bias=bias),
-        Parameter(name=f"{prefix}.g_norm", sharded=inner),
-        *norms(heads.head_dim, *(f"{prefix}.{name}" for name in names)),
+        blocks.column(f"{prefix}.g_proj", heads.hidden_size, inner),
+        blocks.row(f"{prefix}.dense", inner, heads.hidden_size, bias=bias),
+        arch.Parameter(name=f"{prefix}.g_norm", sharded=inner),
+        *blocks.norms(heads.head_dim, *(f"{prefix}.{name}" for name in names)),
     )
 
 
-def rotary_tables(section: Section, latent: Latent, heads: Heads) -> tuple[RotaryTable, ...]:
+def rotary_tables(section: Section, latent: Latent, heads: blocks.Heads) -> tuple[arch.RotaryTable, ...]:
     """Of linear attention, part of each head; of latent attention, its rotated part whole."""
     rope = read_ropes(section)[0]
     positions = section.integer("max_position_embeddings")
@@ -156,7 +135,7 @@ def rotary_tables(section: Section, latent: Latent, heads: Heads) -> tuple[Rotar
     return (rope.table(heads.head_dim, positions), whole.table(latent.qk_rope_head_dim, positions))
 
 
-def read_v3(config: ModelConfig) -> Architecture:
+def read_v3(config: ModelConfig) -> arch.Architecture:
     """Ling 3: delta nets with a gate for each channel where Ling 2.5 has linear attention.
 
     Source: vllm/model_executor/models/bailing_moe_v3.py (0.32).
@@ -170,7 +149,7 @@ def read_v3(config: ModelConfig) -> Architecture:
     moe = replace(read_moe(V3_EXPERTS, section), shared_intermediate_size=shared)
     heads = linear_heads(section, latent)
     kernel = read_conv_kernel(section, "short_conv_kernel_size")
-    linear = Layer(
+    linear = arch.Layer(
         modules=delta_net(heads, kernel), caches=(kda_state(heads.num_heads, heads.head_dim, kernel),)
     )
     dense = section.integer("first_k_dense_replace", 0, minimum=0)
@@ -183,7 +162,7 @@ def read_v3(config: ModelConfig) -> Architecture:
     return build(config, latent, V3_EXPERTS, moe, linear, attending, kinds, (table,))
 
 
-def output_gate(section: Section, latent: Latent) -> tuple[Module, ...]:
+def output_gate(section: Section, latent: Latent) -> tuple[arch.Module, ...]:
     """The gate on what latent attention gives: a number a head, or one an element; () without."""
     widths = {"head_wise": 1, "element_wise": latent.v_head_dim}
     width = widths.get(section.string("gated_attention_proj_granularity_type", ""))
@@ -192,35 +171,35 @@ def output_gate(section: Section, latent: Latent) -> tuple[Module, ...]:
     return (heads_column("self_attn.g_proj", latent.hidden_size, latent.num_heads, width),)
 
 
-def delta_net(heads: Heads, kernel: int) -> tuple[Module, ...]:
+def delta_net(heads: blocks.Heads, kernel: int) -> tuple[arch.Module, ...]:
     """Projections, three float32 convolutions, decay and output gates of full rank.
 
     Source: vllm/model_executor/models/bailing_moe_v3.py:BailingMoeV3KimiDeltaAttention (0.32).
     """
     prefix, hidden = "self_attn", heads.hidden_size
-    each = Output(units=heads.num_heads, width=heads.head_dim)
+    each = arch.Output(units=heads.num_heads, width=heads.head_dim)
     convolutions = (
         replace(convolution(f"{prefix}.{part}_conv1d", kernel, (each,), bias=False), dtype="float32")
         for part in "qkv"
     )
     return (
-        Linear(
+        arch.Linear(
             name=f"{prefix}.qkvb_proj",
             in_features=hidden,
-            outputs=(each, each, each, Output(units=heads.num_heads)),
-            split=Split.COLUMN,
+            outputs=(each, each, each, arch.Output(units=heads.num_heads)),
+            split=arch.Split.COLUMN,
             parts=tuple(f"{prefix}.{part}_proj" for part in "qkvb"),
         ),
         *convolutions,
         *(heads_column(f"{prefix}.{part}_proj", hidden, heads.num_heads, heads.head_dim) for part in "fg"),
-        Parameter(name=f"{prefix}.dt_bias", sharded=heads.num_heads * heads.head_dim, dtype="float32"),
-        Parameter(name=f"{prefix}.A_log", sharded=heads.num_heads, dtype="float32"),
-        norm(f"{prefix}.o_norm", heads.head_dim),
-        row(f"{prefix}.o_proj", heads.num_heads * heads.head_dim, hidden),
+        arch.Parameter(name=f"{prefix}.dt_bias", sharded=heads.num_heads * heads.head_dim, dtype="float32"),
+        arch.Parameter(name=f"{prefix}.A_log", sharded=heads.num_heads, dtype="float32"),
+        blocks.norm(f"{prefix}.o_norm", heads.head_dim),
+        blocks.row(f"{prefix}.o_proj", heads.num_heads * heads.head_dim, hidden),
     )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read, "BailingMoeV2_5ForCausalLM", "bailing_hybrid"),
     (read_v3, "BailingMoeV3ForCausalLM"),
 )

@@ -5,23 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model import architecture as arch
 from kvcore.model.cache_state import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.parts import blocks
 from kvcore.model.parts import vision as image
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    gated_mlp,
-    named,
-    norm,
-    norms,
-    read_heads,
-)
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.pattern import by_kind
 
@@ -37,13 +25,13 @@ LLAMA4_EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_llama4(config: ModelConfig) -> Architecture:
+def read_llama4(config: ModelConfig) -> arch.Architecture:
     """Llama 4: chunked attention on layers with rotary positions, full on the others; experts every n-th layer.
 
     Source: vllm/model_executor/models/llama4.py, mllama4.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     hidden = heads.hidden_size
     moe = read_moe(LLAMA4_EXPERTS, section)
     count = section.layers()
@@ -59,7 +47,7 @@ def read_llama4(config: ModelConfig) -> Architecture:
     )
     vision = config.root.optional_section("vision_config", "llama4_vision_model")
     tied = section.boolean("tie_word_embeddings", False)
-    built = decoder(
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=layers,
@@ -73,16 +61,16 @@ def read_llama4(config: ModelConfig) -> Architecture:
 
 
 def llama4_layer(
-    section: Section, heads: Heads, moe: MixtureOfExperts, *, is_local: bool, is_sparse: bool
-) -> Layer:
+    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts, *, is_local: bool, is_sparse: bool
+) -> arch.Layer:
     """One layer of Llama 4."""
     hidden = heads.hidden_size
     if is_sparse:
         body = expert_modules(LLAMA4_EXPERTS, section, hidden, moe)
     else:
-        body = gated_mlp(hidden, section.integer("intermediate_size_mlp"), "feed_forward")
+        body = blocks.gated_mlp(hidden, section.integer("intermediate_size_mlp"), "feed_forward")
     chunk = section.optional_integer("attention_chunk_size")
-    cache: CacheState = cache_of(heads)
+    cache: CacheState = blocks.cache_of(heads)
     if is_local and chunk:
         cache = ChunkedLocal(
             num_kv_heads=heads.num_kv_heads,
@@ -90,7 +78,9 @@ def llama4_layer(
             head_size_v=heads.head_dim,
             attention_chunk_size=chunk,
         )
-    return Layer(modules=(*attention(heads), *body, *norms(hidden, *TWO_NORMS)), caches=(cache,))
+    return arch.Layer(
+        modules=(*blocks.attention(heads), *body, *blocks.norms(hidden, *blocks.TWO_NORMS)), caches=(cache,)
+    )
 
 
 LLAMA4: Final = image.Block(
@@ -98,7 +88,7 @@ LLAMA4: Final = image.Block(
 )
 
 
-def llama4_vision(vision: Section, text: int) -> tuple[Module, ...]:
+def llama4_vision(vision: Section, text: int) -> tuple[arch.Module, ...]:
     """Llama 4's vision model and projector.
 
     Source: vllm/model_executor/models/mllama4.py (0.32).
@@ -111,19 +101,19 @@ def llama4_vision(vision: Section, text: int) -> tuple[Module, ...]:
     bias = vision.boolean("multi_modal_projector_bias", False)
     heads = image.heads_of(width, vision.integer("num_attention_heads"))
     return (
-        column(f"{prefix}.patch_embedding.linear", pixels, width),
-        Parameter(name=f"{prefix}.class_embedding", replicated=width),
+        blocks.column(f"{prefix}.patch_embedding.linear", pixels, width),
+        arch.Parameter(name=f"{prefix}.class_embedding", replicated=width),
         image.table(f"{prefix}.positional_embedding_vlm", positions, width),
-        norm(f"{prefix}.layernorm_pre", width, bias=True),
-        norm(f"{prefix}.layernorm_post", width, bias=True),
+        blocks.norm(f"{prefix}.layernorm_pre", width, bias=True),
+        blocks.norm(f"{prefix}.layernorm_post", width, bias=True),
         *image.sharded_pair(
             f"{prefix}.vision_adapter.mlp", intermediate, inner, outer, ("fc1", "fc2"), bias=bias
         ),
-        column("multi_modal_projector.linear_1", vision.integer("vision_output_dim"), text),
+        blocks.column("multi_modal_projector.linear_1", vision.integer("vision_output_dim"), text),
         *image.blocks(LLAMA4, f"{prefix}.model.layers", vision.layers(), heads, intermediate),
     )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_llama4, "Llama4ForCausalLM", "Llama4ForConditionalGeneration", "llama4", "llama4_text"),
 )

@@ -5,21 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Module, Parameter, VocabEmbedding
+from kvcore.model import architecture as arch
 from kvcore.model.cache_state import FullAttention
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.deepseek import rotary_tables
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    decoder,
-    gated_mlp,
-    named,
-    norm,
-    norms,
-    replicated,
-    row,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, read_moe, routed_experts
 from kvcore.model.parts.latent import Latent, absorbed, as_heads, heads_column, latent_attention, read_latent
 from kvcore.model.rope import read_ropes
@@ -31,7 +21,7 @@ EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_longcat(config: ModelConfig) -> Architecture:
+def read_longcat(config: ModelConfig) -> arch.Architecture:
     """LongCat-Flash: two attentions and two MLPs a layer, and experts of which some do nothing.
 
     Source: vllm/model_executor/models/longcat_flash.py (0.32).
@@ -45,17 +35,17 @@ def read_longcat(config: ModelConfig) -> Architecture:
     moe = read_moe(EXPERTS, section)
     zero = section.integer("zero_expert_num", 0, minimum=0, maximum=MAX_EXPERTS)
     routed = moe.num_experts + zero
-    modules: list[Module] = [
-        replicated("mlp.router.classifier", hidden, routed, quantizable=False, dtype="float32"),
-        Parameter(name="mlp.router.e_score_correction_bias", replicated=routed, dtype="float32"),
+    modules: list[arch.Module] = [
+        blocks.replicated("mlp.router.classifier", hidden, routed, quantizable=False, dtype="float32"),
+        arch.Parameter(name="mlp.router.e_score_correction_bias", replicated=routed, dtype="float32"),
         routed_experts(EXPERTS, hidden, moe),
     ]
     for half in (0, 1):
         modules += latent_attention(latent, f"self_attn.{half}")
-        modules += gated_mlp(hidden, intermediate, f"mlps.{half}")
-        modules += norms(hidden, *(f"{name}.{half}" for name in TWO_NORMS))
-    layer = Layer(modules=tuple(modules), caches=(latent.cache,) * 2, loading=(absorbed(latent),) * 2)
-    built = decoder(
+        modules += blocks.gated_mlp(hidden, intermediate, f"mlps.{half}")
+        modules += blocks.norms(hidden, *(f"{name}.{half}" for name in blocks.TWO_NORMS))
+    layer = arch.Layer(modules=tuple(modules), caches=(latent.cache,) * 2, loading=(absorbed(latent),) * 2)
+    built = blocks.decoder(
         config,
         heads=as_heads(latent),
         layers=(layer,) * section.layers("num_layers" if section.has("num_layers") else "num_hidden_layers"),
@@ -64,12 +54,12 @@ def read_longcat(config: ModelConfig) -> Architecture:
         rotary_tables=rotary_tables(section, latent, with_indexer=False),
         moe=moe,
     )
-    draft = Layer(
+    draft = arch.Layer(
         modules=(
-            replicated("eh_proj", 2 * hidden, hidden),
-            *norms(hidden, "enorm", "hnorm", "final_layernorm", *TWO_NORMS),
+            blocks.replicated("eh_proj", 2 * hidden, hidden),
+            *blocks.norms(hidden, "enorm", "hnorm", "final_layernorm", *blocks.TWO_NORMS),
             *latent_attention(latent),
-            *gated_mlp(hidden, intermediate),
+            *blocks.gated_mlp(hidden, intermediate),
         ),
         caches=(latent.cache,),
         loading=(absorbed(latent),),
@@ -77,7 +67,7 @@ def read_longcat(config: ModelConfig) -> Architecture:
     return replace(built, is_mla=True, draft_layers=(draft,), draft_prefix="model.mtp.layers", draft_steps=1)
 
 
-def read_longcat_ngram(config: ModelConfig) -> Architecture:
+def read_longcat_ngram(config: ModelConfig) -> arch.Architecture:
     """LongCat-Flash-Lite: LongCat-Flash behind embeddings of the last few tokens together.
 
     Each embedder's table is two rows longer than the one before; all lie in one, divided like the vocabulary.
@@ -94,16 +84,18 @@ def read_longcat_ngram(config: ModelConfig) -> Architecture:
     embedders = parts * (reach - 1)
     width = built.hidden_size // embedders
     rows = embedders * (ratio * built.vocab_size) + embedders**2
-    tables: tuple[Module, ...] = (
-        VocabEmbedding(name="model.ngram_embeddings.oe_embedder", num_embeddings=rows, embedding_dim=width),
-        Parameter(
+    tables: tuple[arch.Module, ...] = (
+        arch.VocabEmbedding(
+            name="model.ngram_embeddings.oe_embedder", num_embeddings=rows, embedding_dim=width
+        ),
+        arch.Parameter(
             name="model.ngram_embeddings.oe_projection", replicated=embedders * width * built.hidden_size
         ),
     )
     return replace(built, first=(*built.first, *tables))
 
 
-def read_minicpm3(config: ModelConfig) -> Architecture:
+def read_minicpm3(config: ModelConfig) -> arch.Architecture:
     """MiniCPM3: latent projections, but an ordinary cache of every head's keys and values, values padded.
 
     Source: vllm/model_executor/models/minicpm3.py (0.32).
@@ -111,17 +103,17 @@ def read_minicpm3(config: ModelConfig) -> Architecture:
     section = config.language
     latent = read_latent_of_minicpm3(section)
     intermediate = section.integer("intermediate_size")
-    heads = Heads(
+    heads = blocks.Heads(
         hidden_size=latent.hidden_size,
         num_heads=latent.num_heads,
         num_kv_heads=latent.num_heads,
         head_dim=latent.qk_head_dim,
     )
-    layer = Layer(
+    layer = arch.Layer(
         modules=(
             *minicpm3_attention(latent),
-            *gated_mlp(latent.hidden_size, intermediate),
-            *norms(latent.hidden_size, *TWO_NORMS),
+            *blocks.gated_mlp(latent.hidden_size, intermediate),
+            *blocks.norms(latent.hidden_size, *blocks.TWO_NORMS),
         ),
         caches=(
             FullAttention(
@@ -130,7 +122,7 @@ def read_minicpm3(config: ModelConfig) -> Architecture:
         ),
     )
     positions = section.integer("max_position_embeddings")
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(layer,) * section.layers(),
@@ -154,26 +146,26 @@ def read_latent_of_minicpm3(section: Section) -> Latent:
     )
 
 
-def minicpm3_attention(latent: Latent) -> tuple[Module, ...]:
+def minicpm3_attention(latent: Latent) -> tuple[arch.Module, ...]:
     """The projections, the two ways down not fused."""
     rank = latent.q_lora_rank or 0
     up = latent.qk_nope_head_dim + latent.v_head_dim
     return (
-        replicated("self_attn.q_a_proj", latent.hidden_size, rank),
-        norm("self_attn.q_a_layernorm", rank),
+        blocks.replicated("self_attn.q_a_proj", latent.hidden_size, rank),
+        blocks.norm("self_attn.q_a_layernorm", rank),
         heads_column("self_attn.q_b_proj", rank, latent.num_heads, latent.qk_head_dim),
-        replicated(
+        blocks.replicated(
             "self_attn.kv_a_proj_with_mqa",
             latent.hidden_size,
             latent.kv_lora_rank + latent.qk_rope_head_dim,
         ),
-        norm("self_attn.kv_a_layernorm", latent.kv_lora_rank),
+        blocks.norm("self_attn.kv_a_layernorm", latent.kv_lora_rank),
         heads_column("self_attn.kv_b_proj", latent.kv_lora_rank, latent.num_heads, up),
-        row("self_attn.o_proj", latent.num_heads * latent.v_head_dim, latent.hidden_size),
+        blocks.row("self_attn.o_proj", latent.num_heads * latent.v_head_dim, latent.hidden_size),
     )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_longcat, "LongcatFlashForCausalLM", "longcat_flash"),
     (read_longcat_ngram, "LongcatFlashNgramForCausalLM"),
     (read_minicpm3, "MiniCPM3ForCausalLM", "minicpm3"),

@@ -7,31 +7,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Linear, Module, Output, Split
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    attention,
-    cache_of,
-    decoder,
-    embedding,
-    gated_mlp,
-    named,
-    norm,
-    norms,
-    read_heads,
-    row,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import BLOCK_SPARSE, ExpertTraits, expert_modules, optional_moe, read_moe
 from kvcore.model.parts.mixers import Mamba1, Mamba2, read_conv_kernel
 from kvcore.model.parts.pattern import by_kind, with_modules
 from kvcore.units import ceil_div
 
-ATTENTION_FREE: Final = Heads(hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0)
+ATTENTION_FREE: Final = blocks.Heads(hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0)
 
 
-def read_mamba(config: ModelConfig) -> Architecture:
+def read_mamba(config: ModelConfig) -> arch.Architecture:
     """Mamba and Falcon-Mamba: nothing but Mamba 1 mixers.
 
     Source: vllm/model_executor/models/mamba.py (0.32).
@@ -48,11 +35,11 @@ def read_mamba(config: ModelConfig) -> Architecture:
         conv_bias=section.boolean("use_conv_bias", True),
         bias=section.boolean("use_bias", False),
     )
-    layer = Layer(modules=(*mixer.modules("mixer"), norm("norm", hidden)), caches=(mixer.cache,))
+    layer = arch.Layer(modules=(*mixer.modules("mixer"), blocks.norm("norm", hidden)), caches=(mixer.cache,))
     return pure(config, section, layer, mixer.intermediate_size)
 
 
-def read_mamba2(config: ModelConfig) -> Architecture:
+def read_mamba2(config: ModelConfig) -> arch.Architecture:
     """Mamba 2 alone.
 
     Source: vllm/model_executor/models/mamba2.py (0.32).
@@ -70,21 +57,23 @@ def read_mamba2(config: ModelConfig) -> Architecture:
         bias=section.boolean("use_bias", False),
         chunk_size=section.integer("chunk_size", 2048, minimum=1),
     )
-    layer = Layer(modules=(*mixer.modules("mixer"), norm("norm", hidden)), caches=(mixer.cache,))
+    layer = arch.Layer(modules=(*mixer.modules("mixer"), blocks.norm("norm", hidden)), caches=(mixer.cache,))
     return pure(config, section, layer, mixer.intermediate_size)
 
 
-def pure(config: ModelConfig, section: Section, layer: Layer, intermediate_size: int) -> Architecture:
+def pure(
+    config: ModelConfig, section: Section, layer: arch.Layer, intermediate_size: int
+) -> arch.Architecture:
     """A model without attention."""
     hidden = section.integer("hidden_size")
     tied = section.boolean("tie_word_embeddings", True)
-    return decoder(
+    return blocks.decoder(
         config,
         section=section,
         heads=replace(ATTENTION_FREE, hidden_size=hidden),
         layers=(layer,) * section.layers(),
         intermediate_size=intermediate_size,
-        first=(embedding(section, "backbone.embeddings"),),
+        first=(blocks.embedding(section, "backbone.embeddings"),),
         final_norm="backbone.norm_f",
         tied=tied,
         rotary_tables=(),
@@ -104,13 +93,13 @@ JAMBA_EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_jamba(config: ModelConfig) -> Architecture:
+def read_jamba(config: ModelConfig) -> arch.Architecture:
     """Jamba: Mamba 1, every n-th layer attention, every n-th MLP experts.
 
     Source: vllm/model_executor/models/jamba.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
     mixer = Mamba1(
         hidden_size=hidden,
@@ -123,22 +112,24 @@ def read_jamba(config: ModelConfig) -> Architecture:
         has_norms=True,
     )
     moe = read_moe(JAMBA_EXPERTS, section)
-    bodies: dict[bool, tuple[Module, ...]] = {False: gated_mlp(hidden, intermediate, "feed_forward")}
+    bodies: dict[bool, tuple[arch.Module, ...]] = {
+        False: blocks.gated_mlp(hidden, intermediate, "feed_forward")
+    }
     bodies[True] = (
         expert_modules(JAMBA_EXPERTS, section, hidden, moe) if moe.num_experts > 1 else bodies[False]
     )
     mixers = {
-        True: Layer(modules=attention(heads), caches=(cache_of(heads),)),
-        False: Layer(modules=mixer.modules("mamba"), caches=(mixer.cache,)),
+        True: arch.Layer(modules=blocks.attention(heads), caches=(blocks.cache_of(heads),)),
+        False: arch.Layer(modules=mixer.modules("mamba"), caches=(mixer.cache,)),
     }
-    around = norms(hidden, "input_layernorm", "pre_ff_layernorm")
+    around = blocks.norms(hidden, "input_layernorm", "pre_ff_layernorm")
     kinds = zip(
         periodic(section, "attn_layer_period", "attn_layer_offset"),
         periodic(section, "expert_layer_period", "expert_layer_offset"),
         strict=True,
     )
     layers = by_kind(kinds, lambda kind: with_modules(mixers[kind[0]], *bodies[kind[1]], *around))
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=layers,
@@ -176,26 +167,26 @@ def read_mamba2_sizes(section: Section, hidden: int, heads_key: str = "mamba_n_h
     )
 
 
-def read_falcon_h1(config: ModelConfig) -> Architecture:
+def read_falcon_h1(config: ModelConfig) -> arch.Architecture:
     """Falcon-H1: attention and Mamba 2 side by side in every layer.
 
     Source: vllm/model_executor/models/falcon_h1.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
     mixer = replace(read_mamba2_sizes(section, hidden), has_norm=section.boolean("mamba_rms_norm", False))
-    layer = Layer(
+    layer = arch.Layer(
         modules=(
-            *attention(heads),
+            *blocks.attention(heads),
             *mixer.modules("mamba"),
-            *gated_mlp(hidden, intermediate, "feed_forward", bias=section.boolean("mlp_bias", False)),
-            *norms(hidden, "input_layernorm", "pre_ff_layernorm"),
+            *blocks.gated_mlp(hidden, intermediate, "feed_forward", bias=section.boolean("mlp_bias", False)),
+            *blocks.norms(hidden, "input_layernorm", "pre_ff_layernorm"),
         ),
-        caches=(cache_of(heads), mixer.cache),
+        caches=(blocks.cache_of(heads), mixer.cache),
     )
     tied = section.boolean("tie_word_embeddings", False)
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(layer,) * section.layers(),
@@ -205,24 +196,24 @@ def read_falcon_h1(config: ModelConfig) -> Architecture:
     )
 
 
-def read_bamba(config: ModelConfig) -> Architecture:
+def read_bamba(config: ModelConfig) -> arch.Architecture:
     """Bamba: Mamba 2, attention at the layers that the config lists.
 
     Source: vllm/model_executor/models/bamba.py (0.19).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
     mixer = read_mamba2_sizes(section, hidden)
-    body: tuple[Module, ...] = (
-        *gated_mlp(hidden, intermediate, "feed_forward", bias=section.boolean("mlp_bias", False)),
-        *norms(hidden, "input_layernorm", "pre_ff_layernorm"),
+    body: tuple[arch.Module, ...] = (
+        *blocks.gated_mlp(hidden, intermediate, "feed_forward", bias=section.boolean("mlp_bias", False)),
+        *blocks.norms(hidden, "input_layernorm", "pre_ff_layernorm"),
     )
-    attending = Layer(modules=(*attention(heads), *body), caches=(cache_of(heads),))
-    mixing = Layer(modules=(*mixer.modules("mamba"), *body), caches=(mixer.cache,))
+    attending = arch.Layer(modules=(*blocks.attention(heads), *body), caches=(blocks.cache_of(heads),))
+    mixing = arch.Layer(modules=(*mixer.modules("mamba"), *body), caches=(mixer.cache,))
     chosen = frozenset(section.integers("attn_layer_indices") or ())
     tied = section.boolean("tie_word_embeddings", False)
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=tuple(attending if index in chosen else mixing for index in range(section.layers())),
@@ -237,13 +228,13 @@ GRANITE_EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_granite_hybrid(config: ModelConfig) -> Architecture:
+def read_granite_hybrid(config: ModelConfig) -> arch.Architecture:
     """Granite 4: Mamba 2 and attention by `layer_types`, experts and a shared MLP.
 
     Source: vllm/model_executor/models/granitemoehybrid.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
     kinds = section.strings("layer_types") or section.strings("layers_block_type")
     count = section.layers()
@@ -251,32 +242,32 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
         raise section.missing("layer_types")
     moe = optional_moe(GRANITE_EXPERTS, section, minimum=0)
     shared = section.integer("shared_intermediate_size", 0, minimum=0)
-    body: list[Module] = [*norms(hidden, *TWO_NORMS)]
+    body: list[arch.Module] = [*blocks.norms(hidden, *blocks.TWO_NORMS)]
     if moe:
         body += expert_modules(GRANITE_EXPERTS, section, hidden, moe)
         moe = replace(moe, shared_intermediate_size=shared)
     if shared:
         body += [
-            Linear(
+            arch.Linear(
                 name="shared_mlp.input_linear",
                 in_features=hidden,
-                outputs=(Output(units=shared), Output(units=shared)),
-                split=Split.COLUMN,
+                outputs=(arch.Output(units=shared), arch.Output(units=shared)),
+                split=arch.Split.COLUMN,
             ),
-            row("shared_mlp.output_linear", shared, hidden),
+            blocks.row("shared_mlp.output_linear", shared, hidden),
         ]
     mixer = read_mamba2_sizes(section, hidden)
     bias = section.boolean("attention_bias", False)
-    attending = attention(heads, qkv_bias=bias, out_bias=bias)
-    layers: dict[str, Layer] = {
-        "attention": Layer(modules=(*attending, *body), caches=(cache_of(heads),)),
-        "mamba": Layer(modules=(*mixer.modules("mamba"), *body), caches=(mixer.cache,)),
+    attending = blocks.attention(heads, qkv_bias=bias, out_bias=bias)
+    layers: dict[str, arch.Layer] = {
+        "attention": arch.Layer(modules=(*attending, *body), caches=(blocks.cache_of(heads),)),
+        "mamba": arch.Layer(modules=(*mixer.modules("mamba"), *body), caches=(mixer.cache,)),
     }
     unknown = set(kinds[:count]) - set(layers)
     if unknown:
         raise section.invalid("layer_types", sorted(unknown), "expected mamba and attention")
     uses_rope = section.string("position_embedding_type", "nope") == "rope"
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=tuple(layers[kind] for kind in kinds[:count]),
@@ -287,7 +278,7 @@ def read_granite_hybrid(config: ModelConfig) -> Architecture:
     )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_mamba, "MambaForCausalLM", "FalconMambaForCausalLM", "mamba", "falcon_mamba"),
     (read_mamba2, "Mamba2ForCausalLM", "mamba2"),
     (read_jamba, "JambaForCausalLM", "jamba"),

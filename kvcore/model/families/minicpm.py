@@ -7,55 +7,41 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.errors import ModelError, shorten
-from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, Parameter
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import clip, qwen
 from kvcore.model.families import decoder as plain
-from kvcore.model.parts import audio, vision
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    attention,
-    cache_of,
-    decoder,
-    gated_mlp,
-    named,
-    norm,
-    norms,
-    qkv,
-    read_heads,
-    replicated,
-    row,
-)
+from kvcore.model.parts import audio, blocks, vision
 
 
-def read_text(config: ModelConfig) -> Architecture:
+def read_text(config: ModelConfig) -> arch.Architecture:
     """MiniCPM; its experts are plain tensors that no quantizer touches.
 
     Source: vllm/model_executor/models/minicpm.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
     experts = section.optional_integer("num_experts", maximum=65_536) or 0
     moe = None
-    feed_forward: tuple[Module, ...] = gated_mlp(hidden, intermediate)
+    feed_forward: tuple[arch.Module, ...] = blocks.gated_mlp(hidden, intermediate)
     if experts:
         top_k = section.integer("num_experts_per_tok", maximum=experts)
-        moe = MixtureOfExperts(num_experts=experts, top_k=top_k, moe_intermediate_size=intermediate)
+        moe = arch.MixtureOfExperts(num_experts=experts, top_k=top_k, moe_intermediate_size=intermediate)
         feed_forward = (
-            replicated("mlp.gate", hidden, experts, quantizable=False),
-            Parameter(name="mlp.ws", replicated=experts * 2 * hidden, sharded=intermediate),
-            Parameter(name="mlp.w2s", replicated=experts * hidden, sharded=intermediate),
+            blocks.replicated("mlp.gate", hidden, experts, quantizable=False),
+            arch.Parameter(name="mlp.ws", replicated=experts * 2 * hidden, sharded=intermediate),
+            arch.Parameter(name="mlp.w2s", replicated=experts * hidden, sharded=intermediate),
         )
-    layer = Layer(
+    layer = arch.Layer(
         modules=(
-            *attention(heads),
+            *blocks.attention(heads),
             *feed_forward,
-            *norms(hidden, *TWO_NORMS),
+            *blocks.norms(hidden, *blocks.TWO_NORMS),
         ),
-        caches=(cache_of(heads),),
+        caches=(blocks.cache_of(heads),),
     )
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(layer,) * section.layers(),
@@ -73,7 +59,7 @@ LANGUAGE_OF_VERSION: Final[Mapping[str, str]] = {
 """Source: vllm/model_executor/models/minicpmv.py:_SUPPORT_VERSION (0.32)."""
 
 
-def read_omni(config: ModelConfig) -> Architecture:
+def read_omni(config: ModelConfig) -> arch.Architecture:
     """MiniCPM-o 2.6 and 4.5: MiniCPM-V with a replicated Whisper encoder and two linear layers.
 
     Source: vllm/model_executor/models/minicpmo.py (0.32).
@@ -91,7 +77,7 @@ def read_omni(config: ModelConfig) -> Architecture:
     return replace(built, every=(*built.every, *encoder))
 
 
-def read_vision(config: ModelConfig) -> Architecture:
+def read_vision(config: ModelConfig) -> arch.Architecture:
     """MiniCPM-V from 2.5 on: Llama or Qwen behind SigLIP (in Idefics 2's variant) and a resampler.
 
     Raises ModelError `unknown-architecture` for the versions whose encoder another library builds.
@@ -115,7 +101,7 @@ def read_vision(config: ModelConfig) -> Architecture:
     modules = (
         *clip.siglip(section, layers, "vpm"),
         *resampler(queries, width, out),
-        *(() if layers == section.layers() else (norm("vpm.post_layernorm", width, bias=True),)),
+        *(() if layers == section.layers() else (blocks.norm("vpm.post_layernorm", width, bias=True),)),
     )
     tokens = queries * (max_slices(root) + 1)
     limits = vision.input_limits(section, tokens, max(1, patches // queries))
@@ -128,18 +114,20 @@ def max_slices(root: Section) -> int:
     return section.integer("max_slice_nums", 9, maximum=1024)
 
 
-def resampler(queries: int, vision_width: int, width: int, prefix: str = "resampler") -> tuple[Module, ...]:
+def resampler(
+    queries: int, vision_width: int, width: int, prefix: str = "resampler"
+) -> tuple[arch.Module, ...]:
     """Queries, one attention layer and a projection; replicated.
 
     Source: vllm/model_executor/layers/resampler.py:BaseResampler (0.32).
     """
     return (
-        Parameter(name=f"{prefix}.query", replicated=queries * width),
-        replicated(f"{prefix}.kv_proj", vision_width, width),
-        Parameter(name=f"{prefix}.attn.in_proj", replicated=3 * width * (width + 1)),
-        Parameter(name=f"{prefix}.attn.out_proj", replicated=width * (width + 1)),
-        *norms(width, f"{prefix}.ln_q", f"{prefix}.ln_kv", f"{prefix}.ln_post", bias=True),
-        Parameter(name=f"{prefix}.proj", replicated=width * width),
+        arch.Parameter(name=f"{prefix}.query", replicated=queries * width),
+        blocks.replicated(f"{prefix}.kv_proj", vision_width, width),
+        arch.Parameter(name=f"{prefix}.attn.in_proj", replicated=3 * width * (width + 1)),
+        arch.Parameter(name=f"{prefix}.attn.out_proj", replicated=width * (width + 1)),
+        *blocks.norms(width, f"{prefix}.ln_q", f"{prefix}.ln_kv", f"{prefix}.ln_post", bias=True),
+        arch.Parameter(name=f"{prefix}.proj", replicated=width * width),
     )
 
 
@@ -152,7 +140,7 @@ MAX_SLICES: Final = 9
 """Source: vllm/model_executor/models/minicpmv4_6.py, the default of `max_slice_nums` (0.32)."""
 
 
-def read_4_6(config: ModelConfig) -> Architecture:
+def read_4_6(config: ModelConfig) -> arch.Architecture:
     """MiniCPM-V 4.6.
 
     Source: vllm/model_executor/models/minicpmv4_6.py (0.32).
@@ -164,7 +152,7 @@ def read_4_6(config: ModelConfig) -> Architecture:
     times = root.integer("merger_times", 1, maximum=16)
     modules = [*clip.siglip(section, layers, "vpm"), *middle_merger(section, width, merged)]
     if layers != section.layers():
-        modules.append(norm("vpm.post_layernorm", width, bias=True))
+        modules.append(blocks.norm("vpm.post_layernorm", width, bias=True))
     for index in range(times):
         out = built.hidden_size if index == times - 1 else width
         modules += merger(f"merger.mlp.{index}", merged, merged, out)
@@ -173,24 +161,27 @@ def read_4_6(config: ModelConfig) -> Architecture:
     return vision.with_images(built, modules, vision.input_limits(section, tokens, WINDOW**4))
 
 
-def middle_merger(section: Section, width: int, merged: int) -> tuple[Module, ...]:
+def middle_merger(section: Section, width: int, merged: int) -> tuple[arch.Module, ...]:
     """Attention over windows of patches, and an MLP that takes four to one."""
     heads, prefix = vision.square_heads(section, width), "vit_merger.self_attn"
     inner = section.integer("intermediate_size") * WINDOW**2
     return (
-        qkv(heads, f"{prefix}.qkv_proj", bias=True),
-        row(f"{prefix}.out_proj", width, width, bias=True),
-        norm("vit_merger.layer_norm1", width, bias=True),
+        blocks.qkv(heads, f"{prefix}.qkv_proj", bias=True),
+        blocks.row(f"{prefix}.out_proj", width, width, bias=True),
+        blocks.norm("vit_merger.layer_norm1", width, bias=True),
         *merger("vit_merger", merged, inner, width),
     )
 
 
-def merger(prefix: str, merged: int, inner: int, out: int) -> tuple[Module, ...]:
+def merger(prefix: str, merged: int, inner: int, out: int) -> tuple[arch.Module, ...]:
     """A norm and two replicated layers."""
-    return (norm(f"{prefix}.pre_norm", merged, bias=True), *vision.whole_pair(prefix, merged, inner, out))
+    return (
+        blocks.norm(f"{prefix}.pre_norm", merged, bias=True),
+        *vision.whole_pair(prefix, merged, inner, out),
+    )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_text, "MiniCPMForCausalLM", "minicpm"),
     (read_vision, "MiniCPMV"),
     (read_4_6, "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6"),

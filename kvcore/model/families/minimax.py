@@ -5,34 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Module,
-    Output,
-    Parameter,
-    RotaryTable,
-    Split,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.cache_state import BlockIndexer, CacheState
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    gated_mlp,
-    named,
-    norms,
-    qkv,
-    read_heads,
-    replicated,
-    row,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import BLOCK_SPARSE, ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.mixers import linear_state
 from kvcore.model.parts.pattern import by_kind, marked
@@ -46,28 +22,28 @@ EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_m2(config: ModelConfig) -> Architecture:
+def read_m2(config: ModelConfig) -> arch.Architecture:
     """MiniMax-M2: norms over all heads of queries and keys, float32 router with a routing bias.
 
     Source: vllm/model_executor/models/minimax_m2.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     hidden = heads.hidden_size
     moe = read_moe(EXPERTS, section)
     bias = section.boolean("attention_bias", False)
-    modules: list[Module] = [
-        *attention(heads, qkv_bias=bias),
-        Parameter(name="self_attn.q_norm", sharded=heads.num_heads, replicated=heads.head_dim),
+    modules: list[arch.Module] = [
+        *blocks.attention(heads, qkv_bias=bias),
+        arch.Parameter(name="self_attn.q_norm", sharded=heads.num_heads, replicated=heads.head_dim),
         key_norm(heads),
         *expert_modules(EXPERTS, section, hidden, moe),
-        *norms(hidden, *TWO_NORMS),
+        *blocks.norms(hidden, *blocks.TWO_NORMS),
     ]
     if section.boolean("use_routing_bias", False):
         name = "block_sparse_moe.e_score_correction_bias"
-        modules.append(Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
-    layer = Layer(modules=tuple(modules), caches=(cache_of(heads),))
-    return decoder(
+        modules.append(arch.Parameter(name=name, replicated=moe.num_experts, dtype="float32"))
+    layer = arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(layer,) * section.layers(),
@@ -78,32 +54,32 @@ def read_m2(config: ModelConfig) -> Architecture:
     )
 
 
-def key_norm(heads: Heads) -> Linear:
+def key_norm(heads: blocks.Heads) -> arch.Linear:
     """A norm over the keys of all heads: divided, or like the heads one head a rank."""
-    return Linear(
+    return arch.Linear(
         name="self_attn.k_norm",
         in_features=1,
-        outputs=(Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),),
-        split=Split.COLUMN,
+        outputs=(arch.Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),),
+        split=arch.Split.COLUMN,
         quantizable=False,
     )
 
 
-def rotary_table(section: Section, heads: Heads) -> RotaryTable:
+def rotary_table(section: Section, heads: blocks.Heads) -> arch.RotaryTable:
     """The table of the rotated part of each head."""
-    return RotaryTable(
+    return arch.RotaryTable(
         max_positions=section.integer("max_position_embeddings"),
         rotary_dim=section.integer("rotary_dim", heads.head_dim),
     )
 
 
-def read_text_01(config: ModelConfig) -> Architecture:
+def read_text_01(config: ModelConfig) -> arch.Architecture:
     """MiniMax-Text-01 and M1: linear attention, full attention where `attn_type_list` is 1.
 
     Source: vllm/model_executor/models/minimax_text_01.py (0.19).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     moe = read_moe(EXPERTS, section)
     count = section.layers()
     kinds = text_01_kinds(section, count)
@@ -112,7 +88,7 @@ def read_text_01(config: ModelConfig) -> Architecture:
         zip(kinds, shared, strict=True),
         lambda kind: text_01_layer(section, heads, moe, is_full=kind[0], shared=kind[1]),
     )
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=layers,
@@ -143,37 +119,37 @@ def shared_widths(section: Section, count: int) -> tuple[int, ...]:
 
 
 def text_01_layer(
-    section: Section, heads: Heads, moe: MixtureOfExperts, *, is_full: bool, shared: int
-) -> Layer:
+    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts, *, is_full: bool, shared: int
+) -> arch.Layer:
     """One layer of Text-01."""
     hidden, inner = heads.hidden_size, heads.num_heads * heads.head_dim
-    body: list[Module] = [*norms(hidden, *TWO_NORMS)]
+    body: list[arch.Module] = [*blocks.norms(hidden, *blocks.TWO_NORMS)]
     if moe.num_experts == 1:
-        body += gated_mlp(hidden, moe.moe_intermediate_size)
+        body += blocks.gated_mlp(hidden, moe.moe_intermediate_size)
     else:
         body += expert_modules(EXPERTS, section, hidden, moe)
     if shared:
-        body += gated_mlp(hidden, shared, "shared_mlp")
-        body.append(replicated("coefficient", hidden, 1, quantizable=False, dtype="float32"))
+        body += blocks.gated_mlp(hidden, shared, "shared_mlp")
+        body.append(blocks.replicated("coefficient", hidden, 1, quantizable=False, dtype="float32"))
     if is_full:
-        return Layer(modules=(*attention(heads), *body), caches=(cache_of(heads),))
+        return arch.Layer(modules=(*blocks.attention(heads), *body), caches=(blocks.cache_of(heads),))
     mixer = (
-        column("self_attn.qkv_proj", hidden, 3 * inner),
-        column("self_attn.output_gate", hidden, inner),
-        row("self_attn.out_proj", inner, hidden),
-        Parameter(name="self_attn.norm", sharded=inner),
+        blocks.column("self_attn.qkv_proj", hidden, 3 * inner),
+        blocks.column("self_attn.output_gate", hidden, inner),
+        blocks.row("self_attn.out_proj", inner, hidden),
+        arch.Parameter(name="self_attn.norm", sharded=inner),
     )
     state = linear_state(heads.num_heads, heads.head_dim)
-    return Layer(modules=(*mixer, *body), caches=(state,))
+    return arch.Layer(modules=(*mixer, *body), caches=(state,))
 
 
-def read_m3(config: ModelConfig) -> Architecture:
+def read_m3(config: ModelConfig) -> arch.Architecture:
     """MiniMax-M3; of one that sees, the encoder is named as not counted.
 
     Source: vllm/models/minimax_m3/nvidia/model.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     traits = replace(
         M3_EXPERTS, correction_bias=section.boolean("use_routing_bias", section.model_type in BIASED)
     )
@@ -184,10 +160,10 @@ def read_m3(config: ModelConfig) -> Architecture:
     sparse = marked(section, "moe_layer_freq", count, default=True)
     bodies = {
         True: expert_modules(traits, section, heads.hidden_size, moe),
-        False: gated_mlp(heads.hidden_size, section.integer("dense_intermediate_size")),
+        False: blocks.gated_mlp(heads.hidden_size, section.integer("dense_intermediate_size")),
     }
     sees = config.root.optional_section("vision_config") is not None
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=by_kind(
@@ -203,43 +179,43 @@ def read_m3(config: ModelConfig) -> Architecture:
     )
 
 
-def m3_layer(heads: Heads, indexer: Section | None, body: tuple[Module, ...]) -> Layer:
+def m3_layer(heads: blocks.Heads, indexer: Section | None, body: tuple[arch.Module, ...]) -> arch.Layer:
     """One layer, with its indexer where it has one."""
     hidden = heads.hidden_size
-    caches: tuple[CacheState, ...] = (cache_of(heads),)
-    projection = qkv(heads)
+    caches: tuple[CacheState, ...] = (blocks.cache_of(heads),)
+    projection = blocks.qkv(heads)
     names = ["self_attn.q_norm", "self_attn.k_norm"]
     if indexer is not None:
         width = indexer.integer("sparse_index_dim")
         caches = (*caches, BlockIndexer(index_head_dim=width))
         projection = with_indexer(projection, heads, width)
         names += ["self_attn.index_q_norm", "self_attn.index_k_norm"]
-    return Layer(
+    return arch.Layer(
         modules=(
             projection,
-            row("self_attn.o_proj", heads.num_heads * heads.head_dim, hidden),
-            *norms(heads.head_dim, *names),
-            *norms(hidden, *TWO_NORMS),
+            blocks.row("self_attn.o_proj", heads.num_heads * heads.head_dim, hidden),
+            *blocks.norms(heads.head_dim, *names),
+            *blocks.norms(hidden, *blocks.TWO_NORMS),
             *body,
         ),
         caches=caches,
     )
 
 
-def with_indexer(projection: Linear, heads: Heads, width: int) -> Linear:
+def with_indexer(projection: arch.Linear, heads: blocks.Heads, width: int) -> arch.Linear:
     """The fused projection with the indexer's queries, as many heads as keys have, and its one head of keys.
 
     Source: vllm/model_executor/layers/linear.py:MinimaxM3QKVParallelLinearWithIndexer (0.32).
     """
-    return Linear(
+    return arch.Linear(
         name=projection.name,
         in_features=projection.in_features,
         outputs=(
             *projection.outputs,
-            Output(units=heads.num_kv_heads, width=width, replicable=True),
-            Output(units=1, width=width, replicable=True),
+            arch.Output(units=heads.num_kv_heads, width=width, replicable=True),
+            arch.Output(units=1, width=width, replicable=True),
         ),
-        split=Split.COLUMN,
+        split=arch.Split.COLUMN,
         parts=(*projection.parts, "self_attn.index_q_proj", "self_attn.index_k_proj"),
     )
 
@@ -258,7 +234,7 @@ Source: vllm/transformers_utils/configs/minimax_m3.py:MiniMaxM3TextConfig (0.32)
 """
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_m2, "MiniMaxM2ForCausalLM", "minimax_m2"),
     (
         read_text_01,

@@ -4,34 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    Module,
-    Output,
-    Parameter,
-    Split,
-    VisionEncoder,
-    VocabEmbedding,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import (
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    gated_mlp,
-    named,
-    norm,
-    norms,
-    plain_mlp,
-    qkv,
-    read_heads,
-    row,
-)
+from kvcore.model.parts import blocks, vision
 
 EXTRA_VOCABULARY: Final = 128
 """Source: vllm/model_executor/models/molmo.py:ADDITIONAL_VOCAB_SIZE (0.32)."""
@@ -59,38 +34,40 @@ NAMES: Final = vision.Block(
 )
 
 
-def read(config: ModelConfig) -> Architecture:
+def read(config: ModelConfig) -> arch.Architecture:
     """Molmo.
 
     Source: vllm/model_executor/models/molmo.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden, double = heads.hidden_size, section.integer("intermediate_size")
     if double % 2:
         raise section.contradicting("intermediate_size", f"{double} is two halves, and odd")
-    modules: list[Module] = [
-        *attention(heads, qkv_bias=section.boolean("qkv_bias", False)),
-        *gated_mlp(hidden, double // 2),
-        *norms(hidden, "input_layernorm", "post_attention_layernorm"),
+    modules: list[arch.Module] = [
+        *blocks.attention(heads, qkv_bias=section.boolean("qkv_bias", False)),
+        *blocks.gated_mlp(hidden, double // 2),
+        *blocks.norms(hidden, "input_layernorm", "post_attention_layernorm"),
     ]
     if section.boolean("attention_layer_norm", False):
-        modules.append(norm("self_attn.q_norm", hidden))
-        modules.append(norm("self_attn.k_norm", heads.num_kv_heads * heads.head_dim))
+        modules.append(blocks.norm("self_attn.q_norm", hidden))
+        modules.append(blocks.norm("self_attn.k_norm", heads.num_kv_heads * heads.head_dim))
     vocabulary = section.integer("embedding_size", section.integer("vocab_size"))
     tied = section.boolean("weight_tying", section.boolean("tie_word_embeddings", False))
-    output = VocabEmbedding(name="lm_head", num_embeddings=vocabulary, embedding_dim=hidden, quantizable=True)
-    final = norm("model.norm", hidden)
-    limits = VisionEncoder(
+    output = arch.VocabEmbedding(
+        name="lm_head", num_embeddings=vocabulary, embedding_dim=hidden, quantizable=True
+    )
+    final = blocks.norm("model.norm", hidden)
+    limits = arch.VisionEncoder(
         hidden_size=WIDTH,
         intermediate_size=INTERMEDIATE,
         max_tokens_per_item=(POSITIONS - 1) // 4 * (MAX_CROPS + 1),
         patches_per_token=4,
     )
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
-        layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
+        layers=(arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),)),) * section.layers(),
         intermediate_size=double // 2,
         first=(vision.sharded_table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
         last=(final,) if tied else (final, output),
@@ -102,66 +79,66 @@ def read(config: ModelConfig) -> Architecture:
     )
 
 
-def encoder(hidden: int, intermediate: int) -> tuple[Module, ...]:
+def encoder(hidden: int, intermediate: int) -> tuple[arch.Module, ...]:
     """Molmo's image encoder, the pooling attention over two of its layers, and the projector."""
     vit, projector = f"{PREFIX}.image_vit", f"{PREFIX}.image_projector"
-    modules: list[Module] = [
-        Parameter(name=f"{vit}.class_embedding", replicated=WIDTH),
+    modules: list[arch.Module] = [
+        arch.Parameter(name=f"{vit}.class_embedding", replicated=WIDTH),
         vision.table(f"{vit}.positional_embedding", POSITIONS, WIDTH),
         vision.table(f"{vit}.patch_embedding", 3 * PATCH**2, WIDTH),
-        norm(f"{vit}.pre_ln", WIDTH, bias=True),
+        blocks.norm(f"{vit}.pre_ln", WIDTH, bias=True),
         vision.merged(f"{projector}.merged_linear", WIDTH, intermediate),
-        row(f"{projector}.down_proj", intermediate, hidden),
+        blocks.row(f"{projector}.down_proj", intermediate, hidden),
         vision.table(f"{PREFIX}.pad_embed", 2 * FEATURE_LAYERS, WIDTH),
         *dot_product_attention(f"{PREFIX}.image_pooling_2d", FEATURE_LAYERS),
     ]
     for index in range(LAYERS):
         block = f"{vit}.transformer.resblocks.{index}"
         modules += dot_product_attention(f"{block}.attention", 1)
-        modules += plain_mlp(
+        modules += blocks.plain_mlp(
             WIDTH, INTERMEDIATE, f"{block}.feed_forward.w1", f"{block}.feed_forward.w2", bias=True
         )
-        modules += norms(WIDTH, f"{block}.attention_norm", f"{block}.ffn_norm", bias=True)
+        modules += blocks.norms(WIDTH, f"{block}.attention_norm", f"{block}.ffn_norm", bias=True)
     return tuple(modules)
 
 
-def dot_product_attention(prefix: str, feature_layers: int) -> tuple[Linear, ...]:
+def dot_product_attention(prefix: str, feature_layers: int) -> tuple[arch.Linear, ...]:
     """Attention whose input is as wide as `feature_layers` layers of the encoder."""
     wide = feature_layers * WIDTH
     return (
-        *(column(f"{prefix}.{name}", wide, WIDTH, bias=True) for name in ("wq", "wk", "wv")),
-        row(f"{prefix}.wo", WIDTH, WIDTH, bias=True),
+        *(blocks.column(f"{prefix}.{name}", wide, WIDTH, bias=True) for name in ("wq", "wk", "wv")),
+        blocks.row(f"{prefix}.wo", WIDTH, WIDTH, bias=True),
     )
 
 
-def read_molmo2(config: ModelConfig) -> Architecture:
+def read_molmo2(config: ModelConfig) -> arch.Architecture:
     """Molmo 2.
 
     Source: vllm/model_executor/models/molmo2.py (0.32).
     """
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
-    modules: list[Module] = [
-        qkv(heads, "self_attn.att_proj", ("att_proj",), bias=section.boolean("qkv_bias", False)),
-        row("self_attn.attn_out", heads.num_heads * heads.head_dim, hidden),
-        *gated_mlp(hidden, intermediate),
-        *norms(hidden, "attn_norm", "ff_norm"),
+    modules: list[arch.Module] = [
+        blocks.qkv(heads, "self_attn.att_proj", ("att_proj",), bias=section.boolean("qkv_bias", False)),
+        blocks.row("self_attn.attn_out", heads.num_heads * heads.head_dim, hidden),
+        *blocks.gated_mlp(hidden, intermediate),
+        *blocks.norms(hidden, "attn_norm", "ff_norm"),
     ]
     if section.boolean("use_qk_norm", False):
         per_head = section.string("qk_norm_type", "olmo") == "qwen3"
         modules += (
-            norm("self_attn.q_norm", heads.head_dim * (1 if per_head else heads.num_heads)),
-            norm("self_attn.k_norm", heads.head_dim * (1 if per_head else heads.num_kv_heads)),
+            blocks.norm("self_attn.q_norm", heads.head_dim * (1 if per_head else heads.num_heads)),
+            blocks.norm("self_attn.k_norm", heads.head_dim * (1 if per_head else heads.num_kv_heads)),
         )
     vocabulary = section.integer("vocab_size") + section.integer("additional_vocab_size", 128)
     adapter, vit = config.root.section("adapter_config"), config.root.section("vit_config")
     image, patch = vit.integers("image_default_input_size", minimum=1), vit.integer("image_patch_size")
     side = (image[0] if image else 378) // patch
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
-        layers=(Layer(modules=tuple(modules), caches=(cache_of(heads),)),) * section.layers(),
+        layers=(arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),)),) * section.layers(),
         intermediate_size=intermediate,
         first=(vision.sharded_table("model.transformer.wte", vocabulary, hidden),),
         every=(*encoder2(vit, adapter), *pooling(vit, adapter)),
@@ -183,14 +160,14 @@ def feature_layers(vit: Section, adapter: Section) -> tuple[int, ...]:
     return tuple(index + total if index < 0 else index for index in chosen)
 
 
-def encoder2(vit: Section, adapter: Section) -> tuple[Module, ...]:
+def encoder2(vit: Section, adapter: Section) -> tuple[arch.Module, ...]:
     """Molmo 2's image encoder up to the deepest block that is looked at.
 
     Source: vllm/model_executor/models/molmo2.py:Molmo2VisionTransformer (0.32).
     """
     prefix, width = f"{PREFIX}.image_vit", vit.integer("hidden_size")
     count, head_dim = vit.integer("num_attention_heads"), vit.integer("head_dim")
-    heads = Heads(
+    heads = blocks.Heads(
         hidden_size=width,
         num_heads=count,
         num_kv_heads=vit.integer("num_key_value_heads", count),
@@ -211,7 +188,7 @@ def encoder2(vit: Section, adapter: Section) -> tuple[Module, ...]:
     )
 
 
-def pooling(vit: Section, adapter: Section) -> tuple[Module, ...]:
+def pooling(vit: Section, adapter: Section) -> tuple[arch.Module, ...]:
     """Attention of a square of patches, and a gated projector.
 
     Source: vllm/model_executor/models/molmo2.py:ImagePoolingAttention, ImageProjectorMLP (0.32).
@@ -222,25 +199,25 @@ def pooling(vit: Section, adapter: Section) -> tuple[Module, ...]:
     heads = adapter.integer("num_attention_heads")
     kv_heads = adapter.integer("num_key_value_heads", heads)
     inner, text = adapter.integer("intermediate_size"), adapter.integer("text_hidden_size")
-    keys = Output(units=kv_heads, width=head_dim, replicable=True)
+    keys = arch.Output(units=kv_heads, width=head_dim, replicable=True)
     halves = (f"{projector}.w1", f"{projector}.w3")
     return (
-        column(f"{attention}.wq", wide, heads * head_dim, bias=True),
-        Linear(
+        blocks.column(f"{attention}.wq", wide, heads * head_dim, bias=True),
+        arch.Linear(
             name=f"{attention}.merged_kv",
             in_features=wide,
             outputs=(keys, keys),
-            split=Split.COLUMN,
+            split=arch.Split.COLUMN,
             bias=True,
             parts=(f"{attention}.wk", f"{attention}.wv"),
         ),
-        row(f"{attention}.wo", heads * head_dim, width, bias=True),
+        blocks.row(f"{attention}.wo", heads * head_dim, width, bias=True),
         vision.merged(f"{projector}.merged_linear", width, inner, halves),
-        row(f"{projector}.w2", inner, text),
+        blocks.row(f"{projector}.w2", inner, text),
     )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read, "MolmoForCausalLM", "molmo"),
     (read_molmo2, "Molmo2ForConditionalGeneration", "molmo2"),
 )

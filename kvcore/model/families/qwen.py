@@ -5,70 +5,44 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Module,
-    Output,
-    Parameter,
-    Split,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import qwen_vl
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    embedding,
-    gated_mlp,
-    head,
-    is_tied,
-    named,
-    norm,
-    norms,
-    qkv,
-    read_heads,
-    row,
-)
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, Part, expert_modules, optional_moe
 from kvcore.model.parts.mixers import DeltaNet, convolution, read_conv_kernel, wide_column
 from kvcore.model.parts.pattern import by_kind, sparse_by_step
 
 
-def read_qwen1(config: ModelConfig) -> Architecture:
+def read_qwen1(config: ModelConfig) -> arch.Architecture:
     """Qwen 1; of Qwen-VL the language part, its encoder named as not counted.
 
     Source: vllm/model_executor/models/qwen.py (0.28).
     """
     section = config.language
-    heads = read_heads(section, "", reads_head_dim=False)
+    heads = blocks.read_heads(section, "", reads_head_dim=False)
     hidden, double = heads.hidden_size, section.integer("intermediate_size")
     if double % 2:
         raise section.contradicting("intermediate_size", f"{double} is two halves, and odd")
-    layer = Layer(
+    layer = arch.Layer(
         modules=(
-            qkv(heads, "attn.c_attn", ("c_attn",), bias=True),
-            row("attn.c_proj", heads.num_heads * heads.head_dim, hidden),
-            *gated_mlp(hidden, double // 2),
-            *norms(hidden, "ln_1", "ln_2"),
+            blocks.qkv(heads, "attn.c_attn", ("c_attn",), bias=True),
+            blocks.row("attn.c_proj", heads.num_heads * heads.head_dim, hidden),
+            *blocks.gated_mlp(hidden, double // 2),
+            *blocks.norms(hidden, "ln_1", "ln_2"),
         ),
-        caches=(cache_of(heads),),
+        caches=(blocks.cache_of(heads),),
     )
-    tied = is_tied(config, section, False)
-    final = norm("transformer.ln_f", hidden)
+    tied = blocks.is_tied(config, section, False)
+    final = blocks.norm("transformer.ln_f", hidden)
     has_encoder = config.root.has("visual")
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(layer,) * section.layers(),
         intermediate_size=double // 2,
-        first=(embedding(section, "transformer.wte"),),
-        last=(final,) if tied else (final, head(section)),
+        first=(blocks.embedding(section, "transformer.wte"),),
+        last=(final,) if tied else (final, blocks.head(section)),
         tied=tied,
         layer_prefix="transformer.h",
         is_multimodal=has_encoder,
@@ -82,7 +56,7 @@ INTEGER_METHODS: Final = ("awq", "gptq", "auto-round", "intel/auto-round", "inc"
 """Checkpoints that run on Marlin. Source: qwen_gdn_linear_attn.py:maybe_disable_tp (0.32)."""
 
 
-def read(config: ModelConfig) -> Architecture:
+def read(config: ModelConfig) -> arch.Architecture:
     """Qwen3-Next and Qwen3.5: mostly gated delta nets, every fourth layer full attention with an output gate.
 
     Source: vllm/model_executor/models/qwen3_next.py, qwen3_5.py (0.32).
@@ -100,10 +74,10 @@ def read(config: ModelConfig) -> Architecture:
     )
 
 
-def read_text(config: ModelConfig) -> Architecture:
+def read_text(config: ModelConfig) -> arch.Architecture:
     """The decoder."""
     section = config.language
-    heads = read_heads(section)
+    heads = blocks.read_heads(section)
     net = read_delta_net(config, section)
     moe = optional_moe(EXPERTS, section, minimum=0)
     kinds = layer_kinds(section)
@@ -112,7 +86,7 @@ def read_text(config: ModelConfig) -> Architecture:
         zip(kinds, sparse, strict=True),
         lambda kind: read_layer(section, heads, net, moe if kind[1] else None, kind[0]),
     )
-    tied = is_tied(config, section, default=False)
+    tied = blocks.is_tied(config, section, default=False)
     published = 1 if section.model_type == "qwen3_next" else 0
     drafts = section.integer(
         "mtp_num_hidden_layers",
@@ -122,13 +96,13 @@ def read_text(config: ModelConfig) -> Architecture:
     )
     draft = read_layer(section, heads, net, moe, FULL)
     encoder = config.root.optional_section("vision_config")
-    built = decoder(
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=layers,
         intermediate_size=section.optional_integer("intermediate_size", minimum=1)
         or (moe.moe_intermediate_size if moe else heads.hidden_size),
-        first=(embedding(section),),
+        first=(blocks.embedding(section),),
         tied=tied,
         moe=moe,
         layer_prefix="model.layers" if encoder is None else "model.language_model.layers",
@@ -180,43 +154,43 @@ EXPERTS: Final = ExpertTraits(
 
 
 def read_layer(
-    section: Section, heads: Heads, net: DeltaNet, moe: MixtureOfExperts | None, kind: str
-) -> Layer:
+    section: Section, heads: blocks.Heads, net: DeltaNet, moe: arch.MixtureOfExperts | None, kind: str
+) -> arch.Layer:
     """One layer."""
     hidden = heads.hidden_size
     mixer = net.modules("linear_attn") if kind == LINEAR else gated_attention(section, heads)
     if moe is not None:
         body = expert_modules(EXPERTS, section, hidden, moe)
     else:
-        body = gated_mlp(hidden, section.integer("intermediate_size"))
-    return Layer(
-        modules=(*mixer, *body, *norms(hidden, *TWO_NORMS)),
-        caches=(net.cache if kind == LINEAR else cache_of(heads),),
+        body = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
+    return arch.Layer(
+        modules=(*mixer, *body, *blocks.norms(hidden, *blocks.TWO_NORMS)),
+        caches=(net.cache if kind == LINEAR else blocks.cache_of(heads),),
     )
 
 
-def gated_attention(section: Section, heads: Heads) -> tuple[Module, ...]:
+def gated_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module, ...]:
     """Full attention; with an output gate, queries are twice as wide."""
     gate = 2 if section.boolean("attn_output_gate", True) else 1
     return (
-        Linear(
+        arch.Linear(
             name="self_attn.qkv_proj",
             in_features=heads.hidden_size,
             outputs=(
-                Output(units=heads.num_heads, width=heads.head_dim * gate),
-                Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
-                Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+                arch.Output(units=heads.num_heads, width=heads.head_dim * gate),
+                arch.Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+                arch.Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
             ),
-            split=Split.COLUMN,
+            split=arch.Split.COLUMN,
             bias=section.boolean("qkv_bias", False),
             parts=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         ),
-        row("self_attn.o_proj", heads.num_heads * heads.head_dim, heads.hidden_size),
-        *norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+        blocks.row("self_attn.o_proj", heads.num_heads * heads.head_dim, heads.hidden_size),
+        *blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
     )
 
 
-def draft_modules(config: ModelConfig, hidden: int) -> tuple[Module, ...]:
+def draft_modules(config: ModelConfig, hidden: int) -> tuple[arch.Module, ...]:
     """What the prediction layers share: a projection of two hidden states, and norms.
 
     NVIDIA's 4-bit checkpoints leave the projection alone without saying so.
@@ -225,8 +199,8 @@ def draft_modules(config: ModelConfig, hidden: int) -> tuple[Module, ...]:
     """
     names_it = not quantization_method(config).startswith("modelopt")
     return (
-        replace(column("mtp.fc", 2 * hidden, hidden), quantizable=names_it),
-        *norms(hidden, "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding", "mtp.norm"),
+        replace(blocks.column("mtp.fc", 2 * hidden, hidden), quantizable=names_it),
+        *blocks.norms(hidden, "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding", "mtp.norm"),
     )
 
 
@@ -239,69 +213,69 @@ def quantization_method(config: ModelConfig) -> str:
     return section.string("quant_method", "")
 
 
-def read_olmo_hybrid(config: ModelConfig) -> Architecture:
+def read_olmo_hybrid(config: ModelConfig) -> arch.Architecture:
     """Olmo Hybrid: delta nets with norms before, full attention with norms behind; rotary positions are optional.
 
     Source: vllm/model_executor/models/olmo_hybrid.py, layers/mamba/gdn/olmo_gdn_linear_attn.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, reads_head_dim=False)
+    heads = blocks.read_heads(section, reads_head_dim=False)
     hidden = heads.hidden_size
     intermediate = section.integer("intermediate_size")
-    body = gated_mlp(hidden, intermediate)
+    body = blocks.gated_mlp(hidden, intermediate)
     net = read_delta_net(config, section)
     layers = {
-        LINEAR: Layer(
+        LINEAR: arch.Layer(
             modules=(
                 *olmo_delta_net(net),
                 *body,
-                *norms(hidden, *TWO_NORMS),
+                *blocks.norms(hidden, *blocks.TWO_NORMS),
             ),
             caches=(net.cache,),
         ),
-        FULL: Layer(
+        FULL: arch.Layer(
             modules=(
-                *attention(heads),
-                norm("self_attn.q_norm", hidden),
-                norm("self_attn.k_norm", heads.num_kv_heads * heads.head_dim),
+                *blocks.attention(heads),
+                blocks.norm("self_attn.q_norm", hidden),
+                blocks.norm("self_attn.k_norm", heads.num_kv_heads * heads.head_dim),
                 *body,
-                *norms(hidden, "post_attention_layernorm", "post_feedforward_layernorm"),
+                *blocks.norms(hidden, "post_attention_layernorm", "post_feedforward_layernorm"),
             ),
-            caches=(cache_of(heads),),
+            caches=(blocks.cache_of(heads),),
         ),
     }
     rope = section.optional_section("rope_parameters")
-    return decoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=tuple(layers[kind] for kind in layer_kinds(section)),
         intermediate_size=intermediate,
-        tied=is_tied(config, section, default=False),
+        tied=blocks.is_tied(config, section, default=False),
         rotary_tables=None if rope is not None and rope.get("rope_theta") is not None else (),
     )
 
 
-def olmo_delta_net(net: DeltaNet) -> tuple[Module, ...]:
+def olmo_delta_net(net: DeltaNet) -> tuple[arch.Module, ...]:
     """Projections, convolution, norm and gate vectors of one delta net, all in the model's dtype."""
-    prefix, steps = "linear_attn", Output(units=net.num_v_heads)
+    prefix, steps = "linear_attn", arch.Output(units=net.num_v_heads)
     return (
         convolution(f"{prefix}.conv1d", net.conv_kernel, (net.keys, net.keys, net.values), bias=False),
-        Linear(
+        arch.Linear(
             name=f"{prefix}.in_proj_qkvg",
             in_features=net.hidden_size,
             outputs=(net.keys, net.keys, net.values, net.values),
-            split=Split.COLUMN,
+            split=arch.Split.COLUMN,
             parts=tuple(f"{prefix}.{part}_proj" for part in "qkvg"),
         ),
         *(wide_column(f"{prefix}.{name}_proj", net.hidden_size, (steps,)) for name in "ba"),
-        Parameter(name=f"{prefix}.dt_bias", sharded=net.num_v_heads),
-        Parameter(name=f"{prefix}.A_log", sharded=net.num_v_heads),
-        norm(f"{prefix}.o_norm", net.head_v_dim),
-        row(f"{prefix}.o_proj", net.num_v_heads * net.head_v_dim, net.hidden_size),
+        arch.Parameter(name=f"{prefix}.dt_bias", sharded=net.num_v_heads),
+        arch.Parameter(name=f"{prefix}.A_log", sharded=net.num_v_heads),
+        blocks.norm(f"{prefix}.o_norm", net.head_v_dim),
+        blocks.row(f"{prefix}.o_proj", net.num_v_heads * net.head_v_dim, net.hidden_size),
     )
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_qwen1, "QWenLMHeadModel", "qwen"),
     (
         read,

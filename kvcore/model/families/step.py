@@ -5,26 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, VisionEncoder
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import clip
-from kvcore.model.parts import vision
-from kvcore.model.parts.blocks import (
-    TWO_NORMS,
-    Heads,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    gated_mlp,
-    head,
-    named,
-    norm,
-    norms,
-    read_heads,
-    replicated,
-    row,
-)
+from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.experts import CORRECTED_FIRST, ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.pattern import by_kind
 from kvcore.model.rope import read_ropes
@@ -33,26 +17,26 @@ SLIDING: Final = "sliding_attention"
 FULL: Final = "full_attention"
 
 
-def read_step1(config: ModelConfig) -> Architecture:
+def read_step1(config: ModelConfig) -> arch.Architecture:
     """Step 1: a plain decoder whose positions are ALiBi's.
 
     Source: vllm/model_executor/models/step1.py (0.32), which runs on the Triton backend alone.
     """
     section = config.language
-    heads = read_heads(
+    heads = blocks.read_heads(
         section,
         "num_attention_groups" if section.has("num_attention_groups") else "num_key_value_heads",
         reads_head_dim=False,
     )
     inner = section.integer("intermediate_size")
     bias = section.boolean("attention_bias", False)
-    modules: tuple[Module, ...] = (
-        *attention(heads, qkv_bias=bias, out_bias=bias),
-        *gated_mlp(heads.hidden_size, inner, bias=section.boolean("mlp_bias", False)),
-        *norms(heads.hidden_size, *TWO_NORMS),
+    modules: tuple[arch.Module, ...] = (
+        *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
+        *blocks.gated_mlp(heads.hidden_size, inner, bias=section.boolean("mlp_bias", False)),
+        *blocks.norms(heads.hidden_size, *blocks.TWO_NORMS),
     )
-    layer = Layer(modules=modules, caches=(cache_of(heads),))
-    return decoder(
+    layer = arch.Layer(modules=modules, caches=(blocks.cache_of(heads),))
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(layer,) * section.layers(),
@@ -62,13 +46,13 @@ def read_step1(config: ModelConfig) -> Architecture:
     )
 
 
-def read_flash(config: ModelConfig) -> Architecture:
+def read_flash(config: ModelConfig) -> arch.Architecture:
     """Step 3.5 Flash and 3.7 Flash.
 
     Source: vllm/model_executor/models/step3p5.py, step3p7.py (0.32).
     """
     section = config.language
-    heads = read_heads(
+    heads = blocks.read_heads(
         section, "num_attention_groups" if section.has("num_attention_groups") else "num_key_value_heads"
     )
     count = section.layers()
@@ -82,7 +66,7 @@ def read_flash(config: ModelConfig) -> Architecture:
         zip(sliding, sparse, strict=True),
         lambda kind: flash_layer(section, heads, moe, is_sliding=kind[0], is_sparse=kind[1]),
     )
-    built = decoder(
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=layers,
@@ -108,7 +92,9 @@ def read_flash(config: ModelConfig) -> Architecture:
     )
 
 
-def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sliding: bool) -> Layer:
+def draft_layer(
+    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts, *, is_sliding: bool
+) -> arch.Layer:
     """A prediction layer: a dense layer behind a projection of two hidden states, with an lm_head of its own.
 
     Source: vllm/model_executor/models/step3p5_mtp.py (0.32).
@@ -118,9 +104,9 @@ def draft_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sli
     return replace(
         body,
         modules=(
-            replicated("eh_proj", 2 * hidden, hidden, quantizable=False),
-            *norms(hidden, "enorm", "hnorm", "shared_head.norm"),
-            head(section, "shared_head.head"),
+            blocks.replicated("eh_proj", 2 * hidden, hidden, quantizable=False),
+            *blocks.norms(hidden, "enorm", "hnorm", "shared_head.norm"),
+            blocks.head(section, "shared_head.head"),
             *body.modules,
         ),
     )
@@ -153,8 +139,8 @@ def which_layers_are_sparse(section: Section, count: int) -> tuple[bool, ...]:
 
 
 def flash_layer(
-    section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sliding: bool, is_sparse: bool
-) -> Layer:
+    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts, *, is_sliding: bool, is_sparse: bool
+) -> arch.Layer:
     """One layer; sliding layers may have heads of their own."""
     own = heads
     other = section.optional_section("attention_other_setting")
@@ -166,32 +152,32 @@ def flash_layer(
             head_dim=other.integer("head_dim", heads.head_dim),
         )
     hidden = own.hidden_size
-    modules: list[Module] = [
-        *attention(own, qkv_bias=section.boolean("attention_bias", False)),
-        *norms(own.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
-        *norms(hidden, *TWO_NORMS),
+    modules: list[arch.Module] = [
+        *blocks.attention(own, qkv_bias=section.boolean("attention_bias", False)),
+        *blocks.norms(own.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
+        *blocks.norms(hidden, *blocks.TWO_NORMS),
     ]
     if section.boolean("use_head_wise_attn_gate", False):
-        modules.append(column("self_attn.g_proj", hidden, own.num_heads))
+        modules.append(blocks.column("self_attn.g_proj", hidden, own.num_heads))
     if is_sparse:
         modules += expert_modules(FLASH_EXPERTS, section, hidden, moe)
     else:
-        modules += gated_mlp(hidden, section.integer("intermediate_size"))
+        modules += blocks.gated_mlp(hidden, section.integer("intermediate_size"))
     window = section.integer("sliding_window") if is_sliding else None
-    return Layer(modules=tuple(modules), caches=(cache_of(own, window),))
+    return arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(own, window),))
 
 
 MAX_PATCHES: Final = 6
 """Tiles of the largest image. Source: vllm/transformers_utils/processors/step3_vl.py:ImagePatcher (0.32)."""
 
 
-def read_step3(config: ModelConfig) -> Architecture:
+def read_step3(config: ModelConfig) -> arch.Architecture:
     """Step 3, with its encoder where the config has one.
 
     Source: vllm/model_executor/models/step3_text.py (0.32).
     """
     section = config.language
-    heads = read_heads(section, "num_attention_groups")
+    heads = blocks.read_heads(section, "num_attention_groups")
     if heads.num_kv_heads != 1:
         raise section.invalid("num_attention_groups", heads.num_kv_heads, "expected 1")
     moe = read_moe(EXPERTS, section)
@@ -200,12 +186,12 @@ def read_step3(config: ModelConfig) -> Architecture:
         "max_position_embeddings"
     )
     encoder = config.root.optional_section("vision_config", "step3_vision_encoder")
-    built = decoder(
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=tuple(layers[each] for each in which_layers_are_sparse(section, section.layers())),
         intermediate_size=section.integer("intermediate_size"),
-        last=(norm("model.norm", heads.hidden_size), replace(head(section), quantizable=False)),
+        last=(blocks.norm("model.norm", heads.hidden_size), replace(blocks.head(section), quantizable=False)),
         tied=False,
         rotary_tables=tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section)),
         moe=moe,
@@ -220,27 +206,29 @@ def read_step3(config: ModelConfig) -> Architecture:
     )
 
 
-def step3_layer(section: Section, heads: Heads, moe: MixtureOfExperts, *, is_sparse: bool) -> Layer:
+def step3_layer(
+    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts, *, is_sparse: bool
+) -> arch.Layer:
     """One layer; keys, values and the narrow queries are whole on every rank."""
     hidden, all_heads = heads.hidden_size, heads.num_heads * heads.head_dim
     narrow = section.integer("share_q_dim", heads.head_dim)
-    modules: list[Module] = [
-        replicated("self_attn.qkv_proj", hidden, narrow + 2 * heads.head_dim),
-        norm("self_attn.inter_norm", narrow),
-        column("self_attn.wq", narrow, all_heads),
-        row("self_attn.o_proj", all_heads, hidden),
-        *norms(hidden, *TWO_NORMS),
+    modules: list[arch.Module] = [
+        blocks.replicated("self_attn.qkv_proj", hidden, narrow + 2 * heads.head_dim),
+        blocks.norm("self_attn.inter_norm", narrow),
+        blocks.column("self_attn.wq", narrow, all_heads),
+        blocks.row("self_attn.o_proj", all_heads, hidden),
+        *blocks.norms(hidden, *blocks.TWO_NORMS),
     ]
     if is_sparse:
         routed = replace(moe, shared_intermediate_size=0)
         modules += expert_modules(EXPERTS, section, hidden, routed)
-        modules += gated_mlp(hidden, moe.shared_intermediate_size, "share_expert")
+        modules += blocks.gated_mlp(hidden, moe.shared_intermediate_size, "share_expert")
     else:
-        modules += gated_mlp(hidden, section.integer("intermediate_size"))
-    return Layer(modules=tuple(modules), caches=(cache_of(heads),))
+        modules += blocks.gated_mlp(hidden, section.integer("intermediate_size"))
+    return arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
 
 
-def eyes(section: Section) -> tuple[Module, ...]:
+def eyes(section: Section) -> tuple[arch.Module, ...]:
     """A ViT with a class token.
 
     Source: vllm/model_executor/models/step3_vl.py:Step3VisionTransformer (0.32).
@@ -254,7 +242,7 @@ def eyes(section: Section) -> tuple[Module, ...]:
     )
 
 
-def projector(root: Section, section: Section, text: int) -> tuple[Module, ...]:
+def projector(root: Section, section: Section, text: int) -> tuple[arch.Module, ...]:
     """Two convolutions that each take a square of patches to one, and a linear layer.
 
     Source: vllm/model_executor/models/step3_vl.py:Step3VLForConditionalGeneration (0.32).
@@ -268,13 +256,13 @@ def projector(root: Section, section: Section, text: int) -> tuple[Module, ...]:
     )
 
 
-def encoder_of(section: Section) -> VisionEncoder:
+def encoder_of(section: Section) -> arch.VisionEncoder:
     """What the profile run sees: a whole image and its tiles, four times four patches a token."""
     side = section.integer("image_size") // section.integer("patch_size")
     return vision.input_limits(section, (-(-side // 4)) ** 2 * (MAX_PATCHES + 1), 16)
 
 
-READERS: Final = named(
+READERS: Final = blocks.named(
     (read_step1, "Step1ForCausalLM", "step1"),
     (
         read_flash,
