@@ -57,7 +57,7 @@ def read_linear(config: ModelConfig) -> arch.Architecture:
 
 
 EXPERTS: Final = ExpertTraits(
-    top_k_key=("num_experts_per_tok", "num_experts_per_token"),
+    top_k_key=("num_experts_per_token", "num_experts_per_tok"),
     shared_count_key="num_shared_experts",
     prefix=BLOCK_SPARSE,
     correction_bias=True,

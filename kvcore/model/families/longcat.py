@@ -17,7 +17,7 @@ from kvcore.model.rope import read_ropes
 EXPERTS: Final = ExpertTraits(
     experts_key="n_routed_experts",
     top_k_key=("moe_topk", "num_experts_per_tok"),
-    intermediate_key=("moe_intermediate_size", "expert_ffn_hidden_size"),
+    intermediate_key="expert_ffn_hidden_size",
 )
 
 
@@ -32,7 +32,9 @@ def read_longcat(config: ModelConfig) -> arch.Architecture:
     intermediate = section.integer(
         "intermediate_size", section.optional_integer("ffn_hidden_size", minimum=1)
     )
-    moe = read_moe(EXPERTS, section)
+    # The class has a default for the key of its own alone, and a file may give the usual one before it.
+    usual = section.has("moe_intermediate_size")
+    moe = read_moe(replace(EXPERTS, intermediate_key="moe_intermediate_size") if usual else EXPERTS, section)
     zero = section.integer("zero_expert_num", 0, minimum=0, maximum=MAX_EXPERTS)
     routed = moe.num_experts + zero
     modules: list[arch.Module] = [

@@ -113,8 +113,8 @@ def draft_layer(
 
 
 EXPERTS: Final = ExpertTraits(
-    experts_key=("num_experts", "moe_num_experts"),
-    top_k_key=("num_experts_per_tok", "moe_top_k"),
+    experts_key=("moe_num_experts", "num_experts"),
+    top_k_key=("moe_top_k", "num_experts_per_tok"),
     shared_width_key="share_expert_dim",
     shared_count=1,
     prefix="moe",

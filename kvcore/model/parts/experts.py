@@ -41,7 +41,8 @@ CORRECTED_FIRST: Final = (Part.ROUTER, Part.CORRECTION, Part.EXPERTS, Part.SHARE
 class ExpertTraits:
     """What sets one family's experts apart: keys of its config, names of its tensors.
 
-    Of several keys the first that the file gives decides; without any it is the first. Names follow `prefix`.
+    Of several keys the first that the file gives decides; without any it is the first: its class default is read, or
+    the error names it. Names follow `prefix`.
     """
 
     experts_key: str | tuple[str, ...] = "num_experts"
@@ -122,7 +123,8 @@ def shared_size(traits: ExpertTraits, section: Section) -> int:
         return size
     if size is not None or not count:
         return (size or 0) if count else 0
-    width = section.optional_integer(traits.shared_width_key)
+    # A shared expert that no key counts is always there, so a width of 0 is an error and not the routed one's.
+    width = section.optional_integer(traits.shared_width_key, minimum=0 if traits.shared_count_key else 1)
     return count * (width or section.integer(first_given(section, traits.intermediate_key)))
 
 
