@@ -181,8 +181,13 @@ def sam(prefix: str, neck: tuple[int, int, int] = SAM_NECK) -> tuple[Module, ...
     for index in range(SAM_BLOCKS):
         side, block = whole_side if index in SAM_GLOBAL_BLOCKS else SAM_WINDOW, f"{prefix}.blocks.{index}."
         positions = (2 * side - 1) * heads.head_dim
-        blocks += vision.block(SAM_BLOCK, block, heads, 4 * width)
-        blocks += norms(positions, f"{block}attn.rel_pos_h", f"{block}attn.rel_pos_w")
+        attention, out, *rest = vision.block(SAM_BLOCK, block, heads, 4 * width)
+        blocks += (
+            attention,
+            out,
+            *norms(positions, f"{block}attn.rel_pos_h", f"{block}attn.rel_pos_w"),
+            *rest,
+        )
     first, second, third = neck
     return (
         vision.convolution(f"{prefix}.patch_embed.proj", 3, width, (SAM_PATCH, SAM_PATCH), bias=True),
@@ -211,8 +216,9 @@ def siglip(prefix: str) -> tuple[Module, ...]:
         *vision.made_whole(blocks, ".attn."),
         norm(f"{prefix}.norm", width, bias=True),
         norm(f"{pool}.latent", width),
-        *vision.wholes(pool, ("q", "proj"), width, width),
+        vision.whole(f"{pool}.q", width, width),
         vision.whole(f"{pool}.kv", width, 2 * width),
+        vision.whole(f"{pool}.proj", width, width),
         norm(f"{pool}.norm", width, bias=True),
         *plain_mlp(width, inner, f"{pool}.mlp.fc1", f"{pool}.mlp.fc2", bias=True),
     )

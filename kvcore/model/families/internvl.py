@@ -85,8 +85,6 @@ def read_hugging_face(config: ModelConfig) -> Architecture:
     modules: list[Module] = [
         Parameter(name=f"{prefix}.cls_token", replicated=width),
         vision.convolution(patches, channels, width, (patch, patch), bias=True),
-        norm(f"{projector}.layer_norm", merged, bias=True),
-        *vision.whole_pair(projector, merged, text, text),
     ]
     if section.boolean("use_mask_token", False):
         modules.append(Parameter(name=f"{prefix}.mask_token", replicated=width))
@@ -96,6 +94,8 @@ def read_hugging_face(config: ModelConfig) -> Architecture:
         modules += replicated_block(section, width, f"vision_tower.encoder.layer.{index}")
     if not section.boolean("use_mean_pooling", True):
         modules.append(norm("vision_tower.layernorm", width, bias=True))
+    modules.append(norm(f"{projector}.layer_norm", merged, bias=True))
+    modules += vision.whole_pair(projector, merged, text, text)
     tokens = (side // merge) ** 2 * (MAX_TILES + 1)
     return with_encoder(config, tuple(modules), vision.input_limits(section, tokens, merge * merge))
 

@@ -205,13 +205,16 @@ def read_blip2(config: ModelConfig) -> Architecture:
     width, prefix = section.integer("hidden_size"), "vision_model"
     heads = vision.square_heads(section, width)
     block = replace(BLIP, qkv_bias=section.boolean("qkv_bias", True))
+    token, patches, positions = vision.embeddings(section, f"{prefix}.embeddings", width)
     modules = (
         vision.table("query_tokens", queries, inner),
-        *vision.embeddings(section, f"{prefix}.embeddings", width),
+        token,
+        positions,
+        patches,
+        norm(f"{prefix}.post_layernorm", width, bias=True),
         *vision.blocks(
             block, f"{prefix}.encoder.layers", section.layers(), heads, section.integer("intermediate_size")
         ),
-        norm(f"{prefix}.post_layernorm", width, bias=True),
         *vision.q_former(former, "qformer"),
         vision.whole("language_projection", inner, config.language.integer("hidden_size")),
     )
@@ -261,11 +264,11 @@ def read_ovis(config: ModelConfig) -> Architecture:
         norm("visual_tokenizer.head.1", chosen, bias=True),
         vision.table("vte", words, root.integer("hidden_size", config.language.integer("hidden_size"))),
         norm(f"{prefix}.post_layernorm", width, bias=True),
-        *siglip_blocks(section, section.layers(), f"{prefix}.encoder.layers"),
     ]
     if section.boolean("preserve_original_pe", True):
         positions = flat if flat > 0 else side * side
         modules.append(vision.table(f"{embeddings}.position_embedding", positions, width))
+    modules += siglip_blocks(section, section.layers(), f"{prefix}.encoder.layers")
     limits = vision.input_limits(section, OVIS_MAX_TOKENS, merge**2)
     return replace(with_encoder(config, tuple(modules), limits), layer_prefix="llm.model.layers")
 
@@ -293,9 +296,9 @@ def read_paddle(config: ModelConfig, *, packing_positions: int = 0, is_stacked: 
         norm(f"{projector}.pre_norm", merged if is_stacked else width, bias=True),
     ]
     if packing_positions:
+        modules += vision.sharded_pair(projector, merged, merged, text)
         name = f"{prefix}.embeddings.packing_position_embedding"
         modules.append(vision.table(name, packing_positions, width))
-        modules += vision.sharded_pair(projector, merged, merged, text)
     else:
         modules += vision.whole_pair(projector, merged, merged, text, quantizable=True)
     return with_encoder(

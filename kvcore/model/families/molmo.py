@@ -87,10 +87,6 @@ def encoder(hidden: int, intermediate: int) -> tuple[arch.Module, ...]:
         vision.table(f"{vit}.positional_embedding", POSITIONS, WIDTH),
         vision.table(f"{vit}.patch_embedding", 3 * PATCH**2, WIDTH),
         blocks.norm(f"{vit}.pre_ln", WIDTH, bias=True),
-        vision.merged(f"{projector}.merged_linear", WIDTH, intermediate),
-        blocks.row(f"{projector}.down_proj", intermediate, hidden),
-        vision.table(f"{PREFIX}.pad_embed", 2 * FEATURE_LAYERS, WIDTH),
-        *dot_product_attention(f"{PREFIX}.image_pooling_2d", FEATURE_LAYERS),
     ]
     for index in range(LAYERS):
         block = f"{vit}.transformer.resblocks.{index}"
@@ -99,7 +95,13 @@ def encoder(hidden: int, intermediate: int) -> tuple[arch.Module, ...]:
             WIDTH, INTERMEDIATE, f"{block}.feed_forward.w1", f"{block}.feed_forward.w2", bias=True
         )
         modules += blocks.norms(WIDTH, f"{block}.attention_norm", f"{block}.ffn_norm", bias=True)
-    return tuple(modules)
+    return (
+        *modules,
+        *dot_product_attention(f"{PREFIX}.image_pooling_2d", FEATURE_LAYERS),
+        vision.merged(f"{projector}.merged_linear", WIDTH, intermediate),
+        blocks.row(f"{projector}.down_proj", intermediate, hidden),
+        vision.table(f"{PREFIX}.pad_embed", 2 * FEATURE_LAYERS, WIDTH),
+    )
 
 
 def dot_product_attention(prefix: str, feature_layers: int) -> tuple[arch.Linear, ...]:

@@ -91,10 +91,12 @@ def glm4v_encoder(section: Section) -> Encoder:
     heads = vision.square_heads(section, width, "num_heads")
     side = vision.patches_per_side(section, section.integer("image_size"), section.integer("patch_size"))
     block = replace(vision.GATED, qkv_bias=False, out_bias=False, mlp_bias=False)
+    patches, *merger = glm_merger(section, width, out, section.integer("intermediate_size"))
     modules = [
+        patches,
         vision.table("visual.embeddings.position_embedding", side * side, width),
         norm("visual.post_conv_layernorm", width),
-        *glm_merger(section, width, out, section.integer("intermediate_size")),
+        *merger,
         *vision.blocks(block, BLOCKS, section.layers("depth"), heads, out),
     ]
     return encoder(section, modules, width, out, heads)
@@ -196,15 +198,15 @@ def read_dots(config: ModelConfig) -> Architecture:
     block = replace(DOTS, qkv_bias=bias, out_bias=bias, mlp_bias=bias)
     prefix, merged, out = "vision_tower", width * merge**2, section.integer("hidden_size")
     patchifier = f"{prefix}.patch_embed.patchifier"
-    modules = [
+    modules: list[Module] = [
         vision.convolution(f"{patchifier}.proj", channels, width, (patch, patch), bias=True),
         norm(f"{patchifier}.norm", width),
         norm(f"{prefix}.merger.ln_q", width, bias=True),
         *vision.sharded_pair(f"{prefix}.merger.mlp", merged, merged, out, ("0", "2")),
-        *vision.blocks(block, f"{prefix}.blocks", section.layers(), heads, intermediate),
     ]
     if section.boolean("post_norm", True):
         modules.append(norm(f"{prefix}.post_trunk_norm", width))
+    modules += vision.blocks(block, f"{prefix}.blocks", section.layers(), heads, intermediate)
     limits = VisionEncoder(
         hidden_size=width,
         intermediate_size=intermediate,

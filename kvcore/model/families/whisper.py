@@ -25,12 +25,10 @@ def read_whisper(config: ModelConfig) -> Architecture:
     width, inner = section.integer("d_model"), section.integer("decoder_ffn_dim")
     heads = vision.heads_of(width, section.integer("decoder_attention_heads"))
     frames, positions = section.integer("max_source_positions"), section.integer("max_target_positions")
+    qkv, out, up, down, first, last = vision.block(audio.WHISPER, "", heads, inner)
+    crossed = norm("encoder_attn_layer_norm", width, bias=True)
     layer = Layer(
-        modules=(
-            *vision.block(audio.WHISPER, "", heads, inner),
-            *cross_attention(heads, "encoder_attn"),
-            norm("encoder_attn_layer_norm", width, bias=True),
-        ),
+        modules=(qkv, out, *cross_attention(heads, "encoder_attn"), up, down, first, crossed, last),
         caches=(
             cache_of(heads),
             CrossAttention(num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, encoder_tokens=frames),

@@ -334,7 +334,10 @@ def moonvit(
     )
     prefix, grouped = "vision_tower.encoder", width * merge[0] * merge[1]
     layers = vision.layers(f"{keys}num_hidden_layers")
-    encoder = blocks(MOONVIT, f"{prefix}.blocks", layers, heads_of(width, count), intermediate)
+    heads, encoder = heads_of(width, count), list[Module]()
+    for index in range(layers):
+        attention, out, up, down, *norms = block(MOONVIT, f"{prefix}.blocks.{index}.", heads, intermediate)
+        encoder += (*norms, up, down, attention, out)
     return (
         convolution("vision_tower.patch_embed.proj", 3, width, (patch, patch), bias=True),
         table("vision_tower.patch_embed.pos_emb", positions, width),
