@@ -29,6 +29,9 @@ from tests.formulas import evaluated
 EN = words(Language.ENGLISH)
 H100: Final = {"accelerator": "H100-80GB", "max_model_len": 8192}
 MORE: Final[dict[str, dict[str, Any]]] = {
+    "a stage without a cache": {
+        "model": "google/gemma-4-E2B-it", **H100, "engine_version": "0.19.0", "pipeline_parallel_size": 2,
+    },
     "gpt-oss": {"model": "openai/gpt-oss-120b", **H100, "tensor_parallel_size": 2},
     "hybrid, old release": {
         "model": "Qwen/Qwen3-Next-80B-A3B-Instruct", **H100, "tensor_parallel_size": 4, "engine_version": "0.11.0",

@@ -281,7 +281,7 @@ class KvFigures:
         """⌊available / block⌋ of each stage with a cache; stages that are alike count once."""
         trace, found = self._trace, {}
         for available, pages in zip(trace.available, trace.grouping.block_pages, strict=True):
-            if pages:
+            if pages_bytes(pages):
                 block = self._block_of(pages, "stage_block_bytes")
                 term = (f"⌊{{available_kv}} / {{{block.name}}}⌋", (available, block))
                 value = int(available.value) // int(block.value)

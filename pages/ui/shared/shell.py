@@ -6,6 +6,7 @@ A folder named `pages/` next to the entrypoint makes Streamlit run a page file a
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[3]
 STYLE = Path(__file__).with_name("style.css")
 LOGO = Path(__file__).with_name("logo.svg")
 ICON = Path(__file__).with_name("icon.png")
+SWITCH_SECONDS = 0.002
+"""How long one run keeps the interpreter from other visitors and from the health check, which takes many turns."""
+sys.setswitchinterval(SWITCH_SECONDS)
 
 
 class PageSpec(NamedTuple):
