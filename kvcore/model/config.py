@@ -8,7 +8,6 @@ coded error that names the key when a value is missing, of a wrong type, negativ
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -52,6 +51,7 @@ LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thi
 MAX_CONFIG_BYTES: Final = 2 << 20
 """Wherever a config comes from. The largest of the catalogue, a list of unquantized modules, had 0.7 MB."""
 MAX_INTEGER: Final = 2**40
+MAX_NUMBER: Final = 1e30
 MAX_LAYERS: Final = 1024
 """Eight times those of the deepest model; every layer of a config whose lists name layers is counted by itself."""
 MAX_VALUES: Final = 4096
@@ -129,13 +129,16 @@ class Section:
         return self.integer(name, maximum=MAX_LAYERS)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """The finite number `name`; null and absent give `default`, and without one an error."""
+        """The finite number `name`; null and absent give `default`, and without one an error.
+
+        What is beyond MAX_NUMBER is as good as infinite: multiplied with a width it would be.
+        """
         value = self.get(name)
         if value is None:
             if default is None:
                 raise self.missing(name)
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
             raise self.invalid(name, value, "expected a finite number")
         return float(value)
 
