@@ -10,6 +10,7 @@ with reconnect.replayed():
     state.adopt_link()
     t = state.translator()
     page = shell.navigation(t)
+    shell.keep_modules()
     shell.frame()
     planned = state.make_plan()
     with st.sidebar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -114,3 +115,13 @@ def test_stop_and_rerun_pass_the_net() -> None:
     assert "`heads-not-divisible`" in seen(app)
     assert not app.success
     assert "`internal-error`" not in [caption.value for caption in app.caption]
+
+
+def test_what_was_imported_is_collected_once() -> None:
+    gc.unfreeze()
+    shell._freeze.cache_clear()
+    app = opened(QUERY).run()
+    kept = gc.get_freeze_count()
+    assert kept > len(gc.get_objects())
+    app.run()
+    assert gc.get_freeze_count() <= kept

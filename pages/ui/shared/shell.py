@@ -6,7 +6,9 @@ A folder named `pages/` next to the entrypoint makes Streamlit run a page file a
 
 from __future__ import annotations
 
+import gc
 import sys
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,6 +92,15 @@ def navigation(t: Words) -> StreamlitPage:
     return page
 
 
+def keep_modules() -> None:
+    """Takes what has been imported out of the garbage collector's rounds, again whenever a page has imported more.
+
+    Streamlit collects garbage after every run. With the modules and tables of this app each round stopped the whole
+    process, the health check with it, for 0.13 s; without them it takes 0.02 s.
+    """
+    _freeze(len(sys.modules))
+
+
 def page_at(path: str) -> StreamlitPage:
     """The page with this path, for a link to it."""
     pages: list[StreamlitPage] = st.session_state["_pages"]
@@ -134,6 +145,12 @@ def language_switch(t: Words) -> None:
     path = next(spec.path for spec in PAGES if spec.path == st.session_state["_path"])
     here = f'<i class="kv-here" hidden data-language="{t.language.tag}" data-path="{path}"></i>'
     st.html(f"{here}<script>{SCRIPT}</script>", unsafe_allow_javascript=True)
+
+
+@cache
+def _freeze(_modules: int) -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def _pages(t: Words) -> list[StreamlitPage]:
