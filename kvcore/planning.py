@@ -13,13 +13,12 @@ from kvcore.cache.capacity import CachePlan, check_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.card import CardView, view_of, without_card
 from kvcore.engine.partition import heads_per_rank
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.resolved import CardView, Resolved, view_of, without_card
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.storage import storage_of
 from kvcore.engine.vllm.draft import draft_notices, read_draft
 from kvcore.engine.vllm.recurrent import check_aligned_block
+from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory

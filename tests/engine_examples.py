@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcore import catalogue
-from kvcore.engine.card import view_of
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.resolved import Resolved, view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.families import read_architecture

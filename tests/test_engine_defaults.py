@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.engine.card import view_of
+from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.errors import EngineRefusalError
 from kvcore.model.families import read_architecture

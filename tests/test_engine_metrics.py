@@ -1,9 +1,11 @@
 """The metrics of a version: names from the engine's sources, and the file's strictness."""
 
+from __future__ import annotations
+
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.vllm.metrics import METRICS, MetricKind, exported_metrics
+from kvcore.engine.vllm.metrics import BENCHMARK, METRICS, MetricKind, benchmark_program, exported_metrics
 from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.errors import CatalogueError
 
@@ -69,3 +71,28 @@ def test_any_other_shape_is_refused(rows: object) -> None:
     with pytest.raises(CatalogueError) as caught:
         METRICS.read({"reviewed": "0.33.0", "metrics": rows})
     assert caught.value.code == "invalid-catalogue-entry"
+
+
+PROGRAM = {"words": ["x"], "flags": ["y"], "source": "s"}
+
+
+@pytest.mark.parametrize("version", ["0.11.0", "0.19.0", "0.28.0", "0.33.0"])
+def test_the_command_line_has_it_from_0_11_on(version: str) -> None:
+    assert benchmark_program(Version(version)).words == ("vllm", "bench", "serve")
+
+
+def test_before_it_was_a_script_of_the_repository() -> None:
+    assert benchmark_program(Version("0.8.5")).words == ("python", "benchmarks/benchmark_serving.py")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"programs": [PROGRAM | {"more": 1}]}, {"programs": [PROGRAM | {"since": "x"}]}, {"programs": 1},
+        {"programs": [{"source": "s"}]},
+    ],
+)  # fmt: skip
+def test_any_other_program_is_refused(raw: dict[str, object]) -> None:
+    assert BENCHMARK.read({"reviewed": "0.33.0", "programs": [PROGRAM]}).programs[0].words == ("x",)
+    with pytest.raises(CatalogueError):
+        BENCHMARK.read({"reviewed": "0.33.0", **raw})

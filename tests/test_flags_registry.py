@@ -15,7 +15,7 @@ from kvcore.advice.vary import Varied
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
-from kvcore.flags.registry import FLAGS, REGISTRY, Kind, fields_of, flags_of
+from kvcore.flags.registry import FLAGS, REGISTRY, Kind, fields_of, flags_of, read_whole
 from kvcore.scenario import (
     MEASURED_PARTS,
     CudagraphMode,
@@ -136,3 +136,27 @@ def test_a_new_row_is_a_flag() -> None:
     row = {"kind": "integer", "minimum": 1, "maximum": 8, "default": 2}
     flag = flags_of(REGISTRY.read({"reviewed": "0.33.0", "flag": {"made_up": row}}))["made_up"]
     assert (flag.name, flag.bounds, flag.default, flag.spelling) == ("made_up", (1, 8), 2, "--made-up")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("max_model_len", "32k", 32000),
+        ("max_model_len", "1.5K", 1536),
+        ("max_model_len", "-1", -1),
+        ("max_model_len", "auto", -1),
+        ("max_model_len", "-2", None),
+        ("max_model_len", "3G", None),
+        ("max_num_batched_tokens", "8K", 8192),
+        ("max_num_batched_tokens", "auto", None),
+        ("kv_cache_memory_bytes", "10G", 10 << 30),
+        ("max_num_seqs", "1k", None),
+        ("max_num_seqs", "64", 64),
+        ("max_num_seqs", "0", None),
+        ("max_num_seqs", "9" * 400, None),
+    ],
+)
+def test_a_text_is_the_number_that_the_parser_of_its_flag_takes(
+    name: str, text: str, value: int | None
+) -> None:
+    assert read_whole(text, FLAGS[name]) == value

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.deploy.load_test import load_test
 from kvcore.deploy.monitoring import Load
-from kvcore.engine.vllm.benchmark import benchmark_program
+from kvcore.engine.vllm.metrics import benchmark_program
 from tests import present_plans
 
 LOAD = Load(requests=7, prompt_tokens=1000, answer_tokens=200)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvcore import catalogue
-from kvcore.engine.card import view_of
+from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import sampler_row
 from kvcore.memory.budget import rank_memory

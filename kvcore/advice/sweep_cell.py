@@ -8,11 +8,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kvcore.cache.capacity import Pool, Pools, plan_pools
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.card import view_of
 from kvcore.engine.partition import heads_per_rank
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.resolved import Resolved, view_of
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.storage import storage_of
+from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.switches import V1Engine
 from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import KvPlannerError

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kvcore.catalogue.gated import is_gated
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.backends import backend_to_ask_for
-from kvcore.engine.vllm.pooling import runner_flag
+from kvcore.engine.vllm.runner import runner_flag
 from kvcore.engine.vllm.switches import GraphSizeFlag
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.flags.registry import Flag, Kind, LaunchRule, LinkRule, fields_of

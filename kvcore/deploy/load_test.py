@@ -10,7 +10,7 @@ from typing import Any, Final
 from kvcore.advice.decode_bound import decode_bound
 from kvcore.deploy.launch import PORT, served_model
 from kvcore.deploy.monitoring import Load
-from kvcore.engine.vllm.benchmark import benchmark_program
+from kvcore.engine.vllm.metrics import benchmark_program
 from kvcore.planning import Plan
 
 OVERLOAD_PERCENT: Final = 150

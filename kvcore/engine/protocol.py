@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.card import CardView, without_card
+from kvcore.engine.resolved import CardView, Resolved, without_card
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
     NEVER,
@@ -29,12 +29,10 @@ from kvcore.versioned import (
 )
 
 if TYPE_CHECKING:
-    from kvcore.engine.resolved import Resolved
     from kvcore.memory.parts import RankMemory
     from kvcore.memory.setting import Setting
     from kvcore.model.architecture import Architecture
     from kvcore.quantity import Quantity
-
 
 EngineName = Annotated[str, Pattern("[a-z][a-z0-9-]*", "a name in lower case")]
 RunnerKind = Literal["v0", "v1", "v2"]

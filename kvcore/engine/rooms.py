@@ -10,8 +10,8 @@ from typing import Final
 
 import kvcore.engine
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.card import CardView
 from kvcore.engine.protocol import Engine, MemoryVariables
+from kvcore.engine.resolved import CardView
 from kvcore.errors import ScenarioError
 from kvcore.scenario import Scenario
 from kvcore.versioned import convert, read_toml, wrong

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvcore.engine.card import view_of
+from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan, plan

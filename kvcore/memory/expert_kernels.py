@@ -9,9 +9,8 @@ from typing import Annotated, Final, Literal
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.card import CardView
 from kvcore.engine.partition import stage_layers
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.resolved import CardView, Resolved
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts
 from kvcore.model.quantization import Quantization

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.engine.card import CardView
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.resolved import CardView, Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of

@@ -10,7 +10,7 @@ from kvcore.engine.partition import stage_layers
 from kvcore.engine.protocol import MemoryRules
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.storage import storage_of
+from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.switches import Switches
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore.engine.vllm.availability import is_available
-from kvcore.engine.vllm.traits import traits_of
+from kvcore.engine.vllm.backends import traits_of
 from kvcore.engine.vllm.versions import planned_release, releases_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.log.dictionaries import unquoted
-from kvcore.flags.registry import FLAGS
-from kvcore.flags.whole import read_whole
+from kvcore.flags.registry import FLAGS, read_whole
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan

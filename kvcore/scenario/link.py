@@ -22,8 +22,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.log.dictionaries import unquoted
-from kvcore.flags.registry import FLAGS, Kind, LinkRule, fields_of
-from kvcore.flags.whole import read_whole
+from kvcore.flags.registry import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.quantity import Grade

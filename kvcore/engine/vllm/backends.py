@@ -1,14 +1,15 @@
-"""The attention backend, the block size it prefers, and the dtype of keys and values."""
+"""The attention backend, its block size, the dtype of keys and values; the traits of a model that flags go by."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, assert_never
 
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.card import UNKNOWN_CAPABILITY, CardView
+from kvcore.engine.resolved import UNKNOWN_CAPABILITY, CardView
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import (
     AttentionBackend,
@@ -26,9 +27,12 @@ from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.cache_state import (
     BlockIndexer,
+    ChunkedLocal,
     CompressedLatent,
+    CrossAttention,
     FullAttention,
     LatentWindow,
+    RecurrentState,
     SlidingWindow,
     SparseIndexer,
 )
@@ -256,3 +260,34 @@ def check_block_size(
         raise EngineRefusalError(
             "block-size-not-in-kernels", field="block_size", value=block_size, multiple=KERNEL_BLOCK
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """What the flags' defaults ask of a model."""
+
+    attention: AttentionKind
+    recurrent: frozenset[str]
+    is_hybrid: bool
+    is_attention_free: bool
+    is_encoder_decoder: bool
+    is_bidirectional: bool
+    """Each token looks at all others, and nothing is kept of a request."""
+    has_chunked_local: bool
+
+
+@kept
+def traits_of(architecture: Architecture) -> Traits:
+    """The traits of `architecture`, from its layers' caches."""
+    caches = {cache for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
+    recurrent = frozenset(cache.kind for cache in caches if isinstance(cache, RecurrentState))
+    others = [cache for cache in caches if not isinstance(cache, RecurrentState)]
+    return Traits(
+        attention=attention_kind(architecture),
+        recurrent=recurrent,
+        is_hybrid=bool(recurrent and others),
+        is_attention_free=bool(recurrent and not others),
+        is_encoder_decoder=any(isinstance(cache, CrossAttention) for cache in caches),
+        is_bidirectional=not caches,
+        has_chunked_local=any(isinstance(cache, ChunkedLocal) for cache in caches),
+    )

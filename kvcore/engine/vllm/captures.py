@@ -1,11 +1,25 @@
-"""The batch sizes for which the engine captures CUDA graphs, and in which modes."""
+"""The batch sizes for which the engine captures CUDA graphs, in which modes, and what its flags make of both."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, assert_never
 
-from kvcore.engine.vllm.switches import GraphModes, GraphSizes
+from packaging.version import Version
+
+from kvcore.engine.resolved import CardView, graph_mode
+from kvcore.engine.vllm.switches import (
+    AttentionBackend,
+    GraphModes,
+    GraphRounding,
+    GraphSizeFlag,
+    GraphSizes,
+    Switches,
+)
+from kvcore.errors import EngineRefusalError, Notice, shorten
+from kvcore.flags.registry import FLAGS
+from kvcore.scenario import CudagraphMode, Scenario
 from kvcore.units import ceil_div
 
 LIMIT: Final = 512
@@ -146,3 +160,242 @@ def capture_modes(
             return ("PIECEWISE",)
         case other:
             assert_never(other)
+
+
+HOPPER: Final = 90
+GPT_OSS: Final = "gpt_oss"
+
+MIXED_BACKENDS: Final[frozenset[str]] = frozenset({AttentionBackend.TRITON_ATTN})
+"""Attention that full graphs of mixed batches can contain, on any card. Source:
+vllm/v1/attention/backends/triton_attn.py:
+TritonAttentionMetadataBuilder (0.10.1.1, 0.11.0, 0.19.0, 0.32.0: ALWAYS)."""
+
+MIXED_ON_HOPPER: Final[frozenset[str]] = frozenset({AttentionBackend.FLASH_ATTN})
+"""On Hopper, where it is version 3. Source: vllm/v1/attention/backends/flash_attn.py:FlashAttentionMetadataBuilder
+(0.10.1.1, 0.11.0, 0.19.0, 0.32.0: ALWAYS for version 3, else UNIFORM_BATCH)."""
+
+UNIFORM_BACKENDS: Final[frozenset[str]] = frozenset(
+    {
+        AttentionBackend.FLASH_ATTN,
+        AttentionBackend.FLASH_ATTN_MLA,
+        AttentionBackend.FLASHMLA,
+        AttentionBackend.FLASHMLA_SPARSE,
+        AttentionBackend.FLASHINFER_MLA,
+        AttentionBackend.TRITON_ATTN,
+    }
+)
+"""Attention whose drafts are decoded in full graphs. Source: vllm/v1/attention/backends/*.py:
+get_cudagraph_support (0.12.0, 0.19.0, 0.32.0: UNIFORM_BATCH and above)."""
+
+MODES: Final = {
+    CudagraphMode.NONE: (),
+    CudagraphMode.PIECEWISE: ("PIECEWISE",),
+    CudagraphMode.FULL: ("FULL",),
+    CudagraphMode.FULL_DECODE_ONLY: ("FULL",),
+    CudagraphMode.FULL_AND_PIECEWISE: ("PIECEWISE", "FULL"),
+}
+"""The sets of graphs of each mode. Source: vllm/config/compilation.py:CUDAGraphMode (0.10.1.1, 0.32.0)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Captures:
+    """What is captured; nothing where no graphs are."""
+
+    sizes: tuple[int, ...] = ()
+    modes: tuple[str, ...] = ()
+    mixed_full: bool = False
+    """Full graphs are of every size, not only of batches that decode."""
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Circumstances:
+    """What the flags are judged by in addition to themselves."""
+
+    version: Version
+    switches: Switches
+    card: CardView
+    attention_backend: str
+    model_type: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_speculative_tokens: int
+    is_v0: bool
+    use_v2: bool
+    is_hybrid: bool
+    is_encoder_decoder: bool
+    is_pooling: bool
+
+
+def captures(scenario: Scenario, start: Circumstances) -> Captures:
+    """Sizes and modes of the captured graphs, with notices on flags that are not taken as they are.
+
+    Raises EngineRefusalError `capture-sizes-inconsistent` or `capture-sizes-below-request`.
+
+    Source: vllm/config/vllm.py:VllmConfig.__post_init__ and _set_cudagraph_sizes (0.11.1 to 0.33.0),
+    vllm/config/__init__.py:VllmConfig._set_cudagraph_sizes (0.10.2, 0.11.0).
+    """
+    asked = scenario.cudagraph_mode
+    if scenario.enforce_eager or (asked is CudagraphMode.NONE and not start.is_v0):
+        return Captures(notices=_without_graphs(scenario))
+    modes, mixed_full = _modes(asked, start)
+    notices: list[Notice] = []
+    sizes = _sizes(scenario, start, notices)
+    if _asks_for_sizes(scenario) and "FULL" in modes:
+        sizes = _rounded(sizes, start)
+    captured = Captures(sizes=sizes, modes=modes if sizes else (), mixed_full=mixed_full and bool(sizes))
+    if start.is_v0:
+        notices += _unread_by_v0(scenario)
+    elif asked is not None and captured.modes and (used := graph_mode(modes, mixed_full)) is not asked:
+        params = {"asked": asked.value, "used": used.value}
+        notices.append(Notice(code="cudagraph-mode-not-kept", field="cudagraph_mode", params=params))
+    return replace(captured, notices=tuple(notices))
+
+
+def _asks_for_sizes(scenario: Scenario) -> bool:
+    return scenario.cudagraph_capture_sizes is not None or scenario.max_cudagraph_capture_size is not None
+
+
+def _modes(asked: CudagraphMode | None, start: Circumstances) -> tuple[tuple[str, ...], bool]:
+    """The sets of graphs, and whether full ones are of mixed batches too.
+
+    A pooling runner has no full graphs, and a model with an encoder keeps its own mode. Full graphs of mixed batches
+    need an attention that takes them; where it does not, mixed batches run piecewise.
+
+    Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.11.1, 0.33.0), vllm/config/compilation.py:
+    CompilationConfig.resolve_cudagraph_mode_and_sizes (0.20.2, 0.32.0), vllm/v1/worker/gpu_model_runner.py:
+    GPUModelRunner._check_and_update_cudagraph_mode (0.11.1, 0.19.0).
+    """
+    own = capture_modes(
+        rule=start.switches.graph_modes,
+        is_v0=start.is_v0,
+        is_hybrid=start.is_hybrid,
+        is_encoder_decoder=start.is_encoder_decoder,
+        is_pooling=start.is_pooling,
+    )
+    if asked is None or start.is_v0 or start.is_pooling or start.is_encoder_decoder:
+        return own, False
+    if asked is not CudagraphMode.FULL:
+        return MODES[asked], False
+    is_on_hopper = start.card.number == HOPPER
+    takes_mixed = start.attention_backend in MIXED_BACKENDS or (
+        is_on_hopper and start.attention_backend in MIXED_ON_HOPPER
+    )
+    if takes_mixed and not start.is_hybrid:
+        return MODES[asked], True
+    return MODES[CudagraphMode.FULL_AND_PIECEWISE], False
+
+
+def _sizes(scenario: Scenario, start: Circumstances, notices: list[Notice]) -> tuple[int, ...]:
+    given, largest = scenario.cudagraph_capture_sizes, scenario.max_cudagraph_capture_size
+    if given is not None:
+        return _listed(given, largest, start, notices)
+    limit = start.switches.gpt_oss_graph_limit if start.model_type == GPT_OSS else 0
+    if largest is None or start.is_v0:
+        return _by_default(start, limit)
+    switches, tokens = start.switches, start.max_num_batched_tokens
+    is_former = switches.graph_size_flag is GraphSizeFlag.FORMER
+    if is_former:
+        params = {"version": str(start.version), "flag": GraphSizeFlag.FORMER.value, "value": str(largest)}
+        notices.append(Notice(code="capture-flag-former", field="max_cudagraph_capture_size", params=params))
+    if is_former and largest < limit:
+        sizes = _by_default(start, limit)
+    else:
+        sizes = sizes_up_to(
+            largest,
+            in_eights=is_former,
+            max_num_batched_tokens=tokens,
+            captures_batch=switches.captures_batch,
+        )
+    if sizes[-1] != largest:
+        notices.append(_other_maximum(largest, sizes[-1]))
+    return sizes
+
+
+def _by_default(start: Circumstances, model_limit: int) -> tuple[int, ...]:
+    switches = start.switches
+    is_sm100 = start.card.number // 10 == 10
+    return capture_sizes(
+        rule=None if start.is_v0 else switches.graph_sizes,
+        max_num_seqs=start.max_num_seqs,
+        max_num_batched_tokens=start.max_num_batched_tokens,
+        limit=switches.graph_limit_sm100 if is_sm100 else LIMIT,
+        num_speculative_tokens=start.num_speculative_tokens,
+        model_limit=model_limit,
+        captures_batch=switches.captures_batch,
+    )
+
+
+def _listed(
+    given: tuple[int, ...], largest: int | None, start: Circumstances, notices: list[Notice]
+) -> tuple[int, ...]:
+    """The sizes of a list that a batch can have; the largest of them has to be the maximum where both are given.
+
+    Before 0.11.1 only the list counts then, and `--cuda-graph-sizes` with several sizes drops those above a batch.
+    """
+    limit = "max_num_seqs" if start.is_v0 else "max_num_batched_tokens"
+    most = getattr(start, limit)
+    kept = tuple(size for size in given if size <= most)
+    if len(kept) < len(given):
+        dropped = ", ".join(str(size) for size in given if size > most)
+        params = {"limit": limit, "value": str(most), "dropped": shorten(dropped, 60)}
+        notices.append(Notice(code="capture-sizes-dropped", field="cudagraph_capture_sizes", params=params))
+    used = kept[-1] if kept else 0
+    if largest is None or start.is_v0 or largest == used:
+        return kept
+    if start.switches.graph_size_flag is GraphSizeFlag.FORMER:
+        notices.append(_other_maximum(largest, used))
+        return kept
+    raise EngineRefusalError(
+        "capture-sizes-inconsistent", field="max_cudagraph_capture_size", value=largest, largest=used
+    )
+
+
+def _rounded(sizes: tuple[int, ...], start: Circumstances) -> tuple[int, ...]:
+    """Multiples of a request's tokens where drafts are decoded in full graphs.
+
+    Only sizes that a flag asks for: most of the engine's own are multiples, and the rates of graphs count them all.
+    """
+    query, rule = start.num_speculative_tokens + 1, start.switches.graph_rounding
+    by_v2 = rule is GraphRounding.REFUSED_V1 and start.use_v2
+    rounds = rule is not GraphRounding.NONE and not start.is_v0 and not by_v2
+    if query == 1 or not sizes or not rounds or start.is_hybrid:
+        return sizes
+    if start.attention_backend not in UNIFORM_BACKENDS:
+        return sizes
+    rounded = rounded_sizes(sizes, query, takes_smallest=rule is not GraphRounding.KEPT)
+    if not rounded and rule is not GraphRounding.KEPT:
+        raise EngineRefusalError(
+            "capture-sizes-below-request", field="cudagraph_capture_sizes", value=sizes[-1], tokens=query
+        )
+    return rounded or sizes
+
+
+def _other_maximum(asked: int, used: int) -> Notice:
+    params = {"asked": str(asked), "used": str(used)}
+    return Notice(code="capture-maximum-not-kept", field="max_cudagraph_capture_size", params=params)
+
+
+def _without_graphs(scenario: Scenario) -> tuple[Notice, ...]:
+    """`capture-flags-without-effect` for flags that a start without graphs does not look at."""
+    flags = [*_given_flags(scenario, ("max_cudagraph_capture_size", "cudagraph_capture_sizes"))]
+    if scenario.cudagraph_mode not in (None, CudagraphMode.NONE):
+        flags.append(FLAGS["cudagraph_mode"].spelling)
+    if not flags:
+        return ()
+    field = "enforce_eager" if scenario.enforce_eager else "cudagraph_mode"
+    return (Notice(code="capture-flags-without-effect", field=field, params={"flags": ", ".join(flags)}),)
+
+
+def _unread_by_v0(scenario: Scenario) -> tuple[Notice, ...]:
+    """V0 takes the sizes of a list, from the compilation config, and nothing else."""
+    fields = ("max_cudagraph_capture_size", "cudagraph_mode")
+    flags = _given_flags(scenario, fields)
+    if not flags:
+        return ()
+    field = next(name for name in fields if getattr(scenario, name) is not None)
+    return (Notice(code="capture-flags-need-v1", field=field, params={"flags": ", ".join(flags)}),)
+
+
+def _given_flags(scenario: Scenario, fields: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(FLAGS[name].spelling for name in fields if getattr(scenario, name) is not None)

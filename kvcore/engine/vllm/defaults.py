@@ -7,33 +7,38 @@ from typing import Final, assert_never
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.card import CardView
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.resolved import CardView, Resolved
 from kvcore.engine.rooms import engine_for, find_engine
-from kvcore.engine.storage import storage_of
-from kvcore.engine.vllm.architectures import check_architectures
 from kvcore.engine.vllm.availability import check_availability
 from kvcore.engine.vllm.backends import (
+    Traits,
     backend_row,
     backend_to_ask_for,
     check_block_size,
     check_sparse_attention,
     kv_storage_dtype,
+    traits_of,
 )
-from kvcore.engine.vllm.batch import (
+from kvcore.engine.vllm.captures import Circumstances, captures
+from kvcore.engine.vllm.classes import check_architectures
+from kvcore.engine.vllm.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
+from kvcore.engine.vllm.runner import (
     V0_CHUNKED_LENGTH,
     V0_SEQUENCES,
     batch_defaults,
+    falls_back_to_v0,
+    is_async,
     largest_item_tokens,
+    max_concurrent_batches,
+    runner_notices,
+    runner_of,
+    scheduling_runner,
+    speculation_of,
+    uses_v2_runner,
     v0_tokens,
 )
-from kvcore.engine.vllm.graph_flags import Circumstances, captures
-from kvcore.engine.vllm.pooling import falls_back_to_v0, runner_notices, runner_of, scheduling_runner
-from kvcore.engine.vllm.quantization_methods import check_quantization
-from kvcore.engine.vllm.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
-from kvcore.engine.vllm.runner import is_async, max_concurrent_batches, speculation_of, uses_v2_runner
+from kvcore.engine.vllm.storage import check_quantization, storage_of
 from kvcore.engine.vllm.switches import AttentionKind, HybridPrefixCaching, Switches, V1Engine
-from kvcore.engine.vllm.traits import Traits, traits_of
 from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture

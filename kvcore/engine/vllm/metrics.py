@@ -1,4 +1,4 @@
-"""The metrics that a version exports, by what they are read for: `metrics.toml`."""
+"""What a version is watched and loaded with: its metrics (`metrics.toml`), its load generator (`benchmark.toml`)."""
 
 from __future__ import annotations
 
@@ -82,3 +82,35 @@ def exported_metrics(version: Version, is_v0: bool) -> Mapping[str, Metric]:
         if metric.engine in mine and metric.covers(version):
             found[metric.role] = metric
     return found
+
+
+Flag = Annotated[str, Pattern(r"[a-z][a-z0-9-]*", "a flag without its dashes")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchmarkProgram(ReleaseRange):
+    """How it is called, and the flags that a command may use, without dashes."""
+
+    words: tuple[str, ...]
+    flags: frozenset[Flag]
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchmarkTables(Reviewed):
+    """benchmark.toml."""
+
+    programs: tuple[BenchmarkProgram, ...]
+
+
+BENCHMARK: Final = TableFile("kvcore.engine.vllm", "benchmark.toml", BenchmarkTables)
+
+
+def benchmark_program(version: Version) -> BenchmarkProgram:
+    """The load generator of `version`.
+
+    Example:
+        >>> " ".join(benchmark_program(Version("0.33.0")).words)
+        'vllm bench serve'
+    """
+    return next(program for program in BENCHMARK.load().programs if program.covers(version))

@@ -1,14 +1,23 @@
-"""Which model runner drives the GPU, and how many batches are in flight."""
+"""Which model runner drives the GPU, generating or pooling, and its batches: default sizes, how many are in flight."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, assert_never
 
+from packaging.version import Version
+
+from kvcore import catalogue
+from kvcore.engine.resolved import CardView, MemoryTier
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.draft import proposed_tokens
-from kvcore.engine.vllm.switches import Switches, V2Models
+from kvcore.engine.vllm.switches import BatchTiers, Switches, V1Engine, V2Models
+from kvcore.engine.vllm.versions import switches_of
+from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, embedders
 from kvcore.scenario import Runner, Scenario
 
 NO_V2_METHODS: Final[Mapping[bool, tuple[str, ...]]] = {
@@ -99,3 +108,197 @@ def max_concurrent_batches(is_asynchronous: bool, use_v2: bool, stages: int) -> 
     if is_asynchronous and use_v2:
         return stages + 1
     return 2 if is_asynchronous and stages == 1 else stages
+
+
+CHAT_SUFFIX: Final = "ChatModel"
+"""Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32.0)."""
+
+POOLING_ONLY: Final = frozenset((*embedders.READERS, *bert.READERS))
+"""What no release generates with."""
+
+TASKS: Final = (("RewardModel", "reward"), ("Classification", "classify"))
+"""`--task` of models that judge, by the end of their name. Source: vllm/config.py:_get_preferred_task (0.8.5)."""
+
+
+def runner_of(scenario: Scenario) -> Runner:
+    """generate or pooling: as asked, else pooling for a Sentence Transformers repository, else by the architecture.
+
+    Raises EngineRefusalError `runner-not-supported` where a model that only judges is asked to generate.
+
+    Source: vllm/config/model.py:ModelConfig._get_default_runner_type (0.11.0, 0.19.0, 0.33.0); before 0.10.1
+    vllm/config.py:ModelConfig._get_preferred_task (0.8.5, 0.9.2).
+    """
+    names = scenario.config.architectures
+    if scenario.runner is Runner.GENERATE and (judging := [name for name in names if name in POOLING_ONLY]):
+        raise EngineRefusalError(
+            "runner-not-supported", field="runner", value=scenario.runner.value, architecture=judging[0]
+        )
+    if scenario.runner is not Runner.AUTO:
+        return scenario.runner
+    if scenario.checkpoint.sentence_transformers:
+        return Runner.POOLING
+    return next((runner for name in names if (runner := runner_by_name(name)) is not None), Runner.GENERATE)
+
+
+def runner_by_name(architecture: str) -> Runner | None:
+    """The runner of an architecture without Sentence Transformers files; None for a name that tells nothing.
+
+    Source: vllm/config/model.py:try_match_architecture_defaults (0.11.0, 0.33.0).
+
+    Example:
+        >>> runner_by_name("Qwen3ForSequenceClassification").value, runner_by_name("MistralModel").value
+        ('pooling', 'generate')
+    """
+    generates = CLASSES.load().runner.generate
+    if architecture in generates or architecture.endswith((*GENERATING_SUFFIXES, CHAT_SUFFIX)):
+        return Runner.GENERATE
+    is_pooling = architecture in POOLING_ONLY or architecture.endswith(POOLING_SUFFIXES)
+    return Runner.POOLING if is_pooling else None
+
+
+def scheduling_runner(scenario: Scenario, runner: Runner) -> Runner:
+    """The runner whose schedule is planned: how many batches are in flight, which engine runs, how prompts are cut.
+
+    A request with a config.json of its own is scheduled as an engine would that is given this config.json alone. There
+    the model's name is a label: it says what else the repository contains, which changes the memory, and no more.
+    """
+    if scenario.runner is not Runner.AUTO or not scenario.checkpoint.sentence_transformers:
+        return runner
+    named = catalogue.bundled_model(scenario.model)
+    is_label = named is not None and named.config != scenario.config
+    by_name = (runner_by_name(name) for name in scenario.config.architectures)
+    return next((found for found in by_name if found is not None), Runner.GENERATE) if is_label else runner
+
+
+def falls_back_to_v0(switches: Switches, scenario: Scenario, scheduling: Runner) -> bool:
+    """Whether V1, which runs by default, cannot pool yet.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs._is_v1_supported_oracle (0.8.5 refuses, 0.9.2 does not).
+    """
+    asked = scenario.env.get("VLLM_USE_V1") in ("0", "1")
+    return (
+        scheduling is Runner.POOLING
+        and switches.v1_engine is V1Engine.DEFAULT
+        and not switches.v1_pooling
+        and not asked
+    )
+
+
+def runner_flag(scenario: Scenario, runner: Runner, version: Version) -> tuple[str, str]:
+    """Name and value of the flag that asks for `runner`, without dashes.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> embedding = scenario_from_request({"model": "Qwen/Qwen3-Embedding-8B"})
+        >>> runner_flag(embedding, Runner.POOLING, Version("0.9.2"))
+        ('task', 'embed')
+    """
+    if switches_of(version).runner_flag:
+        return "runner", runner.value
+    if runner is not Runner.POOLING:
+        return "task", runner.value
+    tasks = (task for name in scenario.config.architectures for end, task in TASKS if name.endswith(end))
+    return "task", next(tasks, "embed")
+
+
+def runner_notices(
+    scenario: Scenario, architecture: Architecture, runner: Runner, version: Version
+) -> tuple[Notice, ...]:
+    """`runs-as-pooling` where the repository and not the request makes a model pool; `keeps-no-cache` where no layer
+    keeps anything of a request."""
+    notices = []
+    if (
+        runner is Runner.POOLING
+        and scenario.runner is Runner.AUTO
+        and scenario.checkpoint.sentence_transformers
+    ):
+        flag, value = runner_flag(scenario, Runner.GENERATE, version)
+        notices.append(Notice(code="runs-as-pooling", field="runner", params={"flag": f"--{flag} {value}"}))
+    if not any(layer.caches for layer in architecture.layers):
+        deciding = "is_causal" if scenario.config.language.has("is_causal") else "architectures"
+        notices.append(Notice(code="keeps-no-cache", field=f"config.{deciding}", params={}))
+    return tuple(notices)
+
+
+BIG_BATCH: Final = (8192, 1024)
+HUGE_BATCH: Final = (16_384, 1024)
+SMALL_BATCH: Final = (2048, 256)
+"""(tokens, sequences) of the API server. Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5,
+0.32.0)."""
+
+V0_TOKENS: Final = 2048
+V0_MULTIMODAL_TOKENS: Final = 5120
+V0_POOLING_TOKENS: Final = 32_768
+"""Source: vllm/config.py:_POOLING_MODEL_MAX_NUM_BATCHED_TOKENS (0.8.5)."""
+V0_SEQUENCES: Final = 256
+V0_CHUNKED_LENGTH: Final = 32_768
+"""V0 turns chunked prefill on above this length. Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5)."""
+
+GB10_CAPABILITY: Final = (12, 1)
+"""NVML names no memory for it, so that every release takes the small defaults; 0.33 says so in words.
+
+Source: vllm/platforms/cuda.py:NvmlCudaPlatform.get_device_total_memory (0.18.0, 0.32.0), vllm/engine/arg_utils.py
+(0.33.0). Published starts of 0.18.1 and 0.27.1 capture 35 graphs in full, for 256 sequences.
+"""
+
+
+GEMMA4_VIDEO_TOKENS: Final = 32 * (70 + 2 + 6)
+"""Frames of a video, by the tokens of a frame, its two borders and its time.
+
+Source: vllm/model_executor/models/gemma4_mm.py:Gemma4ProcessingInfo.get_mm_max_tokens_per_item (0.22.1, 0.33.0).
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchDefaults:
+    """What one version takes when neither flag is given."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+def batch_defaults(tiers: BatchTiers, card: CardView) -> BatchDefaults:
+    """The V1 defaults of a card. `tiers` is the switch `batch_tiers`.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5, 0.9.0.1, 0.28.0, 0.33.0).
+    """
+    tokens, sequences = SMALL_BATCH
+    is_small_a100 = card.is_a100 and tiers != BatchTiers.BY_MEMORY
+    is_small = card.memory_tier is MemoryTier.SMALL or card.compute_capability == GB10_CAPABILITY
+    if tiers == BatchTiers.HUGE and card.memory_tier is MemoryTier.HUGE:
+        tokens, sequences = HUGE_BATCH
+    elif not is_small and not is_small_a100:
+        tokens, sequences = BIG_BATCH
+    return BatchDefaults(max_num_batched_tokens=tokens, max_num_seqs=sequences)
+
+
+def largest_item_tokens(config: ModelConfig) -> int:
+    """Tokens of the largest multimodal item of a model whose items attend to themselves; 0 where the engine asks none.
+
+    Only Gemma 4 says its tokens without trying them out, and only its larger models see items both ways.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs._get_min_mm_batched_tokens, vllm/transformers_utils/
+    model_arch_config_convertor.py:Gemma4ModelArchConfigConvertor.is_mm_prefix_lm (0.32.0).
+
+    Example:
+        >>> from kvcore.catalogue import find_model
+        >>> largest_item_tokens(find_model("google/gemma-4-31B-it").config)
+        2496
+    """
+    if config.model_type != "gemma4" or config.root.optional_section("vision_config") is None:
+        return 0
+    sees_both_ways = config.language.string("use_bidirectional_attention", "") == "vision"
+    return GEMMA4_VIDEO_TOKENS if sees_both_ways else 0
+
+
+def v0_tokens(
+    *, max_model_len: int, enable_chunked_prefill: bool, is_multimodal: bool, is_pooling: bool = False
+) -> int:
+    """V0's default max_num_batched_tokens: a whole prompt, unless prefills are cut.
+
+    Source: vllm/config.py:SchedulerConfig.__post_init__ (0.6.6, 0.8.5).
+    """
+    tokens = V0_TOKENS if enable_chunked_prefill else max(max_model_len, V0_TOKENS)
+    if is_pooling:
+        tokens = max(tokens, V0_POOLING_TOKENS)
+    return max(tokens, V0_MULTIMODAL_TOKENS) if is_multimodal else tokens

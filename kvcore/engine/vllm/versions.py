@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from packaging.version import InvalidVersion, Version
 
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.architectures import is_surely_there
+from kvcore.engine.vllm.classes import is_surely_there
 from kvcore.engine.vllm.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
 from kvcore.errors import Notice, ScenarioError
 from kvcore.kept import kept

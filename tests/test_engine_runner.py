@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.deploy.launch import launch_arguments
-from kvcore.engine.vllm.pooling import runner_flag, runner_of
+from kvcore.engine.vllm.runner import runner_flag, runner_of
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Runner

@@ -13,17 +13,17 @@ import pytest
 import kvcore.engine
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.card import CardView, view_of
 from kvcore.engine.protocol import Functions
+from kvcore.engine.resolved import CardView, view_of
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.storage import storage_of
+from kvcore.engine.vllm.storage import storage_of
 from kvcore.errors import KvPlannerError
 from kvcore.model.families import read_architecture
 from kvcore.planning import Prepared, prepare
 from kvcore.scenario.request import scenario_from_request
 
 FOLDER = Path(kvcore.engine.__path__[0])
-REACHES_CARDS = {"card.py", "protocol.py", "rooms.py"}
+REACHES_CARDS = {"resolved.py", "protocol.py", "rooms.py"}
 """Modules of the engines that see a card itself: to make its view, and to find the engine that runs there."""
 GIVEN: list[Any] = []
 
@@ -48,7 +48,7 @@ def outcome(card: Accelerator, label: str, **flags: object) -> tuple[str, Prepar
 
 def test_no_flag_is_resolved_with_a_card_in_reach() -> None:
     """The one that resolves gets a scenario without a card, and a view."""
-    engine = replace(find_engine("vllm"), functions=Functions(resolve="tests.test_engine_card:record"))
+    engine = replace(find_engine("vllm"), functions=Functions(resolve="tests.test_engine_resolved:record"))
     scenario = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
     assert scenario.accelerator is not None
     card = view_of(scenario.accelerator)

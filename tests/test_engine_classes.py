@@ -11,12 +11,12 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
-from kvcore.engine.vllm.architectures import (
+from kvcore.engine.vllm.classes import (
+    Registry,
     absence_of,
     is_surely_there,
     known_absences,
 )
-from kvcore.engine.vllm.classes import Registry
 from kvcore.engine.vllm.versions import assumed_version, planned_release
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.config import ModelConfig

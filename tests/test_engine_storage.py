@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from kvcore.advice.fixes import fixes
 from kvcore.catalogue import find_model
-from kvcore.engine.vllm.quantization_methods import METHODS
+from kvcore.engine.vllm.storage import METHODS
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
 from kvcore.scenario.request import scenario_from_request
