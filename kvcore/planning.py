@@ -28,10 +28,10 @@ from kvcore.memory.shapes import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.draft_config import Draft
 from kvcore.model.families import read_architecture
+from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
-from kvcore.model.yarn import read_yarn
+from kvcore.model.rope import read_yarn
 from kvcore.quantity import Quantity
 from kvcore.scenario import Origin, Scenario
 

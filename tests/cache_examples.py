@@ -9,8 +9,7 @@ from packaging.version import Version
 
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.resolved import Resolved
-from kvcore.model.architecture import Architecture, Layer
-from kvcore.model.cache_state import CacheState, FullAttention
+from kvcore.model.architecture import Architecture, CacheState, FullAttention, Layer
 
 
 def flags(engine_version: str = "0.32.0", **changes: Any) -> Resolved:

@@ -12,8 +12,7 @@ from kvcore.cache.capacity import plan_cache
 from kvcore.cache.states import aligned_block_size, rank_layer_specs, recurrent_state_bytes
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import CatalogueError, EngineRefusalError
-from kvcore.model.architecture import Architecture
-from kvcore.model.cache_state import RecurrentState, StateShape
+from kvcore.model.architecture import Architecture, RecurrentState, StateShape
 from kvcore.scenario import Parallel
 from kvcore.units import GIB
 from tests.cache_examples import architecture, flags, full_layer, layer

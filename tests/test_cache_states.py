@@ -7,7 +7,7 @@ import pytest
 from kvcore.cache.spec import CacheKind
 from kvcore.cache.states import rank_layer_specs
 from kvcore.errors import EngineRefusalError
-from kvcore.model.cache_state import (
+from kvcore.model.architecture import (
     ChunkedLocal,
     CompressedLatent,
     CrossAttention,
@@ -17,7 +17,7 @@ from kvcore.model.cache_state import (
     SlidingWindow,
     SparseIndexer,
 )
-from kvcore.model.draft_config import Draft
+from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
 from kvcore.units import GIB

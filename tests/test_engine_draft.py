@@ -10,8 +10,8 @@ from kvcore.engine.vllm.draft import draft_notices, proposed_tokens, read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
 from kvcore.memory.draft_weights import draft_bytes, draft_parameter_bytes
 from kvcore.model.config import ModelConfig
-from kvcore.model.draft_config import Draft
 from kvcore.model.families import read_architecture
+from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Parallel, SpeculativeConfig

@@ -11,7 +11,7 @@ from kvcore.cache.states import recurrent_state_bytes
 from kvcore.deploy.launch import launch_arguments
 from kvcore.engine.vllm.recurrent import mamba_cache_mode
 from kvcore.errors import EngineRefusalError
-from kvcore.model.cache_state import RecurrentState, StateShape
+from kvcore.model.architecture import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario.choices import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
 from kvcore.scenario.request import scenario_from_request

@@ -15,12 +15,21 @@ from kvcore import catalogue
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import CatalogueError, EngineRefusalError, ModelError
 from kvcore.memory.weights import weight_bytes
-from kvcore.model.architecture import Architecture, Experts, Linear, Module, Parameter, Split, VocabEmbedding
-from kvcore.model.cache_state import FullAttention, SlidingWindow
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    FullAttention,
+    Linear,
+    Module,
+    Parameter,
+    SlidingWindow,
+    Split,
+    VocabEmbedding,
+)
 from kvcore.model.config import ModelConfig
-from kvcore.model.context import default_max_model_len
 from kvcore.model.families import collect_readers, decoder, gpt, read_architecture
 from kvcore.model.quantization import read_quantization
+from kvcore.model.rope import default_max_model_len
 from kvcore.scenario import Parallel
 
 VLLM = Version("0.32.0")

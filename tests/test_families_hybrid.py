@@ -5,7 +5,7 @@ import pytest
 from kvcore.catalogue import find_accelerator, find_model
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.memory.weights import Rank
-from kvcore.model.cache_state import CrossAttention, FullAttention, Mla, RecurrentState
+from kvcore.model.architecture import CrossAttention, FullAttention, Mla, RecurrentState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization

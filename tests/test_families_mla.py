@@ -4,7 +4,7 @@ import pytest
 
 from kvcore.errors import ModelError
 from kvcore.memory.weights import weight_bytes
-from kvcore.model.cache_state import Mla, SparseIndexer
+from kvcore.model.architecture import Mla, SparseIndexer
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
 from kvcore.scenario import Parallel

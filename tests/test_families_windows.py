@@ -3,7 +3,7 @@
 import pytest
 
 from kvcore.errors import ModelError
-from kvcore.model.cache_state import ChunkedLocal, FullAttention, SlidingWindow
+from kvcore.model.architecture import ChunkedLocal, FullAttention, SlidingWindow
 from tests.special_models import (
     cache_layers,
     config_of,

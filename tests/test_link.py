@@ -18,7 +18,7 @@ from kvcore.engine.rooms import engine_names
 from kvcore.errors import MESSAGES, KvPlannerError
 from kvcore.flags.registry import FLAGS, LinkRule
 from kvcore.model.config import ModelConfig
-from kvcore.model.yarn import Yarn
+from kvcore.model.rope import Yarn
 from kvcore.planning import plan
 from kvcore.scenario import (
     MEASURED_PARTS,

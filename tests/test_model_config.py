@@ -5,8 +5,14 @@ import json
 import pytest
 
 from kvcore.errors import ModelError
-from kvcore.model.class_defaults import class_defaults, load_class_defaults
-from kvcore.model.config import MAX_CONFIG_BYTES, MAX_LAYERS, ModelConfig, Section
+from kvcore.model.config import (
+    MAX_CONFIG_BYTES,
+    MAX_LAYERS,
+    ModelConfig,
+    Section,
+    class_defaults,
+    load_class_defaults,
+)
 
 
 class TestGetters:

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from kvcore.catalogue import find_model
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError
-from kvcore.model.architecture import Experts, Linear, Output
-from kvcore.model.cache_state import FullAttention, Mla, RecurrentState
+from kvcore.model.architecture import Experts, FullAttention, Linear, Mla, Output, RecurrentState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization, read_quantization

@@ -79,7 +79,7 @@ WRONG = "wrong ±"
 NOT_REVIEWED = {
     "availability.toml": "0.32.0",
     "backends.toml": "0.32.0",
-    "context.toml": "0.32.0",
+    "rope.toml": "0.32.0",
     "classes.toml": "0.32.0",
     "expert_kernels.toml": "0.32.0",
     "formats.toml": "0.32.0",

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.engine.partition import stage_layers
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
-from kvcore.model.architecture import Experts, Module, VocabEmbedding
-from kvcore.model.cache_state import BlockIndexer, CompressedLatent, LatentWindow, SparseIndexer
+from kvcore.model.architecture import (
+    BlockIndexer,
+    CompressedLatent,
+    Experts,
+    LatentWindow,
+    Module,
+    SparseIndexer,
+    VocabEmbedding,
+)
 from kvcore.planning import Plan
 from kvcore.units import GB
 

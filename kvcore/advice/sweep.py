@@ -16,8 +16,8 @@ from kvcore.catalogue.models import ModelEntry
 from kvcore.engine.rooms import with_accelerator
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import KvPlannerError
-from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
+from kvcore.model.rope import derived_max_model_len
 from kvcore.planning import plan
 from kvcore.scenario import Measured, Runner, Scenario, without_state_flags
 

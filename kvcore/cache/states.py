@@ -14,8 +14,8 @@ from kvcore.engine.partition import divided, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import EngineRefusalError
-from kvcore.model.architecture import Architecture, Layer
-from kvcore.model.cache_state import (
+from kvcore.model.architecture import (
+    Architecture,
     BlockIndexer,
     CacheState,
     ChunkedLocal,
@@ -23,12 +23,13 @@ from kvcore.model.cache_state import (
     CrossAttention,
     FullAttention,
     LatentWindow,
+    Layer,
     Mla,
     RecurrentState,
     SlidingWindow,
     SparseIndexer,
 )
-from kvcore.model.draft_config import Draft
+from kvcore.model.families.eagle import Draft
 from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
 
@@ -225,7 +226,7 @@ def recurrent_state_bytes(
     Raises EngineRefusalError when the heads do not divide.
 
     Example:
-        >>> from kvcore.model.cache_state import StateShape
+        >>> from kvcore.model.architecture import StateShape
         >>> delta_net = RecurrentState(kind="gdn_attention", heads=32, shapes=(
         ...     StateShape(sharded=3 * 8192, replicated=1), StateShape(sharded=32, replicated=128 * 128)))
         >>> recurrent_state_bytes(delta_net, 1, "bfloat16", 0)

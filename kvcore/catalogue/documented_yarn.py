@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from kvcore.model.yarn import Yarn
+from kvcore.model.rope import Yarn
 
 _FILE = Path(__file__).with_name("yarn.toml")
 

@@ -7,7 +7,7 @@ from collections import Counter
 from kvcore.kept import kept
 from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity, layer_buffer_bytes
-from kvcore.model.draft_config import Draft
+from kvcore.model.families.eagle import Draft
 from kvcore.scenario import Parallel
 
 

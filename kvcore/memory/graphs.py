@@ -13,8 +13,7 @@ from kvcore.engine.vllm.switches import GraphEstimate as EstimateRule
 from kvcore.kept import kept
 from kvcore.memory.setting import Setting, has_indexer
 from kvcore.memory.tables import ACTIVATIONS, GRAPHS, own_overheads
-from kvcore.model.architecture import Architecture
-from kvcore.model.cache_state import ChunkedLocal, FullAttention, Mla, SlidingWindow
+from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.units import KIB, MIB, ceil_div
 

@@ -18,7 +18,7 @@ from kvcore.memory.offload import offloaded_bytes
 from kvcore.memory.stages import on_every_stage, stores
 from kvcore.memory.weights import DTYPE_BYTES, Rank, WeightBytes, loading_split_bytes, weight_bytes
 from kvcore.model.architecture import Architecture, VocabEmbedding
-from kvcore.model.draft_config import Draft
+from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.scenario import Parallel, Runner, Scenario

@@ -14,8 +14,7 @@ from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.switches import Switches
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
-from kvcore.model.architecture import Architecture
-from kvcore.model.cache_state import SparseIndexer
+from kvcore.model.architecture import Architecture, SparseIndexer
 from kvcore.scenario import Parallel, Scenario
 
 DTYPE_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -20,16 +20,19 @@ from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.stages import on_every_stage, stage_modules
 from kvcore.model.architecture import (
     Architecture,
+    ChunkedLocal,
     Experts,
+    FullAttention,
     Layer,
     Linear,
+    Mla,
     Module,
     Parameter,
     RotaryTable,
+    SlidingWindow,
     Split,
     VocabEmbedding,
 )
-from kvcore.model.cache_state import ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
 from kvcore.units import MIB, ceil_div, round_up

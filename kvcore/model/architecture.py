@@ -1,11 +1,11 @@
-"""What a model is: layers, each a list of parameter modules and the cache states it keeps.
+"""What a model is: layers, each a list of parameter modules and the cache states it keeps of a request.
 
 Weight bytes per rank, bytes per page and blocks per request are folds over this one list. A family reader in
 `kvcore.model.families` turns a config.json into an `Architecture`; nothing else knows about config keys.
 
-Names of modules are those of the checkpoint with the layer's prefix, because that is what quantization ignore
-lists are written in. A module that the engine fuses from several checkpoint tensors (qkv_proj, gate_up_proj)
-names them in `parts`.
+Names of modules are those of the checkpoint with the layer's prefix, because that is what quantization ignore lists are
+written in. A module that the engine fuses from several checkpoint tensors (gate_up_proj) names them in `parts`.
+Cache states are not yet per rank: `kvcore.cache.states` turns them into pages on one rank of one engine version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from kvcore.kept import Keeper
-from kvcore.model.cache_state import CacheState
 
 
 class Split(StrEnum):
@@ -134,11 +133,143 @@ def elements(module: Module) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
-    """One decoder layer. Equal layers should be the same object: folds count them once.
+class KeysAndValues:
+    """`num_kv_heads` of the whole model, before tensor parallelism."""
 
-    `name` is the checkpoint prefix without the index, `model.layers`; module names inside are relative.
+    num_kv_heads: int
+    head_size: int
+    head_size_v: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FullAttention(KeysAndValues):
+    """Keys and values of every token."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlidingWindow(KeysAndValues):
+    """Keys and values of the last `sliding_window` tokens."""
+
+    sliding_window: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkedLocal(KeysAndValues):
+    """Keys and values of the current chunk of `attention_chunk_size` tokens (Llama 4)."""
+
+    attention_chunk_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mla:
+    """One latent vector per token, the same on every tensor parallel rank (DeepSeek)."""
+
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparseIndexer:
+    """The key cache of a sparse-attention indexer (DeepSeek-V3.2), with the `Mla` of the same layer."""
+
+    index_head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockIndexer:
+    """The keys by which attention picks whole blocks (MiniMax M3), with the `FullAttention` of the same layer.
+
+    Sixteen bits an element, whatever the dtype of the cache; one head, on every tensor parallel rank.
     """
+
+    index_head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateShape:
+    """One recurrent state tensor: the product of `replicated` sizes and of `sharded` sizes divided by TP.
+
+    `dtype` is a torch name, or "" for the one that `mamba_cache_dtype` resolves to: the model's.
+    """
+
+    sharded: int
+    replicated: int
+    dtype: str = ""
+    is_ssm: bool = False
+    """The state itself, whose dtype `mamba_ssm_cache_dtype` sets, and no rows of a convolution."""
+    sharded_per_speculative_token: int = 0
+    """By how much one speculative token lengthens `sharded` (convolution rows)."""
+    sharded_per_group: int = 0
+    """How much of `sharded` belongs to each of the `replicable_groups` (Mamba 2: 2 × state size × rows)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecurrentState:
+    """A state of constant size: Mamba 1 and 2, gated delta net, KDA, linear attention, short convolution.
+
+    `kind` is the engine's own spelling: mamba1, mamba2, gdn_attention, kda, linear_attention, short_conv. Ranks divide
+    `heads`; `replicable_groups` are state groups (Mamba 2's `n_groups`) that are replicated when they do not.
+    """
+
+    kind: str
+    shapes: tuple[StateShape, ...]
+    heads: int
+    replicable_groups: int = 0
+    chunk_size: int = 2048
+    """Tokens that the kernel scans at a time; where a config names none, the engine takes this many.
+
+    Source: vllm/config/model.py:ModelConfig.get_mamba_chunk_size (0.11.2 to 0.27.1).
+    """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CrossAttention:
+    """Keys and values of the encoder's output (Whisper)."""
+
+    num_kv_heads: int
+    head_size: int
+    encoder_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressedLatent:
+    """Latent vectors that stand for `tokens_per_state` tokens each (DeepSeek-V4's compressed caches and indexers).
+
+    `state_bytes` is one stored vector in its packed layout; pages are rounded up to `page_alignment` bytes.
+    """
+
+    tokens_per_state: int
+    state_bytes: int
+    page_alignment: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentWindow:
+    """Latent vectors or compressor states of the last `sliding_window` tokens, in blocks of their own size."""
+
+    sliding_window: int
+    state_bytes: int
+    page_alignment: int
+    block_size: int
+
+
+CacheState: TypeAlias = (
+    FullAttention
+    | SlidingWindow
+    | ChunkedLocal
+    | Mla
+    | SparseIndexer
+    | BlockIndexer
+    | RecurrentState
+    | CrossAttention
+    | CompressedLatent
+    | LatentWindow
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """One decoder layer, its modules' names relative. Equal layers should be the same object: folds count them once."""
 
     modules: tuple[Module, ...]
     caches: tuple[CacheState, ...] = ()
@@ -183,7 +314,7 @@ class VisionEncoder:
 class RopeScaling:
     """What a rope setup means for the length of a request."""
 
-    kind: str
+    kind: str = "default"
     """The engine's rope_type: default, linear, yarn, longrope, llama3, ..."""
     factor: float | None = None
     original_max_positions: int | None = None
@@ -191,7 +322,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextLimits:
-    """What a config says about lengths; `kvcore.model.context` makes a max_model_len of it, by engine version."""
+    """What a config says about lengths; `kvcore.model.rope` makes a max_model_len of it, by engine version."""
 
     stated_tokens: int | None
     """The length key that counts; None when the config has none."""
@@ -206,8 +337,7 @@ class ContextLimits:
 class Architecture(Keeper):
     """A model before any deployment decision.
 
-    Compared by identity, so that caches keyed by it cost nothing: `read_architecture` gives the same object for the
-    same config.
+    Compared by identity, so that caches keyed by it cost nothing: `read_architecture` keeps one object a config.
     """
 
     model_type: str
@@ -265,7 +395,5 @@ class Architecture(Keeper):
     @property
     def is_hybrid(self) -> bool:
         """Whether some layer keeps a recurrent state with attention caches."""
-        from kvcore.model.cache_state import RecurrentState
-
         kinds = {isinstance(cache, RecurrentState) for layer in self.layers for cache in layer.caches}
         return kinds == {True, False}

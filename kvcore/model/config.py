@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvcore.errors import ModelError
+from kvcore.errors import CatalogueError, ModelError
 from kvcore.kept import Keeper
-from kvcore.model.class_defaults import class_defaults
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -61,6 +61,40 @@ ROOT: Final = "config"
 """The path of the whole file."""
 
 _ABSENT: Final = object()
+
+CLASS_DEFAULTS: Final = "class_defaults.json"
+"""Written by tools/class_defaults.py: what a `model_type`'s config class fills in for keys that config.json leaves out.
+
+Its `values` are the keys that decide a size, a count or a length.
+"""
+
+
+@lru_cache(maxsize=1)
+def load_class_defaults() -> Mapping[str, Mapping[str, Any]]:
+    """All bundled class defaults, by model_type."""
+    document = json.loads(Path(__file__).with_name(CLASS_DEFAULTS).read_text("utf-8"))
+    tables: dict[str, Mapping[str, Any]] = {}
+    for model_type, table in document.items():
+        if set(table) != {"source", "values"}:
+            raise CatalogueError(
+                "invalid-catalogue-entry",
+                field=f"{CLASS_DEFAULTS}:{model_type}",
+                reason="expected exactly source and values",
+            )
+        tables[model_type] = MappingProxyType(table["values"])
+    return MappingProxyType(tables)
+
+
+def class_defaults(model_type: str) -> Mapping[str, Any]:
+    """The defaults of one model_type; empty for a type whose class is not known.
+
+    Source: transformers 5.19, the config class of that model_type.
+
+    Example:
+        >>> class_defaults("gemma")["head_dim"]
+        256
+    """
+    return load_class_defaults().get(model_type, {})
 
 
 class Section:

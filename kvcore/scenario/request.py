@@ -21,7 +21,7 @@ from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
 from kvcore.fields import Fields, Json, refuse
 from kvcore.flags.registry import ENVIRONMENT_NAME, fields_of
 from kvcore.model.config import ModelConfig
-from kvcore.model.yarn import read_yarn
+from kvcore.model.rope import read_yarn
 from kvcore.scenario import (
     DEFAULT_ENGINE,
     CudagraphMode,

@@ -197,7 +197,7 @@ class Scenario:
     language_model_only: bool = False
     cpu_offload_gb: float = 0.0
     hf_overrides: str | None = None
-    """JSON of a stretched rope (`kvcore.model.yarn`), the same for every release; others are not planned."""
+    """JSON of a stretched rope (`kvcore.model.rope`), the same for every release; others are not planned."""
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Final
 
 from kvcore import catalogue
 from kvcore.catalogue.models import Checkpoint
-from kvcore.model.yarn import read_yarn
+from kvcore.model.rope import read_yarn
 from kvcore.scenario import Parallel, Runner, Scenario, SpeculativeConfig
 from kvcore.scenario.edit import memory_override_gib
 from kvcore.scenario.link import catalogue_card

@@ -12,8 +12,8 @@ from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.errors import KvPlannerError
 from kvcore.model.architecture import Architecture, elements
 from kvcore.model.config import ModelConfig
-from kvcore.model.context import derived_max_model_len
 from kvcore.model.families import read_architecture
+from kvcore.model.rope import derived_max_model_len
 from kvcore.texts.words import Words, count, msg
 
 LINK_NAMES: Final = {

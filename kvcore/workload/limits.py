@@ -14,7 +14,7 @@ from kvcore.engine.vllm.switches import LongRequests
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
-from kvcore.model.yarn import Yarn
+from kvcore.model.rope import Yarn
 from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
 from kvcore.units import round_up

@@ -24,8 +24,8 @@ from kvcore.engine.vllm.switches import (
 from kvcore.engine.vllm.versions import VLLM, BackendRow
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept
-from kvcore.model.architecture import Architecture
-from kvcore.model.cache_state import (
+from kvcore.model.architecture import (
+    Architecture,
     BlockIndexer,
     ChunkedLocal,
     CompressedLatent,

@@ -42,7 +42,7 @@ from kvcore.engine.vllm.switches import AttentionKind, HybridPrefixCaching, Swit
 from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
-from kvcore.model.context import default_max_model_len, derived_max_model_len
+from kvcore.model.rope import default_max_model_len, derived_max_model_len
 from kvcore.scenario import Runner, Scenario
 
 TORCH_NAMES: Final = {"half": "float16", "float": "float32"}

@@ -9,9 +9,8 @@ from kvcore.errors import EngineRefusalError, Notice, ScenarioError
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.draft_config import Draft, checkpoint_draft, whole_model_draft
 from kvcore.model.families import read_architecture
-from kvcore.model.families.eagle import read_head, usual_head
+from kvcore.model.families.eagle import Draft, checkpoint_draft, read_head, usual_head, whole_model_draft
 from kvcore.model.quantization import Quantization, read_quantization
 from kvcore.scenario import Parallel, SpeculativeConfig
 

@@ -20,8 +20,7 @@ from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS, cut_fields, p
 from kvcore.evidence.log.graph_arguments import GraphValue, graph_flags, logged_graphs
 from kvcore.evidence.log.startup import FlagLine, LogFlags, LoggedGraphs
 from kvcore.flags.registry import Flag, Kind, LogRule, fields_of, read_whole
-from kvcore.model.yarn import KIND as YARN
-from kvcore.model.yarn import LARGEST_FACTOR, Yarn
+from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
 from kvcore.scenario import Runner, SpeculativeConfig
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16

@@ -10,7 +10,7 @@ from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, LayerSpec, de
 from kvcore.explain.derivation.equation import equation
 from kvcore.explain.derivation.lesson import Content, Prediction, Slip
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
-from kvcore.model.cache_state import Mla
+from kvcore.model.architecture import Mla
 from kvcore.planning import Plan
 from kvcore.quantity import Quantity
 from kvcore.texts.words import Words, count, gib_text, kib_text

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, MixtureOfExperts, Module, RotaryTable
-from kvcore.model.cache_state import CacheState, SparseIndexer
+from kvcore.model.architecture import (
+    Architecture,
+    CacheState,
+    Layer,
+    MixtureOfExperts,
+    Module,
+    RotaryTable,
+    SparseIndexer,
+)
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts.blocks import TWO_NORMS, decoder, gated_mlp, is_tied, named, norms, replicated
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe

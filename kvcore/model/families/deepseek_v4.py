@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.model import architecture as arch
-from kvcore.model.cache_state import CacheState, CompressedLatent, LatentWindow
+from kvcore.model.architecture import CacheState, CompressedLatent, LatentWindow
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe

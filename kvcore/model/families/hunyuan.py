@@ -7,7 +7,7 @@ from typing import Final
 
 from kvcore.errors import ModelError
 from kvcore.model import architecture as arch
-from kvcore.model.cache_state import CacheState, SparseIndexer
+from kvcore.model.architecture import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.deepseek import which_layers_index
 from kvcore.model.parts import blocks

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.model import architecture as arch
-from kvcore.model.cache_state import RecurrentState
+from kvcore.model.architecture import RecurrentState
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import (

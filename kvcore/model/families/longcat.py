@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.model import architecture as arch
-from kvcore.model.cache_state import FullAttention
+from kvcore.model.architecture import FullAttention
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.deepseek import rotary_tables
 from kvcore.model.parts import blocks

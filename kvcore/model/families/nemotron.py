@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module
-from kvcore.model.cache_state import CacheState
+from kvcore.model.architecture import Architecture, CacheState, Layer, Linear, MixtureOfExperts, Module
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.parts.blocks import (
     Heads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvcore.model import architecture as arch
-from kvcore.model.cache_state import FullAttention
+from kvcore.model.architecture import FullAttention
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import Architecture, Layer, Module, Parameter
-from kvcore.model.cache_state import CrossAttention
+from kvcore.model.architecture import Architecture, CrossAttention, Layer, Module, Parameter
 from kvcore.model.config import MAX_LAYERS, ModelConfig
 from kvcore.model.families.multimodal import with_encoder
 from kvcore.model.parts import audio, vision

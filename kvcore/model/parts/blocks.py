@@ -10,6 +10,8 @@ from typing import Final, TypeAlias, assert_never
 from kvcore.errors import CatalogueError
 from kvcore.model.architecture import (
     Architecture,
+    CacheState,
+    FullAttention,
     Layer,
     Linear,
     MixtureOfExperts,
@@ -17,14 +19,13 @@ from kvcore.model.architecture import (
     Output,
     Parameter,
     RotaryTable,
+    SlidingWindow,
     Split,
     VisionEncoder,
     VocabEmbedding,
 )
-from kvcore.model.cache_state import CacheState, FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.context import derived_max_model_len, read_context_limits
-from kvcore.model.rope import read_ropes
+from kvcore.model.rope import derived_max_model_len, read_context_limits, read_ropes
 from kvcore.versioned import NEVER
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]

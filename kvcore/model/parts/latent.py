@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvcore.model.architecture import Layer, Linear, Module, Output, Parameter, Split
-from kvcore.model.cache_state import Mla
+from kvcore.model.architecture import Layer, Linear, Mla, Module, Output, Parameter, Split
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import Heads, norm, replicated, row
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kvcore.model.architecture import Linear, Module, Output, Parameter, Split
-from kvcore.model.cache_state import RecurrentState, StateShape
+from kvcore.model.architecture import Linear, Module, Output, Parameter, RecurrentState, Split, StateShape
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norms, row
 

@@ -7,8 +7,16 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from kvcore.kept import Keeper
-from kvcore.model.architecture import Experts, Linear, VocabEmbedding
-from kvcore.model.cache_state import CacheState, ChunkedLocal, FullAttention, Mla, SlidingWindow
+from kvcore.model.architecture import (
+    CacheState,
+    ChunkedLocal,
+    Experts,
+    FullAttention,
+    Linear,
+    Mla,
+    SlidingWindow,
+    VocabEmbedding,
+)
 from kvcore.model.quantization.formats import (
     UNQUANTIZED,
     ExpertsShape,
