@@ -253,7 +253,7 @@ def _catalogue(arguments: argparse.Namespace) -> int:
 
 def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
     """The catalogue as plain rows, by kind."""
-    from kvcore.scenario.choices import engine_versions
+    from kvcore.scenario.edit import engine_versions
 
     return {
         "models": [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kvcore.errors import ScenarioError
-from kvcore.flags.registry import MAX_LISTED, Flag, Kind, fields_of
+from kvcore.flags import MAX_LISTED, Flag, Kind, fields_of
 
 Json = Mapping[str, Any]
 

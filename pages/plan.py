@@ -7,7 +7,7 @@ from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
-from kvcore.scenario import overrides
+from kvcore.scenario import settings
 from kvcore.views import bar, charts, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, lengths, numbers, share
@@ -71,7 +71,7 @@ with right:
 
 shown_above = (notes.ENGINE_NOT_ON_CARD, *((notes.ABOVE_MODEL,) if is_above_model(plan) else ()))
 notes.notices([one for one in plan.notices if one.code not in shown_above], t)
-numbers.override_table(overrides.override_steps(plan), t)
+numbers.override_table(settings.override_steps(plan), t)
 share.panel(plan, t)
 box, is_opened = fold(t("All numbers"), "numbers", ":material/table:")
 if is_opened:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from kvcore import catalogue
 from kvcore.engine.vllm.versions import vllm_releases
-from kvcore.flags.registry import FLAGS, Flag, Kind, LinkRule
+from kvcore.flags import FLAGS, Flag, Kind, LinkRule
 from kvcore.scenario import link, pins
 from kvcore.scenario.page_parameters import decode_language, decode_page
 

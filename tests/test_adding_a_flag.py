@@ -108,9 +108,9 @@ def test_a_row_and_a_field_are_a_flag_everywhere(house: Path) -> None:
 
 
 def test_a_row_without_a_meaning_is_found(house: Path) -> None:
-    """A row that no field of the scenario has is a flag without a meaning: tests/test_flags_registry.py says so."""
+    """A row that no field of the scenario has is a flag without a meaning: tests/test_flags.py says so."""
     (house / "tests").mkdir()
-    shutil.copy(ROOT / "tests" / "test_flags_registry.py", house / "tests")
+    shutil.copy(ROOT / "tests" / "test_flags.py", house / "tests")
     insert(
         house / "kvcore" / "flags" / "registry.toml",
         "\n[flag.block_size]\n",

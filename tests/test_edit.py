@@ -7,7 +7,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
-from kvcore.scenario import Runner, choices
+from kvcore.scenario import Runner, edit
 from kvcore.scenario.edit import engine_followed, memory_override_gib, with_field, with_model
 from kvcore.scenario.request import scenario_from_request
 
@@ -115,7 +115,7 @@ def test_another_model_leaves_recurrent_states_to_the_engine() -> None:
 
 
 def test_only_sizes_that_the_engine_takes_are_offered() -> None:
-    assert choices.tensor_parallel_sizes(START) == (1, 2, 4, 8, 16)
+    assert edit.tensor_parallel_sizes(START) == (1, 2, 4, 8, 16)
 
 
 def test_a_refusal_of_another_field_takes_no_size_away() -> None:
@@ -128,13 +128,13 @@ def test_a_refusal_of_another_field_takes_no_size_away() -> None:
     scenario = scenario_from_request(request)
     with pytest.raises(KvPlannerError, match="Mamba cache blocks"):
         plan(scenario)
-    assert choices.nearest_tensor_parallel_size(scenario).value == 2
-    assert choices.nearest_tensor_parallel_size(scenario).refused is None
-    assert choices.tensor_parallel_sizes(scenario) == (1, 2, 4, 8, 16)
+    assert edit.nearest_tensor_parallel_size(scenario).value == 2
+    assert edit.nearest_tensor_parallel_size(scenario).refused is None
+    assert edit.tensor_parallel_sizes(scenario) == (1, 2, 4, 8, 16)
 
 
 def test_lengths_reach_past_the_models_limit_and_hold_it() -> None:
-    lengths = choices.context_lengths(40960, 8192)
+    lengths = edit.context_lengths(40960, 8192)
     assert 40960 in lengths
     assert max(lengths) > 40960
     assert list(lengths) == sorted(set(lengths))

@@ -13,7 +13,7 @@ from kvcore.engine.vllm.recurrent import mamba_cache_mode
 from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.scenario.choices import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
+from kvcore.scenario.edit import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
 from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import Language, words
 from kvcore.views.summary import state_mode_text

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from kvcore.explain import numbers as explain
-from kvcore.scenario.overrides import override_steps
+from kvcore.scenario.settings import override_steps
 from kvcore.texts.words import Language, words
 from kvcore.units import GIB
 from tests import present_plans

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
 from kvcore.errors import MESSAGES, KvPlannerError
-from kvcore.flags.registry import FLAGS, LinkRule
+from kvcore.flags import FLAGS, LinkRule
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import Yarn
 from kvcore.planning import plan

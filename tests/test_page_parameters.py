@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from kvcore.errors import MESSAGES
 from kvcore.explain.derivation import STEPS
 from kvcore.scenario import link
-from kvcore.scenario.link_names import full_name, is_ours
 from kvcore.scenario.page_parameters import (
     PARAMETERS,
     card_ids,
     decode_language,
     decode_page,
     encode_page,
+    full_name,
+    is_ours,
     text_of,
 )
 from kvcore.scenario.pins import NAMES

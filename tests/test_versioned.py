@@ -72,7 +72,7 @@ OPEN_NAMES = (
 """Where names stand that the package has no list of: model classes, metrics, flags, packages. Only what they read like
 is checked."""
 JUDGED_ELSEWHERE = {"registry.toml"}
-"""The flags, whose names and bounds tests/test_flags_registry.py judges."""
+"""The flags, whose names and bounds tests/test_flags.py judges."""
 WRONG = "wrong ±"
 """No text that any table takes but a free one."""
 

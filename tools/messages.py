@@ -19,7 +19,7 @@ from babel.messages.pofile import read_po, write_po
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from kvcore.flags.registry import FLAGS  # noqa: E402
+from kvcore.flags import FLAGS  # noqa: E402
 from kvcore.texts import ALL  # noqa: E402
 from kvcore.texts.words import LOCALE_ROOT, REASON, Language  # noqa: E402
 

@@ -12,7 +12,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.rooms import with_accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
-from kvcore.flags.registry import FLAGS
+from kvcore.flags import FLAGS
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, Verdict, plan

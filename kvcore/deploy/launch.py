@@ -13,7 +13,7 @@ from kvcore.engine.vllm.backends import backend_to_ask_for
 from kvcore.engine.vllm.runner import runner_flag
 from kvcore.engine.vllm.switches import GraphSizeFlag
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.flags.registry import Flag, Kind, LaunchRule, LinkRule, fields_of
+from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
 from kvcore.scenario import Runner, Scenario, value_of

@@ -11,8 +11,7 @@ from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, SpeculativeConfig
-from kvcore.scenario.choices import engine_versions, tensor_parallel_sizes
-from kvcore.scenario.edit import with_field
+from kvcore.scenario.edit import engine_versions, tensor_parallel_sizes, with_field
 from kvcore.texts import Parameter, Trial
 from kvcore.texts.words import Words, count
 

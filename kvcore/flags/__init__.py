@@ -1,0 +1,302 @@
+"""Every field of a request, one row each: `registry.toml`, checked whole when loaded. See docs/adding-a-flag.md.
+
+From a row come the request's reader, its JSON Schema, the link, the readers of commands and logs, the launch command,
+the controls of the page with their bounds, and the generators of the property tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from kvcore.versioned import Reviewed, TableFile, read_toml
+
+
+class Kind(StrEnum):
+    """What a field is in JSON."""
+
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    CHOICE = "choice"
+    """One of `choices`."""
+    TEXT = "text"
+    """At most `characters`, all printable."""
+    INTEGERS = "integers"
+    """A list of whole numbers."""
+    NAMES = "names"
+    """A list of some of `choices`."""
+    COUNT = "count"
+    """A whole number, or an object with one as its `count`."""
+    OBJECT = "object"
+    TEXT_OR_OBJECT = "text-or-object"
+    ANY = "any"
+
+
+class LinkRule(StrEnum):
+    """How the link says a field."""
+
+    SET = "set"
+    """Where it is not the default."""
+    ALWAYS = "always"
+    """Also where it says no more than the default: what a reader of the link looks for."""
+    PACKED = "packed"
+    """JSON, deflated where it is long."""
+    NEVER = "never"
+
+
+class LaunchRule(StrEnum):
+    """How the launch command says a flag that has a spelling (`cli`)."""
+
+    BY_KIND = "by-kind"
+    OWN = "own"
+    """By a function of `deploy.launch`: what stands there depends on the release or on other flags."""
+
+
+class LogRule(StrEnum):
+    """How a command, an argument line or a config line says a flag."""
+
+    NEVER = "never"
+    BY_KIND = "by-kind"
+    """A number between the bounds, a switch, one of `common`."""
+    WORD = "word"
+    """Any word; the request judges it."""
+    RUNNER = "runner"
+    LIMITS = "limits"
+    ROPE = "rope"
+    SPECULATIVE = "speculative"
+    GRAPHS = "graphs"
+    """By `log_graphs`: a flag, an older one, or a field of the compilation config."""
+    START = "start"
+    """Lines of the start itself say it."""
+
+
+class Widget(StrEnum):
+    """The control of a field on the page."""
+
+    NONE = "none"
+    BY_KIND = "by-kind"
+    """Under "More options", as its kind and its bounds say."""
+    OWN = "own"
+    """By a function of `pages.ui`."""
+
+
+MAX_LISTED: Final = 8192
+"""Numbers of a list: as many sizes as the largest captured batch makes."""
+ENVIRONMENT_NAME: Final = "[A-Za-z_][A-Za-z0-9_]{0,79}"
+
+
+class Source(StrEnum):
+    """Choices that are listed elsewhere."""
+
+    ENGINES = "engines"
+    """The rooms of `kvcore.engine`."""
+
+
+class Shown(StrEnum):
+    """Where the control of a field is of use."""
+
+    ALWAYS = "always"
+    RECURRENT = "recurrent"
+    """For a model with recurrent layers."""
+    RESTART = "restart"
+    """Where a restart leaves more than a first start."""
+
+
+BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flag:
+    """One field of a request. Raises ValueError for keys that do not go together."""
+
+    kind: Kind
+    name: str = ""
+    """As in the request and in the link; `speculative_config.method` is a field of an object."""
+    minimum: float | None = None
+    maximum: float | None = None
+    characters: int = 256
+    choices: tuple[str, ...] = ()
+    choices_of: Source | None = None
+    """Where the choices come from instead."""
+    common: tuple[str, ...] = ()
+    """Values that a page offers first, and that a log may say."""
+    one_of: tuple[str, ...] = ()
+    """Fields of an object, at least one of which is said."""
+    auto: int | None = None
+    """What the word `auto` stands for."""
+    human: bool = False
+    """Also as people and the engine's parser write it: 32k, 32K."""
+    default: object = None
+    """What stands where nothing is said; None leaves it to the engine, by release."""
+    cli: tuple[str, ...] = ()
+    """The flag of the launch command, then its other spellings."""
+    path: str = ""
+    """Of the engine's nested config, where it is one of its fields."""
+    needs: str = ""
+    """A switch without which the launch command does not say it."""
+    launch: LaunchRule = LaunchRule.BY_KIND
+    link: LinkRule = LinkRule.SET
+    log: LogRule = LogRule.NEVER
+    logged: tuple[str, ...] = ()
+    """Other names of it in logs."""
+    label: str = ""
+    help: str = ""
+    widget: Widget = Widget.NONE
+    shown: Shown = Shown.ALWAYS
+    part: str = ""
+    """Of a measured value: the part of a rank's memory whose place it takes."""
+    vary: bool = False
+    """Whether Compare varies it."""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind in BOUNDED) is not (self.minimum is not None and self.maximum is not None):
+            raise ValueError("minimum and maximum stand with numbers, and only there")
+        if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices or self.choices_of):
+            raise ValueError("choices stand with a choice and with names, and only there")
+        if self.choices and not set(self.common) <= set(self.choices):
+            raise ValueError("common is some of choices")
+        if self.widget is not Widget.NONE and not self.label:
+            raise ValueError("a widget needs a label")
+
+    @property
+    def parent(self) -> str:
+        """The object that it is a field of; "" for the request itself."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """Its name in that object."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """Its short spellings, without the dash: `tp`."""
+        return tuple(word[1:] for word in self.cli if not word.startswith("--"))
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        """What commands and logs call it too.
+
+        Example:
+            >>> FLAGS["runner"].other_names
+            ('task', 'runner_type', 'pooler_config')
+        """
+        return (*(word.lstrip("-").replace("-", "_") for word in self.cli[1:]), *self.logged)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most, whole for whole numbers. Raises TypeError for a field without them."""
+        if self.minimum is None or self.maximum is None:
+            raise TypeError(f"{self.name} has no bounds")
+        if self.kind is Kind.NUMBER:
+            return self.minimum, self.maximum
+        return int(self.minimum), int(self.maximum)
+
+    @property
+    def spelling(self) -> str:
+        """What a command says for it.
+
+        Example:
+            >>> FLAGS["max_model_len"].spelling, FLAGS["cudagraph_mode"].spelling
+            ('--max-model-len', '--compilation-config cudagraph_mode')
+        """
+        first = self.cli[0] if self.cli else f"--{self.name.replace('_', '-')}"
+        return f"{first} {self.name}" if first == "--compilation-config" else first
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unused:
+    """Fields of an object that the engine knows and that change nothing that is planned."""
+
+    source: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registry(Reviewed):
+    """The whole table."""
+
+    flag: Mapping[str, Flag]
+    unused: Mapping[str, Unused] = field(default_factory=dict)
+
+
+def _engines() -> tuple[str, ...]:
+    """The names of the engines' rooms, in their order."""
+    files = (
+        file
+        for folder in import_module("kvcore.engine").__path__
+        for file in Path(folder).glob("*/engine.toml")
+    )
+    rooms = [read_toml(file.read_text("utf-8"), "engine.toml") for file in files]
+    return tuple(room["name"] for room in sorted(rooms, key=lambda room: int(room["order"])))
+
+
+def flags_of(registry: Registry) -> Mapping[str, Flag]:
+    """The rows of a registry by name, those without effect at the end."""
+    rows = {
+        name: replace(flag, name=name, choices=_engines() if flag.choices_of else flag.choices)
+        for name, flag in registry.flag.items()
+    }
+    for parent, unused in registry.unused.items():
+        for key in unused.names:
+            name = f"{parent}.{key}"
+            rows[name] = Flag(name=name, kind=Kind.ANY, link=LinkRule.NEVER, source=unused.source)
+    return MappingProxyType(rows)
+
+
+REGISTRY: Final = TableFile("kvcore.flags", "registry.toml", Registry)
+FLAGS: Final[Mapping[str, Flag]] = flags_of(REGISTRY.load())
+
+
+def fields_of(parent: str = "") -> Mapping[str, Flag]:
+    """The fields of an object of the request by key; of the request itself for "".
+
+    Example:
+        >>> tuple(fields_of("accelerator"))
+        ('memory_gib', 'vendor', 'name', 'interconnect')
+    """
+    return _FIELDS[parent]
+
+
+def _by_parent() -> Mapping[str, Mapping[str, Flag]]:
+    found: dict[str, dict[str, Flag]] = {}
+    for flag in FLAGS.values():
+        found.setdefault(flag.parent, {})[flag.key] = flag
+    return found
+
+
+_FIELDS: Final = _by_parent()
+
+
+_WHOLE: Final = re.compile(r"-?\d{1,18}")
+_HUMAN: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kKmMgG])")
+_FACTORS: Final = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+"""Source: vllm/engine/arg_utils.py:human_readable_int (0.9.2)."""
+
+
+def read_whole(text: str, flag: Flag) -> int | None:
+    """The number between the bounds of `flag` that a text says as its parser takes it; None where it says none.
+
+    Example:
+        >>> from kvcore.flags import FLAGS
+        >>> [read_whole(text, FLAGS["max_model_len"]) for text in ("32k", "32K", "auto", "1e30", "0")]
+        [32000, 32768, -1, None, None]
+        >>> read_whole("32k", FLAGS["max_num_seqs"])
+    """
+    if flag.auto is not None and text in ("auto", str(flag.auto)):
+        return flag.auto
+    human = _HUMAN.fullmatch(text) if flag.human else None
+    if human is not None:
+        text = str(int(float(human[1]) * _FACTORS[human[2]]))
+    if _WHOLE.fullmatch(text) is None:
+        return None
+    low, high = flag.bounds
+    return int(text) if low <= int(text) <= high else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kvcore.flags.registry import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, Flag, Kind, fields_of
+from kvcore.flags import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, Flag, Kind, fields_of
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 

@@ -22,14 +22,13 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.log.dictionaries import unquoted
-from kvcore.flags.registry import FLAGS, Kind, LinkRule, fields_of, read_whole
+from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.quantity import Grade
 from kvcore.scenario import Parallel, Scenario
 from kvcore.scenario.link_config import LEFT_OUT, PACKED, encode_config, unpack
-from kvcore.scenario.link_names import full_name, full_names, is_ours
-from kvcore.scenario.page_parameters import Repair
+from kvcore.scenario.page_parameters import Repair, full_name, full_names, is_ours
 from kvcore.scenario.request import parse_request, scenario_from_request
 
 Found = TypeVar("Found")

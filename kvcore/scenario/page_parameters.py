@@ -1,4 +1,4 @@
-"""What single pages show, as parameters of the link: what each may say, and what stands for one that is absent.
+"""What single pages show, as parameters of the link: what each may say, what its absence says, how people name it.
 
     ?wanted=50&vendors=amd,intel&sort=requests&vary=block_size&step=3
 
@@ -19,6 +19,7 @@ from kvcore import catalogue
 from kvcore.advice.vary import Varied
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
+from kvcore.flags import FLAGS
 from kvcore.texts.words import Language
 from kvcore.workload.lengths import MAX_TOKENS
 from kvcore.workload.quantiles import LengthQuantiles
@@ -307,3 +308,52 @@ def text_of(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(text_of, value))
     return "" if value is None else str(value)
+
+
+SHORT: Final[Mapping[str, str]] = {short: name for name, flag in FLAGS.items() for short in flag.short}
+"""The engine's short flags. Source: vllm/engine/arg_utils.py:EngineArgs.add_cli_args (0.33.0)."""
+NOT_OURS: Final = frozenset((LANGUAGE, "embed", "embed_options", *PARAMETERS))
+"""Parameters that belong to the pages, not to the scenario."""
+_APART: Final = ("utm_", "pin.")
+"""What newsletters add to an address, and the pinned scenarios."""
+
+
+def full_name(name: str) -> str:
+    """The field that a parameter means; names of environment variables are left as they are.
+
+    Example:
+        >>> full_name("tp"), full_name("--max-model-len"), full_name("env.VLLM_USE_V1")
+        ('tensor_parallel_size', 'max_model_len', 'env.VLLM_USE_V1')
+    """
+    if name.startswith("env."):
+        return name
+    plain = name.lstrip("-").replace("-", "_")
+    return SHORT.get(plain, plain)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a parameter is meant for the scenario.
+
+    Example:
+        >>> is_ours("tp"), is_ours("utm_source"), is_ours("lang")
+        (True, False, False)
+    """
+    return name not in NOT_OURS and not name.startswith(_APART)
+
+
+def full_names(params: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The parameters that are meant for the scenario by their full names, and the names that say another value again.
+
+    The full spelling stands against a short one.
+
+    Example:
+        >>> full_names({"tp": "4", "tensor_parallel_size": "8", "lang": "zh"})
+        ({'tensor_parallel_size': '8'}, ('tp',))
+    """
+    ours = {name: value for name, value in params.items() if is_ours(name)}
+    found = {name: value for name, value in ours.items() if full_name(name) == name}
+    again = []
+    for name, value in ours.items():
+        if found.setdefault(full_name(name), value) != value:
+            again.append(name)
+    return found, tuple(again)

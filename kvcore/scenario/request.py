@@ -19,7 +19,7 @@ from kvcore.engine.rooms import engine_for
 from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
 from kvcore.fields import Fields, Json, refuse
-from kvcore.flags.registry import ENVIRONMENT_NAME, fields_of
+from kvcore.flags import ENVIRONMENT_NAME, fields_of
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import read_yarn
 from kvcore.scenario import (

@@ -12,7 +12,7 @@ from kvcore.deploy.launch import launch_command
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
 from kvcore.scenario.link import carries_configs
-from kvcore.scenario.overrides import override_steps
+from kvcore.scenario.settings import override_steps
 from kvcore.texts.palette import OVERESTIMATED, UNACCOUNTED
 from kvcore.texts.words import Words, count, gib_text
 from kvcore.units import GIB

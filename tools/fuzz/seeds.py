@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from kvcore import catalogue
-from kvcore.flags.registry import FLAGS
+from kvcore.flags import FLAGS
 from kvcore.scenario import CudagraphMode
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -23,7 +23,7 @@ from kvcore.evidence.log_report import log_report
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.explain import numbers
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Scenario, link, overrides, settings
+from kvcore.scenario import Scenario, link, settings
 from kvcore.scenario.contract import error_of
 from kvcore.scenario.request import id_of, parse_request, scenario_from_request
 from kvcore.texts.words import Language, words
@@ -143,7 +143,7 @@ def views_of_plan(planned: Plan) -> None:
     json.dumps(bar.memory_bar(planned, _T))
     json.dumps(charts.concurrency_chart(planned, curves, _T))
     numbers.number_rows(planned, _T)
-    overrides.override_steps(planned)
+    settings.override_steps(planned)
     launch.launch_command(planned)
     fixes(planned)
     for notice in planned.notices:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from packaging.version import Version
 
 from kvcore.errors import EngineRefusalError
-from kvcore.flags.registry import FLAGS
+from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario, value_of
 from kvcore.versioned import OneOf, Pattern, Published, Reviewed, Source, TableFile
 

@@ -18,7 +18,7 @@ from kvcore.engine.vllm.switches import (
     Switches,
 )
 from kvcore.errors import EngineRefusalError, Notice, shorten
-from kvcore.flags.registry import FLAGS
+from kvcore.flags import FLAGS
 from kvcore.scenario import CudagraphMode, Scenario
 from kvcore.units import ceil_div
 

@@ -19,7 +19,7 @@ from kvcore.evidence.log.commands import Command, CommandFlag, find_commands
 from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
 from kvcore.evidence.log.graph_arguments import GraphValue, graph_flags, logged_graphs
 from kvcore.evidence.log.startup import FlagLine, LogFlags, LoggedGraphs
-from kvcore.flags.registry import Flag, Kind, LogRule, fields_of, read_whole
+from kvcore.flags import Flag, Kind, LogRule, fields_of, read_whole
 from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
 from kvcore.scenario import Runner, SpeculativeConfig
 

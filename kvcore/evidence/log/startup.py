@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from kvcore.errors import Notice
-from kvcore.flags.registry import FLAGS, LogRule
+from kvcore.flags import FLAGS, LogRule
 from kvcore.scenario import CudagraphMode, Measured
 
 

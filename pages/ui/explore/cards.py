@@ -13,7 +13,7 @@ from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import KvPlannerError
-from kvcore.scenario import Scenario, choices
+from kvcore.scenario import Scenario, edit
 from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
 from kvcore.texts.words import DASH, Words, concurrency_text, count
 from kvcore.views.heat import cell_word, head_html, heat_map
@@ -196,9 +196,9 @@ def _filters(scenario: Scenario, t: Words) -> Filters:
 
 def precision_switches(scenario: Scenario, t: Words) -> None:
     """KV cache dtype and weight precision: the same fields as in the sidebar, directly."""
-    _switch("kv_cache_dtype", t("KV cache dtype"), choices.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
-    now = scenario.quantization or choices.CHECKPOINT
-    _switch("quantization", t("Weight precision"), choices.WEIGHT_PRECISIONS, now)
+    _switch("kv_cache_dtype", t("KV cache dtype"), edit.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
+    now = scenario.quantization or edit.CHECKPOINT
+    _switch("quantization", t("Weight precision"), edit.WEIGHT_PRECISIONS, now)
 
 
 def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
@@ -215,7 +215,7 @@ def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
 
 def _set_precision(field: str, key: str) -> None:
     value = st.session_state[key]
-    state.set_field(field, None if field == "quantization" and value == choices.CHECKPOINT else value)
+    state.set_field(field, None if field == "quantization" and value == edit.CHECKPOINT else value)
 
 
 def _table(rows: tuple[Row, ...], target: Target, t: Words) -> None:

@@ -11,7 +11,7 @@ import streamlit as st
 from kvcore.explain.numbers import NumberRow, numbers_csv
 from kvcore.planning import Plan
 from kvcore.scenario.contract import result_of
-from kvcore.scenario.overrides import OverrideStep
+from kvcore.scenario.settings import OverrideStep
 from kvcore.texts.words import Words, count, gib_text
 
 

@@ -18,8 +18,7 @@ from kvcore.errors import KvPlannerError, ScenarioError, defect, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, edit, link, page_parameters, pins
-from kvcore.scenario.link_names import is_ours
-from kvcore.scenario.page_parameters import LANGUAGE, PARAMETERS, Repair
+from kvcore.scenario.page_parameters import LANGUAGE, PARAMETERS, Repair, is_ours
 from kvcore.scenario.pins import Pin
 from kvcore.texts.words import Language, Words, words
 from pages.ui.shared import net

@@ -10,9 +10,9 @@ import streamlit as st
 
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError
-from kvcore.flags.registry import FLAGS, Flag, Kind, Shown, Widget, fields_of
+from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
-from kvcore.scenario import AUTO, choices, edit, value_of
+from kvcore.scenario import AUTO, edit, value_of
 from kvcore.texts.words import Words
 from kvcore.units import GIB
 from pages.ui.shared import problems, state
@@ -29,9 +29,7 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     _tensor_parallel(t)
     limit_controls.context_length(plan, t)
     limit_controls.utilization(plan, t)
-    _segmented(
-        "kv_cache_dtype", choices.kv_cache_dtypes(state.scenario()), state.scenario().kv_cache_dtype, t
-    )
+    _segmented("kv_cache_dtype", edit.kv_cache_dtypes(state.scenario()), state.scenario().kv_cache_dtype, t)
     _weight_precision(t)
     box, is_opened = fold(t("More options"), "more")
     if is_opened:
@@ -46,14 +44,14 @@ def _help(name: str, t: Words) -> str | None:
 
 def _tensor_parallel(t: Words) -> None:
     now = state.scenario().parallel.tensor_parallel_size
-    sizes = choices.tensor_parallel_sizes(state.scenario()) or choices.TENSOR_PARALLEL_SIZES
+    sizes = edit.tensor_parallel_sizes(state.scenario()) or edit.TENSOR_PARALLEL_SIZES
     _segmented("tensor_parallel_size", sorted({*sizes, now}), now, t)
 
 
 def _weight_precision(t: Words) -> None:
-    now = state.scenario().quantization or choices.CHECKPOINT
-    values = {name: None if name == choices.CHECKPOINT else name for name in choices.WEIGHT_PRECISIONS}
-    _segmented("quantization", choices.weight_precisions(state.scenario()), now, t, values)
+    now = state.scenario().quantization or edit.CHECKPOINT
+    values = {name: None if name == edit.CHECKPOINT else name for name in edit.WEIGHT_PRECISIONS}
+    _segmented("quantization", edit.weight_precisions(state.scenario()), now, t, values)
 
 
 def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Mapping[Any, Any] = {}) -> None:
@@ -73,9 +71,9 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
 def _more(plan: Plan | None, t: Words) -> None:
     scenario = state.scenario()
     for name, flag in fields_of().items():
-        if flag.shown is Shown.RECURRENT and not choices.keeps_recurrent_states(scenario):
+        if flag.shown is Shown.RECURRENT and not edit.keeps_recurrent_states(scenario):
             continue
-        if flag.shown is Shown.RESTART and not choices.can_restart(scenario, plan):
+        if flag.shown is Shown.RESTART and not edit.can_restart(scenario, plan):
             continue
         if name in _OWN:
             _OWN[name](plan, t)
@@ -183,14 +181,14 @@ def _engine_version(plan: Plan | None, t: Words) -> None:
     del plan
     scenario = state.scenario()
     now = scenario.engine_version or assumed_version(scenario)
-    _select("engine_version", choices.engine_versions(scenario.engine), now, t)
+    _select("engine_version", edit.engine_versions(scenario.engine), now, t)
 
 
 def _every_kv_cache_dtype(plan: Plan | None, t: Words) -> None:
     """Those that card and release refuse too, marked."""
     del plan
     name, scenario = "kv_cache_dtype", state.scenario()
-    refused = choices.refused_values(scenario, name, FLAGS[name].choices)
+    refused = edit.refused_values(scenario, name, FLAGS[name].choices)
     _select(
         name,
         FLAGS[name].choices,
@@ -208,12 +206,12 @@ def _mamba_cache_mode(plan: Plan | None, t: Words) -> None:
     in_force = plan.resolved.mamba_cache_mode if plan is not None else ""
     now = scenario.mamba_cache_mode or AUTO
     help_text = t(FLAGS[name].help, mode=in_force or "-")
-    _select(name, choices.mamba_cache_modes(scenario), now, t, {AUTO: None}, help_text=help_text)
+    _select(name, edit.mamba_cache_modes(scenario), now, t, {AUTO: None}, help_text=help_text)
 
 
 def _mamba_dtype(name: str, t: Words) -> None:
     scenario = state.scenario()
-    _select(name, choices.mamba_dtypes(name, scenario), value_of(scenario, name), t)
+    _select(name, edit.mamba_dtypes(name, scenario), value_of(scenario, name), t)
 
 
 _OWN: Final[Mapping[str, Callable[[Plan | None, Words], None]]] = {

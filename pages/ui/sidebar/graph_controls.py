@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.flags.registry import FLAGS
+from kvcore.flags import FLAGS
 from kvcore.planning import Plan
-from kvcore.scenario import AUTO, CudagraphMode, choices
+from kvcore.scenario import AUTO, CudagraphMode, edit
 from kvcore.texts.words import Words, count
 from pages.ui.shared import state
 from pages.ui.shared.state import seed, set_field
@@ -20,7 +20,7 @@ LISTED_SIZES = 12
 def largest(plan: Plan | None, t: Words) -> None:
     """The largest captured batch, where the release has the flag; nothing to set where the start is eager."""
     scenario = state.scenario()
-    if not choices.takes_flag(scenario, LARGEST) and scenario.max_cudagraph_capture_size is None:
+    if not edit.takes_flag(scenario, LARGEST) and scenario.max_cudagraph_capture_size is None:
         return
     listed = scenario.cudagraph_capture_sizes
     sizes = plan.resolved.cudagraph_capture_sizes if plan is not None else ()
@@ -46,7 +46,7 @@ def largest(plan: Plan | None, t: Words) -> None:
 def mode(plan: Plan | None, t: Words) -> None:
     """The mode of the graphs, where the release has it."""
     scenario = state.scenario()
-    if not choices.takes_flag(scenario, MODE) and scenario.cudagraph_mode is None:
+    if not edit.takes_flag(scenario, MODE) and scenario.cudagraph_mode is None:
         return
     now = scenario.cudagraph_mode or AUTO
     options = (AUTO, *CudagraphMode)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.flags.registry import FLAGS
+from kvcore.flags import FLAGS
 from kvcore.planning import Plan
-from kvcore.scenario import choices
+from kvcore.scenario import edit
 from kvcore.texts.words import Words, count, short_tokens
 from pages.ui.shared import state
 from pages.ui.shared.state import seed, set_field
@@ -49,7 +49,7 @@ def context_length(plan: Plan | None, t: Words) -> None:
         )
     st.select_slider(
         t("{label} (slider)", label=label),
-        choices.context_lengths(limit, now),
+        edit.context_lengths(limit, now),
         value=now,
         format_func=_slider_label,
         key=seed(f"{LENGTH}.slider", now),
@@ -104,7 +104,7 @@ def _slider_label(length: int) -> str:
 
 def _take_length() -> None:
     given = st.session_state[LENGTH]
-    length = choices.length_from_text(given)
+    length = edit.length_from_text(given)
     if length is None:
         st.session_state[REFUSED] = (LENGTH, given.strip()[:SHOWN_CHARACTERS] or "–")
     else:

@@ -11,7 +11,7 @@ import streamlit as st
 
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
-from kvcore.scenario.choices import nearest_below
+from kvcore.scenario.edit import nearest_below
 from kvcore.texts.words import Words, count, listed, sentences, short_tokens
 from kvcore.views.length_histogram import length_histogram, marked_limits
 from kvcore.views.workload_summary import (

@@ -15,7 +15,7 @@ from kvcore.advice.vary import Varied
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
-from kvcore.flags.registry import FLAGS, REGISTRY, Kind, fields_of, flags_of, read_whole
+from kvcore.flags import FLAGS, REGISTRY, Kind, fields_of, flags_of, read_whole
 from kvcore.scenario import (
     MEASURED_PARTS,
     CudagraphMode,
