@@ -81,17 +81,17 @@ check = Check(
         t("Quantity"),
         [check.value for check in Check],
         format_func=lambda value: t(words.CHECK_LABELS[Check(value)]),
-        key="accuracy.check",
+        **state.bound("quantity", "accuracy.check"),
     )
 )
 apart = st.toggle(
     t("Without the largest campaign (one H100 host, on which other tools were tuned too)"),
-    key="accuracy.apart",
+    **state.bound("apart", "accuracy.apart"),
 )
 without = st.toggle(
     t("Each start with same-source data excluded"),
     disabled=check not in FITTED,
-    key="accuracy.without",
+    **state.bound("unseen", "accuracy.without"),
 )
 published = elsewhere(record.starts) if apart else record.starts
 starts = words.shown_starts(published, check, left_out=without)
@@ -118,11 +118,10 @@ st.subheader(t("By group"), anchor=False)
 by = st.segmented_control(
     t("Group"),
     list(words.GROUP_LABELS),
-    default="version",
     required=True,
     format_func=lambda name: t(words.GROUP_LABELS[name]),
-    key="accuracy.by",
     label_visibility="collapsed",
+    **state.bound("group", "accuracy.by"),
 )
 tables.errors(words.group_rows(starts, check, by, t), t(words.GROUP_LABELS[by]), t)
 

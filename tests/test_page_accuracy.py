@@ -9,8 +9,8 @@ from tests.test_page_check import html
 from tests.test_page_plan import checked, figures, open_app, seen
 
 
-def open_accuracy(locale: str) -> AppTest:
-    return checked(open_app(locale=locale).switch_page("pages/accuracy.py").run())
+def open_accuracy(locale: str, query: dict[str, str] | None = None) -> AppTest:
+    return checked(open_app(query, locale).switch_page("pages/accuracy.py").run())
 
 
 @pytest.mark.parametrize(("locale", "words"), [("en-US", "published starts"), ("zh-CN", "公开启动日志")])
@@ -35,6 +35,11 @@ def test_another_quantity_and_another_grouping() -> None:
     rows = app.dataframe[0].value
     checked(app.toggle(key="accuracy.apart").set_value(True).run())
     assert 0 < len(app.dataframe[0].value) < len(rows)
+    link = dict(app.query_params)
+    assert (link["quantity"], link["group"], link["apart"]) == ("weights", "family", "true")
+    fresh = open_accuracy("en-US", link)
+    assert figures(fresh) == figures(app)
+    assert len(fresh.dataframe[0].value) == len(app.dataframe[0].value)
 
 
 def test_every_start_has_a_source_or_a_citation() -> None:

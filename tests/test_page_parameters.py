@@ -43,6 +43,19 @@ LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
         ("answers", "true", True),
         ("limit", "1792", 1792),
         ("section", "glossary", "glossary"),
+        ("find", "block size", "block size"),
+        ("load_requests", "64", 64),
+        ("load_prompt", "4000", 4000),
+        ("load_answer", "1", 1),
+        ("system", "1500", 1500),
+        ("user", "80", 80),
+        ("reply", "300", 300),
+        ("kept", "4", 4),
+        ("prefix", "0", 0),
+        ("quantity", "weights", "weights"),
+        ("group", "family", "family"),
+        ("apart", "true", True),
+        ("unseen", "true", True),
     ],
 )
 def test_every_parameter_comes_back(name: str, text: str, value: object) -> None:
@@ -72,6 +85,9 @@ def test_every_parameter_comes_back(name: str, text: str, value: object) -> None
         ("cards", "H99-OLD"),
         ("lengths", "1:2:3"),
         ("step", "9"),
+        ("user", "0"),
+        ("load_answer", "0"),
+        ("quantity", "speed"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_what_stands_there_instead(name: str, text: str) -> None:
@@ -110,6 +126,9 @@ def test_what_absent_means_is_frozen() -> None:
         "search": "", "prices": {}, "vary": "tensor_parallel_size",
         "cards": ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB"),
         "lengths": "", "limit": None, "section": "parameters", "answers": False, "step": 1,
+        "system": None, "user": None, "reply": None, "kept": None, "prefix": None,
+        "find": "", "load_requests": None, "load_prompt": None, "load_answer": None,
+        "quantity": "kv_memory", "group": "version", "apart": False, "unseen": False,
     }  # fmt: skip
 
 

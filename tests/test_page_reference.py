@@ -108,6 +108,14 @@ class TestGoingLive:
         )
         assert "The engine starts** · fails" in seen(app)
 
+    def test_the_load_is_in_the_link(self) -> None:
+        app = open_reference("going-live")
+        before = html(app) + seen(app)
+        checked(app.number_input(key="load_requests").set_value(7).run())
+        assert app.query_params["load_requests"] == "7"
+        fresh = open_reference("going-live", query=QUERY | {"load_requests": "7"})
+        assert html(fresh) + seen(fresh) == html(app) + seen(app) != before
+
 
 class TestCatalogue:
     def test_search_is_over_all_three(self) -> None:
@@ -131,6 +139,8 @@ class TestGlossary:
         app = open_reference("glossary")
         app.text_input(key="glossary_query").set_value("ttft")
         assert html(checked(app.run())).count("<dt>") == 1
+        assert app.query_params["find"] == "ttft"
+        assert html(open_reference("glossary", query=QUERY | {"find": "ttft"})).count("<dt>") == 1
 
 
 def test_the_report_is_on_the_plan_page() -> None:

@@ -227,3 +227,8 @@ def test_turns_and_prefix_follow_their_fields() -> None:
     assert "Not even the first turn" in seen(app)
     app = checked(app.number_input(key="workload.given.prefix").set_value(0).run())
     assert metrics(app)["Stored once"] == "0"
+    link = dict(app.query_params)
+    assert (link["user"], link["reply"], link["prefix"]) == ("1000", "1000", "0")
+    fresh = open_workload(**link)
+    assert metrics(fresh)["Stored once"] == "0"
+    assert fresh.number_input(key="workload.given.reply").value == 1000

@@ -19,6 +19,7 @@ from kvcore import catalogue
 from kvcore.advice.vary import Varied
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
+from kvcore.evidence.accuracy import Check
 from kvcore.flags import FLAGS
 from kvcore.texts.words import Language
 from kvcore.workload.lengths import MAX_TOKENS
@@ -46,6 +47,7 @@ MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
 }
 """By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
+ACCURACY_GROUPS: Final = ("version", "card", "family")
 _WHOLE: Final = re.compile(r"\d{1,12}", re.ASCII)
 _AMOUNT: Final = re.compile(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 
@@ -231,10 +233,24 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     # -- Workload
     "lengths": PageParameter(read=_lengths, default=""),
     "limit": PageParameter(read=whole(1, MAX_TOKENS)),
+    "system": PageParameter(read=whole(0, MAX_TOKENS)),
+    "user": PageParameter(read=whole(1, MAX_TOKENS)),
+    "reply": PageParameter(read=whole(1, MAX_TOKENS)),
+    "kept": PageParameter(read=whole(0, MAX_TOKENS)),
+    "prefix": PageParameter(read=whole(0, MAX_TOKENS)),
     # -- Reference
     "section": PageParameter(
         read=one_of(("parameters", "going-live", "catalogue", "glossary")), default="parameters"
     ),
+    "find": PageParameter(read=words_of, default=""),
+    "load_requests": PageParameter(read=whole(1, 1 << 20)),
+    "load_prompt": PageParameter(read=whole(1, 1 << 30)),
+    "load_answer": PageParameter(read=whole(1, 1 << 30)),
+    # -- Accuracy
+    "quantity": PageParameter(read=one_of([check.value for check in Check]), default=Check.KV_MEMORY.value),
+    "group": PageParameter(read=one_of(ACCURACY_GROUPS), default=ACCURACY_GROUPS[0]),
+    "apart": PageParameter(read=switch, default=False),
+    "unseen": PageParameter(read=switch, default=False),
     # -- Learn
     "answers": PageParameter(read=switch, default=False),
     "step": PageParameter(read=whole(1, 8), default=1),

@@ -11,6 +11,7 @@ import streamlit as st
 
 from kvcore.texts.words import Words
 from kvcore.views.catalogue_rows import accelerator_rows, model_rows, version_rows
+from pages.ui.shared import state
 
 ROWS_SHOWN = 420
 """Pixels of a long table."""
@@ -19,7 +20,8 @@ ROWS_SHOWN = 420
 def tables(t: Words) -> None:
     """Models, accelerators, engine versions: facts, sources, dates."""
     query = st.text_input(
-        t("Search the catalogue"), key="catalogue_query", placeholder="qwen3, h200, 0.33 …", icon=":material/search:"
+        t("Search the catalogue"), placeholder="qwen3, h200, 0.33 …", icon=":material/search:",
+        **state.bound("find", "catalogue_query"),
     )  # fmt: skip
     with st.spinner(t("Reading the catalogue …"), show_time=False):
         models = model_rows()

@@ -12,6 +12,7 @@ from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count, gib_text
 from kvcore.units import GB
+from pages.ui.shared import state
 
 ICONS = {
     Tick.ANSWERED: ":material/check_circle:",
@@ -51,13 +52,16 @@ def _load(plan: Plan, t: Words) -> Load:
     longest = 1 << 30
     with st.container(horizontal=True):
         requests = st.number_input(
-            t("Target requests at once"), 1, 1 << 20, start.requests, key=f"load_requests_{start.requests}"
+            t("Target requests at once"),
+            1,
+            1 << 20,
+            **state.bound("load_requests", "load_requests", start.requests),
         )
         prompt = st.number_input(
-            t("Prompt tokens"), 1, longest, start.prompt_tokens, key=f"load_prompt_{start.prompt_tokens}"
+            t("Prompt tokens"), 1, longest, **state.bound("load_prompt", "load_prompt", start.prompt_tokens)
         )
         answer = st.number_input(
-            t("Answer tokens"), 1, longest, start.answer_tokens, key=f"load_answer_{start.answer_tokens}"
+            t("Answer tokens"), 1, longest, **state.bound("load_answer", "load_answer", start.answer_tokens)
         )
     return Load(requests=int(requests), prompt_tokens=int(prompt), answer_tokens=int(answer))
 

@@ -34,11 +34,11 @@ def parameters(plan: Plan | None, t: Words) -> None:
     """Search field, list, and what the source documents get wrong."""
     st.text_input(
         t("Search parameters"),
-        key="reference_query",
         placeholder="max_model_len, fp8, graphs …",
         icon=":material/search:",
+        **state.bound("find", "reference_query"),
     )
-    found = matching(PARAMETERS.values(), st.session_state.get("reference_query") or "", t)
+    found = matching(PARAMETERS.values(), state.page_parameter("find"), t)
     st.caption(
         t("{count} parameters. Bars: requests of the full length at once, with this scenario.", count=str(len(found)))
     )  # fmt: skip
@@ -53,7 +53,10 @@ def parameters(plan: Plan | None, t: Words) -> None:
 
 def glossary(t: Words) -> None:
     """Every term with its meaning, in the page's language; the English word next to a Chinese one."""
-    query = st.text_input(t("Search terms"), key="glossary_query", icon=":material/search:") or ""
+    query = (
+        st.text_input(t("Search terms"), icon=":material/search:", **state.bound("find", "glossary_query"))
+        or ""
+    )
     rows = [
         (t(term.name), term.name, t(term.meaning))
         for term in GLOSSARY.values()

@@ -171,9 +171,13 @@ def set_page_parameter(name: str, value: Any) -> None:
     _write(params())
 
 
-def bound(name: str, key: str) -> dict[str, Any]:
-    """Arguments of a widget that shows a page parameter and changes it: `st.toggle(label, **bound(name, key))`."""
+def bound(name: str, key: str, default: Any = None) -> dict[str, Any]:
+    """Arguments of a widget that shows a page parameter and changes it: `st.toggle(label, **bound(name, key))`.
+
+    `default` stands for a parameter that is absent and has no default of its own: one that the plan suggests.
+    """
     value = page_parameter(name)
+    value = default if value is None else value
     seed(key, list(value) if isinstance(value, tuple) else value)
     return {"key": key, "on_change": _take_page_parameter, "args": (name, key)}
 

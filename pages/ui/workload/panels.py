@@ -20,7 +20,7 @@ from kvcore.workload.growth import Conversation, prefix_sharing
 from kvcore.workload.lengths import MAX_TOKENS
 from kvcore.workload.limits import LimitChoice
 from kvcore.workload.mix import Mix
-from pages.ui.shared import net, state, undo
+from pages.ui.shared import state, undo
 from pages.ui.workload.result import Choices
 
 TURNS = (1, 2, 3, 5, 8, 12, 20)
@@ -151,19 +151,10 @@ def advice(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
 
 
 def _tokens(grid: st.delta_generator.DeltaGenerator, label: str, name: str, default: int, least: int) -> int:
-    key = f"workload.given.{name}"
-    kept = st.session_state.get(f"{key}.kept")
     value = grid.cell().number_input(
         label,
         min_value=least,
         max_value=MAX_TOKENS,
-        key=state.seed(key, max(least, min(default, MAX_TOKENS)) if kept is None else kept),
-        on_change=_give,
-        args=(key,),
+        **state.bound(name, f"workload.given.{name}", max(least, min(default, MAX_TOKENS))),
     )
     return int(value)
-
-
-@net.callback
-def _give(key: str) -> None:
-    st.session_state[f"{key}.kept"] = st.session_state[key]
