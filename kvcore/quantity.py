@@ -132,6 +132,39 @@ def given(name: str, value: float, unit: Unit = Unit.NONE, grade: Grade = Grade.
     return Quantity(name=name, value=value, unit=unit, grade=grade)
 
 
+def figure(
+    name: str,
+    value: float,
+    formula: str = "",
+    *inputs: Quantity,
+    unit: Unit = Unit.BYTES,
+    scope: Scope = Scope.PER_RANK,
+    grade: Grade | None = None,
+    source: str = "",
+    spread: float | None = None,
+) -> Quantity:
+    """What `formula` makes of `inputs`: bytes of one rank, and known as well as they are, unless said otherwise.
+
+    `spread` is half of an interval around the value.
+
+    Example:
+        >>> blocks = figure("blocks", 6, "{pool} / {page}", given("pool", 96), given("page", 16), unit=Unit.BLOCKS)
+        >>> blocks.substituted, blocks.grade.value, figure("system", 512, spread=12).interval
+        ('96 / 16', 'exact', (500, 524))
+    """
+    return Quantity(
+        name=name,
+        value=value,
+        unit=unit,
+        scope=scope,
+        formula=formula,
+        inputs=inputs,
+        grade=weakest(inputs) if grade is None else grade,
+        source=source,
+        interval=None if spread is None else (value - spread, value + spread),
+    )
+
+
 def weakest(parts: Iterable[Quantity]) -> Grade:
     """How well a figure is known that is computed from `parts`: no better than the least known of them.
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from kvcore.engine.vllm.versions import switches_of
+from kvcore.explain import derivation as package
 from kvcore.explain.derivation import STEPS, Equation, Step, StepName, derivation
 from kvcore.explain.derivation.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
 from kvcore.explain.numbers import any_cache
 from kvcore.planning import plan
+from kvcore.texts import LESSONS
 from kvcore.texts.words import Language, words
 from kvcore.units import GIB, KIB, MIB
 from tests.derivation_plans import KINDS, planned, steps
@@ -350,3 +353,15 @@ def test_graphs_and_the_largest_peak_are_explained() -> None:
     assert "the largest counts, not the sum" in said
     assert "ACL graphs" in texts(step("ascend", StepName.OVERHEADS))
     assert "ACL graphs" not in said
+
+
+def test_every_sentence_is_asked_for_and_every_key_is_there() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in Path(package.__file__).parent.glob("*.py"))
+    asked = set(re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)*)"', source)) & set(LESSONS)
+    options = {
+        *(f"overheads-{one}" for one in ("fall", "same", "rise")),
+        *(f"limits-{one}" for one in ("start", "blocks", "seats")),
+    }
+    built = {f"{name}-{said}" for name in STEPS for said in ("question", "idea", "guess")} | options
+    assert asked | built == set(LESSONS)
+    assert [key for key in re.findall(r'say\(\s*"([^"]+)"', source) if key not in LESSONS] == []

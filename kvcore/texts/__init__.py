@@ -1,4 +1,4 @@
-"""Prose as data: messages by their codes, and the reference's terms, parameters and corrections by their names.
+"""Prose as data: messages by their codes; terms, parameters, corrections and lessons by their names.
 
 Each file is a table of entries that share one class, read strictly when the first of them is looked up. A `Text` is
 shown to people and therefore translated (`tools/messages.py` collects them); every other value is a name.
@@ -106,6 +106,21 @@ class Correction:
     truth: Text
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """What the derivation says somewhere; its parameters are figures of the plan."""
+
+    text: Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Letter:
+    """A quantity's letter in LaTeX, and what it stands for."""
+
+    latex: str
+    meaning: Text
+
+
 Entry = TypeVar("Entry")
 
 
@@ -192,4 +207,16 @@ CORRECTIONS: Final = Texts("corrections.toml", Correction, key="name")
 """What the source documents get wrong."""
 SOURCES: Final = Texts("sources.toml", Document)
 """By `Source`."""
-ALL: Final[tuple[Texts[Any], ...]] = (MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES)
+LESSONS: Final = Texts("lessons.toml", Sentence)
+"""The derivation's own, in the order of its steps."""
+LETTERS: Final = Texts("letters.toml", Letter)
+"""By the name of a quantity, or "<what it is an input of>.<name>"."""
+ALL: Final[tuple[Texts[Any], ...]] = (
+    MESSAGES,
+    GLOSSARY,
+    PARAMETERS,
+    CORRECTIONS,
+    SOURCES,
+    LESSONS,
+    LETTERS,
+)

@@ -5,52 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from kvcore.explain.derivation import cache_steps, memory_steps
 from kvcore.explain.derivation.equation import Equation, equation
 from kvcore.explain.derivation.experiments import experiment
-from kvcore.explain.derivation.lesson import STEPS, Content, Step, StepName
-from kvcore.explain.derivation.limits_step import limits_content
-from kvcore.explain.derivation.overheads_step import overheads_content
-from kvcore.explain.derivation.parts_step import budget_content, parts_content
-from kvcore.explain.derivation.pool_step import pool_content
-from kvcore.explain.derivation.requests_step import requests_content
-from kvcore.explain.derivation.token_step import token_content
-from kvcore.explain.derivation.weights_step import weights_content
+from kvcore.explain.derivation.lesson import STEPS, Content, Lesson, Step, StepName
 from kvcore.planning import Plan
 from kvcore.texts.words import Words
 
 __all__ = ["STEPS", "Equation", "Step", "StepName", "derivation", "equation", "step_of"]
 
-CONTENTS: Final[dict[StepName, Callable[[Plan, Words], Content]]] = {
-    StepName.PARTS: parts_content,
-    StepName.BUDGET: budget_content,
-    StepName.WEIGHTS: weights_content,
-    StepName.OVERHEADS: overheads_content,
-    StepName.TOKEN: token_content,
-    StepName.POOL: pool_content,
-    StepName.REQUESTS: requests_content,
-    StepName.LIMITS: limits_content,
+CONTENTS: Final[dict[StepName, tuple[Callable[[Lesson], Content], tuple[str, ...]]]] = {
+    StepName.PARTS: (memory_steps.parts_content, ()),
+    StepName.BUDGET: (memory_steps.budget_content, ("utilization", "gpu_alarm")),
+    StepName.WEIGHTS: (memory_steps.weights_content, ("heads", "rule_of_thumb")),
+    StepName.OVERHEADS: (memory_steps.overheads_content, ("peak",)),
+    StepName.TOKEN: (cache_steps.token_content, ("hidden_size", "batch", "latent")),
+    StepName.POOL: (cache_steps.pool_content, ("reserve", "last_block", "log_line")),
+    StepName.REQUESTS: (cache_steps.requests_content, ("boundaries", "batched_product")),
+    StepName.LIMITS: (cache_steps.limits_content, ("hit_rate", "p99")),
 }
-CORRECTED: Final[dict[StepName, tuple[str, ...]]] = {
-    StepName.PARTS: (),
-    StepName.BUDGET: ("utilization", "gpu_alarm"),
-    StepName.WEIGHTS: ("heads", "rule_of_thumb"),
-    StepName.OVERHEADS: ("peak",),
-    StepName.TOKEN: ("hidden_size", "batch", "latent"),
-    StepName.POOL: ("reserve", "last_block", "log_line"),
-    StepName.REQUESTS: ("boundaries", "batched_product"),
-    StepName.LIMITS: ("hit_rate", "p99"),
-}
-"""Corrections of the source documents that belong to a step."""
+"""What a step says, and the corrections of the source documents that belong to it."""
 
 
 def step_of(plan: Plan, name: StepName, t: Words) -> Step:
     """One step of the derivation of `plan`."""
+    content, corrections = CONTENTS[name]
+    lesson = Lesson(plan=plan, t=t)
     return Step(
         name=name,
         plan=plan,
-        content=CONTENTS[name](plan, t),
-        experiment=experiment(plan, name, t),
-        corrections=CORRECTED[name],
+        content=content(lesson),
+        experiment=experiment(lesson, name),
+        corrections=corrections,
     )
 
 

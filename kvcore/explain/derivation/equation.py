@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from kvcore.explain.derivation.symbols import Symbol, escaped, symbol_of
 from kvcore.quantity import Grade, Quantity, Scope, Unit, placeholders
+from kvcore.texts import LETTERS
 from kvcore.texts.words import Words
 from kvcore.units import GIB, KIB, MIB
 
@@ -31,6 +31,14 @@ SMALLEST_IN_GIB: Final = GIB // 100
 MILLION, BILLION = 10**6, 10**9
 _BLOCKS_OF_BYTES: Final = ("bytes_per_block", "stage_block_bytes", "checked_block_bytes")
 _PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Symbol:
+    """A letter in LaTeX, and what it stands for in the reader's language."""
+
+    latex: str
+    meaning: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,21 +73,28 @@ class Equation:
         return rf"\begin{{aligned}} {self.symbol} {body} \end{{aligned}}"
 
 
+def equations(t: Words, *quantities: Quantity) -> tuple[Equation, ...]:
+    """Of each quantity."""
+    return tuple(equation(quantity, t) for quantity in quantities)
+
+
 def equation(quantity: Quantity, t: Words) -> Equation:
     """`quantity` with its formula in letters and in today's numbers."""
-    own = symbol_of(quantity, "")
-    letters = {part.name: symbol_of(part, quantity.name) for part in quantity.inputs}
-    numbers = {part.name: number(part, context=quantity) for part in quantity.inputs}
+    own = symbol_of(quantity, "", t)
+    letters = {part.name: symbol_of(part, quantity.name, t) for part in quantity.inputs}
     used = placeholders(quantity.formula)
-    is_formula = bool(used)
+    formula = rf"\texttt{{{escaped(quantity.formula)}}}" if quantity.formula else ""
+    substituted = ""
+    if used:
+        formula = _latex(quantity.formula, {name: letter.latex for name, letter in letters.items()})
+        numbers = {part.name: number(part, context=quantity) for part in quantity.inputs}
+        substituted = _latex(quantity.formula, numbers)
     return Equation(
         name=quantity.name,
         symbol=own.latex,
-        meaning=_meaning(own, t),
-        formula=_latex(quantity.formula, {name: letter.latex for name, letter in letters.items()})
-        if is_formula
-        else (rf"\texttt{{{escaped(quantity.formula)}}}" if quantity.formula else ""),
-        substituted=_latex(quantity.formula, numbers) if is_formula else "",
+        meaning=own.meaning,
+        formula=formula,
+        substituted=substituted,
         value=quantity.value,
         unit=quantity.unit,
         scope=quantity.scope,
@@ -87,15 +102,46 @@ def equation(quantity: Quantity, t: Words) -> Equation:
         source=quantity.source,
         interval=quantity.interval,
         result=_result(quantity),
-        terms=tuple(
-            Symbol(latex=letters[name].latex, meaning=_meaning(letters[name], t)) for name in used if name in letters
-        ),
-    )  # fmt: skip
+        terms=tuple(letters[name] for name in used if name in letters),
+    )
 
 
-def _meaning(symbol: Symbol, t: Words) -> str:
-    meaning = t(symbol.meaning)
-    return f"{meaning} ({symbol.number})" if symbol.number else meaning
+def symbol_of(quantity: Quantity, parent: str, t: Words) -> Symbol:
+    """The letter of an input of `parent`, from letters.toml; what has none stands under its own name.
+
+    Example:
+        >>> from kvcore.texts.words import Language, words
+        >>> t = words(Language.ENGLISH)
+        >>> symbol_of(Quantity(name="layers", value=2, unit=Unit.BYTES), "activations", t).latex
+        'A_{l}'
+        >>> symbol_of(Quantity(name="odd_one", value=2), "weights", t).latex
+        '\\\\mathit{odd\\\\_one}'
+    """
+    name = quantity.name
+    found = LETTERS.get(f"{parent}.{name}") or LETTERS.get(name)
+    if found is not None:
+        return Symbol(latex=found.latex, meaning=t(found.meaning))
+    kind, _, number = name.rpartition("_")
+    found = LETTERS.get(kind)
+    if found is not None and number.isdecimal():
+        return Symbol(latex=_indexed(found.latex, number), meaning=f"{t(found.meaning)} ({number})")
+    return Symbol(latex=rf"\mathit{{{escaped(name)}}}", meaning=t(name))
+
+
+def _indexed(latex: str, number: str) -> str:
+    """The letter with a number in its index, behind what stands there."""
+    return f"{latex[:-1]},{number}}}" if latex.endswith("}") else f"{latex}_{{{number}}}"
+
+
+def escaped(text: str) -> str:
+    """Letters, digits and a few signs for LaTeX; anything else is dropped.
+
+    Example:
+        >>> escaped("--max_len $x$")
+        '--max\\\\_len x'
+    """
+    kept = "".join(sign for sign in text if sign.isascii() and (sign.isalnum() or sign in " -_.,"))
+    return kept.replace("_", r"\_")
 
 
 def _result(quantity: Quantity) -> str:

@@ -1,4 +1,4 @@
-"""What to try on each step: one control of the sidebar, and what the plan with it says."""
+"""What to try on each step, and exercises: what another setting gives is planned, not guessed."""
 
 from __future__ import annotations
 
@@ -6,44 +6,45 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from kvcore.errors import KvPlannerError
-from kvcore.explain.derivation.lesson import Effect, Experiment, StepName
-from kvcore.explain.derivation.requests_step import shorter_concurrency
+from kvcore.explain.derivation.lesson import Effect, Exercise, Experiment, Lesson, StepName
 from kvcore.explain.numbers import any_cache
+from kvcore.flags import FLAGS
 from kvcore.planning import Plan, plan
-from kvcore.quantity import Quantity, format_bytes
+from kvcore.quantity import format_bytes
 from kvcore.scenario import edit
-from kvcore.texts.words import DASH, MINUS, Words, concurrency_text, count, kib_text, msg
+from kvcore.texts.words import (
+    DASH,
+    MINUS,
+    concurrency_text,
+    count,
+    exact_gib_text,
+    gib_text,
+    kib_text,
+    msg,
+    sentences,
+)
+from kvcore.units import GIB, ceil_div
 
-CONTROLS: Final = {
-    "gpu_memory_utilization": msg("GPU memory utilization"),
-    "tensor_parallel_size": msg("Tensor parallel size"),
-    "max_num_batched_tokens": msg("Max batched tokens"),
-    "kv_cache_dtype": msg("KV cache dtype"),
-    "max_model_len": msg("Context length (tokens)"),
-    "max_num_seqs": msg("Max sequences at once"),
-    "quantization": msg("Weight precision"),
-}
-"""The controls by the labels that the sidebar has."""
 IN_MORE_OPTIONS: Final = ("max_num_batched_tokens", "max_num_seqs")
 LOW_SHARE: Final = 0.6
 STEPS_OF_SHARE: Final = (0.1, 0.05, 0.02)
 MAX_RANKS: Final = 16
 """The largest size that the sidebar offers."""
+PROMPT_TOKENS: Final = 1000
+SMALLER_CARD_GIB: Final = 24
 
 
 class Figure(NamedTuple):
-    """One figure of a plan, as text."""
+    """One figure of a plan, as text; `of` gives None where the plan has none."""
 
     meaning: str
-    text: Callable[[Plan], str]
+    of: Callable[[Plan], float | None]
+    written: Callable[[float], str]
 
-
-def _size(of: Callable[[Plan], Quantity | None]) -> Callable[[Plan], str]:
-    def text(planned: Plan) -> str:
-        quantity = of(planned)
-        return DASH if quantity is None else _bytes(quantity.value)
-
-    return text
+    def text(self, planned: Plan) -> str:
+        """A dash where there is none."""
+        value = self.of(planned)
+        return DASH if value is None else self.written(value)
 
 
 def _bytes(size_bytes: float) -> str:
@@ -51,44 +52,28 @@ def _bytes(size_bytes: float) -> str:
     return format_bytes(size_bytes).replace("-", MINUS) if size_bytes else "0 GiB"
 
 
-def _available(planned: Plan) -> str:
-    return DASH if planned.available_kv_bytes is None else _bytes(planned.available_kv_bytes)
+def _part(name: str) -> Callable[[Plan], float | None]:
+    return lambda one: getattr(one.memory, name).value if one.memory else None
 
 
-def _tokens(planned: Plan) -> str:
-    return DASH if planned.cache is None else count(planned.cache.tokens)
+def _cached(name: str) -> Callable[[Plan], float | None]:
+    return lambda one: getattr(one.cache, name, None)
 
 
-def _requests(planned: Plan) -> str:
-    return DASH if planned.cache is None else concurrency_text(planned.cache.max_concurrency)
+def _of_any_cache(name: str) -> Callable[[Plan], float | None]:
+    return lambda one: getattr(any_cache(one), name, None)
 
 
-def _shorter(planned: Plan) -> str:
-    return concurrency_text(shorter_concurrency(planned))
-
-
-def _per_token(planned: Plan) -> str:
-    cache = any_cache(planned)
-    return DASH if cache is None else kib_text(cache.bytes_per_token)
-
-
-def _request(planned: Plan) -> str:
-    cache = any_cache(planned)
-    return DASH if cache is None else _bytes(cache.needed_bytes)
-
-
-BUDGET: Final = Figure(msg("Budget"), _size(lambda one: one.memory.budget if one.memory else None))
+BUDGET: Final = Figure(msg("Budget"), _part("budget"), _bytes)
 WEIGHTS: Final = Figure(
-    msg("Weights"), _size(lambda one: one.memory.weights if one.memory else one.loaded_weights)
+    msg("Weights"), lambda one: (one.memory.weights if one.memory else one.loaded_weights).value, _bytes
 )
-ACTIVATIONS: Final = Figure(
-    msg("Activations"), _size(lambda one: one.memory.activations if one.memory else None)
-)
-AVAILABLE: Final = Figure(msg("Available for the KV cache"), _available)
-PER_TOKEN: Final = Figure(msg("KV per token"), _per_token)
-REQUEST: Final = Figure(msg("One request of the full length"), _request)
-TOKENS: Final = Figure(msg("KV cache tokens"), _tokens)
-REQUESTS: Final = Figure(msg("Requests at once"), _requests)
+ACTIVATIONS: Final = Figure(msg("Activations"), _part("activations"), _bytes)
+AVAILABLE: Final = Figure(msg("Available for the KV cache"), lambda one: one.available_kv_bytes, _bytes)
+PER_TOKEN: Final = Figure(msg("KV per token"), _of_any_cache("bytes_per_token"), kib_text)
+REQUEST: Final = Figure(msg("One request of the full length"), _of_any_cache("needed_bytes"), _bytes)
+TOKENS: Final = Figure(msg("KV cache tokens"), _cached("tokens"), count)
+REQUESTS: Final = Figure(msg("Requests at once"), _cached("max_concurrency"), concurrency_text)
 
 Move = tuple[str, object]
 
@@ -159,18 +144,17 @@ def _fits_something(planned: Plan) -> bool:
     return planned.available_kv_bytes is None or planned.available_kv_bytes > 0
 
 
-def experiment(base: Plan, name: StepName, t: Words) -> Experiment | None:
+def experiment(lesson: Lesson, name: StepName) -> Experiment | None:
     """The first move that the engine takes, that changes something and leaves a KV cache where there is one.
 
     None where there is none.
     """
+    base, t = lesson.plan, lesson.t
     moves, figures = MOVES[name]
     for candidates in moves:
         for field, value in candidates(base):
-            try:
-                scenario = edit.with_field(base.scenario, field, value)
-                after = plan(scenario)
-            except KvPlannerError:
+            after = changed(base, field, value)
+            if after is None:
                 continue
             if not _fits_something(after) and (_fits_something(base) or candidates is _enough_cards):
                 continue
@@ -182,13 +166,21 @@ def experiment(base: Plan, name: StepName, t: Words) -> Experiment | None:
                 return Experiment(
                     field=field,
                     value=value,
-                    control=t(CONTROLS[field]),
+                    control=t(FLAGS[field].label),
                     before=_now(base, field),
                     after=_text(value),
                     effects=effects,
-                    scenario=scenario,
+                    scenario=after.scenario,
                 )
     return None
+
+
+def changed(base: Plan, field: str, value: object) -> Plan | None:
+    """The plan with one field changed; None where the engine refuses it."""
+    try:
+        return plan(edit.with_field(base.scenario, field, value))
+    except KvPlannerError:
+        return None
 
 
 def _now(base: Plan, field: str) -> str:
@@ -203,3 +195,117 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return count(value) if isinstance(value, int) and value >= 1000 else str(value)
+
+
+def exercises(lesson: Lesson) -> tuple[Exercise, ...]:
+    """Questions that this scenario has an answer to."""
+    asked = (_last_block, _fp8, _share, _ranks, _hidden_size, _smaller_card)
+    return tuple(one for found in asked if (one := found(lesson)) is not None)
+
+
+def _last_block(lesson: Lesson) -> Exercise | None:
+    cache, say = any_cache(lesson.plan), lesson.say
+    if cache is None or len(cache.groups) != 1 or not cache.bytes_per_token:
+        return None
+    size = cache.groups[0].block_size
+    blocks = ceil_div(PROMPT_TOKENS, size)
+    slots, empty = blocks * size, blocks * size - PROMPT_TOKENS
+    asked = {"tokens": count(PROMPT_TOKENS), "size": count(size)}
+    found = {"blocks": count(blocks), "slots": count(slots), "empty": count(empty)}
+    percent = f"{100 * empty / slots:.1f}"
+    return Exercise(
+        question=say("exercise-block", **asked),
+        answer=say("exercise-block-answer", **asked, **found, percent=percent),
+    )
+
+
+def _fp8(lesson: Lesson) -> Exercise | None:
+    base, cache, say = lesson.plan, lesson.plan.cache, lesson.say
+    if base.scenario.kv_cache_dtype != "auto" or cache is None:
+        return None
+    other = changed(base, "kv_cache_dtype", "fp8")
+    if other is None or other.cache is None or not cache.bytes_per_token:
+        return None
+    if other.cache.bytes_per_token == cache.bytes_per_token:
+        return None
+    return Exercise(
+        question=say("exercise-fp8"),
+        answer=say(
+            "exercise-fp8-answer",
+            before=kib_text(cache.bytes_per_token),
+            after=kib_text(other.cache.bytes_per_token),
+            held=concurrency_text(cache.max_concurrency),
+            more=concurrency_text(other.cache.max_concurrency),
+        ),
+    )
+
+
+def _share(lesson: Lesson) -> Exercise | None:
+    base, say = lesson.plan, lesson.say
+    share = round(base.resolved.gpu_memory_utilization - 0.05, 4)
+    other = changed(base, "gpu_memory_utilization", share) if share > 0 else None
+    if other is None or other.memory is None or base.memory is None:
+        return None
+    before, after = base.available_kv_bytes or 0, other.available_kv_bytes or 0
+    if before == after or before <= 0:
+        return None
+    size = gib_text(base.memory.budget.value - other.memory.budget.value)
+    return Exercise(
+        question=say("exercise-share", share=f"{share:g}"),
+        answer=say("exercise-share-answer", size=size, before=gib_text(before), after=gib_text(after)),
+    )
+
+
+def _ranks(lesson: Lesson) -> Exercise | None:
+    base, say = lesson.plan, lesson.say
+    size = 2 * base.scenario.parallel.tensor_parallel_size
+    other = changed(base, "tensor_parallel_size", size)
+    if other is None or other.cache is None or base.cache is None or not base.cache.max_concurrency:
+        return None
+    held, more = base.cache.max_concurrency, other.cache.max_concurrency
+    cost, less = kib_text(base.cache.bytes_per_token), kib_text(other.cache.bytes_per_token)
+    fitting = say(
+        "exercise-ranks-answer",
+        before=concurrency_text(held),
+        after=concurrency_text(more),
+        factor=f"{more / held:.2f}",
+    )
+    token = say("exercise-ranks-copied" if cost == less else "exercise-ranks-divided", cost=cost, less=less)
+    return Exercise(
+        question=say("exercise-ranks", size=str(size)), answer=sentences(lesson.t, (fitting, token))
+    )
+
+
+def _hidden_size(lesson: Lesson) -> Exercise | None:
+    architecture, cache, say = lesson.plan.architecture, any_cache(lesson.plan), lesson.say
+    kept = architecture.num_kv_heads * architecture.head_dim
+    if cache is None or architecture.is_mla or not kept or architecture.hidden_size <= kept:
+        return None
+    if len(cache.groups) != 1 or not cache.bytes_per_token:
+        return None
+    return Exercise(
+        question=say("exercise-hidden-size"),
+        answer=say(
+            "exercise-hidden-size-answer",
+            hidden=count(architecture.hidden_size),
+            heads=count(architecture.num_kv_heads),
+            head_dim=count(architecture.head_dim),
+            kept=count(kept),
+            factor=f"{architecture.hidden_size / kept:.3g}",
+        ),
+    )
+
+
+def _smaller_card(lesson: Lesson) -> Exercise | None:
+    base, say = lesson.plan, lesson.say
+    other = changed(base, "accelerator.memory_gib", SMALLER_CARD_GIB)
+    if other is None or other.memory is None or base.memory is None:
+        return None
+    if base.memory.total.value <= SMALLER_CARD_GIB * GIB:
+        return None
+    left, budget = other.available_kv_bytes or 0, exact_gib_text(other.memory.budget.value)
+    key = "exercise-card-starts" if left > 0 else "exercise-card-too-small"
+    return Exercise(
+        question=say("exercise-card", size=str(SMALLER_CARD_GIB)),
+        answer=say(key, budget=budget, rest=gib_text(left), missing=gib_text(-left)),
+    )

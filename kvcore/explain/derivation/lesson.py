@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 from kvcore.explain.derivation.equation import Equation
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
+from kvcore.texts import LESSONS
 from kvcore.texts.palette import PARTS
 from kvcore.texts.words import Words, msg
 
@@ -129,6 +131,10 @@ class Content:
     """Why there are no numbers."""
     exercises: tuple[Exercise, ...] = ()
 
+    def answered(self, **changes: Any) -> Content:
+        """The same with fields of its prediction changed."""
+        return replace(self, prediction=replace(self.prediction, **changes))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
@@ -155,9 +161,42 @@ class Step:
         return EXPLAINED[STEPS[self.number - 2]]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """One plan, explained in one language."""
+
+    plan: Plan
+    t: Words
+
+    def say(self, key: str, /, **figures: str) -> str:
+        """The sentence `key` of lessons.toml, with the marks of the parts of memory."""
+        return self.t(LESSONS[key].text, **MARKS, **figures)
+
+    def slip(self, value: float, key: str, /, **figures: str) -> Slip:
+        """A wrong answer with its reason."""
+        return Slip(value=value, reason=self.say(key, **figures))
+
+    def content(
+        self, name: StepName, *, unit: str = "", options: Iterable[str] = (), **figures: str
+    ) -> Content:
+        """What a step says of every plan: its question, its idea, and what to guess."""
+        return Content(
+            question=self.say(f"{name}-question"),
+            idea=self.say(f"{name}-idea", **figures),
+            prediction=Prediction(
+                question=self.say(f"{name}-guess", **figures),
+                unit=unit,
+                options=tuple(Option(name=one, label=self.say(f"{name}-{one}")) for one in options),
+            ),
+        )
+
+
 def part(name: str) -> str:
     """The mark of a part of memory inside a text; `prose` makes it a word in the part's colour."""
     return f"\x02{name}\x03"
+
+
+MARKS: Final = {one.name: part(one.name) for one in PARTS}
 
 
 def prose(text: str, t: Words) -> str:

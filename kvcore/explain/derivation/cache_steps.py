@@ -1,0 +1,325 @@
+"""Steps 5 to 8: what a token takes, how many fit in the pool, how many requests, and what breaks first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from kvcore.cache.capacity import CachePlan
+from kvcore.cache.kv_formats import kv_format
+from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, LayerSpec, demand_of
+from kvcore.engine.vllm.metrics import exported_metrics
+from kvcore.explain.derivation.equation import equations
+from kvcore.explain.derivation.experiments import exercises
+from kvcore.explain.derivation.lesson import Content, Lesson, Prediction, Slip, StepName
+from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
+from kvcore.model.architecture import Mla
+from kvcore.planning import Plan, Verdict
+from kvcore.quantity import Grade, Quantity, Scope, Unit, figure, format_bytes, given
+from kvcore.texts.words import concurrency_text, count, exact_gib_text, gib_text, kib_text, sentences
+from kvcore.units import KIB
+
+SHORTER: Final = 4
+"""The shorter request of step 7 has full length divided by this."""
+START, BLOCKS, SEATS = "start", "blocks", "seats"
+_REFUSED: Final = {
+    Verdict.WEIGHTS_DO_NOT_FIT: "limits-weights",
+    Verdict.NO_KV_MEMORY: "limits-no-memory",
+    Verdict.CONTEXT_TOO_LONG: "limits-too-long",
+}
+_BITS: Final = 8
+
+
+def token_content(lesson: Lesson) -> Content:
+    """Bytes of a further token on one GPU, by kind of layer, and what does not grow with a request."""
+    base, say = lesson.plan, lesson.say
+    cache = any_cache(base)
+    if cache is None or not cache.groups:
+        return Content(
+            question=say("token-question"),
+            idea=say("token-idea-nothing"),
+            prediction=Prediction(question=say("token-guess-nothing"), unit="KiB"),
+            missing=say("no-cache"),
+        )
+    figures, per_token = cache.figures, cache.figures.bytes_per_token
+    is_whole = base.scenario.parallel.ranks_per_replica == 1 or not per_token.value
+    shown = [
+        *([figures.layer_token] if figures.layer_token is not None else []),
+        per_token,
+        *([] if is_whole else [bytes_per_token_in_all(base)]),
+        *((*figures.bounded_blocks, figures.request_fixed) if cache.request_fixed_bytes else ()),
+    ]
+    content = lesson.content(
+        StepName.TOKEN,
+        unit="KiB",
+        heads=count(base.architecture.num_attention_heads),
+        kv_heads=count(base.architecture.num_kv_heads),
+    )
+    return replace(
+        content.answered(answer=per_token.value / KIB, slips=tuple(_token_slips(lesson, per_token))),
+        idea=_other_token_idea(lesson) or content.idea,
+        points=tuple(_token_points(lesson)),
+        equations=equations(lesson.t, *shown),
+        remarks=tuple(_token_remarks(lesson, cache)),
+    )
+
+
+def _other_token_idea(lesson: Lesson) -> str:
+    """Where keys and values of heads are not what grows with a request; "" where they are."""
+    latent = _latent_state(lesson.plan)
+    if latent is not None:
+        return lesson.say(
+            "token-idea-latent",
+            rank=count(latent.kv_lora_rank),
+            rope=count(latent.qk_rope_head_dim),
+            heads=count(lesson.plan.architecture.num_attention_heads),
+        )
+    grows = any(spec.kind in FULL_KINDS for spec in _stage_specs(lesson.plan))
+    return "" if grows else lesson.say("token-idea-bounded")
+
+
+def _token_points(lesson: Lesson) -> Iterator[str]:
+    base, say = lesson.plan, lesson.say
+    layers = dict.fromkeys(CacheKind, 0)
+    for spec in _stage_specs(base):
+        layers[spec.kind] += spec.layers
+    ranks, heads = base.scenario.parallel.tensor_parallel_size, base.architecture.num_kv_heads
+    shared, is_latent = (
+        demand_of(base.resolved, base.scenario.parallel).context_ranks,
+        _latent_state(base) is not None,
+    )
+    if is_latent and ranks > 1 and shared == 1:
+        yield say("token-latent-copied", ranks=str(ranks))
+    if shared > 1:
+        yield say("token-shared", ranks=str(shared))
+    if not is_latent and 0 < heads < ranks:
+        yield say("token-heads-copied", ranks=str(ranks), heads=str(heads))
+    if windows := sum(layers[kind] for kind in WINDOW_KINDS):
+        yield say("token-windows", count=count(windows))
+    if chunks := layers[CacheKind.CHUNKED_LOCAL_ATTENTION]:
+        yield say("token-chunks", count=count(chunks))
+    if states := layers[CacheKind.MAMBA]:
+        yield say("token-states", count=count(states))
+    if layers[CacheKind.CROSS_ATTENTION]:
+        yield say("token-encoder")
+
+
+def _stage_specs(base: Plan) -> tuple[LayerSpec, ...]:
+    """The cache specs of the stage with the most bytes per block, which the figures are those of."""
+    return max(base.specs, key=lambda specs: sum(spec.layers * spec.page_size_bytes for spec in specs))
+
+
+def _latent_state(base: Plan) -> Mla | None:
+    layers = dict.fromkeys(base.architecture.layers)
+    return next((cache for layer in layers for cache in layer.caches if isinstance(cache, Mla)), None)
+
+
+def _token_remarks(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
+    length, size = count(lesson.plan.resolved.max_model_len), gib_text(cache.needed_bytes)
+    yield lesson.say("token-request", tokens=length, size=size)
+    if cache.request_fixed_bytes and cache.bytes_per_token:
+        yield lesson.say("token-fixed", fixed=gib_text(cache.request_fixed_bytes))
+
+
+def _token_slips(lesson: Lesson, per_token: Quantity) -> Iterator[Slip]:
+    base, architecture, parallel = lesson.plan, lesson.plan.architecture, lesson.plan.scenario.parallel
+    if not per_token.value:
+        return
+    element = kv_format(base.resolved.kv_cache_dtype).key_bits / _BITS
+    by_hidden_size = 2 * architecture.num_layers * architecture.hidden_size * element
+    hidden_size = count(architecture.hidden_size)
+    found = [
+        lesson.slip(by_hidden_size / ranks / KIB, "token-slip-hidden-size", size=hidden_size)
+        for ranks in (1, parallel.tensor_parallel_size)
+    ]
+    found.append(lesson.slip(per_token.value / 2 / KIB, "token-slip-pair"))
+    if parallel.ranks_per_replica > 1:
+        whole = bytes_per_token_in_all(base).value
+        found.append(lesson.slip(whole / KIB, "token-slip-whole", size=kib_text(whole)))
+    yield from (slip for slip in found if slip.value != per_token.value / KIB)
+
+
+def pool_content(lesson: Lesson) -> Content:
+    """From bytes to blocks to tokens of the pool, with what the floor throws away."""
+    base, say = lesson.plan, lesson.say
+    cache, block_size = any_cache(base), count(base.resolved.block_size)
+    is_one_group = cache is None or len(cache.groups) < 2
+    blocks_of = say("pool-idea-all-layers" if is_one_group else "pool-idea-one-group", size=block_size)
+    content = lesson.content(StepName.POOL, unit=say("tokens"))
+    content = replace(content, idea=sentences(lesson.t, (blocks_of, content.idea)))
+    if cache is None or not cache.groups:
+        return replace(content, missing=say("no-cache"))
+    per_block, available, held = cache.figures.bytes_per_block, base.available_kv_bytes, base.cache
+    if available is None or held is None or not held.num_blocks:
+        content = replace(content, equations=equations(lesson.t, per_block))
+        if available is None:
+            return replace(content, missing=say("no-card"))
+        return replace(content.answered(answer=0.0), missing=say("pool-no-block", size=gib_text(available)))
+    blocks, tokens = held.figures.blocks, held.figures.tokens
+    padded = (page for page in per_block.inputs if "{padding}" in page.formula)
+    stages = blocks.inputs if blocks.formula.startswith("min(") else ()
+    ranks = base.scenario.parallel.tensor_parallel_size
+    slips = [lesson.slip(float(held.num_blocks), "pool-slip-blocks")]
+    if ranks > 1:
+        slips.append(lesson.slip(float(held.tokens * ranks), "pool-slip-ranks"))
+    content = content.answered(
+        question=say("pool-guess-of-size", size=exact_gib_text(available)),
+        answer=float(held.tokens),
+        slips=tuple(slips),
+    )
+    return replace(
+        content,
+        points=tuple(_pool_points(lesson, held)),
+        equations=equations(lesson.t, *padded, per_block, *stages, blocks, tokens),
+        remarks=tuple(_pool_remarks(lesson, held, available)),
+    )
+
+
+def _pool_points(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
+    if lesson.plan.scenario.parallel.pipeline_parallel_size > 1:
+        yield lesson.say("pool-stages")
+    if lesson.plan.resolved.num_gpu_blocks_override is not None:
+        yield lesson.say("pool-override")
+    if len(cache.groups) > 1:
+        yield lesson.say("pool-groups", count=str(len(cache.groups)))
+
+
+def _pool_remarks(lesson: Lesson, cache: CachePlan, available: int) -> Iterator[str]:
+    say, block_bytes = lesson.say, cache.bytes_per_block
+    if cache.figures.blocks.formula.startswith("⌊"):
+        dropped = available - cache.num_blocks * block_bytes
+        yield say("pool-rest", size=format_bytes(dropped), block=format_bytes(block_bytes))
+    yield say("pool-printed", tokens=count(cache.tokens))
+    if "max_model_len" in cache.figures.tokens.formula:
+        key = "pool-printed-requests" if len(cache.groups) > 1 else "pool-printed-product"
+        yield say(key, size=count(lesson.plan.resolved.block_size))
+
+
+def requests_content(lesson: Lesson) -> Content:
+    """Concurrency in the worst case and in a typical one, and where max_num_seqs cuts it off."""
+    base, say, cache = lesson.plan, lesson.say, lesson.plan.cache
+    seats, length = count(base.resolved.max_num_seqs), count(base.resolved.max_model_len)
+    content = lesson.content(StepName.REQUESTS, unit=say("requests"), seats=seats, tokens=length)
+    if cache is None or not cache.num_blocks or not cache.groups:
+        if not any(base.specs):
+            return replace(content, missing=say("requests-no-cache"))
+        if base.available_kv_bytes is None:
+            return replace(content, missing=say("no-card"))
+        return replace(content.answered(answer=0.0), missing=say("requests-no-blocks"))
+    ranks, held = base.scenario.parallel.tensor_parallel_size, cache.max_concurrency
+    slips = (lesson.slip(held * ranks, "requests-slip-ranks"),) if ranks > 1 else ()
+    return replace(
+        content.answered(answer=held, slips=slips),
+        equations=equations(lesson.t, *_requests_quantities(base, cache)),
+        remarks=tuple(_requests_remarks(lesson, cache)),
+    )
+
+
+def _shorter_length(base: Plan) -> int:
+    return max(1, base.resolved.max_model_len // SHORTER)
+
+
+def _requests_quantities(base: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
+    """Blocks of a request of full length, how many such fit in the pool, and how many shorter ones run."""
+    full, shorter = cache.figures.concurrency, cache.concurrency_at(_shorter_length(base))
+    counted = (one for one in full.inputs if one.name == "counted_blocks_per_request")
+    seats = given("max_num_seqs", base.resolved.max_num_seqs)
+    running = figure(
+        "running",
+        min(math.floor(shorter.value), base.resolved.max_num_seqs),
+        "min(⌊{typical_concurrency}⌋, {max_num_seqs})",
+        shorter,
+        seats,
+        unit=Unit.REQUESTS,
+        scope=Scope.PER_REPLICA,
+        grade=shorter.grade,
+        source="vllm/v1/core/sched/scheduler.py (0.32.0)",
+    )
+    return (cache.figures.blocks_per_request, *counted, full, shorter, running)
+
+
+def _requests_remarks(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
+    length, seats = _shorter_length(lesson.plan), lesson.plan.resolved.max_num_seqs
+    held = cache.concurrency_at(length).value
+    yield lesson.say("requests-shorter", tokens=count(length), count=concurrency_text(held))
+    if cache.max_concurrency >= seats:
+        yield lesson.say("requests-seats")
+    elif held >= seats:
+        yield lesson.say("requests-seats-shorter")
+    if not cache.fits:
+        yield lesson.say("requests-too-long")
+
+
+def limits_content(lesson: Lesson) -> Content:
+    """Out of memory at start against preemption at run time, and exercises."""
+    base, cache = lesson.plan, lesson.plan.cache
+    content = lesson.content(StepName.LIMITS, options=(START, BLOCKS, SEATS))
+    content = replace(content, points=tuple(_limits_points(lesson)))
+    if base.memory is None and base.available_kv_bytes is None:
+        return replace(content, missing=lesson.say("limits-no-card"))
+    shown: tuple[Quantity, ...] = ()
+    if cache is not None and cache.groups and cache.num_blocks:
+        shown = _limits_quantities(base, cache)
+    return replace(
+        content.answered(answer_option=first_limit(base)),
+        exercises=exercises(lesson),
+        remarks=tuple(_limits_remarks(lesson)),
+        equations=equations(lesson.t, *shown),
+    )
+
+
+def first_limit(base: Plan) -> str:
+    """What stops requests of full length: the start itself, the blocks, or max_num_seqs."""
+    cache = base.cache
+    if base.verdict in _REFUSED:
+        return START
+    if cache is None or not cache.groups or cache.max_concurrency >= base.resolved.max_num_seqs:
+        return SEATS
+    return BLOCKS
+
+
+def _limits_quantities(base: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
+    needed, request = cache.figures.needed, cache.figures.blocks_per_request
+    available, seats = base.stage_kv[base.stage], given("max_num_seqs", base.resolved.max_num_seqs)
+    spare = figure(
+        "spare",
+        available.value - needed.value,
+        "{available_kv} − {needed}",
+        available,
+        needed,
+        source=needed.source,
+    )
+    wanted = figure(
+        "wanted_blocks",
+        seats.value * request.value,
+        "{max_num_seqs} × {blocks_per_request}",
+        seats,
+        request,
+        unit=Unit.BLOCKS,
+        scope=Scope.PER_REPLICA,
+        grade=Grade.EXACT,
+    )
+    return (needed, spare, wanted)
+
+
+def _limits_points(lesson: Lesson) -> Iterator[str]:
+    metrics = exported_metrics(lesson.plan.resolved.version, lesson.plan.resolved.is_v0)
+    yield lesson.say("limits-crash")
+    if "preemptions" in metrics and "kv_cache_usage" in metrics:
+        usage, preemptions = (f"`{metrics[role].name}`" for role in ("kv_cache_usage", "preemptions"))
+        yield lesson.say("limits-metrics", usage=usage, preemptions=preemptions)
+
+
+def _limits_remarks(lesson: Lesson) -> Iterator[str]:
+    base, cache, memory = lesson.plan, lesson.plan.cache, lesson.plan.memory
+    seats = count(base.resolved.max_num_seqs)
+    if base.verdict in _REFUSED and (cache is not None or base.verdict is not Verdict.CONTEXT_TOO_LONG):
+        longest = count(cache.longest_request_tokens) if cache is not None else ""
+        yield lesson.say(_REFUSED[base.verdict], longest=longest)
+    elif cache is not None and cache.groups:
+        key = "limits-blocks-first" if first_limit(base) == BLOCKS else "limits-seats-first"
+        yield lesson.say(key, held=concurrency_text(cache.max_concurrency), seats=seats)
+    if memory is not None and memory.unused.value < 0 <= (base.available_kv_bytes or -1):
+        yield lesson.say("limits-overrun", size=gib_text(-memory.unused.value))
