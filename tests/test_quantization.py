@@ -18,7 +18,7 @@ from kvcore.model.quantization.formats import (
     TensorScaled,
     Unquantized,
 )
-from kvcore.model.quantization.names import (
+from kvcore.model.quantization.modules import (
     canonical,
 )
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackedInteger, PackQuantized
@@ -217,6 +217,8 @@ class TestReading:
             read({**GPTQ, "group_size": 0})
         with pytest.raises(ModelError):
             read({**FP8, "weight_block_size": [128]})
+        with pytest.raises(ModelError):
+            read({"quant_method": "auto-round", "bits": 4, "block_name_to_quantize": 3})
 
     def test_the_flag_may_name_the_checkpoints_method_in_any_of_its_spellings(self):
         for requested in ("gptq", "gptq_marlin", "auto_gptq"):

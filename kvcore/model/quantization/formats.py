@@ -1,5 +1,5 @@
-"""Storage formats of one byte an element and more: the bytes of one linear layer or one set of experts, on
-one rank, as the engine allocates them.
+"""Storage formats of one byte an element and more: the bytes of one linear layer or one set of experts, on one
+rank, as the engine allocates them.
 
 A format knows nothing of names, checkpoints or deployments: the fold in `kvcore.memory.weights` hands it the shape
 that one rank stores. Sizes are those of the parameters before post-processing, which repacks them in place; what
@@ -8,10 +8,9 @@ loading drops or adds for good is in `experts_loading_bytes`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import gcd
-from typing import Protocol
 
 from kvcore.units import ceil_div
 
@@ -60,10 +59,14 @@ class ExpertsShape:
         return self.num_experts * (self.shards + 1) * self.hidden_size * self.intermediate_size
 
     @property
+    def rows(self) -> int:
+        """Rows of the matrices of one expert."""
+        return self.shards * self.intermediate_size + self.hidden_size
+
+    @property
     def bias_bytes(self) -> int:
         """Bytes of the biases, where the model has them."""
-        rows = self.shards * self.intermediate_size + self.hidden_size
-        return self.num_experts * rows * self.element_bytes if self.bias else 0
+        return self.num_experts * self.rows * self.element_bytes if self.bias else 0
 
 
 class Side(StrEnum):
@@ -82,48 +85,57 @@ class Misfit:
     multiple: int
 
 
-class Format(Protocol):
-    """How the weights of a linear layer, or of the routed experts, are stored."""
+class Format:
+    """How the weights of a linear layer, or of the routed experts, are stored.
+
+    A format says what a matrix takes, and what a layer and an expert have once. Loading leaves it as it is, and it
+    takes any shape, where it does not say otherwise.
+    """
+
+    def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
+        """Bytes of one matrix: its weights, with the scales and zero points of its rows, groups or blocks."""
+        raise NotImplementedError
+
+    def once_a_layer_bytes(self, shape: LinearShape) -> int:
+        """What a linear layer has in addition to its matrix."""
+        return 0
+
+    def once_an_expert_bytes(self, shape: ExpertsShape) -> int:
+        """What an expert has in addition to its matrices and the model's own biases."""
+        return 0
 
     def linear_bytes(self, shape: LinearShape) -> int:
         """Bytes of the weight and its scales, without the bias."""
+        weight = self.matrix_bytes(shape.out_features, shape.in_features, shape.element_bytes)
+        return weight + self.once_a_layer_bytes(shape)
 
     def experts_bytes(self, shape: ExpertsShape) -> int:
         """Bytes of all weights, scales and biases."""
+        hidden, intermediate = shape.hidden_size, shape.intermediate_size
+        up = self.matrix_bytes(shape.shards * intermediate, hidden, shape.element_bytes)
+        down = self.matrix_bytes(hidden, intermediate, shape.element_bytes)
+        return shape.num_experts * (up + down + self.once_an_expert_bytes(shape)) + shape.bias_bytes
 
     def experts_loading_bytes(self, shape: ExpertsShape) -> int:
         """What post-processing adds for good (negative: drops)."""
+        return 0
 
     def linear_misfit(self, shape: LinearShape, cut: Side | None) -> Misfit | None:
         """What the engine refuses about the shape, tensor parallelism having cut the features of one side."""
+        return None
 
     def experts_misfit(self, shape: ExpertsShape, *, refines: bool) -> Misfit | None:
         """The same of experts; `refines`: blocks are cut where experts are."""
+        return None
 
     @property
     def expert_tiles(self) -> tuple[int, int]:
         """Multiples that hidden and intermediate size of the experts are padded to."""
-
-
-class FormatBase:
-    """Formats that loading leaves as they are, and that take any shape."""
-
-    def experts_loading_bytes(self, shape: ExpertsShape) -> int:
-        return 0
-
-    def linear_misfit(self, shape: LinearShape, cut: Side | None) -> Misfit | None:
-        return None
-
-    def experts_misfit(self, shape: ExpertsShape, *, refines: bool) -> Misfit | None:
-        return None
-
-    @property
-    def expert_tiles(self) -> tuple[int, int]:
         return 1, 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Unquantized(FormatBase):
+class Unquantized(Format):
     """Weights in the model's dtype.
 
     Source: vllm/model_executor/layers/linear.py:UnquantizedLinearMethod (0.32).
@@ -133,15 +145,15 @@ class Unquantized(FormatBase):
         41943040
     """
 
-    def linear_bytes(self, shape: LinearShape) -> int:
-        return shape.out_features * shape.in_features * shape.element_bytes
+    def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
+        return rows * inputs * element_bytes
 
-    def experts_bytes(self, shape: ExpertsShape) -> int:
-        return shape.elements * shape.element_bytes + shape.bias_bytes
+
+UNQUANTIZED = Unquantized()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TensorScaled(FormatBase):
+class TensorScaled(Format):
     """One byte a weight and one float32 scale a fused part; with `static_input` also an activation scale.
 
     Source: vllm/model_executor/layers/quantization/fp8.py:Fp8LinearMethod, Fp8MoEMethod (0.32).
@@ -154,38 +166,41 @@ class TensorScaled(FormatBase):
 
     static_input: bool = False
 
-    def linear_bytes(self, shape: LinearShape) -> int:
-        scales = len(shape.outputs) * (1 + self.static_input)
-        return shape.out_features * shape.in_features + FLOAT32_BYTES * scales
+    def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
+        return rows * inputs
 
-    def experts_bytes(self, shape: ExpertsShape) -> int:
-        scales = shape.num_experts * (shape.shards + 1 + 2 * self.static_input)
-        return shape.elements + FLOAT32_BYTES * scales + shape.bias_bytes
+    def once_a_layer_bytes(self, shape: LinearShape) -> int:
+        return FLOAT32_BYTES * len(shape.outputs) * (1 + self.static_input)
+
+    def once_an_expert_bytes(self, shape: ExpertsShape) -> int:
+        return FLOAT32_BYTES * (shape.shards + 1 + 2 * self.static_input)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChannelScaled(FormatBase):
+class ChannelScaled(Format):
     """One byte a weight (FP8 or INT8) and one float32 scale an output row; `input_bytes` more a layer.
+
+    `static_input`: an activation scale a fused part.
 
     Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_fp8.py,
     compressed_tensors_w8a8_int8.py (0.32).
     """
 
     input_bytes: int = 0
-    input_bytes_per_part: int = 0
+    static_input: bool = False
 
-    def linear_bytes(self, shape: LinearShape) -> int:
-        inputs = self.input_bytes + self.input_bytes_per_part * len(shape.outputs)
-        return shape.out_features * (shape.in_features + FLOAT32_BYTES) + inputs
+    def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
+        return rows * (inputs + FLOAT32_BYTES)
 
-    def experts_bytes(self, shape: ExpertsShape) -> int:
-        rows = shape.num_experts * (shape.shards * shape.intermediate_size + shape.hidden_size)
-        static = shape.num_experts * 2 * FLOAT32_BYTES if self.input_bytes_per_part else 0
-        return shape.elements + FLOAT32_BYTES * rows + static + shape.bias_bytes
+    def once_a_layer_bytes(self, shape: LinearShape) -> int:
+        return self.input_bytes + FLOAT32_BYTES * self.static_input * len(shape.outputs)
+
+    def once_an_expert_bytes(self, shape: ExpertsShape) -> int:
+        return 2 * FLOAT32_BYTES * self.static_input
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BlockScaled(FormatBase):
+class BlockScaled(Format):
     """One byte a weight and one scale a block of `rows` × `columns`.
 
     Experts whose slice is no multiple of the block take a finer block, the greatest common divisor when that is at
@@ -206,16 +221,16 @@ class BlockScaled(FormatBase):
     is_made_while_loading: bool = False
     """Of a 16-bit checkpoint; then any shape is cut into blocks."""
 
-    def linear_bytes(self, shape: LinearShape) -> int:
-        blocks = ceil_div(shape.out_features, self.rows) * ceil_div(shape.in_features, self.columns)
-        return shape.out_features * shape.in_features + self.scale_bytes * blocks
+    def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
+        return rows * inputs + self.scale_bytes * ceil_div(rows, self.rows) * ceil_div(inputs, self.columns)
 
     def experts_bytes(self, shape: ExpertsShape) -> int:
-        rows, columns = self._expert_block(shape)
+        finer = 0 if self._takes(shape) else self._finer(shape)
+        block = replace(self, rows=finer, columns=finer) if finer else self
         hidden, intermediate = shape.hidden_size, shape.intermediate_size
-        up = shape.shards * ceil_div(intermediate, rows) * ceil_div(hidden, columns)
-        down = ceil_div(hidden, rows) * ceil_div(intermediate, columns)
-        return shape.elements + self.scale_bytes * shape.num_experts * (up + down) + shape.bias_bytes
+        up = shape.shards * block.matrix_bytes(intermediate, hidden, shape.element_bytes)
+        down = block.matrix_bytes(hidden, intermediate, shape.element_bytes)
+        return shape.num_experts * (up + down) + shape.bias_bytes
 
     def linear_misfit(self, shape: LinearShape, cut: Side | None) -> Misfit | None:
         """Cut inputs, and outputs that are cut or fused with others (the last one excepted) are whole blocks.
@@ -253,10 +268,3 @@ class BlockScaled(FormatBase):
         """The side of the finer block; 0 where there is none."""
         block = gcd(self.rows, self.columns, shape.intermediate_size, shape.hidden_size)
         return block if block >= SMALLEST_BLOCK else 0
-
-    def _expert_block(self, shape: ExpertsShape) -> tuple[int, int]:
-        finer = 0 if self._takes(shape) else self._finer(shape)
-        return (finer, finer) if finer else (self.rows, self.columns)
-
-
-UNQUANTIZED = Unquantized()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.model.architecture import Architecture, Experts, Linear, VocabEmbedding
-from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, FormatBase, LinearShape
+from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
 from kvcore.model.quantization.gguf_mixtures import (
     ALIASES,
     UNIFORM,
@@ -20,7 +20,7 @@ from kvcore.model.quantization.gguf_mixtures import (
     role_of,
     tensor_type,
 )
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_encoder
+from kvcore.model.quantization.modules import Kind, ModuleName, canonical, is_encoder
 from kvcore.model.quantization.packed import BitsPerWeight
 from kvcore.model.quantization.scheme import Quantization
 
@@ -69,7 +69,7 @@ def names_gguf(model: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Blocks(FormatBase):
+class Blocks(Format):
     """The types of each fused part, or of gate, up and down projection of experts.
 
     Parts of a fused layer are stacked with every row as wide as the widest; one byte a part names its type.

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kvcore.model.config import Section
 from kvcore.model.quantization.automaton import Allowance
-from kvcore.model.quantization.byte_wide import all_but_listed, names_a_layer, unknown
 from kvcore.model.quantization.formats import UNQUANTIZED, BlockScaled, Format
-from kvcore.model.quantization.module_lists import FragmentList, beginnings
-from kvcore.model.quantization.names import (
+from kvcore.model.quantization.modules import (
+    FragmentList,
     Kind,
     ModuleName,
+    beginnings,
     canonical,
     is_encoder,
 )
 from kvcore.model.quantization.packed import BitsPerWeight, Mxfp4, Mxfp8, PackedInteger
 from kvcore.model.quantization.patterns import Patterns
-from kvcore.model.quantization.scheme import FormatOf, Quantization
+from kvcore.model.quantization.scheme import Quantization, names_a_layer, unknown
 
 NF4_BITS: Final = 4 + 32 / 64
 NF4_DOUBLE_BITS: Final = 4 + 8 / 64 + 32 / (64 * 256)
@@ -43,9 +43,8 @@ def read_awq(section: Section) -> Quantization:
     is_head_quantized = section.boolean("lm_head", False)
 
     def format_of(module: ModuleName) -> Format:
-        if is_encoder(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
-            return UNQUANTIZED
-        return UNQUANTIZED if ignore.covers(module) else weights
+        is_left_alone = is_outside(module, is_head_quantized) or ignore.covers(module)
+        return UNQUANTIZED if is_left_alone else weights
 
     return Quantization(
         method="awq",
@@ -53,6 +52,11 @@ def read_awq(section: Section) -> Quantization:
         format_of=format_of,
         depends_on_layer=names_a_layer(ignored),
     )
+
+
+def is_outside(module: ModuleName, is_head_quantized: bool) -> bool:
+    """Whether the module is of an encoder, or an embedding or lm_head that the checkpoint does not quantize."""
+    return is_encoder(module) or (module.kind is Kind.VOCAB and not is_head_quantized)
 
 
 def read_gptq(section: Section) -> Quantization:
@@ -71,24 +75,17 @@ def read_gptq(section: Section) -> Quantization:
     blocks = FragmentList(listed, allowance)
     patterns = Patterns([key.removeprefix("-:").removeprefix("+:") for key, _ in rules], allowance)
     is_head_quantized = section.boolean("lm_head", False)
-    base = gptq_format(section, bits, group, section.boolean("desc_act", False))
+    base = gptq_format(section, Section({}))
 
     def format_of(module: ModuleName) -> Format:
-        if is_encoder(module) or (module.kind is Kind.VOCAB and not is_head_quantized):
+        if is_outside(module, is_head_quantized):
             return UNQUANTIZED
         if module.kind is not Kind.EXPERTS and listed and not blocks.covers(module):
             return UNQUANTIZED
         override = dynamic_override(module.name, rules, patterns)
         if override is None:
             return UNQUANTIZED
-        if not override.raw:
-            return base
-        return gptq_format(
-            section,
-            override.integer("bits", bits, minimum=1),
-            read_group_size(override, "group_size", group),
-            override.boolean("desc_act", section.boolean("desc_act", False)),
-        )
+        return gptq_format(section, override) if override.raw else base
 
     return Quantization(
         method="gptq",
@@ -98,8 +95,11 @@ def read_gptq(section: Section) -> Quantization:
     )
 
 
-def gptq_format(section: Section, bits: int, group: int, activation_order: bool) -> PackedInteger:
-    """The format of GPTQ weights of `bits`."""
+def gptq_format(section: Section, override: Section) -> PackedInteger:
+    """The format of GPTQ weights, by the checkpoint's own values where a rule does not override them."""
+    bits = override.integer("bits", section.integer("bits", minimum=1), minimum=1)
+    group = read_group_size(override, "group_size", read_group_size(section, "group_size"))
+    activation_order = override.boolean("desc_act", section.boolean("desc_act", False))
     if bits not in (2, 3, 4, 8):
         raise section.invalid("bits", bits, "expected 2, 3, 4 or 8")
     return PackedInteger(
@@ -134,29 +134,26 @@ def read_auto_round(section: Section) -> Quantization:
     bits = section.integer("bits", minimum=1)
     extra = section.optional_section("extra_config")
     exceptions = {canonical(name): values for name, values in (extra.raw if extra else {}).items()}
-    blocks = section.get("block_name_to_quantize")
-    quantized_blocks = tuple(blocks.split(",")) if isinstance(blocks, str) else tuple(flatten(blocks or ()))
-    prefixes = frozenset(map(canonical, quantized_blocks))
+    blocks = section.get("block_name_to_quantize") or []
+    if not isinstance(blocks, str | list | tuple):
+        raise section.invalid("block_name_to_quantize", blocks, "expected a list")
+    prefixes = frozenset(map(canonical, blocks.split(",") if isinstance(blocks, str) else flatten(blocks)))
     base = auto_round_format(section, bits)
 
     def format_of(module: ModuleName) -> Format:
         for name in (module.name, *module.shards, *(s for shards in module.expert_shards for s in shards)):
             values = exceptions.get(name)
             if isinstance(values, Mapping):
-                own_bits = Section(values, "config.quantization_config.extra_config", "").integer(
-                    "bits", bits
-                )
-                return UNQUANTIZED if own_bits >= 16 else auto_round_format(section, own_bits)
+                own = Section(values, "config.quantization_config.extra_config", "").integer("bits", bits)
+                return UNQUANTIZED if own >= 16 else auto_round_format(section, own)
         is_inside = not prefixes or not prefixes.isdisjoint(beginnings(module.name))
-        if is_encoder(module) or module.kind is Kind.VOCAB:
-            return UNQUANTIZED
-        return base if is_inside else UNQUANTIZED
+        return base if is_inside and not is_outside(module, False) else UNQUANTIZED
 
     return Quantization(
         method="auto-round",
         detail=f"{bits} bits",
         format_of=format_of,
-        depends_on_layer=names_a_layer(tuple(exceptions)),
+        depends_on_layer=names_a_layer(exceptions),
     )
 
 
@@ -182,11 +179,10 @@ def read_bitsandbytes(section: Section) -> Quantization:
     else:
         is_double = section.boolean("bnb_4bit_use_double_quant", False)
         bits = NF4_DOUBLE_BITS if is_double else NF4_BITS
-    skipped = tuple(map(canonical, section.strings("llm_int8_skip_modules") or ()))
-    return bitsandbytes(bits, skipped)
+    return bitsandbytes(bits, map(canonical, section.strings("llm_int8_skip_modules") or ()))
 
 
-def bitsandbytes(bits: float = NF4_BITS, skipped: tuple[str, ...] = ()) -> Quantization:
+def bitsandbytes(bits: float = NF4_BITS, skipped: Iterable[str] = ()) -> Quantization:
     """bitsandbytes at `bits` a weight, `--quantization bitsandbytes` on a 16-bit checkpoint included."""
     weights = BitsPerWeight(bits=bits)
     names = frozenset(skipped)
@@ -195,17 +191,10 @@ def bitsandbytes(bits: float = NF4_BITS, skipped: tuple[str, ...] = ()) -> Quant
         return not (names.isdisjoint(name.split(".")) and names.isdisjoint(beginnings(name)))
 
     def format_of(module: ModuleName) -> Format:
-        if module.kind is Kind.VOCAB or any(map(is_skipped, module.shards)):
-            return UNQUANTIZED
-        return weights
+        is_left_alone = module.kind is Kind.VOCAB or any(map(is_skipped, module.shards))
+        return UNQUANTIZED if is_left_alone else weights
 
     return Quantization(method="bitsandbytes", detail=f"{bits:.4g} bits", format_of=format_of)
-
-
-def only_experts(weights: Format, method: str, detail: str) -> Quantization:
-    """Experts in one format, everything else in the model's dtype."""
-    format_of: FormatOf = all_but_listed(weights, (), kinds=(Kind.EXPERTS,))
-    return Quantization(method=method, detail=detail, format_of=format_of)
 
 
 def flatten(values: Sequence[object]) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""config.json -> Quantization: which reader, and whether `--quantization` agrees with the checkpoint."""
+"""config.json -> Quantization: which reader, and whether `--quantization` agrees with the checkpoint.
+
+Read here are checkpoints of one format for all: fp8 of several makers, fbgemm, Quark, MXFP4 and MXFP8; and what
+`--quantization` makes of 16-bit weights while loading them.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +12,41 @@ from typing import Any, Final
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.kept import kept
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.quantization.byte_wide import online, read_deepseek_v4, read_fbgemm, read_fp8, read_quark
-from kvcore.model.quantization.compressed_tensors import read_compressed_tensors
+from kvcore.model.quantization.automaton import Allowance
+from kvcore.model.quantization.compressed import read_compressed_tensors, read_modelopt
+from kvcore.model.quantization.formats import (
+    FLOAT32_BYTES,
+    UNQUANTIZED,
+    BlockScaled,
+    ChannelScaled,
+    Format,
+    TensorScaled,
+)
 from kvcore.model.quantization.integers import (
     bitsandbytes,
-    only_experts,
     read_auto_round,
     read_awq,
     read_bitsandbytes,
     read_gptq,
 )
-from kvcore.model.quantization.modelopt import read_modelopt
-from kvcore.model.quantization.packed import Mxfp4, Mxfp8
-from kvcore.model.quantization.scheme import Quantization
+from kvcore.model.quantization.modules import (
+    Kind,
+    ModuleName,
+    NameList,
+    PatternList,
+    canonical,
+    is_encoder,
+    is_quantized_encoder,
+)
+from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4
+from kvcore.model.quantization.scheme import (
+    ATTENTION_SCALE_BYTES,
+    Quantization,
+    names_a_layer,
+    read_block,
+    unknown,
+)
 from kvcore.model.quantization.torchao import read_torchao
-
-READERS: Final[Mapping[str, Callable[[Section], Quantization]]] = {
-    "fp8": read_fp8,
-    "fbgemm_fp8": read_fbgemm,
-    "quark": read_quark,
-    "awq": read_awq,
-    "gptq": read_gptq,
-    "auto-round": read_auto_round,
-    "intel/auto-round": read_auto_round,
-    "inc": read_auto_round,
-    "bitsandbytes": read_bitsandbytes,
-    "compressed-tensors": read_compressed_tensors,
-    "torchao": read_torchao,
-}
 
 SYNONYMS: Final[tuple[frozenset[str], ...]] = (
     frozenset({"awq", "awq_marlin", "auto_awq", "marlin"}),
@@ -54,6 +65,24 @@ GPT_OSS_TILES: Final = (256, 128)
 """Multiples of the hidden and intermediate size that Marlin and TRT-LLM pad MXFP4 experts to.
 
 Source: vllm/.../fused_moe/oracle/mxfp4.py:mxfp4_round_up_hidden_size_and_intermediate_size (0.32).
+"""
+
+LAYERS_AND_EXPERTS: Final = (Kind.LINEAR, Kind.EXPERTS)
+EXPERTS_ALONE: Final = (Kind.EXPERTS,)
+
+ONLINE: Final[Mapping[str, tuple[Format, tuple[Kind, ...]]]] = {
+    "fp8": (TensorScaled(), LAYERS_AND_EXPERTS),
+    "fp8_per_tensor": (TensorScaled(), LAYERS_AND_EXPERTS),
+    "fp8_per_channel": (ChannelScaled(), LAYERS_AND_EXPERTS),
+    "fp8_per_block": (BlockScaled(rows=128, columns=128, is_made_while_loading=True), LAYERS_AND_EXPERTS),
+    "mxfp8": (Mxfp8(), LAYERS_AND_EXPERTS),
+    "mxfp4": (Mxfp4(linears=True), LAYERS_AND_EXPERTS),
+    "experts_int8": (ChannelScaled(), EXPERTS_ALONE),
+    "int8_per_channel_weight_only": (ChannelScaled(), EXPERTS_ALONE),
+}
+"""What `--quantization` makes of 16-bit weights while loading them, and of which.
+
+Source: vllm/config/quantization.py, vllm/model_executor/layers/quantization/online (0.32); fp8.py (0.19).
 """
 
 
@@ -104,8 +133,6 @@ def read_checkpoint(config: ModelConfig) -> Quantization | None:
         return read_deepseek_v4(section, config.language)
     if method == "mxfp4":
         return read_mxfp4(config)
-    if method == "mxfp8":
-        return only_experts(Mxfp8(), "mxfp8", "groups of 32")
     if method not in READERS:
         raise ModelError("unknown-quantization", field=f"{section.path}.quant_method", method=method)
     return READERS[method](section)
@@ -123,25 +150,172 @@ def with_lists(section: Section, side_file: Mapping[str, Any] | None) -> Section
     return whole if whole.optional_section("quantization") is not None else section
 
 
-def read_mxfp4(config: ModelConfig) -> Quantization:
-    """MXFP4 experts; those of gpt-oss are padded to the kernel's tiles."""
-    if config.model_type != "gpt_oss":
-        return only_experts(Mxfp4(), "mxfp4", "experts, groups of 32")
-    hidden, intermediate = GPT_OSS_TILES
-    weights = Mxfp4(hidden_multiple=hidden, intermediate_multiple=intermediate)
-    return only_experts(weights, "mxfp4", "experts, groups of 32, padded")
-
-
 def requested_online(requested: str | None) -> Quantization:
     """What `--quantization` makes of a 16-bit checkpoint."""
     if requested is None:
         return Quantization()
-    made = bitsandbytes() if requested == "bitsandbytes" else online(requested)
-    if made is None:
+    if requested == "bitsandbytes":
+        return bitsandbytes()
+    if requested not in ONLINE:
         raise ModelError("unknown-quantization", field="quantization", method=requested)
-    return made
+    weights, kinds = ONLINE[requested]
+    detail = "experts, made while loading" if kinds == EXPERTS_ALONE else "made while loading"
+    return all_but_listed(requested, detail, weights, kinds=kinds)
 
 
 def agree(requested: str, method: str) -> bool:
     """Whether `--quantization` names the method of the checkpoint."""
     return requested == method or any(requested in names and method in names for names in SYNONYMS)
+
+
+def all_but_listed(
+    method: str,
+    detail: str,
+    weights: Format,
+    ignored: tuple[str, ...] = (),
+    *,
+    kinds: tuple[Kind, ...] = LAYERS_AND_EXPERTS,
+    attention_scale_bytes: int = 0,
+) -> Quantization:
+    """`weights` for modules of `kinds`, but for those that a plain list names, and most encoders.
+
+    An encoder that the engine quantizes is left alone only where the list names each of its linear layers: naming the
+    whole encoder does not count.
+
+    Source: vllm/model_executor/layers/quantization/utils/quant_utils.py:is_layer_skipped, mode `exact` (0.32).
+    """
+    listed = NameList(map(canonical, ignored), Allowance())
+
+    def format_of(module: ModuleName) -> Format:
+        if module.kind not in kinds:
+            return UNQUANTIZED
+        if is_quantized_encoder(module):
+            return UNQUANTIZED if listed.names.issuperset(module.shards) else weights
+        return UNQUANTIZED if is_encoder(module) or listed.covers(module) else weights
+
+    return Quantization(
+        method=method,
+        detail=detail,
+        format_of=format_of,
+        depends_on_layer=names_a_layer(ignored),
+        attention_scale_bytes=attention_scale_bytes,
+    )
+
+
+def read_fp8(section: Section) -> Quantization:
+    """fp8 as DeepSeek, Qwen and Mistral publish it: blocks, or one scale a tensor.
+
+    Source: vllm/model_executor/layers/quantization/fp8.py:Fp8Config.from_config (0.32).
+    """
+    block = read_block(section, "weight_block_size")
+    is_static = section.string("activation_scheme", "dynamic") == "static"
+    weights: Format = TensorScaled(static_input=is_static)
+    detail = "one scale per tensor"
+    if block is not None:
+        weights, detail = BlockScaled(rows=block[0], columns=block[1]), f"{block[0]} × {block[1]} blocks"
+    ignored = section.strings("ignored_layers") or section.strings("modules_to_not_convert") or ()
+    return all_but_listed("fp8", detail, weights, ignored, attention_scale_bytes=ATTENTION_SCALE_BYTES)
+
+
+def read_fbgemm(section: Section) -> Quantization:
+    """fbgemm's fp8: one scale a row, an upper bound a layer; experts stay in the model's dtype.
+
+    Source: vllm/model_executor/layers/quantization/fbgemm_fp8.py (0.32).
+    """
+    ignored = section.strings("modules_to_not_convert") or ()
+    weights = ChannelScaled(input_bytes=FLOAT32_BYTES)
+    return all_but_listed("fbgemm_fp8", "one scale per row", weights, ignored, kinds=(Kind.LINEAR,))
+
+
+def read_mxfp8(section: Section) -> Quantization:
+    """MXFP8 experts."""
+    return all_but_listed("mxfp8", "groups of 32", Mxfp8(), kinds=EXPERTS_ALONE)
+
+
+def read_mxfp4(config: ModelConfig) -> Quantization:
+    """MXFP4 experts; those of gpt-oss are padded to the kernel's tiles."""
+    weights, detail = Mxfp4(), "experts, groups of 32"
+    if config.model_type == "gpt_oss":
+        hidden, intermediate = GPT_OSS_TILES
+        weights = Mxfp4(hidden_multiple=hidden, intermediate_multiple=intermediate)
+        detail += ", padded"
+    return all_but_listed("mxfp4", detail, weights, kinds=EXPERTS_ALONE)
+
+
+def read_deepseek_v4(section: Section, language: Section) -> Quantization:
+    """DeepSeek-V4: fp8 blocks, and experts in MXFP4, NVFP4 or fp8 as `expert_dtype` and `moe_quant_algo` say.
+
+    Source: vllm/models/deepseek_v4/quant_config.py:DeepseekV4FP8Config (0.32).
+    """
+    block = read_block(section, "weight_block_size") or (128, 128)
+    is_fp4 = language.string("expert_dtype", "fp4") == "fp4"
+    linears = BlockScaled(rows=block[0], columns=block[1], scale_bytes=1 if is_fp4 else FLOAT32_BYTES)
+    experts: Format = linears
+    if is_fp4:
+        is_nvfp4 = section.string("moe_quant_algo", "").upper() == "NVFP4"
+        experts = Nvfp4() if is_nvfp4 else Mxfp4()
+    by_kind = {Kind.LINEAR: linears, Kind.EXPERTS: experts, Kind.VOCAB: UNQUANTIZED}
+    return Quantization(
+        method="deepseek_v4_fp8",
+        detail="fp8 blocks, 4-bit experts" if is_fp4 else "fp8 blocks",
+        format_of=lambda module: by_kind[module.kind],
+    )
+
+
+def read_quark(section: Section) -> Quantization:
+    """AMD Quark: fp8 or int8 with a scale a tensor, row or block, or MXFP4, by one global config.
+
+    Source: vllm/model_executor/layers/quantization/quark/quark.py:QuarkConfig (0.32).
+    """
+    weight = section.section("global_quant_config").section("weight")
+    inputs = section.section("global_quant_config").optional_section("input_tensors")
+    if section.raw.get("layer_quant_config") or section.raw.get("layer_type_quant_config"):
+        raise unknown("quark", "per-layer configs")
+    is_static = inputs is not None and not inputs.boolean("is_dynamic", False)
+    ignored = section.strings("exclude") or ()
+    kind = (weight.string("dtype"), weight.string("qscheme"))
+    weights = quark_format(kind, is_static)
+    patterns = PatternList(map(canonical, ignored), Allowance())
+
+    def format_of(module: ModuleName) -> Format:
+        return UNQUANTIZED if module.kind is Kind.VOCAB or patterns.covers(module) else weights
+
+    return Quantization(
+        method="quark",
+        detail=" ".join(kind),
+        format_of=format_of,
+        depends_on_layer=names_a_layer(ignored),
+        attention_scale_bytes=ATTENTION_SCALE_BYTES,
+    )
+
+
+def quark_format(kind: tuple[str, str], is_static: bool) -> Format:
+    """The format of Quark's weight dtype and scheme."""
+    match kind:
+        case ("fp8_e4m3" | "int8", "per_tensor"):
+            return TensorScaled(static_input=is_static)
+        case ("fp8_e4m3" | "int8", "per_channel"):
+            return ChannelScaled(static_input=is_static)
+        case ("fp8_e4m3", "per_block"):
+            return BlockScaled(rows=128, columns=128)
+        case ("fp4", "per_group"):
+            return Mxfp4(linears=True)
+        case _:
+            raise unknown("quark", " ".join(kind))
+
+
+READERS: Final[Mapping[str, Callable[[Section], Quantization]]] = {
+    "fp8": read_fp8,
+    "fbgemm_fp8": read_fbgemm,
+    "quark": read_quark,
+    "mxfp8": read_mxfp8,
+    "awq": read_awq,
+    "gptq": read_gptq,
+    "auto-round": read_auto_round,
+    "intel/auto-round": read_auto_round,
+    "inc": read_auto_round,
+    "bitsandbytes": read_bitsandbytes,
+    "compressed-tensors": read_compressed_tensors,
+    "torchao": read_torchao,
+}
+"""By `quant_method`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from kvcore.errors import ModelError
 from kvcore.kept import Keeper
 from kvcore.model.architecture import (
     CacheState,
@@ -17,6 +18,7 @@ from kvcore.model.architecture import (
     SlidingWindow,
     VocabEmbedding,
 )
+from kvcore.model.config import Section
 from kvcore.model.quantization.formats import (
     UNQUANTIZED,
     ExpertsShape,
@@ -25,16 +27,17 @@ from kvcore.model.quantization.formats import (
     Misfit,
     Side,
 )
-from kvcore.model.quantization.names import Kind, ModuleName, canonical
+from kvcore.model.quantization.modules import Kind, ModuleName, canonical
 
 FormatOf: TypeAlias = Callable[[ModuleName], Format]
 
 NOT_QUANTIZED: Final = "unquantized"
 
+ATTENTION_SCALE_BYTES: Final = 4 * 2
+"""Query, key, value and probability scale in the model's 16 bits.
 
-def leave_alone(module: ModuleName) -> Format:
-    """Every module in the model's dtype."""
-    return UNQUANTIZED
+Source: vllm/.../quantization/kv_cache.py:BaseKVCacheMethod (0.32).
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -48,7 +51,7 @@ class Quantization(Keeper):
     """The engine's name of the method."""
     detail: str = ""
     """What a person should know of it: bits, group, block."""
-    format_of: FormatOf = leave_alone
+    format_of: FormatOf = lambda module: UNQUANTIZED
     depends_on_layer: bool = False
     """Whether a module's format depends on the index of its layer; then a fold must ask for every layer."""
     kv_cache_dtype: str = ""
@@ -174,4 +177,26 @@ def experts_shape(
         gated=experts.gated,
         bias=experts.bias,
         is_cut=sharing_ranks > 1,
+    )
+
+
+def names_a_layer(names: Iterable[str]) -> bool:
+    """Whether a list may treat two layers differently."""
+    return any(character.isdigit() for name in names for character in name)
+
+
+def read_block(section: Section, name: str) -> tuple[int, int] | None:
+    """Rows and columns that share a scale, or None where the checkpoint names none."""
+    block = section.integers(name, minimum=1)
+    if block is None:
+        return None
+    if len(block) != 2:
+        raise section.invalid(name, block, "expected two numbers")
+    return block[0], block[1]
+
+
+def unknown(method: str, reason: str) -> ModelError:
+    """The error that a quantization is not one this project can count."""
+    return ModelError(
+        "unknown-quantization", field="config.quantization_config", method=f"{method} ({reason})"
     )

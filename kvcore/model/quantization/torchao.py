@@ -10,19 +10,16 @@ from typing import Any, Final
 from kvcore.errors import EngineRefusalError
 from kvcore.model.config import Section
 from kvcore.model.quantization.automaton import Allowance
-from kvcore.model.quantization.byte_wide import names_a_layer, unknown
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
     UNQUANTIZED,
     ExpertsShape,
     Format,
-    FormatBase,
     LinearShape,
 )
-from kvcore.model.quantization.module_lists import component_runs
-from kvcore.model.quantization.names import Kind, ModuleName, canonical, is_encoder
+from kvcore.model.quantization.modules import Kind, ModuleName, canonical, component_runs, is_encoder
 from kvcore.model.quantization.patterns import Patterns
-from kvcore.model.quantization.scheme import Quantization
+from kvcore.model.quantization.scheme import Quantization, names_a_layer, unknown
 from kvcore.units import ceil_div, round_up
 
 METHOD: Final = "torchao"
@@ -47,7 +44,7 @@ DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16":
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grouped(FormatBase):
+class Grouped(Format):
     """Integers or floats of `bits`, with `overhead_bytes` of scale and zero point a group of inputs.
 
     `group_size` 0 is one group a row, and `per_tensor` one for the whole weight. A rank's weight whose inputs are no

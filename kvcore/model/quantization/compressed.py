@@ -1,18 +1,46 @@
-"""NVIDIA ModelOpt: FP8, NVFP4, MXFP8, and checkpoints that mix them by layer, with or without the side file."""
+"""Checkpoints of LLM Compressor (compressed-tensors) and of NVIDIA ModelOpt: config groups, each with its targets,
+weights and activations; and one algorithm for all, or one for each layer, with or without the side file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kvcore.model.config import Section
 from kvcore.model.quantization.automaton import Allowance
-from kvcore.model.quantization.byte_wide import ATTENTION_SCALE_BYTES, names_a_layer, unknown
-from kvcore.model.quantization.formats import UNQUANTIZED, BlockScaled, ChannelScaled, Format, TensorScaled
-from kvcore.model.quantization.module_lists import PrefixIndex, WildcardList
-from kvcore.model.quantization.names import Kind, ModuleName, canonical
-from kvcore.model.quantization.packed import Mxfp8, Nvfp4
-from kvcore.model.quantization.scheme import Quantization
+from kvcore.model.quantization.formats import (
+    FLOAT32_BYTES,
+    UNQUANTIZED,
+    BlockScaled,
+    ChannelScaled,
+    Format,
+    TensorScaled,
+)
+from kvcore.model.quantization.modules import (
+    Kind,
+    ModuleName,
+    PatternList,
+    PrefixIndex,
+    WildcardList,
+    canonical,
+    is_encoder,
+)
+from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackQuantized
+from kvcore.model.quantization.scheme import (
+    ATTENTION_SCALE_BYTES,
+    Quantization,
+    names_a_layer,
+    read_block,
+    unknown,
+)
+
+COMPRESSED_TENSORS: Final = "compressed-tensors"
+SCALE_AND_ZERO_POINT_BYTES: Final = 3 * (4 + 2)
+"""Scales (float32) and zero points (16 bits) of queries, keys and values.
+
+Source: vllm/.../compressed_tensors/compressed_tensors.py:CompressedTensorsKVCacheMethod (0.32).
+"""
 
 METHODS: Final[Mapping[str, str]] = {
     "FP8": "modelopt",
@@ -23,13 +51,97 @@ METHODS: Final[Mapping[str, str]] = {
     "MXFP8": "modelopt_mxfp8",
     "MIXED_PRECISION": "modelopt_mixed",
 }
-"""The engine's name by algorithm. Source: vllm/model_executor/layers/quantization/modelopt.py (0.32)."""
+"""The engine's name by ModelOpt's algorithm. Source: vllm/model_executor/layers/quantization/modelopt.py (0.32)."""
 
 VISION: Final = ("vision_tower", "vision_model", "vit_large_projector")
-"""Never quantized, whatever the list says."""
+"""What ModelOpt's checkpoints never quantize, whatever the list says."""
 
 KV_CACHE_DTYPES: Final[Mapping[str, str]] = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 """Source: vllm/utils/torch_utils.py:MODELOPT_TO_VLLM_KV_CACHE_DTYPE_MAP (0.32)."""
+
+
+def read_compressed_tensors(section: Section) -> Quantization:
+    """The groups of a compressed-tensors checkpoint.
+
+    A group for all of `Linear` is not applied to encoders, which its recipes leave alone, listed or not. Groups of
+    attention alone concern the KV cache. Raises ModelError `too-many-patterns`: a group costs no less than a pattern.
+
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py:CompressedTensorsConfig
+    (0.32).
+    """
+    allowance = Allowance()
+    ignored = tuple(map(canonical, section.strings("ignore") or ()))
+    ignore = PatternList(ignored, allowance)
+    groups: list[tuple[tuple[str, ...], Format]] = []
+    for written in config_groups(section):
+        allowance.take_pattern(characters=0)
+        targets = written.strings("targets") or ()
+        if len(targets) != 1 or not targets[0].endswith("Attention"):
+            packing = written.string("format", "") or section.string("format", "")
+            weights = group_format(written, packing)
+            groups.append((tuple(map(canonical, targets)), weights))
+    lists = [(PatternList(targets, allowance), weights) for targets, weights in groups]
+    general = next((weights for targets, weights in groups if "Linear" in targets), UNQUANTIZED)
+
+    def format_of(module: ModuleName) -> Format:
+        if ignore.covers(module):
+            return UNQUANTIZED
+        for listed, weights in lists:
+            if listed.covers(module):
+                return weights
+        return UNQUANTIZED if module.kind is Kind.VOCAB or is_encoder(module) else general
+
+    scheme = section.optional_section("kv_cache_scheme")
+    return Quantization(
+        method=COMPRESSED_TENSORS,
+        detail=section.string("format", ""),
+        format_of=format_of,
+        depends_on_layer=names_a_layer((*ignored, *(name for targets, _ in groups for name in targets))),
+        kv_cache_dtype=scheme_dtype(scheme) if scheme else "",
+        attention_scale_bytes=SCALE_AND_ZERO_POINT_BYTES,
+    )
+
+
+def config_groups(section: Section) -> Iterator[Section]:
+    """The config groups, in the order in which they are written."""
+    table = section.optional_section("config_groups")
+    return map(table.section, table.raw) if table is not None else iter(())
+
+
+def group_format(group: Section, packing: str) -> Format:
+    """The format of one config group.
+
+    Source: vllm/.../compressed_tensors/compressed_tensors.py:_get_scheme_from_parts (0.32).
+    """
+    weights = group.section("weights")
+    inputs = group.optional_section("input_activations")
+    bits = weights.integer("num_bits")
+    kind = weights.string("type", "int")
+    strategy = weights.string("strategy", "")
+    size = weights.optional_integer("group_size", minimum=-1) or None
+    is_static = inputs is not None and not inputs.get("dynamic")
+    if kind == "float" and bits == 4:
+        if size == 32:
+            return Mxfp4(linears=True)
+        group_size = size if size is not None and size > 0 else 16
+        return Nvfp4(group_size=group_size, input_scale=inputs is not None)
+    if kind == "float" and bits == 8 and strategy == "group" and size == 32:
+        return Mxfp8()
+    if kind == "int" and packing == "pack-quantized" and bits in (2, 3, 4, 8):
+        group_size = size if strategy == "group" and size is not None else -1
+        return PackQuantized(bits=bits, group_size=group_size, symmetric=weights.boolean("symmetric", True))
+    if bits != 8:
+        raise unknown(COMPRESSED_TENSORS, f"{bits}-bit {kind} in {packing}")
+    if strategy == "block":
+        block = read_block(weights, "block_structure") or (128, 128)
+        return BlockScaled(rows=block[0], columns=block[1])
+    input_bytes = 0
+    if kind != "float":
+        is_symmetric = inputs is None or inputs.boolean("symmetric", True)
+        input_bytes = (FLOAT32_BYTES + (0 if is_symmetric else 1)) if is_static else 0
+    if strategy == "tensor":
+        return TensorScaled(static_input=is_static)
+    return ChannelScaled(static_input=is_static and kind == "float", input_bytes=input_bytes)
 
 
 def read_modelopt(section: Section, side_file: Mapping[str, Any] | None) -> Quantization:
@@ -88,23 +200,15 @@ def algorithm_format(algorithm: str, group: int) -> Format:
 
 def groups_algorithm(section: Section) -> str:
     """The algorithm that `config_groups` describe where `quant_algo` is missing, or ""."""
-    groups = section.optional_section("config_groups")
-    if groups is None:
-        return ""
-    bits = {
-        weights.integer("num_bits")
-        for group in groups.raw
-        if (weights := groups.section(group).optional_section("weights")) is not None
-    }
-    return {frozenset({4}): "NVFP4", frozenset({8}): "FP8"}.get(frozenset(bits), "")
+    weights = (group.optional_section("weights") for group in config_groups(section))
+    bits = frozenset(written.integer("num_bits") for written in weights if written is not None)
+    return {frozenset({4}): "NVFP4", frozenset({8}): "FP8"}.get(bits, "")
 
 
 def has_input_activations(section: Section) -> bool:
     """Whether some config group quantizes activations; True where there are no groups."""
-    groups = section.optional_section("config_groups")
-    if groups is None or not groups.raw:
-        return True
-    return any(groups.section(group).get("input_activations") is not None for group in groups.raw)
+    inputs = (group.get("input_activations") for group in config_groups(section))
+    return any(written is not None for written in inputs) or not section.get("config_groups")
 
 
 def declared_kv_cache_dtype(inner: Section, outer: Section) -> str:

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.model.quantization.automaton import Allowance
-from kvcore.model.quantization.module_lists import (
+from kvcore.model.quantization.modules import (
     SHORT_LIST,
     FragmentList,
+    Kind,
+    ModuleName,
     NameList,
     PatternList,
     PrefixIndex,
@@ -16,7 +18,6 @@ from kvcore.model.quantization.module_lists import (
     beginnings,
     component_runs,
 )
-from kvcore.model.quantization.names import Kind, ModuleName
 
 NAMES = st.text("ab.1", max_size=5)
 LONG = [f"never.in.it.{number}" for number in range(SHORT_LIST + 1)]
