@@ -292,6 +292,11 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
         case BlockIndexer():
             return _latent(state.index_head_dim, index_keys(state.index_head_dim, 2), "bfloat16", at)
         case CompressedLatent():
+            if at.block_size < state.tokens_per_state:
+                raise EngineRefusalError(
+                    "block-size-not-in-kernels", field="block_size", value=at.block_size,
+                    multiple=state.tokens_per_state,
+                )  # fmt: skip
             made = aligned_states(
                 at.block_size // state.tokens_per_state, state.state_bytes, state.page_alignment
             )
