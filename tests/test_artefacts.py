@@ -17,11 +17,9 @@ import pytest
 import yaml
 
 from kvcore import catalogue
-from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
-from kvcore.deploy.docker import has_image
-from kvcore.deploy.expected_log import expected_log_lines
-from kvcore.deploy.kubernetes import kubernetes_name
-from kvcore.deploy.launch import launch_command, start_seconds
+from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, has_image, kubernetes_name, start_seconds
+from kvcore.deploy.checklist import expected_log_lines
+from kvcore.deploy.launch import launch_command
 from kvcore.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import Plan, plan

@@ -1,27 +1,53 @@
 """What ops copy after planning: the same launch as a YAML config, a container, a unit, a deployment.
 
-Every artefact is built from `launch_arguments` as data and written by a real writer (shlex, YAML) that knows what its
+Every artefact is built from the launch as data and written by a real writer (shlex, CSV, YAML) that knows what its
 reader expands, so that a model name with a quote, a space or a dollar sign cannot break out of it.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
-from kvcore.deploy.docker import compose_text, docker_text, yaml_text
-from kvcore.deploy.kubernetes import kubernetes_text
+from kvcore.catalogue.gated import is_gated
 from kvcore.deploy.launch import (
+    PORT,
     launch_arguments,
     launch_environment,
-    launch_program,
     launch_words,
     served_model,
 )
-from kvcore.deploy.systemd import systemd_text
+from kvcore.deploy.templates import filled, templates, yaml_text
+from kvcore.engine.protocol import Launch
+from kvcore.engine.rooms import find_engine
+from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
+from kvcore.units import GIB, ceil_div, round_up
+
+TOKEN: Final = "HF_TOKEN"
+"""The variable with a token of the Hub."""
+VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
+"""Checkpoints, and compiled kernels: a restart that finds them has more for its KV cache."""
+SECRET: Final = "huggingface"
+"""The Kubernetes secret with the token of the Hub, and its key."""
+SECRET_KEY: Final = "token"
+TOKEN_FILE: Final = "/etc/vllm/huggingface.env"
+_CACHES: Final = {"HF_HOME": "/var/cache/vllm/huggingface", "VLLM_CACHE_ROOT": "/var/cache/vllm/kernels"}
+"""Checkpoints and compiled kernels, in the folder that CacheDirectory= makes."""
+_KERNELS_GIB: Final = 20
+"""Room for compiled kernels of a few releases next to the checkpoint."""
+_START_SECONDS_PER_GIB: Final = 4
+"""Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
+_START_SECONDS_FLOOR: Final = 600
+"""Compilation and graph capture, whatever the size."""
 
 
 class Artefact(StrEnum):
@@ -39,39 +65,261 @@ CONTAINERS: Final = (Artefact.DOCKER, Artefact.COMPOSE, Artefact.KUBERNETES)
 """Those that name an image."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What is started, as every kind of file needs it."""
+
+    plan: Plan
+    launch: Launch
+    model: str
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+    @property
+    def program(self) -> list[str]:
+        """The words before the flags."""
+        return [*self.launch.program, self.model]
+
+    @property
+    def flags(self) -> list[list[str]]:
+        """Each flag with its words."""
+        return [launch_words(name, value) for name, value in self.arguments.items()]
+
+    @property
+    def container(self) -> tuple[list[str], list[list[str]]]:
+        """The words of a program that the image does not start itself, and its flags."""
+        if self.launch.image_starts_server:
+            return [], [["--model", self.model], *self.flags]
+        return self.program, self.flags
+
+    @property
+    def folder(self) -> str | None:
+        """The checkpoint's folder where the model is one on this machine."""
+        return self.model if self.model.startswith("/") else None
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether the Hub gives the model, or its draft, only to an account that has accepted its terms."""
+        draft = self.plan.scenario.speculative_config
+        names = (self.plan.scenario.model, draft.model if draft is not None else None)
+        return TOKEN not in self.environment and any(name is not None and is_gated(name) for name in names)
+
+    @property
+    def ranks(self) -> int:
+        """Cards of all replicas that one start takes."""
+        parallel = self.plan.scenario.parallel
+        return parallel.ranks_per_replica * parallel.data_parallel_size
+
+    @property
+    def platform(self) -> Mapping[str, Any]:
+        """What it is given of its cards."""
+        found: Mapping[str, Any] = templates()["platforms"].get(self.plan.accelerator.vendor.value, {})
+        return found
+
+    @property
+    def devices(self) -> list[str]:
+        """The files of its cards; none where the runtime passes the cards itself."""
+        card, ranks = self.platform.get("card"), range(self.ranks)
+        own = [f"{card}{rank}" for rank in ranks] if card is not None else []
+        return [*own, *self.platform.get("devices", ())]
+
+
 def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
     """The text of one artefact; `every_flag` writes resolved defaults too.
 
     Raises ScenarioError for a container where no image for the card is known.
     """
-    return _WRITERS[kind](plan, every_flag)
-
-
-def _command(plan: Plan, every_flag: bool) -> str:
-    arguments = launch_arguments(plan, every_flag=every_flag)
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
-    parts = [shlex.join([*launch_program(plan), served_model(plan)])]
-    parts += [shlex.join(launch_words(name, value)) for name, value in arguments.items()]
-    return "\n".join([*lines, " \\\n  ".join(parts)]) + "\n"
-
-
-def _yaml(plan: Plan, every_flag: bool) -> str:
-    """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment."""
-    comment = "".join(
-        f"# export {name}={shlex.quote(value)}\n" for name, value in launch_environment(plan).items()
+    start = Start(
+        plan=plan,
+        launch=find_engine(plan.scenario.engine).launch,
+        model=served_model(plan),
+        arguments=launch_arguments(plan, every_flag=every_flag),
+        environment=launch_environment(plan),
     )
+    return _WRITERS[kind](start)
+
+
+def has_image(plan: Plan) -> bool:
+    """Whether the engine is published as a container image for cards of this vendor."""
+    return find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor) is not None
+
+
+def no_image(plan: Plan) -> ScenarioError:
+    """Why there is no container of this plan, and what to do."""
+    return ScenarioError("no-container-image", field="accelerator", engine=plan.scenario.engine)
+
+
+def image(plan: Plan) -> str:
+    """The engine's own container image for the planned version and the card's vendor.
+
+    Raises ScenarioError where none is known.
+    """
+    name = find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor)
+    if name is None:
+        raise no_image(plan)
+    return f"{name}:v{plan.resolved.engine_version}"
+
+
+def start_seconds(plan: Plan) -> int:
+    """Seconds that a start may take before a probe should give up, in whole minutes."""
+    loaded_gib = plan.weights.total / GIB * plan.scenario.parallel.ranks_per_replica
+    return round_up(math.ceil(_START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib), 60)
+
+
+def _folded(parts: Iterable[str]) -> str:
+    return " \\\n  ".join(parts) + "\n"
+
+
+def _exports(start: Start, before: str) -> str:
+    return "".join(f"{before}{name}={shlex.quote(value)}\n" for name, value in start.environment.items())
+
+
+def _command(start: Start) -> str:
+    return _exports(start, "export ") + _folded(map(shlex.join, (start.program, *start.flags)))
+
+
+def _yaml(start: Start) -> str:
+    """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment."""
     arguments = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in launch_arguments(plan, every_flag=every_flag).items()
+        name: list(value) if isinstance(value, tuple) else value for name, value in start.arguments.items()
     }
-    return comment + yaml_text({"model": served_model(plan), **arguments})
+    return _exports(start, "# export ") + yaml_text({"model": start.model, **arguments})
 
 
-_WRITERS: Final[Mapping[Artefact, Callable[[Plan, bool], str]]] = {
+def _docker(start: Start) -> str:
+    """`docker run`; the token of a gated model comes from the shell's own HF_TOKEN, by name."""
+    image_name, platform = image(start.plan), start.platform
+    program, flags = start.container
+    ids = ",".join(map(str, range(start.ranks)))
+    cards = [f"--device {path}" for path in start.devices] or [f"""--gpus '"device={ids}"'"""]
+    options = {"-v": platform.get("driver"), "--group-add": platform.get("group")}
+    cards += [f"{option} {value}" for option, value in options.items() if value is not None]
+    parts = ["docker run --rm", *cards, "--ipc=host", f"-p {PORT}:{PORT}"]
+    parts += [f"-v {volume}" for volume in VOLUMES]
+    if start.folder is not None:
+        parts.append(f"--mount {shlex.quote(_mount(start.folder))}")
+    parts += [f"-e {shlex.quote(f'{name}={value}')}" for name, value in start.environment.items()]
+    if start.asks_for_token:
+        parts.append(f"-e {TOKEN}")
+    return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
+
+
+def _mount(path: str) -> str:
+    """A folder at the same path inside, as `--mount` reads it: one record of CSV, so any path can be written."""
+    record = io.StringIO()
+    csv.writer(record, lineterminator="").writerow(["type=bind", f"src={path}", f"dst={path}", "readonly"])
+    return record.getvalue()
+
+
+def _compose(start: Start) -> str:
+    """compose.yaml; the token of a gated model is a secret from the shell's HF_TOKEN, not in the environment."""
+    program, flags = start.container
+    asks, folder, driver = start.asks_for_token, start.folder, start.platform.get("driver")
+    mount = {"type": "bind", "source": folder, "target": folder, "read_only": True}
+    gpu = {"driver": "nvidia", "count": start.ranks, "capabilities": ["gpu"]}
+    token_path = {"HF_TOKEN_PATH": "/run/secrets/hf_token"} if asks else {}
+    facts = {
+        "image": image(start.plan),
+        "command": [*program, *chain(*flags)],
+        "port": PORT,
+        "volumes": [*VOLUMES, *([mount] if folder else []), *([driver] if driver else [])],
+        "seconds": start_seconds(start.plan),
+        "secrets": ["hf_token"] if asks else None,
+        "environment": {**start.environment, **token_path} or None,
+        "devices": start.devices or None,
+        "groups": [start.platform["group"]] if "group" in start.platform else None,
+        "gpus": None if start.devices else [gpu],
+        "token": TOKEN if asks else None,
+    }
+    return yaml_text(_literal(filled("compose", facts)))
+
+
+def _literal(part: Any) -> Any:
+    """With each dollar sign doubled: Compose replaces variables in every text, the kubelet `$(NAME)` in commands,
+    arguments and variables.
+
+    Source: compose-spec, 12-interpolation.md: "use a double-dollar sign ($$)"; kubernetes
+    third_party/forked/golang/expansion/expand.go (1.34): "$$" is "$".
+    """
+    if isinstance(part, str):
+        return part.replace("$", "$$")
+    if isinstance(part, Mapping):
+        return {key: _literal(value) for key, value in part.items()}
+    return [_literal(value) for value in part] if isinstance(part, list) else part
+
+
+def _kubernetes(start: Start) -> str:
+    """Claim, deployment and service, and above them how the secret of a gated model is made."""
+    plan, folder, asks = start.plan, start.folder, start.asks_for_token
+    image_name = image(plan)
+    program, flags = start.container
+    known = plan.scenario.checkpoint.total_size
+    stored = known or plan.weights.total * plan.scenario.parallel.ranks_per_replica
+    environment = [{"name": name, "value": _literal(value)} for name, value in start.environment.items()]
+    reference = {"secretKeyRef": {"name": SECRET, "key": SECRET_KEY}}
+    facts = {
+        "name": kubernetes_name(plan.scenario.model),
+        "image": image_name,
+        "port": PORT,
+        "command": _literal(program) or None,
+        "args": _literal([*chain(*flags)]),
+        "cards": {start.platform["resource"]: str(start.ranks)},
+        "start_probes": start_seconds(plan) // 10,
+        "cache_gib": round_up(ceil_div(int(stored), GIB) + _KERNELS_GIB, 10),
+        "model_mount": {"name": "model", "mountPath": folder, "readOnly": True} if folder else None,
+        "model_volume": {"name": "model", "hostPath": {"path": folder, "type": "Directory"}} if folder else None,
+        "environment": [*environment, *([{"name": TOKEN, "valueFrom": reference}] if asks else [])] or None,
+    }  # fmt: skip
+    head = f"# kubectl create secret generic {SECRET} --from-literal={SECRET_KEY}=hf_...\n" if asks else ""
+    return head + "---\n".join(map(yaml_text, filled("kubernetes", facts)))
+
+
+def kubernetes_name(model: str) -> str:
+    """A DNS label from a model id.
+
+    Example:
+        >>> kubernetes_name("Qwen/Qwen3-32B")
+        'vllm-qwen3-32b'
+    """
+    label = re.sub(r"[^a-z0-9]+", "-", model.rsplit("/", 1)[-1].lower()).strip("-")
+    return f"vllm-{label}"[:50].rstrip("-")
+
+
+def _systemd(start: Start) -> str:
+    """A unit that runs as a user of its own; the token of a gated model is read from a file of root's."""
+    environment, asks = {**_CACHES, **start.environment}, start.asks_for_token
+    argv = [*start.program, *chain(*start.flags)]
+    facts = {
+        "token_note": f"# {TOKEN_FILE}, mode 600, with one line: {TOKEN}=hf_..." if asks else None,
+        "model": _specifiers(start.model),
+        "port": PORT,
+        "groups": start.platform.get("groups"),
+        "environment": "\n".join(f"Environment={_word(f'{name}={value}')}" for name, value in environment.items()),
+        "token_file": TOKEN_FILE if asks else None,
+        "command": " ".join(_word(word).replace("$", "$$") for word in argv),
+        "seconds": start_seconds(start.plan),
+    }  # fmt: skip
+    return "\n".join(filled("systemd", facts)) + "\n"
+
+
+def _specifiers(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _word(word: str) -> str:
+    """Quoted as systemd.syntax(7) wants it: % doubled, C-style escapes in double quotes.
+
+    A dollar sign is doubled in commands only: Environment= expands nothing (systemd.exec(5)).
+    """
+    escaped = _specifiers(word.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{escaped}"' if re.search(r"[^A-Za-z0-9_@%+=:,./$-]", word) else escaped
+
+
+_WRITERS: Final[Mapping[Artefact, Callable[[Start], str]]] = {
     Artefact.COMMAND: _command,
     Artefact.YAML: _yaml,
-    Artefact.DOCKER: docker_text,
-    Artefact.COMPOSE: compose_text,
-    Artefact.KUBERNETES: kubernetes_text,
-    Artefact.SYSTEMD: systemd_text,
+    Artefact.DOCKER: _docker,
+    Artefact.COMPOSE: _compose,
+    Artefact.KUBERNETES: _kubernetes,
+    Artefact.SYSTEMD: _systemd,
 }

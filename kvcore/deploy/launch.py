@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kvcore.catalogue.gated import is_gated
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.backends import backend_to_ask_for
 from kvcore.engine.vllm.runner import runner_flag
@@ -22,12 +21,6 @@ from kvcore.scenario.request import UNNAMED_MODEL
 MODEL_PLACE: Final = "/path/to/your/model"
 PORT: Final = 8000
 """Where the engine listens unless set otherwise."""
-TOKEN: Final = "HF_TOKEN"
-"""The variable with a token of the Hub."""
-_START_SECONDS_PER_GIB: Final = 4
-"""Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
-_START_SECONDS_FLOOR: Final = 600
-"""Compilation and graph capture, whatever the size."""
 
 
 def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
@@ -135,11 +128,6 @@ def launch_environment(plan: Plan) -> dict[str, str]:
     return environment
 
 
-def launch_program(plan: Plan) -> list[str]:
-    """The words before the model."""
-    return list(find_engine(plan.scenario.engine).launch.program)
-
-
 def served_model(plan: Plan) -> str:
     """The model as the command names it: a place to fill in where only a config.json is known.
 
@@ -158,45 +146,10 @@ def served_model(plan: Plan) -> str:
     return f"./{name}" if name.startswith("-") else name
 
 
-def launch_argv(plan: Plan, *, every_flag: bool = False) -> list[str]:
-    """Model and flags as words, for an image whose entry point is the engine's server."""
-    argv = ["--model", served_model(plan)]
-    for name, value in launch_arguments(plan, every_flag=every_flag).items():
-        argv += launch_words(name, value)
-    return argv
-
-
-def local_model(plan: Plan) -> str | None:
-    """The checkpoint's folder where the model is one on this machine."""
-    name = served_model(plan)
-    return name if name.startswith("/") else None
-
-
-def needs_token(plan: Plan) -> bool:
-    """Whether the Hub gives the model, or its draft, only to an account that has accepted its terms."""
-    draft = plan.scenario.speculative_config
-    names = (plan.scenario.model, draft.model if draft is not None else None)
-    return any(name is not None and is_gated(name) for name in names)
-
-
-def ranks_of(plan: Plan) -> int:
-    """Cards of all replicas that one start takes."""
-    return plan.scenario.parallel.ranks_per_replica * plan.scenario.parallel.data_parallel_size
-
-
-def start_seconds(plan: Plan) -> int:
-    """Seconds that a start may take before a probe should give up, in whole minutes."""
-    loaded_gib = plan.weights.total / (1 << 30)
-    seconds = (
-        _START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib * plan.scenario.parallel.ranks_per_replica
-    )
-    return int(-(-seconds // 60) * 60)
-
-
 def launch_command(plan: Plan) -> str:
     """One shell line: environment, program, model, flags."""
     environment = [f"{name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
-    argv = [*launch_program(plan), served_model(plan)]
+    argv = [*find_engine(plan.scenario.engine).launch.program, served_model(plan)]
     for name, value in launch_arguments(plan).items():
         argv += launch_words(name, value)
     return " ".join([*environment, shlex.join(argv)])

@@ -1,20 +1,21 @@
-"""What ops load into Prometheus and Grafana: alert rules and a dashboard for the metrics that the version exports.
+"""What a deployment is loaded and watched with: the load test, alert rules, a dashboard, for the metrics of a version.
 
-Built as data and written by a real writer. Names of models are in neither: Prometheus and Grafana read templates in
-annotations and titles, so what the series say of themselves (`model_name`) is used instead.
+The files are templates (`templates.yaml`), filled as data and written by a real writer.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import yaml
-
 from kvcore.advice.decode_bound import decode_bound
-from kvcore.engine.vllm.metrics import exported_metrics
+from kvcore.deploy.launch import PORT, served_model
+from kvcore.deploy.templates import filled, yaml_text
+from kvcore.engine.vllm.metrics import MetricRole, benchmark_program, exported_metrics
 from kvcore.planning import Plan
 
 HIGHEST_USAGE: Final = 0.95
@@ -32,6 +33,15 @@ SLACK: Final = 3
 """How many times the bandwidth bound a latency may take before it alarms: an assumption, to be set by the load test."""
 V0_LONGEST_SECONDS: Final = 60.0
 """The last bucket of the V0 engine: nothing above it could ever alarm. Source: vllm/engine/metrics.py (0.6.6)."""
+
+
+PANEL_WIDTH: Final = 12
+PANEL_HEIGHT: Final = 8
+"""Of the template `panel`."""
+OVERLOAD_PERCENT: Final = 150
+SECONDS: Final = 300
+ROUNDS_WITHOUT_BOUND: Final = 10
+"""Requests per seat where the card's bandwidth is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,152 +104,100 @@ def _request_seconds(plan: Plan, load: Load) -> float:
     return next((step for step in steps if step >= wanted), steps[-1])
 
 
-def metric_name(plan: Plan, role: str) -> str:
-    """The metric of the planned version for `role`."""
-    return exported_metrics(plan.resolved.version, plan.resolved.is_v0)[role].name
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadTest:
+    """The command, and what it does."""
+
+    command: str
+    requests_at_once: int
+    num_prompts: int
+    is_sized: bool
+    """Whether it lasts five minutes even on an engine that reaches the bandwidth bound."""
 
 
-def _percentile(metric: str, share: float, selector: str = "") -> str:
-    return f"histogram_quantile({share:g}, sum by (le, model_name) (rate({metric}_bucket{selector}[5m])))"
+def load_test(plan: Plan, load: Load) -> LoadTest:
+    """A command that keeps 150 % of the target in flight.
+
+    The generator counts requests, not minutes: as many are sent as the bandwidth bound could answer in five minutes, so
+    a real engine takes longer, never shorter.
+
+    Source: vllm/benchmarks/serve.py (0.11.0, 0.33.0).
+    """
+    at_once = math.ceil(load.requests * OVERLOAD_PERCENT / 100)
+    served = min(at_once, plan.resolved.max_num_seqs)
+    bound = decode_bound(plan, served, load.prompt_tokens)
+    rounds = SECONDS / (bound.seconds_per_token * load.answer_tokens) if bound else ROUNDS_WITHOUT_BOUND
+    prompts = max(at_once, math.ceil(served * rounds))
+    program = benchmark_program(plan.resolved.version)
+    flags: dict[str, Any] = {
+        "backend": "openai" if program.words[0] == "vllm" else "vllm",
+        "base-url": f"http://localhost:{PORT}",
+        "model": served_model(plan),
+        "dataset-name": "random",
+        "random-input-len": load.prompt_tokens,
+        "random-output-len": load.answer_tokens,
+        "ignore-eos": True,
+        "max-concurrency": at_once,
+        "num-prompts": prompts,
+        "percentile-metrics": "ttft,tpot,itl,e2el",
+        "metric-percentiles": "50,95,99",
+    }
+    words = [[f"--{name}"] if value is True else [f"--{name}", str(value)] for name, value in flags.items()]
+    lines = [shlex.join(program.words), *(shlex.join(line) for line in words)]
+    return LoadTest(
+        command=" \\\n  ".join(lines) + "\n",
+        requests_at_once=at_once,
+        num_prompts=prompts,
+        is_sized=bound is not None,
+    )
+
+
+def _facts(plan: Plan, limits: Thresholds) -> dict[str, Any]:
+    """The metrics of the planned version by what they are read for, None for one that it has not, and thresholds."""
+    metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
+    return {
+        **{role.value: metrics[role].name if role in metrics else None for role in MetricRole},
+        "version": plan.resolved.version,
+        "seats": plan.resolved.max_num_seqs,
+        "usage_limit": limits.kv_cache_usage,
+        "waiting_limit": limits.waiting_requests,
+        "request_seconds": limits.request_seconds,
+        "first_token_seconds": limits.first_token_seconds,
+    }
 
 
 def alert_rules(plan: Plan, limits: Thresholds) -> str:
     """A Prometheus rule file."""
-    usage, waiting = metric_name(plan, "kv_cache_usage"), metric_name(plan, "waiting")
-    running, preemptions = metric_name(plan, "running"), metric_name(plan, "preemptions")
-    latency, first = metric_name(plan, "request_latency"), metric_name(plan, "first_token")
-    seats = plan.resolved.max_num_seqs
-    rules = (
-        _rule("VllmKvCacheNearlyFull", f"max by (model_name) ({usage}) > {limits.kv_cache_usage:g}", "5m", "warning",
-              "KV cache nearly full: less room than one request of the full length takes"),
-        _rule("VllmPreempting", f"sum by (model_name) (rate({preemptions}[5m])) > 0", "5m", "warning",
-              "Requests are preempted: their tokens are computed a second time"),
-        _rule("VllmQueueGrowing", f"sum by (model_name) ({waiting}) > {limits.waiting_requests}", "2m", "warning",
-              "More requests wait than a load of 150 % of the target leaves in the queue"),
-        _rule("VllmSeatsTaken", f"max by (model_name) ({running}) >= {seats}", "10m", "info",
-              "As many requests run as --max-num-seqs allows"),
-        _rule("VllmFirstTokenSlow", f"{_percentile(first, 0.99)} > {limits.first_token_seconds:g}", "10m", "warning",
-              "p99 of the time to the first token is too long"),
-        _rule("VllmRequestsSlow", f"{_percentile(latency, 0.99)} > {limits.request_seconds:g}", "10m", "warning",
-              "p99 of the time of whole requests is too long"),
-        _rule("VllmGone", f"absent({running})", "2m", "critical", "No engine is scraped"),
-    )  # fmt: skip
-    return _yaml({"groups": [{"name": "vllm", "rules": list(rules)}]})
-
-
-def _rule(name: str, expression: str, duration: str, severity: str, summary: str) -> dict[str, Any]:
-    return {
-        "alert": name,
-        "expr": expression,
-        "for": duration,
-        "labels": {"severity": severity},
-        "annotations": {"summary": summary},
-    }
-
-
-def _yaml(document: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
-    return text
-
-
-PANEL_WIDTH: Final = 12
-PANEL_HEIGHT: Final = 8
+    return yaml_text(filled("alerts", _facts(plan, limits)))
 
 
 def dashboard(plan: Plan, limits: Thresholds) -> str:
     """A Grafana dashboard to import, with a choice of the data source and the model."""
-    of = '{model_name=~"$model_name"}'
-    usage, waiting = metric_name(plan, "kv_cache_usage"), metric_name(plan, "waiting")
-    running, preemptions = metric_name(plan, "running"), metric_name(plan, "preemptions")
-    latency, first = metric_name(plan, "request_latency"), metric_name(plan, "first_token")
-    gap = metric_name(plan, "output_token")
-    prompt, generated = metric_name(plan, "prompt_tokens"), metric_name(plan, "generation_tokens")
-    per_model, each = "by (model_name)", "{{model_name}}"
-    panels = [
-        ("KV cache usage", "percentunit", limits.kv_cache_usage, ((each, f"max {per_model} ({usage}{of})"),)),
-        ("Requests", "short", float(plan.resolved.max_num_seqs), (
-            ("running", f"sum({running}{of})"), ("waiting", f"sum({waiting}{of})"))),
-        ("Preemptions per second", "short", None, (
-            (each, f"sum {per_model} (rate({preemptions}{of}[5m]))"),)),
-        ("Tokens per second", "short", None, (
-            ("answers", f"sum(rate({generated}{of}[1m]))"), ("prompts", f"sum(rate({prompt}{of}[1m]))"))),
-        ("Time to the first token", "s", limits.first_token_seconds, _percentiles(first, of)),
-        ("Time between tokens", "s", None, _percentiles(gap, of)),
-        ("Time of a request", "s", limits.request_seconds, _percentiles(latency, of)),
-    ]  # fmt: skip
-    metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
-    if "prefix_cache_hits" in metrics:
-        hits, queries = metric_name(plan, "prefix_cache_hits"), metric_name(plan, "prefix_cache_queries")
-        rate = f"sum(rate({hits}{of}[5m])) / sum(rate({queries}{of}[5m]))"
-        panels.append(("Prompt tokens found in the prefix cache", "percentunit", None, (("hits", rate),)))
-    document = {
-        "title": f"vLLM {plan.resolved.version}",
-        "uid": None,
-        "tags": ["vllm"],
-        "schemaVersion": 39,
-        "version": 1,
-        "editable": True,
-        "refresh": "30s",
-        "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [_source_variable(), _model_variable(running)]},
-        "panels": [_panel(index, *panel) for index, panel in enumerate(panels)],
+    facts = _facts(plan, limits)
+    rows = [row for row in filled("panels", facts) if "targets" in row or "histogram" in row]
+    panels = [_panel(index, row) for index, row in enumerate(rows)]
+    return json.dumps(filled("dashboard", {**facts, "panels": panels}), indent=2)
+
+
+def _panel(index: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    targets = row.get("targets") or {
+        f"p{share * 100:g}": f"histogram_quantile({share:g}, sum by (le, model_name) "
+        f'(rate({row["histogram"]}_bucket{{model_name=~"$model_name"}}[5m])))'
+        for share in (0.5, 0.95, 0.99)
     }
-    return json.dumps(document, indent=2)
-
-
-def _percentiles(metric: str, selector: str) -> tuple[tuple[str, str], ...]:
-    return tuple((f"p{share * 100:g}", _percentile(metric, share, selector)) for share in (0.5, 0.95, 0.99))
-
-
-_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-
-
-def _panel(
-    index: int, title: str, unit: str, limit: float | None, targets: tuple[tuple[str, str], ...]
-) -> dict[str, Any]:
-    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
-    if limit is not None:
-        steps.append({"color": "red", "value": limit})
-    return {
+    limit = [{"color": "red", "value": float(row["limit"])}] if "limit" in row else []
+    facts = {
         "id": index + 1,
-        "type": "timeseries",
-        "title": title,
-        "datasource": _SOURCE,
-        "gridPos": {
-            "h": PANEL_HEIGHT,
-            "w": PANEL_WIDTH,
-            "x": index % 2 * PANEL_WIDTH,
-            "y": index // 2 * PANEL_HEIGHT,
-        },
-        "fieldConfig": {
-            "defaults": {
-                "unit": unit,
-                "min": 0,
-                "thresholds": {"mode": "absolute", "steps": steps},
-                "custom": {"thresholdsStyle": {"mode": "line" if limit is not None else "off"}},
-            },
-            "overrides": [],
-        },
+        "title": row["title"],
+        "x": index % 2 * PANEL_WIDTH,
+        "y": index // 2 * PANEL_HEIGHT,
+        "unit": row["unit"],
+        "steps": [{"color": "green", "value": None}, *limit],
+        "style": "line" if limit else "off",
         "targets": [
-            {"refId": chr(ord("A") + place), "datasource": _SOURCE, "expr": expression, "legendFormat": name}
-            for place, (name, expression) in enumerate(targets)
+            filled("target", {"letter": letter, "expression": expression, "name": name})
+            for letter, (name, expression) in zip("ABC", targets.items(), strict=False)
         ],
     }
-
-
-def _source_variable() -> dict[str, Any]:
-    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
-
-
-def _model_variable(metric: str) -> dict[str, Any]:
-    return {
-        "name": "model_name",
-        "type": "query",
-        "label": "Model",
-        "datasource": _SOURCE,
-        "query": f"label_values({metric}, model_name)",
-        "refresh": 2,
-        "includeAll": True,
-        "multi": True,
-        "current": {"text": "All", "value": "$__all"},
-    }
+    panel: dict[str, Any] = filled("panel", facts)
+    return panel

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from kvcore.deploy.expected_log import expected_log_lines
+from kvcore.deploy.checklist import expected_log_lines
 from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request

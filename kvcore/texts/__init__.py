@@ -121,6 +121,18 @@ class Letter:
     meaning: Text
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """An item of the checklist before going live; `{params}` are filled in after translation."""
+
+    title: Text
+    detail: Text
+    open: Text = Text("")
+    """Said in place of `detail` where the plan leaves it open."""
+    fails: Text = Text("")
+    """Said in place of `detail` where it fails."""
+
+
 Entry = TypeVar("Entry")
 
 
@@ -148,7 +160,8 @@ class Texts(Mapping[str, Entry], Generic[Entry]):
     def shown(self) -> Iterator[Text]:
         """Every text of the file, in its order."""
         hints = typing.get_type_hints(self.kind)
-        return (getattr(entry, name) for entry in self.values() for name in hints if hints[name] is Text)
+        texts = (getattr(entry, name) for entry in self.values() for name in hints if hints[name] is Text)
+        return filter(None, texts)
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
@@ -211,12 +224,8 @@ LESSONS: Final = Texts("lessons.toml", Sentence)
 """The derivation's own, in the order of its steps."""
 LETTERS: Final = Texts("letters.toml", Letter)
 """By the name of a quantity, or "<what it is an input of>.<name>"."""
+CHECKS: Final = Texts("checklist.toml", Check)
+"""In the order in which they are done."""
 ALL: Final[tuple[Texts[Any], ...]] = (
-    MESSAGES,
-    GLOSSARY,
-    PARAMETERS,
-    CORRECTIONS,
-    SOURCES,
-    LESSONS,
-    LETTERS,
-)
+    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, LETTERS, CHECKS,
+)  # fmt: skip

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from kvcore.advice.curve import concurrency_curve
-from kvcore.deploy.expected_log import expected_log_lines
+from kvcore.deploy.checklist import expected_log_lines
 from kvcore.deploy.launch import launch_command
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcore.deploy.expected_log import expected_log_lines
+from kvcore.deploy.checklist import expected_log_lines
 from kvcore.deploy.launch import launch_command
 from kvcore.planning import Plan
 from kvcore.scenario import link as links

@@ -6,8 +6,7 @@ import streamlit as st
 
 from kvcore.advice.decode_bound import decode_bound
 from kvcore.deploy.checklist import Tick, checklist
-from kvcore.deploy.load_test import load_test
-from kvcore.deploy.monitoring import Load, alert_rules, dashboard, default_load, thresholds
+from kvcore.deploy.monitoring import Load, alert_rules, dashboard, default_load, load_test, thresholds
 from kvcore.engine.vllm.metrics import exported_metrics
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count, gib_text

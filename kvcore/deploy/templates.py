@@ -1,0 +1,73 @@
+"""Files with places to fill in, `templates.yaml`: each is filled as data and written by a real writer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import yaml
+
+_PLACE: Final = re.compile(r"<(\w+)>")
+_NOTHING: Final = object()
+
+
+@cache
+def templates() -> Mapping[str, Any]:
+    """All templates by their names, as they are in the file."""
+    text = resources.files("kvcore.deploy").joinpath("templates.yaml").read_text("utf-8")
+    found: Mapping[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def filled(name: str, facts: Mapping[str, Any]) -> Any:
+    """The template of that name with `facts` in its places; what a fact of None would fill is left out.
+
+    Raises KeyError for a place without a fact.
+
+    Example:
+        >>> facts = dict.fromkeys(("letter", "expression"), "A") | {"name": None}
+        >>> filled("target", facts)["expr"], "legendFormat" in filled("target", facts)
+        ('A', False)
+    """
+    return _filled(templates()[name], facts)
+
+
+def _filled(part: Any, facts: Mapping[str, Any]) -> Any:
+    if isinstance(part, str):
+        return _text(part, facts)
+    if isinstance(part, Mapping):
+        values = {key: _filled(value, facts) for key, value in part.items()}
+        found = {key: value for key, value in values.items() if value is not _NOTHING}
+        return found if found or not part else _NOTHING
+    if isinstance(part, list):
+        return [value for one in part if (value := _filled(one, facts)) is not _NOTHING]
+    return part
+
+
+def _text(text: str, facts: Mapping[str, Any]) -> Any:
+    values = {name: facts[name] for name in _PLACE.findall(text)}
+    if None in values.values():
+        return _NOTHING
+    if (alone := _PLACE.fullmatch(text)) is not None:
+        return values[alone[1]]
+    return _PLACE.sub(lambda place: _written(values[place[1]]), text)
+
+
+def _written(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def yaml_text(document: Mapping[str, Any]) -> str:
+    """The document in the order of its keys, block style."""
+    text: str = yaml.dump(dict(document), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes a part that is used twice twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
