@@ -17,8 +17,7 @@ from kvcore.evidence.calibration import (
     compare,
     fields_by_origin,
 )
-from kvcore.evidence.log.reader import read_log
-from kvcore.evidence.log.startup import StartupLog
+from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.memory.parts import half_width
 from kvcore.planning import Plan, plan

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from kvcore.evidence.log.arguments import read_flags
+from kvcore.evidence.log.arguments import LogFlags, read_flags
 from kvcore.evidence.log.cleaned import clean_log
-from kvcore.evidence.log.startup import LogFlags
 from kvcore.scenario import SpeculativeConfig
 
 

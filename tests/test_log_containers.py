@@ -4,11 +4,10 @@ import pytest
 
 from kvcore.deploy.artefacts import Artefact, artefact
 from kvcore.errors import LogError
+from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import clean_log
-from kvcore.evidence.log.containers import docker_container
-from kvcore.evidence.log.manifests import MAX_CHARACTERS, find_manifests
-from kvcore.evidence.log.reader import read_log
-from kvcore.evidence.log.startup import LogFlags, StartupLog
+from kvcore.evidence.log.containers import MAX_CHARACTERS, docker_container, find_manifests
+from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
 from kvcore.scenario.request import scenario_from_request

@@ -3,9 +3,8 @@
 import pytest
 
 from kvcore.errors import MESSAGES
-from kvcore.evidence.log.failures import ERRORS
+from kvcore.evidence.log.failures import ERRORS, Change, Failure, Phase
 from kvcore.evidence.log.reader import read_log
-from kvcore.evidence.log.startup import Change, Failure, Phase
 
 ARGS = (
     "non-default args: {'model': 'Qwen/Qwen3-32B', 'max_model_len': 40960, 'tensor_parallel_size': 2, "
@@ -40,7 +39,7 @@ def failing(*lines: str) -> Failure:
 
 
 def numbers(failure: Failure) -> dict[str, float]:
-    return {number.name: number.value for number in failure.numbers}
+    return dict(failure.numbers)
 
 
 CASES = [

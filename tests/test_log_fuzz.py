@@ -16,16 +16,16 @@ from kvcore.errors import LogError
 from kvcore.evidence.log import arguments as log_flags
 from kvcore.evidence.log import cleaned as log_text
 from kvcore.evidence.log import commands as log_commands
-from kvcore.evidence.log import containers, last_error
-from kvcore.evidence.log import identity as log_identity
+from kvcore.evidence.log import containers, failures
 from kvcore.evidence.log import line_formats as log_formats
-from kvcore.evidence.log import lines as log_lines
+from kvcore.evidence.log import reader as log_reader
+from kvcore.evidence.log import values as log_values
 from kvcore.evidence.log.cleaned import clean_log
 from kvcore.evidence.log.failures import ERRORS
 from kvcore.evidence.log.line_formats import FORMATS as TABLES
 from kvcore.evidence.log.line_formats import MAX_HITS, LineFormat, find_lines
-from kvcore.evidence.log.reader import measured_from, read_log, request_from
-from kvcore.evidence.log.startup import StartupLog
+from kvcore.evidence.log.reader import StartupLog, measured_from, read_log
+from kvcore.evidence.recognized import request_from
 
 EXAMPLES = int(os.environ.get("LOG_FUZZ_EXAMPLES", "120"))
 DATA = Path(__file__).parent / "data" / "logs"
@@ -183,13 +183,13 @@ PATTERNS = {
     f"{module.__name__}.{name}": pattern
     for module in (
         containers,
-        last_error,
+        failures,
         log_commands,
-        log_lines,
+        log_values,
         log_text,
         log_flags,
         log_formats,
-        log_identity,
+        log_reader,
     )
     for name, pattern in vars(module).items()
     if isinstance(pattern, re.Pattern)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvcore.evidence.log.graph_arguments import graph_flags
+from kvcore.evidence.log.arguments import LoggedGraphs
 from kvcore.evidence.log.reader import read_log
-from kvcore.evidence.log.startup import LoggedGraphs
+from kvcore.evidence.log.values import graph_flags
 from kvcore.evidence.recognized import scenario_from_log, with_logged_graphs
 from kvcore.planning import plan
 

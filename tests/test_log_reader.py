@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from kvcore.errors import LogError
-from kvcore.evidence.log.cleaned import MAX_LOG_LINES, clean_log
-from kvcore.evidence.log.lines import MAX_LINE_CHARACTERS, MAX_LOG_BYTES
-from kvcore.evidence.log.reader import measured_from, read_log, request_from
-from kvcore.evidence.log.startup import StartupLog
+from kvcore.evidence.log.cleaned import MAX_LINE_CHARACTERS, MAX_LOG_BYTES, MAX_LOG_LINES, clean_log
+from kvcore.evidence.log.reader import StartupLog, measured_from, read_log
+from kvcore.evidence.recognized import request_from
 from kvcore.scenario import Measured
 
 DATA = Path(__file__).parent / "data" / "logs"

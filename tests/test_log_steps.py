@@ -14,10 +14,20 @@ import pytest
 from kvcore.errors import LogError
 from kvcore.evidence.log import arguments as log_flags
 from kvcore.evidence.log import commands as log_commands
-from kvcore.evidence.log import dictionaries as log_fields
 from kvcore.evidence.log import reader as logs
-from kvcore.evidence.log.cleaned import BACKWARD_WINDOW, MAX_STEPS, WINDOW, LogText, Steps, clean_log
-from kvcore.evidence.log.lines import MAX_LINE_CHARACTERS, SLICE, line_blocks, message_of
+from kvcore.evidence.log import values as log_fields
+from kvcore.evidence.log.cleaned import (
+    BACKWARD_WINDOW,
+    MAX_LINE_CHARACTERS,
+    MAX_STEPS,
+    SLICE,
+    WINDOW,
+    LogText,
+    Steps,
+    clean_log,
+    line_blocks,
+    message_of,
+)
 from kvcore.evidence.log.reader import read_log
 
 DATA = Path(__file__).parent / "data" / "logs"

@@ -8,8 +8,8 @@ from typing import Any, Final
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.evidence.causes import Difference, likely_causes
-from kvcore.evidence.log.reader import measured_from
-from kvcore.evidence.log.startup import Reading, StartupLog
+from kvcore.evidence.log.figures import Reading
+from kvcore.evidence.log.reader import StartupLog, measured_from
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin
 from kvcore.units import gib

@@ -9,9 +9,8 @@ from typing import Final
 
 from kvcore import catalogue
 from kvcore.errors import CatalogueError, Notice
-from kvcore.evidence.log.identity import release_of
-from kvcore.evidence.log.reader import request_from
-from kvcore.evidence.log.startup import StartupLog
+from kvcore.evidence.log.reader import StartupLog, release_of
+from kvcore.evidence.recognized import request_from
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.planning import Plan
 from kvcore.scenario import value_of

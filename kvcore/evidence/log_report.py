@@ -9,9 +9,10 @@ from typing import Any
 
 from kvcore.errors import KvPlannerError, Notice
 from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
-from kvcore.evidence.log.reader import measured_from, request_from
-from kvcore.evidence.log.startup import Failure, Reading, StartupLog
-from kvcore.evidence.recognized import find_logged_model, scenario_from_log, with_logged_graphs
+from kvcore.evidence.log.failures import Failure
+from kvcore.evidence.log.figures import Reading
+from kvcore.evidence.log.reader import StartupLog, measured_from
+from kvcore.evidence.recognized import find_logged_model, request_from, scenario_from_log, with_logged_graphs
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request
 from kvcore.units import rounded
@@ -183,7 +184,7 @@ def _failure(failure: Failure) -> dict[str, Any]:
         "message": failure.notice.message,
         "next_step": failure.notice.next_step,
         "change": None if change is None else {"field": change.field, "value": change.value},
-        "numbers": {number.name: number.value for number in failure.numbers},
+        "numbers": dict(failure.numbers),
         "line_number": failure.line_number,
         "line": failure.line,
     }

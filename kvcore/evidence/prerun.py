@@ -14,7 +14,7 @@ from typing import Final
 from kvcore.engine.protocol import written_gb
 from kvcore.engine.rooms import engine_with_variables
 from kvcore.errors import Notice, ScenarioError
-from kvcore.evidence.log.startup import StartupLog
+from kvcore.evidence.log.reader import StartupLog
 from kvcore.scenario import Parallel
 from kvcore.units import GIB, ceil_div
 

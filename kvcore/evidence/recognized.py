@@ -2,25 +2,142 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from kvcore import catalogue
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import ModelEntry
+from kvcore.engine.protocol import Engine, written_gb
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.versions import first_without_v0
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
-from kvcore.evidence.log.reader import request_from
-from kvcore.evidence.log.startup import LogScenario, StartupLog
+from kvcore.evidence.log.arguments import LogFlags
+from kvcore.evidence.log.figures import Figures
+from kvcore.evidence.log.reader import StartupLog, release_of, value_of
 from kvcore.planning import plan
 from kvcore.quantity import Grade
-from kvcore.scenario import PARALLEL, Measured, Scenario
+from kvcore.scenario import PARALLEL, Measured, Scenario, SpeculativeConfig
 from kvcore.scenario.request import scenario_from_request
 
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""
 SAME_CARD_SHARE: Final = 0.01
 """A total so near the current card's is that card with another driver."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogScenario:
+    """What to plan so that the plan can be compared with the log. Field names are the contract's."""
+
+    model: str | None
+    engine: str
+    engine_version: str | None
+    accelerator_memory_gib: float | None
+    accelerator_name: str | None
+    accelerator_vendor: str | None
+    flags: LogFlags
+    env: Mapping[str, str]
+    measured: Measured
+
+    def as_request(self) -> dict[str, object]:
+        """The contract's JSON request; what the log does not show is left out.
+
+        Example:
+            >>> LogScenario(model="Qwen/Qwen3-8B", engine="vllm", engine_version="0.19.0",
+            ...             accelerator_memory_gib=79.19, accelerator_name=None, accelerator_vendor=None,
+            ...             flags=LogFlags(max_model_len=8192), env={}, measured=Measured()).as_request()
+            {'model': 'Qwen/Qwen3-8B', 'engine': 'vllm', 'engine_version': '0.19.0', \
+'accelerator': {'memory_gib': 79.19}, 'max_model_len': 8192}
+        """
+        accelerator = {
+            "memory_gib": self.accelerator_memory_gib,
+            "vendor": self.accelerator_vendor,
+            "name": self.accelerator_name,
+        }
+        has_card = self.accelerator_memory_gib or self.accelerator_name
+        request = {
+            "model": self.model,
+            "engine": self.engine,
+            "engine_version": self.engine_version,
+            "accelerator": _known(accelerator) if has_card else None,
+            **{name: _plain(value) for name, value in self.flags.values.items()},
+            "env": dict(self.env) or None,
+            "measured": dict(self.measured.values()) or None,
+        }
+        return _known(request)
+
+
+def _plain(value: object) -> object:
+    """A flag's value as JSON has it."""
+    if isinstance(value, SpeculativeConfig):
+        return _known({entry.name: getattr(value, entry.name) for entry in fields(value)})
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _known(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def request_from(log: StartupLog, measured: Measured | None = None) -> LogScenario:
+    """What to plan so that the plan can be compared with the log.
+
+    Flags that the log shows only as resolved (the context length, the tokens of a step) are taken over as given.
+    `measured` replaces predicted parts; without it everything is predicted.
+
+    Example:
+        >>> from kvcore.evidence.log.reader import read_log
+        >>> log = read_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
+        >>> request_from(log).as_request()
+        {'model': 'Qwen/Qwen3-8B', 'engine': 'vllm', 'max_model_len': 8192}
+    """
+    engine, release = find_engine(log.engine), release_of(log.version)
+    env = dict(log.env)
+    if log.is_v0 and release is not None and release < first_without_v0().release[:2]:
+        env["VLLM_USE_V1"] = "0"
+    total = value_of(log.worst_rank.total_gib)
+    if total is None and log.failure is not None:
+        total = log.failure.number("total_gib")
+    if total is None and engine.memory_variables is not None:
+        total = written_gb(env.get(engine.memory_variables.total, ""))
+    return LogScenario(
+        model=log.model,
+        engine=log.engine,
+        engine_version=log.version,
+        accelerator_memory_gib=total,
+        accelerator_name=log.card_name,
+        accelerator_vendor=_vendor(engine, log.card_name or ""),
+        flags=_completed(log.flags, log.figures),
+        env=env,
+        measured=measured or Measured(),
+    )
+
+
+def _vendor(engine: Engine, card_name: str) -> str | None:
+    if len(engine.vendors) == 1:
+        return engine.vendors[0]
+    if card_name.startswith("Ascend"):
+        return Vendor.HUAWEI
+    return Vendor.NVIDIA if "NVIDIA" in card_name else None
+
+
+def _completed(flags: LogFlags, figures: Figures) -> LogFlags:
+    """Flags, with what only the engine's figures tell."""
+
+    def whole(name: str) -> int | None:
+        reading = figures.known.get(name)
+        return None if reading is None else int(reading.value)
+
+    found = {
+        "max_model_len": flags.max_model_len or whole("model_len") or whole("concurrency_for_len"),
+        "gpu_memory_utilization": flags.gpu_memory_utilization or value_of(figures.utilization) or None,
+        "max_num_batched_tokens": flags.max_num_batched_tokens or whole("batched_tokens"),
+        "decode_context_parallel_size": flags.decode_context_parallel_size or whole("context_parallel"),
+    }
+    return LogFlags(**{**flags.values, **found})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

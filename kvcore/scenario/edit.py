@@ -16,7 +16,7 @@ from kvcore.engine.vllm.backends import traits_of
 from kvcore.engine.vllm.versions import knows_release, planned_release, releases_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over, carried_to_model
-from kvcore.evidence.log.dictionaries import unquoted
+from kvcore.evidence.log.values import unquoted
 from kvcore.flags import FLAGS, read_whole
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.config import ModelConfig

@@ -21,7 +21,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError, ScenarioError, shorten
-from kvcore.evidence.log.dictionaries import unquoted
+from kvcore.evidence.log.values import unquoted
 from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvcore.evidence.calibration import Comparison, FigureComparison, PartComparison
-from kvcore.evidence.log.startup import Reading
+from kvcore.evidence.log.figures import Reading
 from kvcore.scenario import Origin
 from kvcore.texts.words import DASH, Words, concurrency_text, count, msg
 

@@ -7,21 +7,26 @@ type and the range of its flag.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from kvcore.engine.rooms import memory_variable_names
-from kvcore.errors import Notice, shorten
+from kvcore.errors import Notice
 from kvcore.evidence.log.cleaned import LogText
-from kvcore.evidence.log.commands import Command, CommandFlag, find_commands
-from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS, cut_fields, pairs, unquoted
-from kvcore.evidence.log.graph_arguments import GraphValue, graph_flags, logged_graphs
-from kvcore.evidence.log.startup import FlagLine, LogFlags, LoggedGraphs
-from kvcore.flags import Flag, Kind, LogRule, fields_of, read_whole
-from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
-from kvcore.scenario import Runner, SpeculativeConfig
+from kvcore.evidence.log.commands import Command, find_commands
+from kvcore.evidence.log.values import (
+    GraphValue,
+    cut_fields,
+    field_name,
+    graph_flags,
+    is_planned,
+    read_text,
+    read_value,
+    read_word,
+)
+from kvcore.flags import FLAGS, LogRule
+from kvcore.scenario import CudagraphMode
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
 MAX_ARGUMENT_LINES: Final = 32
@@ -30,135 +35,7 @@ CHARACTERS_PER_STEP: Final = 8
 FIELD_STEPS: Final = 2
 MAX_UNUSED_FLAGS: Final = 24
 MAX_COMMAND_NOTICES: Final = 4
-LARGEST_COUNT: Final = 100_000
-"""Images, videos or audios of one prompt."""
-LARGEST_LENGTH: Final = 1 << 24
-"""Of a model before its rope is stretched."""
 
-_DECIMAL: Final = re.compile(r"\d{0,12}\.?\d{0,12}(?:[eE]-?\d{1,2})?")
-_COUNT: Final = re.compile(r"\d{1,18}")
-_WORD: Final = re.compile(r"[a-z][a-z0-9_\-]{0,39}")
-
-POOLING_TASKS: Final = frozenset({"embed", "embedding", "classify", "score", "reward", "encode"})
-"""Source: vllm/config.py:_RUNNER_TASKS (0.8.5, 0.9.2)."""
-
-Value = int | float | str | bool | SpeculativeConfig | Mapping[str, int] | tuple[int, ...]
-Reader = Callable[[str], Value | None]
-
-
-def _decimal(low: float, high: float) -> Reader:
-    def read(text: str) -> float | None:
-        text = unquoted(text)
-        if not any(c.isdigit() for c in text[:1] + text[1:2]) or _DECIMAL.fullmatch(text) is None:
-            return None
-        value = float(text)
-        return value if low <= value <= high else None
-
-    return read
-
-
-def _switch(text: str) -> bool | None:
-    return {"True": True, "true": True, "False": False, "false": False}.get(unquoted(text))
-
-
-def _word(text: str) -> str | None:
-    """A value of an enumeration: `torch.bfloat16` and `<CacheDType.FP8:'fp8'>` are what they name."""
-    text = unquoted(text)
-    if text.startswith("<") and ":" in text:
-        text = unquoted(text.rstrip(">").partition(":")[2])
-    text = text.removeprefix("torch.")
-    return text if _WORD.fullmatch(text) and text not in ("none", "null") else None
-
-
-def _one_of(*words: str) -> Reader:
-    """One of few words; any other, the flag's default among them, says nothing."""
-    return lambda text: word if (word := _word(text)) in words else None
-
-
-def _runner(text: str) -> str | None:
-    """`--runner`, `--task` of older releases, and the pooler's settings that only the pooling runner has."""
-    word = _word(text)
-    if word in POOLING_TASKS or text.startswith("PoolerConfig("):
-        return Runner.POOLING.value
-    return word if word in (Runner.GENERATE.value, Runner.POOLING.value) else None
-
-
-def _limits(text: str) -> Mapping[str, int] | None:
-    limits: dict[str, int] = {}
-    for name, value in pairs(unquoted(text)):
-        if name not in fields_of("limit_mm_per_prompt"):
-            continue
-        inner = unquoted(dict(pairs(value)).get("count", value) if value.startswith("{") else value)
-        if _COUNT.fullmatch(inner) is not None and int(inner) <= LARGEST_COUNT:
-            limits[name] = int(inner)
-    return limits or None
-
-
-def _speculative(text: str) -> SpeculativeConfig | None:
-    text = unquoted(text)
-    values = dict(pairs(text))
-    method = _word(values.get("method", ""))
-    model = _text(values.get("model", ""))
-    if method is None:
-        method = "draft_model" if model else None
-    if not isinstance(method, str):
-        return None
-    return SpeculativeConfig(
-        method=method,
-        num_speculative_tokens=_field_of_draft("num_speculative_tokens", values),
-        model=model,
-        draft_tensor_parallel_size=_field_of_draft("draft_tensor_parallel_size", values),
-    )
-
-
-def _field_of_draft(key: str, values: Mapping[str, str]) -> int | None:
-    flag = fields_of("speculative_config")[key]
-    text = next((values[name] for name in (key, *flag.logged) if name in values), "")
-    return read_whole(unquoted(text), flag)
-
-
-def _stretched_rope(text: str) -> str | None:
-    """`--hf-overrides` that stretches the rope by YaRN; any other override says nothing that is planned."""
-    for name, value in pairs(unquoted(text)):
-        if name in ("rope_parameters", "rope_scaling"):
-            rope = dict(pairs(value))
-            factor = _decimal(1.0, LARGEST_FACTOR)(rope.get("factor", ""))
-            original = unquoted(rope.get("original_max_position_embeddings", ""))
-            is_yarn = _word(rope.get("rope_type", rope.get("type", ""))) == YARN
-            is_length = _COUNT.fullmatch(original) is not None and 1 <= int(original) <= LARGEST_LENGTH
-            if is_yarn and isinstance(factor, float) and is_length:
-                return Yarn(factor=factor, original_max_position_embeddings=int(original)).text
-    return None
-
-
-def _text(text: str) -> str | None:
-    text = unquoted(text)
-    return shorten(text, 400) if text and text not in ("None", "null") and text.isprintable() else None
-
-
-def _by_kind(flag: Flag) -> Reader:
-    if flag.kind is Kind.INTEGER:
-        return lambda text: read_whole(unquoted(text), flag)
-    if flag.kind is Kind.NUMBER:
-        return _decimal(*flag.bounds)
-    return _switch if flag.kind is Kind.BOOLEAN else _one_of(*flag.common)
-
-
-_BY_RULE: Final[Mapping[LogRule, Reader]] = {
-    LogRule.WORD: _word,
-    LogRule.RUNNER: _runner,
-    LogRule.LIMITS: _limits,
-    LogRule.ROPE: _stretched_rope,
-    LogRule.SPECULATIVE: _speculative,
-}
-_READERS: Final[Mapping[str, Reader]] = {
-    name: _by_kind(flag) if flag.log is LogRule.BY_KIND else _BY_RULE[flag.log]
-    for name, flag in fields_of().items()
-    if flag.log is LogRule.BY_KIND or flag.log in _BY_RULE
-}
-_NAMES: Final[Mapping[str, str]] = {
-    other: name for name, flag in fields_of().items() for other in flag.other_names
-}
 _MODELS: Final = ("model", "model_tag")
 _NO_VALUES: Final = ("", "none", "null", "auto")
 """What says of a flag that it is not set."""
@@ -173,6 +50,67 @@ _VARIABLES: Final = memory_variable_names()
 _ENVIRONMENT: Final = re.compile(
     rf"({'|'.join(map(re.escape, _VARIABLES))})['\"]?[=:]['\"]?(\d{{1,6}}(?:\.\d{{1,6}})?)"
 )
+
+
+_LOGGED: Final = tuple(name for name, flag in FLAGS.items() if flag.log is not LogRule.NEVER)
+
+
+class LogFlags:
+    """Engine arguments in the contract's field names; None where the log does not show them, -1 is `auto`.
+
+    Example:
+        >>> flags = LogFlags(max_model_len=8192)
+        >>> flags.max_model_len, flags.max_num_seqs
+        (8192, None)
+    """
+
+    def __init__(self, **values: Any) -> None:
+        """Raises TypeError for a flag that no log shows."""
+        if unknown := values.keys() - set(_LOGGED):
+            raise TypeError(f"no log shows {', '.join(sorted(unknown))}")
+        self.values: Mapping[str, Any] = {
+            name: values[name] for name in _LOGGED if values.get(name) is not None
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _LOGGED:
+            return self.values.get(name)
+        raise AttributeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogFlags) and self.values == other.values
+
+    def __repr__(self) -> str:
+        return f"LogFlags({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
+
+    def completed(self, **values: Any) -> LogFlags:
+        """The same, with what else is known."""
+        return LogFlags(**{**self.values, **values})
+
+    @property
+    def ranks_per_replica(self) -> int | None:
+        """Tensor times pipeline parallel size, when either is known."""
+        if self.tensor_parallel_size is None and self.pipeline_parallel_size is None:
+            return None
+        return (self.tensor_parallel_size or 1) * (self.pipeline_parallel_size or 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedGraphs:
+    """CUDA graphs as the engine resolved them: sizes in tokens, ascending, and the mode where the line names it."""
+
+    sizes: tuple[int, ...]
+    mode: CudagraphMode | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlagLine:
+    """A line that flags were read from."""
+
+    kind: str
+    """`arguments`, `namespace`, `config`, `command`, `manifest`, `environment` or `compilation`."""
+    line_number: int
+    line: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,39 +141,32 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         >>> found.model, found.flags.max_model_len
         ('Qwen/Qwen3-8B', 8192)
     """
-    asked: dict[str, Value] = {}
-    resolved: dict[str, Value] = {}
-    models: list[str] = []
-    resolved_models: list[str] = []
+    asked, resolved = _Said(), _Said()
     lines: list[FlagLine] = []
-    resolved_quantization: str | None = None
-    graphs: dict[str, GraphValue] = {}
-    asked_graphs: dict[str, GraphValue] = {}
+    notices: list[Notice] = []
+    env: dict[str, str] = {}
+    method: str | None = None
+    version: str | None = None
 
     def keep(kind: str, offset: int) -> None:
         lines.append(FlagLine(kind=kind, line_number=log.line_number(offset), line=log.line(offset)))
 
-    notices: list[Notice] = []
-    env: dict[str, str] = {}
-    version: str | None = None
     for command in find_commands(log, start, end):
         for offset in command.offsets:
             keep(command.kind, offset)
-        _take(((flag.name, flag.value) for flag in command.flags), asked, models, asked_graphs)
+        asked.take((flag.name, flag.value) for flag in command.flags)
         notices += _not_taken(log, command)
         env |= command.env
         version = command.version or version
     for kind, anchor, closing in _LINES:
         for offset in _occurrences(log, anchor, start, end):
             keep(kind, offset)
-            _take(_fields(log, offset + len(anchor), end, closing), asked, models, asked_graphs)
+            asked.take(_fields(log, offset + len(anchor), end, closing))
     for offset in _occurrences(log, _CONFIG, start, end):
         keep("config", offset)
-        begin = offset + len(_CONFIG) - len("model=")
-        fields = list(_fields(log, begin, end, ""))
-        method = next((_word(value) for name, value in fields if name == "quantization"), None)
-        resolved_quantization = method or resolved_quantization
-        _take((pair for pair in fields if pair[0] != "quantization"), resolved, resolved_models, graphs)
+        fields = list(_fields(log, offset + len(_CONFIG) - len("model="), end, ""))
+        method = next((read_word(value) for name, value in fields if name == "quantization"), None) or method
+        resolved.take(pair for pair in fields if pair[0] != "quantization")
     for anchor in _VARIABLES:
         for offset in _occurrences(log, anchor, start, end):
             match = _ENVIRONMENT.match(log.text, offset, min(end, log.line_end(offset)))
@@ -243,44 +174,62 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
                 env[match[1]] = match[2]
                 keep("environment", offset)
     for anchor, compiled in _COMPILATION:
-        for offset in islice(_occurrences(log, anchor, start, end), 1):
-            resolved.setdefault("kernels_compiled", compiled)
+        at = log.find(anchor, start, end)
+        if at >= 0:
+            resolved.flags.setdefault("kernels_compiled", compiled)
             if lines:
-                keep("compilation", offset)
-    flags = {**resolved, **asked, **asked_graphs}
-    models += resolved_models
+                keep("compilation", at)
     return LoggedArguments(
-        flags=LogFlags(**flags),
+        flags=LogFlags(**{**resolved.flags, **asked.flags, **asked.graphs}),
         lines=tuple(lines),
-        model=models[0] if models else None,
+        model=next(iter(asked.models + resolved.models), None),
         env=env,
-        resolved_quantization=resolved_quantization,
-        graphs=logged_graphs(graphs),
+        resolved_quantization=method,
+        graphs=_logged_graphs(resolved.graphs),
         notices=tuple(notices[:MAX_COMMAND_NOTICES]),
         image_version=version,
     )
 
 
+@dataclass(slots=True)
+class _Said:
+    """What argument lines of one kind say: flags, models, and flags about graphs."""
+
+    flags: dict[str, Any] = field(default_factory=dict)
+    models: list[str] = field(default_factory=list)
+    graphs: dict[str, GraphValue] = field(default_factory=dict)
+
+    def take(self, fields: Iterable[tuple[str, str]]) -> None:
+        """Keeps the fields whose value is of the flag's kind."""
+        for raw, value in fields:
+            name = field_name(raw)
+            self.graphs |= graph_flags(raw, value)
+            if name in _MODELS and (model := read_text(value)) is not None:
+                self.models.append(model)
+            if (read := read_value(name, value)) is not None:
+                self.flags[name] = read
+
+
+def _logged_graphs(flags: Mapping[str, GraphValue]) -> LoggedGraphs | None:
+    """What the engine resolved: sizes and mode of a config line; None where it names no sizes."""
+    sizes, mode = flags.get("cudagraph_capture_sizes"), flags.get("cudagraph_mode")
+    if not isinstance(sizes, tuple):
+        return None
+    return LoggedGraphs(sizes=sizes, mode=CudagraphMode(mode) if isinstance(mode, str) else None)
+
+
 def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:
     """What of a command changes nothing: values that their flag cannot have, and flags that are not planned with."""
-    line = str(log.line_number(command.offsets[0]))
-    unusable: list[str] = []
-    unused: list[str] = []
+    refused: dict[str, dict[str, None]] = {"log-flags-unusable": {}, "log-flags-unused": {}}
     for flag in command.flags:
-        if flag.name in _MODELS or _is_read(flag) or flag.value.lower() in _NO_VALUES:
-            continue
-        (unusable if _NAMES.get(flag.name, flag.name) in _READERS else unused).append(flag.shown)
-    for code, flags in (("log-flags-unusable", unusable), ("log-flags-unused", unused)):
+        name = field_name(flag.name)
+        is_read = graph_flags(flag.name, flag.value) or read_value(name, flag.value) is not None
+        if flag.name not in _MODELS and not is_read and flag.value.lower() not in _NO_VALUES:
+            refused["log-flags-unusable" if is_planned(name) else "log-flags-unused"][flag.shown] = None
+    line = str(log.line_number(command.offsets[0]))
+    for code, flags in refused.items():
         if flags:
-            shown = ", ".join(list(dict.fromkeys(flags))[:MAX_UNUSED_FLAGS])
-            yield Notice(code=code, params={"line": line, "flags": shown})
-
-
-def _is_read(flag: CommandFlag) -> bool:
-    if graph_flags(flag.name, flag.value):
-        return True
-    reader = _READERS.get(_NAMES.get(flag.name, flag.name))
-    return reader is not None and len(flag.value) <= MAX_VALUE_CHARACTERS and reader(flag.value) is not None
+            yield Notice(code=code, params={"line": line, "flags": ", ".join(list(flags)[:MAX_UNUSED_FLAGS])})
 
 
 def _fields(log: LogText, begin: int, end: int, closing: str) -> Iterator[tuple[str, str]]:
@@ -301,25 +250,3 @@ def _occurrences(log: LogText, anchor: str, start: int, end: int) -> Iterator[in
             return
         yield at
         at += len(anchor)
-
-
-def _take(
-    fields: Iterator[tuple[str, str]],
-    flags: dict[str, Value],
-    models: list[str],
-    graphs: dict[str, GraphValue],
-) -> None:
-    """Keeps the fields whose value is of the flag's kind."""
-    for raw, value in fields:
-        graphs |= graph_flags(raw, value)
-        name = _NAMES.get(raw, raw)
-        if name in _MODELS:
-            model = _text(value)
-            if model is not None:
-                models.append(model)
-        reader = _READERS.get(name)
-        if reader is None or len(value) > MAX_VALUE_CHARACTERS:
-            continue
-        read = reader(value)
-        if read is not None:
-            flags[name] = read

@@ -9,19 +9,19 @@ from itertools import islice, takewhile
 from typing import Final
 
 from kvcore.errors import shorten
-from kvcore.evidence.log.cleaned import LogText, Steps
+from kvcore.evidence.log.cleaned import MAX_JSON_LINE_CHARACTERS, LogText, Steps, message_of
 from kvcore.evidence.log.containers import (
     PROGRAMS,
     RUNNERS,
     VARIABLES,
+    Container,
+    Manifest,
     docker_container,
+    find_manifests,
     split_words,
     variables,
 )
-from kvcore.evidence.log.dictionaries import MAX_VALUE_CHARACTERS
-from kvcore.evidence.log.graph_arguments import LISTS
-from kvcore.evidence.log.lines import MAX_JSON_LINE_CHARACTERS, message_of
-from kvcore.evidence.log.manifests import Manifest, find_manifests
+from kvcore.evidence.log.values import LISTS, MAX_VALUE_CHARACTERS
 
 MAX_COMMANDS: Final = 32
 """Commands of one start that are read."""
@@ -99,20 +99,18 @@ def _exported(line: str, steps: Steps) -> dict[str, str]:
 
 def _of_manifest(log: LogText, manifest: Manifest) -> Command:
     offsets = tuple(log.starts[min(line, len(log.starts) - 1)] for line in manifest.lines)
-    held = manifest.container
-    if held is None:
-        above: dict[str, str] = {}
-        for line in log.lines[: manifest.lines[0]]:
-            above |= _exported(line, log.steps)
-        flags = tuple(_config_flag(*pair) for pair in manifest.fields)
-        return Command(kind="manifest", offsets=offsets, flags=flags, env=above)
-    return Command(
-        kind="manifest",
-        offsets=offsets,
-        flags=tuple(command_flags(held.words)),
-        env=held.env,
-        version=held.version,
-    )
+    if manifest.container is not None:
+        return _of_container("manifest", offsets, manifest.container, {})
+    above: dict[str, str] = {}
+    for line in log.lines[: manifest.lines[0]]:
+        above |= _exported(line, log.steps)
+    flags = tuple(_config_flag(*pair) for pair in manifest.fields)
+    return Command(kind="manifest", offsets=offsets, flags=flags, env=above)
+
+
+def _of_container(kind: str, offsets: tuple[int, ...], held: Container, above: Mapping[str, str]) -> Command:
+    flags, env = tuple(command_flags(held.words)), {**above, **held.env}
+    return Command(kind=kind, offsets=offsets, flags=flags, env=env, version=held.version)
 
 
 def _config_flag(key: str, value: str) -> CommandFlag:
@@ -154,10 +152,7 @@ def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
             continue
         held = docker_container(words[words.index("run") + 1 :]) if "run" in words else None
         if held is not None:
-            flags = tuple(command_flags(held.words))
-            yield Command(
-                kind="command", offsets=offsets, flags=flags, env={**before, **held.env}, version=held.version
-            )
+            yield _of_container("command", offsets, held, before)
 
 
 def _whole_command(log: LogText, index: int, first: str) -> tuple[str, int]:

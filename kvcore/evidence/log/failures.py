@@ -6,16 +6,18 @@ The words for each error are in `kvcore.errors.MESSAGES` under its code, so that
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Annotated, Final
 
-from kvcore.errors import MESSAGES
-from kvcore.evidence.log.cleaned import LogText
-from kvcore.evidence.log.last_error import last_error
-from kvcore.evidence.log.line_formats import LineFormat, compile_format, find_lines
-from kvcore.evidence.log.startup import Change, Failure, LogFlags, Number, Phase, RankFigures
-from kvcore.versioned import Bounds, Reviewed, Source, TableFile
+from kvcore.errors import MESSAGES, Notice
+from kvcore.evidence.log.arguments import LogFlags
+from kvcore.evidence.log.cleaned import WINDOW, LogText, message_of
+from kvcore.evidence.log.figures import Figures, format_number
+from kvcore.evidence.log.line_formats import Hit, LineRow, find_lines
+from kvcore.versioned import Bounds, Reviewed, TableFile
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
@@ -28,45 +30,108 @@ SOMETHING_FAILED: Final = 2
 BEHIND_PROCESS: Final = 80
 """Characters of a line within which its process stands."""
 
+LINES_BACK: Final = 4000
+"""Lines above the end of a failed start that are looked at; every rank prints a traceback."""
+LINE_CHARACTERS: Final = 600
+"""Of one line; the name of an error stands at its beginning, behind the process and the place."""
+LINE_STEPS: Final = 8
+GIVING_UP: Final = (
+    "Enginecoreinitializationfailed",
+    "Engineprocessfailedtostart",
+    "WorkerProcinitializationfailed",
+    "EngineCorefailedtostart",
+    "WorkerProcfailedtostart",
+)
+"""Source: vllm/v1/engine/core.py, vllm/v1/executor/multiproc_executor.py (0.11.0, 0.33.0)."""
+
+_ERROR: Final = re.compile(r"(?:^|[\])]:? )([A-Za-z_][\w.]{0,120}(?:Error|Exception)): {0,4}\S")
+_WENT_ON: Final = re.compile(r"INFO\d\d-\d\d")
+WENT_ON_CHARACTERS: Final = len("INFO01-01")
+_TRACEBACK: Final = "Traceback(mostrecentcalllast)"
+_VALIDATION: Final = "ValidationError"
+
+
+class Phase(StrEnum):
+    """How far a start got before it failed."""
+
+    CONFIGURATION = "configuration"
+    """Before any memory was taken."""
+    LOADING = "loading"
+    PROFILING = "profiling"
+    KV_CACHE = "kv-cache"
+    """The budget was known and too small."""
+    GRAPH_CAPTURE = "graph-capture"
+    """After the KV cache was allocated: graphs and buffers outside the budget."""
+    WARM_UP = "warm-up"
+    RUN_TIME = "run-time"
+    UNKNOWN = "unknown"
+    """The log shows too little before the error."""
+
+
 Milestones = Sequence[tuple[Phase, int]]
 """The last phase first: where the text that says that it was reached ends first."""
 
-_READY: Final = ("Applicationstartupcomplete", "Uvicornrunningon")
-_CAPTURED: Final = ("Graphcapturingfinished",)
-_BUDGET_KNOWN: Final = ("AvailableKVcachememory", "reservedforKVCacheis", "KVcachesize:", "blocks:")
-_LOADED: Final = ("Modelloadingtook", "Loadingmodelweightstook")
-_LOADING: Final = ("Startingtoloadmodel", "LLMengine(v", "Loadingsafetensorscheckpointshards")
+_MILESTONES: Final[Mapping[Phase, tuple[str, ...]]] = {
+    Phase.RUN_TIME: ("Applicationstartupcomplete", "Uvicornrunningon"),
+    Phase.WARM_UP: ("Graphcapturingfinished",),
+    Phase.GRAPH_CAPTURE: ("AvailableKVcachememory", "reservedforKVCacheis", "KVcachesize:", "blocks:"),
+    Phase.PROFILING: ("Modelloadingtook", "Loadingmodelweightstook"),
+    Phase.LOADING: ("Startingtoloadmodel", "LLMengine(v", "Loadingsafetensorscheckpointshards"),
+}
 _OOM_CODES: Final[Mapping[Phase, str]] = {
     Phase.LOADING: "start-oom-loading",
     Phase.PROFILING: "start-oom-profiling",
     Phase.GRAPH_CAPTURE: "start-oom-graphs",
     Phase.WARM_UP: "start-oom-warm-up",
     Phase.RUN_TIME: "start-oom-running",
-    Phase.UNKNOWN: "start-oom",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KnownError:
+class Change:
+    """The smallest single change that should fix a failure. `field` is a contract field."""
+
+    field: str
+    value: int | float | str | bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """An error of the engine, recognised."""
+
+    code: str
+    phase: Phase
+    line_number: int
+    line: str
+    rank: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Of the error's text, by name."""
+    change: Change | None = None
+
+    def number(self, name: str) -> float | None:
+        """A number of the error's text, or None."""
+        return self.numbers.get(name)
+
+    @property
+    def notice(self) -> Notice:
+        """The explanation in plain words and what to do, translated by code as every notice is."""
+        params = {name: format_number(value) for name, value in self.numbers.items()}
+        return Notice(code=self.code, params=params)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownError(LineRow):
     """One error of the engine."""
 
     code: str
     rank: Annotated[int, Bounds(0, SOMETHING_FAILED)]
     phase: Phase
-    texts: tuple[str, ...]
-    versions: Source
-    source: Source
 
     def __post_init__(self) -> None:
         if self.code not in MESSAGES:
             raise ValueError(f"{self.code} is no code of kvcore.messages")
         if not tuple(self.formats):
             raise ValueError("texts is empty")
-
-    @property
-    def formats(self) -> Iterator[LineFormat]:
-        """Its formats."""
-        return map(compile_format, self.texts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +149,7 @@ class StartFacts:
     """What the rest of the log says, for the size of a change."""
 
     flags: LogFlags
-    rank: RankFigures
+    rank: Figures
     utilization: float | None
 
 
@@ -100,80 +165,46 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
         hit = _first(log, error, start, end)
         if hit is None:
             continue
-        offset, numbers = hit
         phase, code = error.phase, error.code
         if phase is Phase.UNKNOWN:
-            phase = phase_at(reached, offset)
-            if code == "start-oom":
-                code = _OOM_CODES[phase]
+            phase = phase_at(reached, hit.offset)
+            code = _OOM_CODES.get(phase, code) if code == "start-oom" else code
         failure = Failure(
             code=code,
             phase=phase,
-            line_number=log.line_number(offset),
-            line=log.line(offset),
-            rank=log.process(offset).name,
-            numbers=tuple(Number(name=name, value=value) for name, value in numbers),
-            change=None,
+            line_number=log.line_number(hit.offset),
+            line=log.line(hit.offset),
+            rank=log.process(hit.offset).name,
+            numbers=dict(hit.numbers),
         )
-        change = _change(failure, facts)
-        found.append((error.rank, offset, _with_change(failure, change)))
+        size = _CHANGES.get(code)
+        change = size(failure, facts) if size is not None else None
+        found.append((error.rank, hit.offset, replace(failure, change=change)))
     if all(rank == SOMETHING_FAILED for rank, _, _ in found):
-        found += _unknown_error(log, start, end, reached)
+        index = last_error(log, start, end)
+        if index is not None:
+            offset = log.starts[index]
+            unknown = Failure(
+                code="start-other-error",
+                phase=phase_at(reached, offset),
+                line_number=index + 1,
+                line=log.line(offset),
+                rank=log.process(min(offset + BEHIND_PROCESS, log.line_end(offset))).name,
+            )
+            found.append((SOMETHING_FAILED - 1, offset, unknown))
     return tuple(failure for _, _, failure in sorted(found, key=lambda item: item[:2]))
 
 
-def _unknown_error(log: LogText, start: int, end: int, reached: Milestones) -> list[tuple[int, int, Failure]]:
-    index = last_error(log, start, end)
-    if index is None:
-        return []
-    offset = log.starts[index]
-    failure = Failure(
-        code="start-other-error",
-        phase=phase_at(reached, offset),
-        line_number=index + 1,
-        line=log.line(offset),
-        rank=log.process(min(offset + BEHIND_PROCESS, log.line_end(offset))).name,
-    )
-    return [(SOMETHING_FAILED - 1, offset, failure)]
-
-
-def _with_change(failure: Failure, change: Change | None) -> Failure:
-    return Failure(
-        code=failure.code,
-        phase=failure.phase,
-        line_number=failure.line_number,
-        line=failure.line,
-        rank=failure.rank,
-        numbers=failure.numbers,
-        change=change,
-    )
-
-
-def _first(
-    log: LogText, error: KnownError, start: int, end: int
-) -> tuple[int, tuple[tuple[str, float], ...]] | None:
+def _first(log: LogText, error: KnownError, start: int, end: int) -> Hit | None:
     """The first occurrence of an error, read by the format that gets the most numbers out of it."""
-    best: tuple[int, tuple[tuple[str, float], ...]] | None = None
-    for line in error.formats:
-        hit = next((hit for hit in find_lines(log, line, start, end)), None)
-        if hit is None:
-            continue
-        if best is None or (len(hit.numbers), -hit.offset) > (len(best[1]), -best[0]):
-            best = (hit.offset, hit.numbers)
-    return best
+    firsts = (next(find_lines(log, line, start, end), None) for line in error.formats)
+    return max(filter(None, firsts), key=lambda hit: (len(hit.numbers), -hit.offset), default=None)
 
 
 def milestones(log: LogText, start: int, end: int) -> Milestones:
     """Where each phase was first reached between two offsets; without those that were not."""
-    texts = (
-        (Phase.RUN_TIME, _READY),
-        (Phase.WARM_UP, _CAPTURED),
-        (Phase.GRAPH_CAPTURE, _BUDGET_KNOWN),
-        (Phase.PROFILING, _LOADED),
-        (Phase.LOADING, _LOADING),
-    )
     reached: list[tuple[Phase, int]] = []
-    for phase, said in texts:
+    for phase, said in _MILESTONES.items():
         ends = [at + len(text) for text in said if (at := log.find(text, start, end)) >= 0]
         if ends:
             reached.append((phase, min(ends)))
@@ -190,9 +221,49 @@ def phase_at(reached: Milestones, offset: int) -> Phase:
     return next((phase for phase, end in reached if end <= offset), Phase.UNKNOWN)
 
 
-def _change(failure: Failure, facts: StartFacts) -> Change | None:
-    size = _CHANGES.get(failure.code)
-    return size(failure, facts) if size is not None else None
+def last_error(log: LogText, start: int, end: int) -> int | None:
+    """Index of the line with the last error before the engine gave up, between two offsets of a log.
+
+    Without a line that says so, the last error behind a traceback that nothing follows. None where there is neither.
+
+    Example:
+        >>> from kvcore.evidence.log.cleaned import clean_log
+        >>> log = clean_log("ImportError: libcudart.so.12\\nRuntimeError: Engine core initialization failed.")
+        >>> last_error(log, 0, len(log.text))
+        0
+    """
+    given_up = max((log.rfind(text, start, end) for text in GIVING_UP), default=-1)
+    stop = given_up if given_up >= 0 else end - 1
+    for index in _errors_upwards(log, start, stop):
+        if given_up >= 0:
+            return index
+        offset = log.starts[index]
+        is_raised = log.rfind(_TRACEBACK, start, offset) >= 0
+        return index if is_raised and not _went_on(log, offset + 1, end) else None
+    return None
+
+
+def _went_on(log: LogText, start: int, end: int) -> bool:
+    windows = range(start, end, WINDOW)
+    return any(
+        _WENT_ON.search(log.text, at, min(end, at + WINDOW + WENT_ON_CHARACTERS)) is not None
+        for at in windows
+    )
+
+
+def _errors_upwards(log: LogText, start: int, stop: int) -> Iterator[int]:
+    if stop < start:
+        return
+    last, first = log.line_index(stop), log.line_index(start)
+    for index in range(last, max(first, last - LINES_BACK) - 1, -1):
+        if not log.steps.take(LINE_STEPS):
+            return
+        message = message_of(log.lines[index][:LINE_CHARACTERS])
+        found = _ERROR.search(message)
+        if found is None or any(text in "".join(message.split()) for text in GIVING_UP):
+            continue
+        says_it_below = found[1].endswith(_VALIDATION) and index + 1 < len(log.lines)
+        yield index + 1 if says_it_below and log.starts[index + 1] < len(log.text) else index
 
 
 def _shorter_context(failure: Failure, facts: StartFacts) -> Change | None:

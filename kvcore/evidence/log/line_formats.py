@@ -71,6 +71,8 @@ class FigureRule:
     """Which of several ranks decides."""
     low: Annotated[float, Bounds(-1e15, 1e15)]
     high: Annotated[float, Bounds(-1e15, 1e15)]
+    latest: bool = False
+    """Whether it is a setting that one start may change; the last line applies."""
 
 
 @cache

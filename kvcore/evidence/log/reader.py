@@ -2,51 +2,87 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.protocol import Engine, written_gb
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.versions import first_without_v0
-from kvcore.errors import LogError, Notice
-from kvcore.evidence.log.arguments import LoggedArguments, read_flags
+from kvcore.engine.protocol import Engine
+from kvcore.engine.rooms import engines
+from kvcore.errors import LogError, Notice, shorten
+from kvcore.evidence.log.arguments import FlagLine, LogFlags, LoggedGraphs, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
-from kvcore.evidence.log.failures import StartFacts, find_failures
-from kvcore.evidence.log.identity import (
-    card_of,
-    engine_of,
-    is_v0,
-    model_of,
-    release_of,
-    start_offsets,
-    version_of,
-)
-from kvcore.evidence.log.ranks import Found, engine_figures, find_readings, rank_figures
-from kvcore.evidence.log.startup import (
-    EngineFigures,
-    Failure,
-    LogFlags,
-    LogScenario,
-    RankFigures,
-    Reading,
-    StartupLog,
-)
+from kvcore.evidence.log.failures import Failure, StartFacts, find_failures
+from kvcore.evidence.log.figures import Figures, Reading, Spread, engine_figures, find_readings, rank_figures
 from kvcore.scenario import Measured
 
 START_STEPS: Final = 1000
 """Of a look at one start: all formats are looked for in it."""
 EXPECTED: Final = "Model loading took, Available KV cache memory, GPU KV cache size, non-default args"
 
+MAX_MARKS: Final = 10_000
+MAX_CARD_LINES: Final = 64
+SHORTEST_CARD_NAME: Final = 2
+LONGEST_CARD_NAME: Final = 48
+
 _EXPECTED_V0: Final = (
-    "weights_gib",
-    "peak_activation_gib",
-    "non_torch_gib",
-    "available_kv_gib",
-    "num_gpu_blocks",
-)
+    "weights_gib", "peak_activation_gib", "non_torch_gib", "available_kv_gib", "num_gpu_blocks"
+)  # fmt: skip
 _GRAPHS_CHARGED: Final = "CUDAgraphmemoryprofilingisenabled"
 _GRAPHS_NOT_CHARGED: Final = "CUDAgraphmemoryprofilingisdisabled"
+_SERVER_MARKS: Final = ("vLLMAPIserverversion", "vLLMserverversion", "vLLMbatchprocessingAPIversion")
+_ENGINE_MARKS: Final = tuple(f"Initializing{one}LLMengine(v" for one in ("aV0", "aV1", "an"))
+_VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,4}[0-9A-Za-z.+]{0,60})")
+_ENGINE_VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,4}[0-9A-Za-z.+\-]{0,60})\)")
+_DEVICE: Final = re.compile(r"device_name=([A-Za-z0-9_\-]{3,48})")
+_ASCEND: Final = re.compile(r"(?:Ascend|\|)(910[A-C]?[1-4]?|310P[1-3]?)")
+_GENERATIONS: Final = (
+    (False, ("InitializingaV1LLMengine", "AvailableKVcachememory", "KVcachesize:", "(EngineCore",
+             "UsingV2ModelRunner")),
+    (True, ("non_torch_memorytakes", "InitializingaV0LLMengine", "Memoryprofilingresults:", "#CPUblocks:")),
+)  # fmt: skip
+"""Whether it is V0, and what only that engine prints."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartupLog:
+    """One start of an engine. Where a log has several, the last."""
+
+    engine: str
+    version: str | None
+    is_v0: bool | None
+    """None where no line tells the V0 engine from V1."""
+    model: str | None
+    card_name: str | None
+    flags: LogFlags
+    flag_lines: tuple[FlagLine, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    resolved_quantization: str | None = None
+    """Method of the checkpoint, as the engine found it."""
+    graphs: LoggedGraphs | None = None
+    """What the engine's config line says is captured."""
+    figures: Figures = field(default_factory=Figures)
+    ranks: tuple[Figures, ...] = ()
+    worst_rank: Figures = field(default_factory=Figures)
+    """The rank with the least KV memory; what it did not print is filled in from the others."""
+    spreads: tuple[Spread, ...] = ()
+    charges_graph_estimate: bool = False
+    """Whether the graph estimate was taken off the budget."""
+    failures: tuple[Failure, ...] = ()
+    """The root cause first."""
+    notices: tuple[Notice, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Figures that this kind of log usually has and this one has not."""
+
+    @property
+    def failure(self) -> Failure | None:
+        """The root cause, or None for a start that the log does not show failing."""
+        return self.failures[0] if self.failures else None
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """Figures of the worst rank and of the engine."""
+        return self.worst_rank.readings + self.figures.readings
 
 
 def read_log(given: str | bytes) -> StartupLog:
@@ -63,19 +99,17 @@ def read_log(given: str | bytes) -> StartupLog:
     log = clean_log(given)
     starts = start_offsets(log)
     engine, card_name = engine_of(log), card_of(log)
-    ends = (*starts[1:], len(log.text))
     chosen: StartupLog | None = None
-    for start, end in reversed(list(zip(starts, ends, strict=True))):
+    for start, end in reversed(list(zip(starts, (*starts[1:], len(log.text)), strict=True))):
         if not log.steps.take(START_STEPS):
             break
         found, absurd = find_readings(log, start, end)
-        arguments = read_flags(log, start, end)
-        read = _start(log, start, end, found, arguments, engine, card_name)
+        read = _start(log, start, end, found, engine, card_name)
+        says_something = bool(read.flag_lines or read.version or read.model or absurd)
+        if found or read.failures or (chosen is None and says_something):
+            chosen = replace(read, notices=_notices(log, starts) + absurd + read.notices)
         if found or read.failures:
-            chosen = replace(read, notices=_notices(log, starts) + absurd + read.notices)
             break
-        if chosen is None and (arguments.lines or read.version or read.model or absurd):
-            chosen = replace(read, notices=_notices(log, starts) + absurd + read.notices)
     if chosen is None:
         raise LogError("log-not-recognized", lines=len(log.lines), expected=EXPECTED)
     return chosen
@@ -93,30 +127,27 @@ def _notices(log: LogText, starts: tuple[int, ...]) -> tuple[Notice, ...]:
 
 
 def _start(
-    log: LogText,
-    start: int,
-    end: int,
-    found: tuple[Found, ...],
-    arguments: LoggedArguments,
-    engine: Engine,
-    card_name: str | None,
+    log: LogText, start: int, end: int, found: tuple[Reading, ...], engine: Engine, card_name: str | None
 ) -> StartupLog:
     """The start between two offsets."""
+    arguments = read_flags(log, start, end)
+    flags = arguments.flags
     v0 = is_v0(log, start, end)
     version = version_of(log, start, end) or arguments.image_version
-    ranked = rank_figures(found, arguments.flags.ranks_per_replica)
+    ranked = rank_figures(found, flags.ranks_per_replica)
     figures, engine_notices = engine_figures(found)
-    utilization = arguments.flags.gpu_memory_utilization
-    if utilization is None and figures.utilization is not None:
-        utilization = figures.utilization.value
-    facts = StartFacts(flags=arguments.flags, rank=ranked.worst, utilization=utilization)
+    utilization = flags.gpu_memory_utilization
+    if utilization is None:
+        utilization = value_of(figures.utilization)
+    facts = StartFacts(flags=flags, rank=ranked.worst, utilization=utilization)
+    known = {**ranked.worst.known, **figures.known}
     return StartupLog(
         engine=engine.name,
         version=version,
         is_v0=v0,
         model=arguments.model or model_of(log, start, end),
         card_name=card_name,
-        flags=arguments.flags,
+        flags=flags,
         flag_lines=arguments.lines,
         env=arguments.env,
         resolved_quantization=arguments.resolved_quantization,
@@ -128,7 +159,7 @@ def _start(
         charges_graph_estimate=_charges_estimate(log, start, end, engine, version),
         failures=find_failures(log, start, end, facts),
         notices=arguments.notices + ranked.notices + engine_notices,
-        missing=_missing(engine, v0, ranked.worst, figures),
+        missing=tuple(name for name in (_EXPECTED_V0 if v0 else engine.log.figures) if name not in known),
     )
 
 
@@ -137,14 +168,7 @@ def _charges_estimate(log: LogText, start: int, end: int, engine: Engine, versio
     if since is None or log.has(_GRAPHS_NOT_CHARGED, start, end):
         return False
     release = release_of(version)
-    newer = release is not None and release >= since.release
-    return newer or log.has(_GRAPHS_CHARGED, start, end)
-
-
-def _missing(engine: Engine, v0: bool | None, rank: RankFigures, figures: EngineFigures) -> tuple[str, ...]:
-    expected = _EXPECTED_V0 if v0 else engine.log.figures
-    known = {reading.figure for reading in rank.readings + figures.readings}
-    return tuple(name for name in expected if name not in known)
+    return (release is not None and release >= since.release) or log.has(_GRAPHS_CHARGED, start, end)
 
 
 def measured_from(log: StartupLog) -> Measured:
@@ -161,20 +185,16 @@ def measured_from(log: StartupLog) -> Measured:
         15.27
     """
     rank = log.worst_rank
-    weights = _value(rank.weights_gib)
-    if weights is None:
-        weights = _value(rank.profiled_weights_gib)
-    graph, estimate = _value(rank.cuda_graph_gib), _value(rank.cuda_graph_estimate_gib)
-    consumed, non_torch = _value(rank.consumed_gib), _value(rank.non_torch_gib)
-    if non_torch is None:
-        non_torch = _difference(consumed, weights)
+    weights = value_of(rank.weights_gib, value_of(rank.profiled_weights_gib))
+    estimate = value_of(rank.cuda_graph_estimate_gib)
+    consumed = value_of(rank.consumed_gib)
     return Measured(
         weights_gib=weights,
         peak_activation_gib=_peak_activation_gib(log, weights, consumed, estimate),
-        non_torch_gib=non_torch,
-        cuda_graph_gib=estimate if graph is None else graph,
-        system_gib=_difference(_value(rank.total_gib), _value(rank.free_gib)),
-        available_kv_gib=_value(rank.available_kv_gib),
+        non_torch_gib=value_of(rank.non_torch_gib, _difference(consumed, weights)),
+        cuda_graph_gib=value_of(rank.cuda_graph_gib, estimate),
+        system_gib=_difference(value_of(rank.total_gib), value_of(rank.free_gib)),
+        available_kv_gib=value_of(rank.available_kv_gib),
     )
 
 
@@ -182,19 +202,20 @@ def _peak_activation_gib(
     log: StartupLog, weights: float | None, consumed: float | None, estimate: float | None
 ) -> float | None:
     rank = log.worst_rank
-    own, non_kv = _value(rank.peak_activation_gib), _value(rank.non_kv_gib)
+    own, non_kv = value_of(rank.peak_activation_gib), value_of(rank.non_kv_gib)
     if own is not None:
         return own
     if non_kv is not None and consumed is not None:
         return _difference(non_kv, consumed)
-    summary = _value(rank.summary_peak_gib)
+    summary = value_of(rank.summary_peak_gib)
     if summary is not None:
         return _difference(summary, estimate or 0.0) if log.charges_graph_estimate else summary
-    return _difference(_value(rank.peak_torch_gib), weights)
+    return _difference(value_of(rank.peak_torch_gib), weights)
 
 
-def _value(reading: Reading | None) -> float | None:
-    return None if reading is None else reading.value
+def value_of(reading: Reading | None, default: float | None = None) -> float | None:
+    """The figure alone."""
+    return default if reading is None else reading.value
 
 
 def _difference(whole: float | None, part: float | None) -> float | None:
@@ -202,63 +223,126 @@ def _difference(whole: float | None, part: float | None) -> float | None:
     return None if whole is None or part is None else max(0.0, round(whole - part, 4))
 
 
-def request_from(log: StartupLog, measured: Measured | None = None) -> LogScenario:
-    """What to plan so that the plan can be compared with the log.
-
-    Flags that the log shows only as resolved (the context length, the tokens of a step) are taken over as given.
-    `measured` replaces predicted parts; without it everything is predicted.
+def start_offsets(log: LogText) -> tuple[int, ...]:
+    """Where each start begins: at the server's version line, else where an engine process initialises again.
 
     Example:
-        >>> log = read_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
-        >>> request_from(log).as_request()
-        {'model': 'Qwen/Qwen3-8B', 'engine': 'vllm', 'max_model_len': 8192}
+        >>> from kvcore.evidence.log.cleaned import clean_log
+        >>> start_offsets(clean_log("vLLM API server version 0.9.2"))
+        (0,)
     """
-    flags, figures = log.flags, log.figures
-    env = dict(log.env)
-    release = release_of(log.version)
-    if log.is_v0 and release is not None and release < first_without_v0().release[:2]:
-        env["VLLM_USE_V1"] = "0"
-    total = _value(log.worst_rank.total_gib)
-    if total is None and log.failure is not None:
-        total = log.failure.number("total_gib")
-    variables = find_engine(log.engine).memory_variables
-    if total is None and variables is not None:
-        total = written_gb(env.get(variables.total, ""))
-    return LogScenario(
-        model=log.model,
-        engine=log.engine,
-        engine_version=log.version,
-        accelerator_memory_gib=total,
-        accelerator_name=log.card_name,
-        accelerator_vendor=_vendor(log),
-        flags=_completed(flags, figures),
-        env=env,
-        measured=measured or Measured(),
+    marks: list[tuple[int, bool]] = []
+    for anchors, is_server in ((_SERVER_MARKS, True), (_ENGINE_MARKS, False)):
+        for anchor in anchors:
+            at = log.find(anchor)
+            while at >= 0 and len(marks) < MAX_MARKS:
+                marks.append((at, is_server))
+                at = log.find(anchor, at + len(anchor))
+    starts = [0]
+    seen: set[str] = set()
+    server_seen = False
+    for at, is_server in sorted(marks):
+        name = log.process(at).name
+        if is_server:
+            if server_seen and seen:
+                starts.append(log.line_start(at))
+                seen.clear()
+            server_seen = True
+        else:
+            if name in seen:
+                starts.append(log.line_start(at))
+                seen.clear()
+            seen.add(name)
+    return tuple(dict.fromkeys(starts))
+
+
+def engine_of(log: LogText) -> Engine:
+    """The last engine whose marks the log has; the first of all when it has none."""
+    known = engines()
+    return next((one for one in reversed(known) if any(map(log.has, one.log.marks))), known[0])
+
+
+def is_v0(log: LogText, start: int, end: int) -> bool | None:
+    """Whether the V0 engine wrote it; None when no line tells."""
+    for v0, marks in _GENERATIONS:
+        if any(log.has(mark, start, end) for mark in marks):
+            return v0
+    return None
+
+
+def version_of(log: LogText, start: int, end: int) -> str | None:
+    """The engine version of a start, as printed: `0.19.0`, `0.11.2.dev278+g55c6a5c`."""
+    for mark in _ENGINE_MARKS:
+        at = log.find(mark, start, end)
+        match = _ENGINE_VERSION.match(log.text, at + len(mark), end) if at >= 0 else None
+        if match is not None:
+            return match[1]
+    for mark, words in (*((mark, "version") for mark in _SERVER_MARKS), ("\u2588version", "version")):
+        at = log.find(mark, start, end)
+        if at < 0:
+            continue
+        line = log.lines[log.line_index(at)]
+        position = line.find(words)
+        match = _VERSION.search(line, position, position + 80) if position >= 0 else None
+        if match is not None:
+            return match[1].rstrip(".")
+    return None
+
+
+def model_of(log: LogText, start: int, end: int) -> str | None:
+    """The model from "Starting to load model", where the arguments do not name it."""
+    mark = "Startingtoloadmodel"
+    at = log.find(mark, start, end)
+    if at < 0:
+        return None
+    name = log.text[at + len(mark) : min(log.line_end(at), at + len(mark) + 400)].partition("...")[0]
+    return shorten(name, 400) or None
+
+
+def card_of(log: LogText) -> str | None:
+    """The card's name: from a kernel's tuning file, or from what nvidia-smi or npu-smi printed above the log."""
+    at = log.find("device_name=")
+    match = _DEVICE.match(log.text, at) if at >= 0 else None
+    if match is not None:
+        return match[1].replace("_", " ").strip()
+    for anchor in ("Ascend910", "Ascend310P", "|910B", "|910C", "|310P"):
+        at = log.find(anchor)
+        match = _ASCEND.match(log.text, at) if at >= 0 else None
+        if match is not None:
+            return f"Ascend {match[1]}"
+    at = log.find("NVIDIA")
+    for _ in range(MAX_CARD_LINES):
+        if at < 0:
+            return None
+        name = _card_name(log.lines[log.line_index(at)])
+        if name is not None:
+            return name
+        at = log.find("NVIDIA", at + 6)
+    return None
+
+
+def _card_name(line: str) -> str | None:
+    """`NVIDIA H100 80GB HBM3` out of a table row."""
+    position = line.find("NVIDIA ")
+    if position < 0:
+        return None
+    name = (
+        line[position : position + LONGEST_CARD_NAME + 2].split("  ")[0].split("|")[0].split(",")[0].strip()
     )
+    name = shorten(name, LONGEST_CARD_NAME)
+    return name if len(name.split()) >= SHORTEST_CARD_NAME and any(c.isdigit() for c in name) else None
 
 
-def _vendor(log: StartupLog) -> str | None:
-    vendors = find_engine(log.engine).vendors
-    if len(vendors) == 1:
-        return vendors[0]
-    if (log.card_name or "").startswith("Ascend"):
-        return Vendor.HUAWEI
-    return "nvidia" if "NVIDIA" in (log.card_name or "") else None
+def release_of(version: str | None) -> tuple[int, int] | None:
+    """Major and minor number of a version, or None.
 
-
-def _completed(flags: LogFlags, figures: EngineFigures) -> LogFlags:
-    """Flags, with what only the engine's figures tell."""
-    length = flags.max_model_len or _whole(figures.model_len) or _whole(figures.concurrency_for_len)
-    return flags.completed(
-        max_model_len=length,
-        gpu_memory_utilization=flags.gpu_memory_utilization or _value(figures.utilization) or None,
-        max_num_batched_tokens=flags.max_num_batched_tokens or _whole(figures.batched_tokens),
-        decode_context_parallel_size=flags.decode_context_parallel_size or _whole(figures.context_parallel),
-    )
-
-
-def _whole(reading: Reading | None) -> int | None:
-    return None if reading is None else int(reading.value)
-
-
-__all__ = ["Failure", "StartupLog", "measured_from", "read_log", "request_from"]
+    Example:
+        >>> release_of("0.20.0rc1"), release_of("main")
+        ((0, 20), None)
+    """
+    match = _VERSION.match(version or "")
+    if match is None:
+        return None
+    major, minor = match[1].split(".")[:2]
+    digits = re.match(r"\d+", minor)
+    return (int(major), int(digits[0])) if digits else None

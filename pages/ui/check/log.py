@@ -12,8 +12,7 @@ from typing import NamedTuple
 import streamlit as st
 
 from kvcore.errors import LogError
-from kvcore.evidence.log.reader import read_log
-from kvcore.evidence.log.startup import StartupLog
+from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.texts.words import Words, listed, msg
 from kvcore.views.comparison import FIGURE_LABELS, reading_text
 from pages.ui.shared import net, state

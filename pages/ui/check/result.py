@@ -10,7 +10,7 @@ import streamlit as st
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
-from kvcore.evidence.log.startup import StartupLog
+from kvcore.evidence.log.reader import StartupLog
 from kvcore.evidence.recognized import Recognized
 from kvcore.planning import Plan, Verdict
 from kvcore.scenario import Measured, Scenario

@@ -1,0 +1,275 @@
+"""Values of flags as a log writes them: the fields of a dictionary, a call or a dataclass, cut and never evaluated.
+
+A value counts only when it has the type and the range of its flag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from kvcore.errors import shorten
+from kvcore.flags import Flag, Kind, LogRule, fields_of, read_whole
+from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
+from kvcore.scenario import CudagraphMode, Runner, SpeculativeConfig
+
+MAX_VALUE_CHARACTERS: Final = 4096
+MAX_CONFIG_CHARACTERS: Final = 1 << 15
+"""Of a compilation config: with its sizes and splitting operators it is the longest field of the line."""
+MAX_SIZES: Final = 4096
+LARGEST_SIZE: Final = 1 << 31
+LARGEST_COUNT: Final = 100_000
+"""Images, videos or audios of one prompt."""
+LARGEST_LENGTH: Final = 1 << 24
+"""Of a model before its rope is stretched."""
+
+LISTS: Final = frozenset({"cudagraph_capture_sizes", "cuda_graph_sizes"})
+"""Flags that take several words of a command."""
+POOLING_TASKS: Final = frozenset({"embed", "embedding", "classify", "score", "reward", "encode"})
+"""Source: vllm/config.py:_RUNNER_TASKS (0.8.5, 0.9.2)."""
+
+_OPENING: Final = {"(": ")", "[": "]", "{": "}"}
+_DECIMAL: Final = re.compile(r"\d{0,12}\.?\d{0,12}(?:[eE]-?\d{1,2})?")
+_COUNT: Final = re.compile(r"\d{1,18}")
+_WORD: Final = re.compile(r"[a-z][a-z0-9_\-]{0,39}")
+_SWITCHES: Final = {"True": True, "true": True, "False": False, "false": False}
+_CONFIGS: Final = ("compilation_config", "O", "cc")
+"""`--compilation-config`, `-O` up to 0.11 and `-cc` from 0.12 on; with a dot behind, one field of it.
+
+Source: vllm/engine/arg_utils.py:EngineArgs.add_cli_args (0.9.2, 0.11.0, 0.12.0).
+"""
+_NAMED_MODE: Final = re.compile(r"(?:<?CUDAGraphMode\.)?([A-Z_]{1,40})(?::.{0,400}>)?", re.DOTALL)
+_NUMBERED_MODES: Final = {
+    "0": CudagraphMode.NONE, "1": CudagraphMode.PIECEWISE, "2": CudagraphMode.FULL,
+    "2,0": CudagraphMode.FULL_DECODE_ONLY, "2,1": CudagraphMode.FULL_AND_PIECEWISE,
+}  # fmt: skip
+"""Source: vllm/config/compilation.py:CUDAGraphMode (0.10.1.1, 0.32.0)."""
+
+GraphValue = int | str | tuple[int, ...]
+Value = int | float | str | bool | SpeculativeConfig | Mapping[str, int] | tuple[int, ...]
+Reader = Callable[[str], Value | None]
+
+
+def cut_fields(text: str, closing: str) -> Iterator[tuple[str, str]]:
+    """Names and values of `name=value` or `'name':value`, cut at the commas of the outermost level.
+
+    Ends at `closing` on that level, or with the text.
+    """
+    depth: list[str] = []
+    quote = ""
+    escaped = False
+    begin = 0
+    for at, character in enumerate(text):
+        if quote:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == quote:
+                quote = ""
+        elif character in "'\"":
+            quote = character
+        elif character in _OPENING:
+            depth.append(_OPENING[character])
+        elif depth:
+            if character == depth[-1]:
+                depth.pop()
+        elif character == "," or (closing and character == closing):
+            yield _pair(text[begin:at])
+            begin = at + 1
+            if character != ",":
+                return
+    if not closing and not quote and not depth:
+        yield _pair(text[begin:])
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """A field's name without quotes, and its value."""
+    if text[:1] in ("'", '"'):
+        name, _, value = text[1:].partition(text[0])
+        return name, value.removeprefix(":")
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def pairs(text: str, most: int = MAX_VALUE_CHARACTERS) -> Iterator[tuple[str, str]]:
+    """The fields of a dictionary, or of a dataclass as it prints itself; none of a text above `most` characters."""
+    opening = min((at for at in (text.find("{"), text.find("(")) if at >= 0), default=-1)
+    if opening >= 0 and len(text) <= most:
+        yield from cut_fields(text[opening + 1 :], _OPENING[text[opening]])
+
+
+def unquoted(text: str) -> str:
+    """A text without the quotes around it."""
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1].replace('\\"', '"')
+    return text
+
+
+def graph_flags(name: str, value: str) -> dict[str, GraphValue]:
+    """What one field of a log's arguments says about graphs, by the contract's field names; empty for any other.
+
+    `--cuda-graph-sizes` with one number says the largest size, with several all of them.
+
+    Example:
+        >>> graph_flags("compilation_config", '{"level":3,"cudagraph_mode":"FULL","cudagraph_capture_sizes":[4,2]}')
+        {'cudagraph_mode': 'FULL', 'cudagraph_capture_sizes': (2, 4)}
+        >>> graph_flags("cuda_graph_sizes", "[64]"), graph_flags("max_num_seqs", "64")
+        ({'max_cudagraph_capture_size': 64}, {})
+    """
+    if name in _CONFIGS:
+        found: dict[str, GraphValue] = {}
+        for inner, text in pairs(unquoted(value), MAX_CONFIG_CHARACTERS):
+            if inner in ("max_cudagraph_capture_size", "cudagraph_capture_sizes", "cudagraph_mode"):
+                found |= graph_flags(inner, text)
+        return found
+    for config in _CONFIGS:
+        name = name.removeprefix(f"{config}_")
+    read: GraphValue | None = None
+    if name == "cudagraph_mode":
+        read = _mode(unquoted(value))
+    elif name == "max_cudagraph_capture_size":
+        read = _count(unquoted(value), LARGEST_SIZE, 1)
+    elif name in LISTS:
+        sizes = _sizes(unquoted(value))
+        is_largest = name == "cuda_graph_sizes" and sizes is not None and len(sizes) == 1
+        name = "max_cudagraph_capture_size" if is_largest else "cudagraph_capture_sizes"
+        read = sizes[0] if sizes is not None and is_largest else sizes
+    return {} if read is None else {name: read}
+
+
+def _mode(text: str) -> str | None:
+    """A mode as a person writes it or as the engine prints it; `None` is what it prints for no mode yet."""
+    if text == "None":
+        return None
+    named = _NAMED_MODE.fullmatch(text.upper() if text.replace("_", "").isalpha() else text)
+    if named is None:
+        numbered = _NUMBERED_MODES.get(text.strip("[]()"))
+        return None if numbered is None else numbered.value
+    return named[1] if named[1] in CudagraphMode.__members__ else None
+
+
+def _sizes(text: str) -> tuple[int, ...] | None:
+    """A list of sizes; None where one of them is anything else, as in a list that somebody shortened."""
+    inner = text[1:-1] if text[:1] in "[(" and text[-1:] in "])" else text
+    words = [word for word, _ in cut_fields(inner, "")]
+    sizes = [size for word in words[:MAX_SIZES] if (size := _count(word, LARGEST_SIZE, 1)) is not None]
+    return tuple(sorted(set(sizes))) if 0 < len(sizes) == len(words) else None
+
+
+def _count(text: str, largest: int, least: int = 0) -> int | None:
+    is_count = _COUNT.fullmatch(text) is not None
+    return int(text) if is_count and least <= int(text) <= largest else None
+
+
+def _decimal(text: str, low: float, high: float) -> float | None:
+    text = unquoted(text)
+    if not any(c.isdigit() for c in text[:2]) or _DECIMAL.fullmatch(text) is None:
+        return None
+    return value if low <= (value := float(text)) <= high else None
+
+
+def read_word(text: str) -> str | None:
+    """A value of an enumeration: `torch.bfloat16` and `<CacheDType.FP8:'fp8'>` are what they name."""
+    text = unquoted(text)
+    if text.startswith("<") and ":" in text:
+        text = unquoted(text.rstrip(">").partition(":")[2])
+    text = text.removeprefix("torch.")
+    return text if _WORD.fullmatch(text) and text not in ("none", "null") else None
+
+
+def _runner(text: str) -> str | None:
+    """`--runner`, `--task` of older releases, and the pooler's settings that only the pooling runner has."""
+    word = read_word(text)
+    if word in POOLING_TASKS or text.startswith("PoolerConfig("):
+        return Runner.POOLING.value
+    return word if word in (Runner.GENERATE.value, Runner.POOLING.value) else None
+
+
+def _limits(text: str) -> Mapping[str, int] | None:
+    limits: dict[str, int] = {}
+    for name, value in pairs(unquoted(text)):
+        if name not in fields_of("limit_mm_per_prompt"):
+            continue
+        inner = unquoted(dict(pairs(value)).get("count", value) if value.startswith("{") else value)
+        if (count := _count(inner, LARGEST_COUNT)) is not None:
+            limits[name] = count
+    return limits or None
+
+
+def _speculative(text: str) -> SpeculativeConfig | None:
+    text = unquoted(text)
+    values = dict(pairs(text))
+    model = read_text(values.get("model", ""))
+    method = read_word(values.get("method", "")) or ("draft_model" if model else None)
+    if method is None:
+        return None
+    numbers: dict[str, Any] = {}
+    for key in ("num_speculative_tokens", "draft_tensor_parallel_size"):
+        flag = fields_of("speculative_config")[key]
+        said = next((values[name] for name in (key, *flag.logged) if name in values), "")
+        numbers[key] = read_whole(unquoted(said), flag)
+    return SpeculativeConfig(method=method, model=model, **numbers)
+
+
+def _stretched_rope(text: str) -> str | None:
+    """`--hf-overrides` that stretches the rope by YaRN; any other override says nothing that is planned."""
+    for name, value in pairs(unquoted(text)):
+        if name in ("rope_parameters", "rope_scaling"):
+            rope = dict(pairs(value))
+            factor = _decimal(rope.get("factor", ""), 1.0, LARGEST_FACTOR)
+            original = unquoted(rope.get("original_max_position_embeddings", ""))
+            length = _count(original, LARGEST_LENGTH, 1)
+            is_yarn = read_word(rope.get("rope_type", rope.get("type", ""))) == YARN
+            if is_yarn and factor is not None and length is not None:
+                return Yarn(factor=factor, original_max_position_embeddings=length).text
+    return None
+
+
+def read_text(text: str) -> str | None:
+    """A printable text of any words, shortened."""
+    text = unquoted(text)
+    return shorten(text, 400) if text and text not in ("None", "null") and text.isprintable() else None
+
+
+def _by_kind(flag: Flag) -> Reader:
+    if flag.kind is Kind.INTEGER:
+        return lambda text: read_whole(unquoted(text), flag)
+    if flag.kind is Kind.NUMBER:
+        return lambda text: _decimal(text, *flag.bounds)
+    if flag.kind is Kind.BOOLEAN:
+        return lambda text: _SWITCHES.get(unquoted(text))
+    # Any other word, the flag's default among them, says nothing.
+    return lambda text: word if (word := read_word(text)) in flag.common else None
+
+
+_BY_RULE: Final[Mapping[LogRule, Reader]] = {
+    LogRule.WORD: read_word,
+    LogRule.RUNNER: _runner,
+    LogRule.LIMITS: _limits,
+    LogRule.ROPE: _stretched_rope,
+    LogRule.SPECULATIVE: _speculative,
+}
+_READERS: Final[Mapping[str, Reader]] = {
+    name: _by_kind(flag) if flag.log is LogRule.BY_KIND else _BY_RULE[flag.log]
+    for name, flag in fields_of().items()
+    if flag.log is LogRule.BY_KIND or flag.log in _BY_RULE
+}
+_NAMES: Final = {other: name for name, flag in fields_of().items() for other in flag.other_names}
+
+
+def field_name(written: str) -> str:
+    """The contract's name of a flag by any of its names."""
+    return _NAMES.get(written, written)
+
+
+def is_planned(name: str) -> bool:
+    """Whether a flag of the contract is read from a log."""
+    return name in _READERS
+
+
+def read_value(name: str, text: str) -> Value | None:
+    """The value of a flag of the contract; None where the text is none that it can have, or no log shows the flag."""
+    reader = _READERS.get(name)
+    return None if reader is None or len(text) > MAX_VALUE_CHARACTERS else reader(text)
