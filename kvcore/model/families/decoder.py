@@ -1,8 +1,7 @@
 """Decoders that differ in values alone: attention, an MLP or routed experts, norms. Their rows are `decoders.toml`.
 
-A class that no family claims is read as a plain decoder where its config has no key that says otherwise: the engine
-runs it through its Transformers backend. What its tensors are is assumed, and the architecture says so; what it keeps
-of a request follows from its heads. Checked against vLLM's own model classes.
+Rows that say `code` are of models that a function of this folder reads, by what the row says. Checked against vLLM's
+own model classes.
 """
 
 from __future__ import annotations
@@ -10,42 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache, partial
+from functools import partial
 from importlib.resources import files
-from typing import Any, Final, assert_never, get_type_hints
+from typing import Annotated, Final, TypeVar
 
-from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
+from kvcore.model.architecture import (
+    Architecture,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    Parameter,
+    RotaryTable,
+)
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import (
-    DraftTraits,
-    Flag,
-    Heads,
-    QkNorm,
-    attention,
-    cache_of,
-    column,
-    decoder,
-    flag,
-    gated_mlp,
-    head,
-    is_tied,
-    norm,
-    norms,
-    plain_mlp,
-    qk_norm,
-    read_heads,
-    with_drafts,
-)
+from kvcore.model.parts import blocks
+from kvcore.model.parts.blocks import Flag, Heads, flag
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
-from kvcore.model.parts.pattern import (
-    by_kind,
-    layer_windows,
-    sparse_by_interval,
-    sparse_by_step,
-    sparse_by_types,
-    sparse_from,
-)
-from kvcore.versioned import convert, read_toml, wrong
+from kvcore.model.parts.pattern import SPARSE_BY, by_kind, layer_windows
+from kvcore.versioned import OneOf, convert, read_toml, wrong
+
+Read = TypeVar("Read")
 
 ROWS: Final = "decoders.toml"
 EXPERT_KEYS: Final = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
@@ -55,15 +39,48 @@ Source: vllm/transformers_utils/model_arch_config_convertor.py:get_num_experts (
 """
 
 
-class Sparse(StrEnum):
-    """Which layers have experts: all, or by the config key that decides."""
+class QkNorm(StrEnum):
+    """The norms of queries and keys."""
 
-    EVERYWHERE = "everywhere"
-    AFTER_FIRST = "first_k_dense_replace"
-    AFTER_DENSE = "num_dense_layers"
-    BY_TYPES = "mlp_layer_types"
-    BY_STEP = "decoder_sparse_step"
-    BY_INTERVAL = "moe_layer_interval"
+    NONE = ""
+    PER_HEAD = "per_head"
+    """One vector of head_dim."""
+    BIASED = "biased"
+    """One with a bias."""
+    WHOLE = "whole"
+    """One of all heads."""
+    SHARDED = "sharded"
+    """One a head, divided like the heads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Names:
+    """What a checkpoint calls the tensors of a decoder, where it is not what Llama's calls them."""
+
+    layers: str = "model.layers"
+    embedding: str = "model.embed_tokens"
+    embedding_norm: str = ""
+    """A layer norm behind the embedding; "" without."""
+    positions: str = ""
+    """A table of positions; "" without."""
+    attention: tuple[str, str, str] = ("self_attn", "qkv_proj", "o_proj")
+    """Where attention is, its first projection, and its last."""
+    mlp: tuple[str, ...] = ()
+    """The first layer of the MLP, and its last."""
+    final_norm: str = "model.norm"
+    """ "" without one."""
+    head: str = "lm_head"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DraftTraits:
+    """What a family's multi-token-prediction layers add to one of its decoder layers."""
+
+    projection: str = "eh_proj"
+    """From two hidden states to one; whole on every rank, never quantized."""
+    norms: tuple[str, ...] = ("enorm", "hnorm", "shared_head.norm")
+    prefix: str = ""
+    """As `Architecture.draft_prefix`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,18 +88,29 @@ class Decoder:
     """What sets one decoder apart. A key is one of its config."""
 
     classes: tuple[str, ...] = ()
-    """The entries of `architectures` that are read so, with the model_type that names the row."""
+    """What else a config calls such a model: entries of `architectures`, or a model_type besides the row's name."""
+    code: bool = False
+    """A function of this folder reads it, starting from the row."""
+    names: Names = Names()
+    vocab_key: str = "vocab_size"
+    position_keys: tuple[str, ...] = ("max_position_embeddings",)
+    """Rows of the table of positions, by the first of these keys that gives a number."""
+    position_extra: int = 0
+    """Rows of that table beyond these."""
+    rotary: bool = True
+    """False: no table of rotary positions."""
     qkv_bias: Flag = False
     out_bias: Flag = False
     mlp_bias: Flag = False
     up_bias: bool = True
     """Whether a bias of the MLP is that of its first layer too (TeleChat 2: of the second alone)."""
-    intermediate_key: str = "intermediate_size"
+    intermediate_keys: tuple[str, ...] = ("intermediate_size",)
+    """The width of the MLP, by the first of these keys that gives a number."""
+    intermediate_times: int = 0
+    """That width as a multiple of the hidden size, where no key gives it."""
     gated: bool = True
-    mlp_names: tuple[str, ...] = ("up_proj", "down_proj")
-    """Of an MLP that is not gated."""
     reads_head_dim: bool = True
-    layer_norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    layer_norms: tuple[str, ...] = blocks.TWO_NORMS
     further_norms_key: str = ""
     """The key that switches `further_norms` on."""
     further_norms: tuple[str, ...] = ()
@@ -94,6 +122,8 @@ class Decoder:
     """The key that switches the norms of queries and keys on; "" when they are always there."""
     tied: bool = False
     """The class's default of tie_word_embeddings."""
+    reads_tied: bool = True
+    """False: `tied` is so whatever the config says."""
     head_bias: Flag = False
     extra_elements: int = 0
     """Further parameter elements a layer (xIELU's two alphas)."""
@@ -105,8 +135,8 @@ class Decoder:
     sinks: Flag = False
     """One number a head with its keys."""
     experts: ExpertTraits | None = None
-    sparse: Sparse = Sparse.EVERYWHERE
-    """Which layers have the experts."""
+    sparse: Annotated[str, OneOf(tuple(SPARSE_BY))] = "everywhere"
+    """Which layers have the experts: all, or by the config key that decides."""
     dense_key: str = "intermediate_size"
     """The width of layers without experts, in a model with some."""
     drafts: DraftTraits | None = None
@@ -115,24 +145,35 @@ class Decoder:
     """Those layers have an MLP instead of experts."""
 
 
-def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None = None) -> Architecture:
-    """A decoder of a row. `section` is the language part; without one it is found in the config."""
+def read_decoder(
+    traits: Decoder,
+    config: ModelConfig,
+    section: Section | None = None,
+    *,
+    heads: Heads | None = None,
+    width: int | None = None,
+    attends: tuple[Module, ...] | None = None,
+    mlp: tuple[Module, ...] | None = None,
+    rotary_tables: tuple[RotaryTable, ...] | None = None,
+) -> Architecture:
+    """A decoder of a row. What is given stands in place of what the row says: heads, the width of the MLP, attention,
+    the MLP, tables of rotary positions.
+
+    `section` is the language part; without one it is found in the config.
+    """
     section = section or config.language
-    heads = read_heads(section, reads_head_dim=traits.reads_head_dim)
+    heads = heads or blocks.read_heads(section, reads_head_dim=traits.reads_head_dim)
     hidden = heads.hidden_size
     moe = read_moe(traits.experts, section) if traits.experts else None
-    width = section.optional_integer("intermediate_size") if moe else section.integer(traits.intermediate_key)
-    intermediate = width or (moe.moe_intermediate_size if moe else 0)
-    attends = attention(
-        heads, qkv_bias=flag(section, traits.qkv_bias), out_bias=flag(section, traits.out_bias)
-    )
+    intermediate = width or mlp_width(traits, section, moe)
+    attends = attends or attention(traits, section, heads)
     around = layer_norms(traits, section, heads)
     sparse = sparse_layers(traits, section)
     bodies: dict[bool, tuple[Module, ...]] = {
         has_experts: (
             *attends,
             *(around if moe else ()),
-            *feed_forward(traits, section, hidden, moe if has_experts else None),
+            *(mlp or feed_forward(traits, section, hidden, intermediate, moe if has_experts else None)),
             *(() if moe else around),
         )
         for has_experts in dict.fromkeys(sparse)
@@ -140,72 +181,113 @@ def read_decoder(traits: Decoder, config: ModelConfig, section: Section | None =
     windows = layer_windows(section) if traits.uses_window else (None,) * section.layers()
     layers = by_kind(
         zip(sparse, (window and window + traits.window_extra for window in windows), strict=True),
-        lambda kind: Layer(modules=bodies[kind[0]], caches=(cache_of(heads, kind[1]),)),
+        lambda kind: Layer(modules=bodies[kind[0]], caches=(blocks.cache_of(heads, kind[1]),)),
     )
-    tied = is_tied(config, section, traits.tied)
-    last: tuple[Module, ...] = ()
-    if traits.norm_weight:
-        last = (norm("model.norm", hidden, bias=flag(section, traits.norm_bias)),)
-    if not tied:
-        last = (*last, head(section, bias=flag(section, traits.head_bias)))
-    built = decoder(
+    tied = blocks.is_tied(config, section, traits.tied) if traits.reads_tied else traits.tied
+    vocab = section.integer(traits.vocab_key)
+    built = blocks.decoder(
         config,
         section=section,
         heads=heads,
         layers=layers,
         intermediate_size=intermediate,
-        last=last,
+        first=before_layers(traits, section, hidden, vocab),
+        last=behind_layers(traits, section, hidden, vocab, tied=tied),
         tied=tied,
+        rotary_tables=rotary_tables if traits.rotary else (),
+        layer_prefix=traits.names.layers,
         moe=moe,
+        vocab_size=vocab,
     )
     if traits.drafts is None:
         return built
     body = built.layers[-1]
     if traits.dense_drafts:
-        body = replace(body, modules=(*attends, *around, *mlp(traits, section, hidden, intermediate)))
+        body = replace(body, modules=(*attends, *around, *plain_part(traits, section, hidden, intermediate)))
     return with_drafts(built, section, traits.drafts, body)
+
+
+def mlp_width(traits: Decoder, section: Section, moe: MixtureOfExperts | None) -> int:
+    """The width of the MLP; of a model with experts theirs, where the config gives no other."""
+    if moe is None:
+        usual = traits.intermediate_times * section.integer("hidden_size")
+        return first_integer(section, traits.intermediate_keys, usual)
+    return section.optional_integer("intermediate_size") or moe.moe_intermediate_size
+
+
+def first_integer(section: Section, keys: tuple[str, ...], default: int = 0) -> int:
+    """The number of the first of `keys` that gives one. Raises ModelError without any and a default."""
+    numbers = (section.optional_integer(key, minimum=1) for key in keys)
+    found = next(filter(None, numbers), default)
+    if not found:
+        raise section.missing(keys[0])
+    return found
+
+
+def attention(traits: Decoder, section: Section, heads: Heads) -> tuple[Linear, ...]:
+    """The projections of attention."""
+    prefix, *names = traits.names.attention
+    return blocks.attention(
+        heads,
+        prefix,
+        (names[0], names[1]),
+        qkv_bias=flag(section, traits.qkv_bias),
+        out_bias=flag(section, traits.out_bias),
+    )
+
+
+def before_layers(traits: Decoder, section: Section, hidden_size: int, vocab: int) -> tuple[Module, ...]:
+    """The embedding, and what belongs to it."""
+    names = traits.names
+    modules: list[Module] = [blocks.embedding(section, names.embedding, vocab)]
+    if names.embedding_norm:
+        modules.append(blocks.norm(names.embedding_norm, hidden_size, bias=True))
+    if names.positions:
+        rows = first_integer(section, traits.position_keys) + traits.position_extra
+        modules.append(Parameter(name=names.positions, replicated=rows * hidden_size))
+    return tuple(modules)
+
+
+def behind_layers(
+    traits: Decoder, section: Section, hidden_size: int, vocab: int, *, tied: bool
+) -> tuple[Module, ...]:
+    """The last norm, and the head over the vocabulary where it is not the embedding."""
+    name, modules = traits.names.final_norm, list[Module]()
+    if traits.norm_weight and name:
+        modules.append(blocks.norm(name, hidden_size, bias=flag(section, traits.norm_bias)))
+    if not tied:
+        bias = flag(section, traits.head_bias)
+        modules.append(blocks.head(section, traits.names.head, bias=bias, vocab_size=vocab))
+    return tuple(modules)
 
 
 def sparse_layers(traits: Decoder, section: Section) -> tuple[bool, ...]:
     """Whether each layer has experts."""
-    match traits.sparse:
-        case _ if traits.experts is None:
-            return (False,) * section.layers()
-        case Sparse.EVERYWHERE:
-            return (True,) * section.layers()
-        case Sparse.AFTER_FIRST | Sparse.AFTER_DENSE:
-            return sparse_from(section, traits.sparse)
-        case Sparse.BY_TYPES:
-            return sparse_by_types(section) or sparse_from(section)
-        case Sparse.BY_STEP:
-            return sparse_by_step(section)
-        case Sparse.BY_INTERVAL:
-            return sparse_by_interval(section)
-        case _ as never:
-            assert_never(never)
+    if traits.experts is None:
+        return (False,) * section.layers()
+    return SPARSE_BY[traits.sparse](section)
 
 
 def feed_forward(
-    traits: Decoder, section: Section, hidden_size: int, moe: MixtureOfExperts | None
+    traits: Decoder, section: Section, hidden_size: int, width: int, moe: MixtureOfExperts | None
 ) -> tuple[Module, ...]:
     """Experts, or an MLP as wide as the model's layers without experts have it."""
     if moe and traits.experts:
         bias = flag(section, traits.mlp_bias)
         return expert_modules(traits.experts, section, hidden_size, moe, shared_bias=bias)
-    width = section.integer(traits.intermediate_key)
     if traits.experts:
-        width = section.integer(traits.dense_key, width)
-    return mlp(traits, section, hidden_size, width)
+        width = section.integer(traits.dense_key, first_integer(section, traits.intermediate_keys))
+    return plain_part(traits, section, hidden_size, width)
 
 
-def mlp(traits: Decoder, section: Section, hidden_size: int, intermediate_size: int) -> tuple[Linear, ...]:
-    """The feed-forward part."""
-    bias = flag(section, traits.mlp_bias)
-    if traits.gated:
-        up_and_gate, down_part = gated_mlp(hidden_size, intermediate_size, bias=bias)
-        return (replace(up_and_gate, bias=bias and traits.up_bias), down_part)
-    up, down = traits.mlp_names
-    return plain_mlp(hidden_size, intermediate_size, f"mlp.{up}", f"mlp.{down}", bias=bias)
+def plain_part(traits: Decoder, section: Section, hidden_size: int, width: int) -> tuple[Linear, ...]:
+    """The MLP."""
+    bias, names = flag(section, traits.mlp_bias), traits.names.mlp
+    if not traits.gated:
+        return blocks.plain_mlp(hidden_size, width, *names, bias=bias)
+    up, down = blocks.gated_mlp(hidden_size, width, bias=bias)
+    up = replace(up, bias=bias and traits.up_bias)
+    return (replace(up, name=names[0], parts=()), replace(down, name=names[1])) if names else (up, down)
 
 
 def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module, ...]:
@@ -215,18 +297,38 @@ def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module
         names, key = traits.layer_norms, traits.further_norms_key
         if key and section.boolean(key, False):
             names = (*names, *traits.further_norms)
-        modules += norms(heads.hidden_size, *names, bias=flag(section, traits.norm_bias))
+        modules += blocks.norms(heads.hidden_size, *names, bias=flag(section, traits.norm_bias))
     if traits.qk_norm and (not traits.qk_norm_key or section.boolean(traits.qk_norm_key, False)):
         for name, count in (("q_norm", heads.num_heads), ("k_norm", heads.num_kv_heads)):
             modules.append(qk_norm(traits.qk_norm, f"self_attn.{name}", count, heads.head_dim))
     if traits.attention_gate:
-        width = heads.num_heads * heads.head_dim
-        modules.append(column(f"self_attn.{traits.attention_gate}", heads.hidden_size, width))
+        modules.append(blocks.column(f"self_attn.{traits.attention_gate}", heads.hidden_size, heads.attended))
     if flag(section, traits.sinks):
         modules.append(Parameter(name="self_attn.sinks", sharded=heads.num_heads))
     if traits.extra_elements:
         modules.append(Parameter(name="mlp.act_fn", replicated=traits.extra_elements))
     return tuple(modules)
+
+
+def qk_norm(kind: QkNorm, name: str, heads: int, head_dim: int) -> Parameter:
+    """A norm of queries or keys."""
+    if kind is QkNorm.SHARDED:
+        return Parameter(name=name, replicated=head_dim, sharded=heads)
+    vectors = {QkNorm.BIASED: 2, QkNorm.WHOLE: heads}.get(kind, 1)
+    return Parameter(name=name, replicated=vectors * head_dim)
+
+
+def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body: Layer) -> Architecture:
+    """The architecture with the `num_nextn_predict_layers` of its checkpoint, each around `body`.
+
+    Source: vllm/model_executor/models/glm4_moe_mtp.py, mimo_mtp.py, ernie_mtp.py (0.32).
+    """
+    count = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
+    hidden = built.hidden_size
+    projection = blocks.replicated(traits.projection, 2 * hidden, hidden, quantizable=False)
+    start: tuple[Module, ...] = (projection, *blocks.norms(hidden, *traits.norms))
+    draft = replace(body, modules=(*start, *body.modules))
+    return replace(built, draft_layers=(draft,) * count, draft_prefix=traits.prefix, draft_steps=count)
 
 
 def read_exaone_moe(config: ModelConfig, section: Section | None = None) -> Architecture:
@@ -240,7 +342,7 @@ def read_exaone_moe(config: ModelConfig, section: Section | None = None) -> Arch
     if not count:
         return built
     hidden = built.hidden_size
-    mlp = gated_mlp(hidden, built.intermediate_size, bias=section.boolean("mlp_bias", False))
+    mlp = blocks.gated_mlp(hidden, built.intermediate_size, bias=section.boolean("mlp_bias", False))
     return replace(
         built,
         draft_layers=tuple(
@@ -249,8 +351,8 @@ def read_exaone_moe(config: ModelConfig, section: Section | None = None) -> Arch
         ),
         draft_prefix="mtp.layers",
         draft_modules=(
-            column("mtp.fc", 2 * hidden, hidden),
-            *norms(hidden, "mtp.norm", "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding"),
+            blocks.column("mtp.fc", 2 * hidden, hidden),
+            *blocks.norms(hidden, "mtp.norm", "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding"),
         ),
         draft_steps=count,
     )
@@ -259,11 +361,6 @@ def read_exaone_moe(config: ModelConfig, section: Section | None = None) -> Arch
 def is_of_mlp(module: Module) -> bool:
     """Whether a module belongs to the MLP or the experts."""
     return module.name.startswith("mlp.")
-
-
-@cache
-def _hints(kind: Any) -> Mapping[str, Any]:
-    return get_type_hints(kind)
 
 
 def load_rows(text: str) -> Mapping[str, Decoder]:
@@ -283,12 +380,13 @@ def load_rows(text: str) -> Mapping[str, Decoder]:
             raise wrong(f"{ROWS} {name} like", f"{liked!r} is no row")
         base = document[liked]
         values = {**base, "classes": [], **own}
-        if "experts" in values:
-            values["experts"] = {**base.get("experts", {}), **own.get("experts", {})}
+        for part in ("names", "experts"):
+            if part in values:
+                values[part] = {**base.get(part, {}), **own.get(part, {})}
         values.pop("like", None)
         row = convert(values, Decoder, f"{ROWS} {name}")
-        if row.experts is not None:
-            keys = (str(row.experts.experts_key), *EXPERT_KEYS)
+        if row.experts is not None and isinstance(row.experts.experts_key, str):
+            keys = (row.experts.experts_key, *EXPERT_KEYS)
             row = replace(row, experts=replace(row.experts, experts_key=keys))
         rows[name] = row
     return rows
@@ -297,76 +395,17 @@ def load_rows(text: str) -> Mapping[str, Decoder]:
 DECODERS: Final = load_rows(files(__package__).joinpath(ROWS).read_text("utf-8"))
 """By model_type."""
 
-LLAMA: Final = DECODERS["llama"]
 
-
-SUFFIX: Final = "ForCausalLM"
-DRAFTS: Final = ("eagle", "medusa", "mtp", "speculator", "draft", "dflash")
-"""In the name of what only proposes tokens for another model."""
-
-PLAIN_KEYS: Final = frozenset(
-    "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim vocab_size"
-    " max_position_embeddings rope_theta rope_scaling rope_parameters partial_rotary_factor rms_norm_eps norm_eps"
-    " layer_norm_eps layer_norm_epsilon tie_word_embeddings attention_bias mlp_bias hidden_act sliding_window"
-    " use_sliding_window max_window_layers layer_types quantization_config".split()
-)
-"""Of which every one is read, or changes no tensor."""
-
-HARMLESS_KEYS: Final = frozenset(
-    "architectures model_type auto_map torch_dtype dtype transformers_version _name_or_path bos_token_id eos_token_id"
-    " pad_token_id unk_token_id use_cache initializer_range attention_dropout residual_dropout hidden_dropout"
-    " resid_pdrop attn_pdrop embd_pdrop pretraining_tp is_causal id2label label2id task_specific_params"
-    " output_attentions output_hidden_states return_dict tokenizer_class use_flash_attn _attn_implementation"
-    " _attn_implementation_autoset attn_implementation is_decoder is_encoder_decoder add_cross_attention"
-    " chunk_size_feed_forward finetuning_task name_or_path problem_type unsloth_version unsloth_fixed".split()
-)
-
-WINDOWS: Final = frozenset({"full_attention", "sliding_attention"})
-
-GATED: Final = frozenset({"silu", "swish", "swiglu"})
-"""Activations of a gated feed-forward part. With others it may be plain."""
-
-
-def strange_keys(config: ModelConfig) -> tuple[str, ...]:
-    """What in a config is not of a plain decoder: keys, an activation that may be no gate, other kinds of layers.
-
-    Example:
-        >>> config = {"architectures": ["NewForCausalLM"], "hidden_act": "silu", "num_experts": 8}
-        >>> strange_keys(ModelConfig.from_mapping(config))
-        ('num_experts',)
-    """
-    root = config.root
-    given = {key for key, value in config.raw.items() if value is not None and value is not False}
-    strange = sorted(given - PLAIN_KEYS - HARMLESS_KEYS)
-    if root.string("hidden_act", "silu") not in GATED:
-        strange.append("hidden_act")
-    if not WINDOWS.issuperset(root.strings("layer_types") or ()):
-        strange.append("layer_types")
-    return tuple(strange)
-
-
-def is_named_like_a_decoder(config: ModelConfig) -> bool:
-    """Whether the class's name is that of a model that generates text by itself."""
-    name = config.architectures[0] if config.architectures else ""
-    return name.endswith(SUFFIX) and not any(draft in name.lower() for draft in DRAFTS)
-
-
-def read_unknown(config: ModelConfig) -> Architecture:
-    """The plain decoder that the config describes, marked as assumed.
-
-    Raises ModelError for a missing or unusable size.
-    """
-    return replace(read_decoder(LLAMA, config), is_assumed=True)
+def by_row(readers: Mapping[str, Read]) -> Mapping[str, Read]:
+    """Readers of rows, by every name that a config may give such a model."""
+    spelled = ((name, (name, *DECODERS[name].classes)) for name in readers)
+    return {spelling: readers[name] for name, spellings in spelled for spelling in spellings}
 
 
 SECTION_READERS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
-    **{name: partial(read_decoder, traits) for name, traits in DECODERS.items()},
+    **{name: partial(read_decoder, traits) for name, traits in DECODERS.items() if not traits.code},
     "exaone_moe": read_exaone_moe,
 }
 """For multimodal models, by the model_type of their language part."""
 
-READERS: Final = {
-    spelling: SECTION_READERS[name]
-    for name, traits in DECODERS.items()
-    for spelling in (name, *traits.classes)
-}
+READERS: Final = by_row(SECTION_READERS)

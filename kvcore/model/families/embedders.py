@@ -11,7 +11,6 @@ from kvcore.model.architecture import Architecture, Linear, VocabEmbedding
 from kvcore.model.config import ModelConfig
 from kvcore.model.families.decoder import SECTION_READERS
 from kvcore.model.families.gemma import read_gemma3
-from kvcore.model.families.gpt import read_gpt2
 from kvcore.model.parts import vision
 from kvcore.model.parts.blocks import column, named, replicated, row
 
@@ -172,7 +171,7 @@ def read_gpt2_labels(config: ModelConfig) -> Architecture:
 
     Source: vllm/model_executor/models/gpt2.py:GPT2ForSequenceClassification (0.32).
     """
-    return with_classifier(read_gpt2(config), config)
+    return with_classifier(read_as("gpt2", config), config)
 
 
 READERS: Final = named(

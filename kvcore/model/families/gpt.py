@@ -1,6 +1,6 @@
-"""GPT-2 and decoders of its line: layer norms with biases, plain MLPs, position tables instead of or with rotation.
+"""GPT-2's line and other early decoders, where their rows in decoders.toml do not say all: Falcon, OPT, MPT, ChatGLM.
 
-gpt-oss, with windows and experts, is found here by its name.
+DBRX, which has MPT's names, and gpt-oss, with windows and experts, are found here by their makers' names.
 """
 
 from __future__ import annotations
@@ -10,60 +10,13 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts import blocks
-from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
+from kvcore.model.families.decoder import DECODERS, by_row, feed_forward, mlp_width, read_decoder
+from kvcore.model.parts import blocks, vision
+from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, expert_modules, read_moe
+from kvcore.model.parts.pattern import with_modules
+from kvcore.model.rope import Rope
 
 Pieces = tuple[arch.Module, ...]
-
-
-def build(
-    config: ModelConfig,
-    section: Section,
-    *,
-    heads: blocks.Heads,
-    modules: Pieces,
-    intermediate_size: int,
-    first: Pieces = (),
-    last: Pieces,
-    tied: bool,
-    head_bias: bool = False,
-    rotary: bool = False,
-    prefix: str = "transformer.h",
-) -> arch.Architecture:
-    """An Architecture of equal layers with full attention."""
-    layer = arch.Layer(modules=modules, caches=(blocks.cache_of(heads),))
-    return blocks.decoder(
-        config,
-        section=section,
-        heads=heads,
-        layers=(layer,) * section.layers(),
-        intermediate_size=intermediate_size,
-        first=(blocks.embedding(section), *first),
-        last=last if tied else (*last, blocks.head(section, bias=head_bias)),
-        tied=tied,
-        rotary_tables=None if rotary else (),
-        layer_prefix=prefix,
-    )
-
-
-def gpt_attention(heads: blocks.Heads, prefix: str, names: tuple[str, str], *, bias: bool = True) -> Pieces:
-    """A fused qkv and an output projection under the names of that model."""
-    fused, out = names
-    return (
-        blocks.qkv(heads, f"{prefix}.{fused}", (fused,), bias=bias),
-        blocks.row(f"{prefix}.{out}", heads.num_heads * heads.head_dim, heads.hidden_size, bias=bias),
-    )
-
-
-def read_gpt2(config: ModelConfig) -> arch.Architecture:
-    """GPT-2.
-
-    Source: vllm/model_executor/models/gpt2.py (0.32).
-    """
-    section = config.language
-    heads = blocks.read_heads(section, reads_head_dim=False)
-    mlp = blocks.plain_mlp(heads.hidden_size, inner_size(section), "mlp.c_fc", "mlp.c_proj", bias=True)
-    return build_gpt2(config, section, heads, mlp)
 
 
 def read_jais(config: ModelConfig) -> arch.Architecture:
@@ -71,15 +24,14 @@ def read_jais(config: ModelConfig) -> arch.Architecture:
 
     Source: vllm/model_executor/models/jais.py (0.22.1, the last that was read with it).
     """
-    section = config.language
-    heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden, inner = heads.hidden_size, inner_size(section)
-    mlp: Pieces = blocks.plain_mlp(hidden, inner, "mlp.c_fc", "mlp.c_proj", bias=True)
+    section, traits = config.language, DECODERS["jais"]
+    hidden, inner = section.integer("hidden_size"), mlp_width(traits, section, None)
+    mlp = feed_forward(traits, section, hidden, inner, None)
     if section.string("activation_function", "gelu") == "swiglu":
         mlp = (*mlp, blocks.column("mlp.c_fc2", hidden, inner, bias=True))
-    built = build_gpt2(config, section, heads, mlp)
-    is_learned = section.string("position_embedding_type", "learned") != "alibi"
-    return built if is_learned else replace(built, first=built.first[:1])
+    if section.string("position_embedding_type", "learned") == "alibi":
+        traits = replace(traits, names=replace(traits.names, positions=""))
+    return read_decoder(traits, config, mlp=mlp)
 
 
 def read_gpt_bigcode(config: ModelConfig) -> arch.Architecture:
@@ -90,67 +42,16 @@ def read_gpt_bigcode(config: ModelConfig) -> arch.Architecture:
     Source: vllm/model_executor/models/transformers/base.py:recursive_replace (0.32); transformers 5.19
     gpt_bigcode, which has no tensor parallel plan.
     """
-    section = config.language
+    section, traits = config.language, DECODERS["gpt_bigcode"]
     heads = blocks.read_heads(section, reads_head_dim=False)
     if section.boolean("multi_query", True):
         heads = blocks.with_kv_heads(section, heads, 1)
-    hidden, inner = heads.hidden_size, inner_size(section)
+    hidden, inner = heads.hidden_size, mlp_width(traits, section, None)
     mlp = (
         blocks.replicated("mlp.c_fc", hidden, inner, bias=True),
         blocks.replicated("mlp.c_proj", inner, hidden, bias=True),
     )
-    return build_gpt2(config, section, heads, mlp)
-
-
-def inner_size(section: Section) -> int:
-    """The width of the MLP."""
-    return section.integer("n_inner", 4 * section.integer("hidden_size"))
-
-
-def build_gpt2(config: ModelConfig, section: Section, heads: blocks.Heads, mlp: Pieces) -> arch.Architecture:
-    """GPT-2 with the given MLP."""
-    hidden = heads.hidden_size
-    positions = section.integer("n_positions", section.optional_integer("max_position_embeddings") or None)
-    modules: Pieces = (
-        *gpt_attention(heads, "attn", ("c_attn", "c_proj")),
-        *mlp,
-        *blocks.norms(hidden, "ln_1", "ln_2", bias=True),
-    )
-    return build(
-        config,
-        section,
-        heads=heads,
-        modules=modules,
-        intermediate_size=inner_size(section),
-        first=(arch.Parameter(name="transformer.wpe", replicated=positions * hidden),),
-        last=(blocks.norm("transformer.ln_f", hidden, bias=True),),
-        tied=blocks.is_tied(config, section, True),
-    )
-
-
-def read_bloom(config: ModelConfig) -> arch.Architecture:
-    """BLOOM: ALiBi, a norm behind the embedding.
-
-    Source: vllm/model_executor/models/bloom.py (0.32).
-    """
-    section = config.language
-    heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden = heads.hidden_size
-    modules: Pieces = (
-        *gpt_attention(heads, "self_attention", ("query_key_value", "dense")),
-        *blocks.plain_mlp(hidden, 4 * hidden, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
-        *blocks.norms(hidden, "input_layernorm", "post_attention_layernorm", bias=True),
-    )
-    return build(
-        config,
-        section,
-        heads=heads,
-        modules=modules,
-        intermediate_size=4 * hidden,
-        first=(blocks.norm("transformer.word_embeddings_layernorm", hidden, bias=True),),
-        last=(blocks.norm("transformer.ln_f", hidden, bias=True),),
-        tied=blocks.is_tied(config, section, True),
-    )
+    return read_decoder(traits, config, heads=heads, mlp=mlp)
 
 
 def read_falcon(config: ModelConfig) -> arch.Architecture:
@@ -166,113 +67,13 @@ def read_falcon(config: ModelConfig) -> arch.Architecture:
     elif section.boolean("multi_query", True):
         kv_heads = 1
     heads = blocks.with_kv_heads(section, blocks.read_heads(section, "", reads_head_dim=False), kv_heads)
-    hidden = heads.hidden_size
-    bias = section.boolean("bias", False)
     parallel = section.boolean("parallel_attn", True)
     norms_in_parallel = section.integer("num_ln_in_parallel_attn", 2 if new_decoder else 1)
     names = ("ln_attn", "ln_mlp") if new_decoder and norms_in_parallel == 2 else ("input_layernorm",)
     if not new_decoder and not parallel:
-        names = ("input_layernorm", "post_attention_layernorm")
-    modules: Pieces = (
-        *gpt_attention(heads, "self_attention", ("query_key_value", "dense"), bias=bias),
-        *blocks.plain_mlp(hidden, 4 * hidden, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
-        *blocks.norms(hidden, *names, bias=True),
-    )
-    return build(
-        config,
-        section,
-        heads=heads,
-        modules=modules,
-        intermediate_size=4 * hidden,
-        last=(blocks.norm("transformer.ln_f", hidden, bias=True),),
-        tied=blocks.is_tied(config, section, True),
-        rotary=not section.boolean("alibi", False),
-    )
-
-
-def read_phi(config: ModelConfig) -> arch.Architecture:
-    """Phi-1.5 and Phi-2: attention and MLP side by side behind one norm.
-
-    The engine's Transformers backend, which runs them now, leaves out the bias of lm_head.
-
-    Source: vllm/model_executor/models/transformers (0.32), phi.py (0.28).
-    """
-    section = config.language
-    heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden = heads.hidden_size
-    inner = section.optional_integer("intermediate_size", minimum=1) or section.integer("n_inner", 4 * hidden)
-    modules: Pieces = (
-        blocks.qkv(heads, bias=True),
-        blocks.row("self_attn.dense", hidden, hidden, bias=True),
-        *blocks.plain_mlp(hidden, inner, "mlp.fc1", "mlp.fc2", bias=True),
-        blocks.norm("input_layernorm", hidden, bias=True),
-    )
-    return build(
-        config,
-        section,
-        heads=heads,
-        modules=modules,
-        intermediate_size=inner,
-        last=(blocks.norm("model.final_layernorm", hidden, bias=True),),
-        tied=blocks.is_tied(config, section, False),
-        rotary=True,
-        prefix="model.layers",
-    )
-
-
-def read_gpt_neox(config: ModelConfig) -> arch.Architecture:
-    """GPT-NeoX, Pythia, RedPajama-INCITE.
-
-    Source: vllm/model_executor/models/gpt_neox.py (0.28).
-    """
-    section = config.language
-    heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden, inner = heads.hidden_size, section.integer("intermediate_size")
-    modules: Pieces = (
-        *gpt_attention(
-            heads, "attention", ("query_key_value", "dense"), bias=section.boolean("attention_bias", True)
-        ),
-        *blocks.plain_mlp(hidden, inner, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
-        *blocks.norms(hidden, "input_layernorm", "post_attention_layernorm", bias=True),
-    )
-    return build(
-        config,
-        section,
-        heads=heads,
-        modules=modules,
-        intermediate_size=inner,
-        last=(blocks.norm("gpt_neox.final_layer_norm", hidden, bias=True),),
-        tied=blocks.is_tied(config, section, False),
-        rotary=True,
-        prefix="gpt_neox.layers",
-    )
-
-
-def read_gptj(config: ModelConfig) -> arch.Architecture:
-    """GPT-J: no biases on attention, one norm a layer, an lm_head with a bias.
-
-    Source: vllm/model_executor/models/gpt_j.py (0.32).
-    """
-    section = config.language
-    heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden = heads.hidden_size
-    inner = section.integer("n_inner", 4 * hidden)
-    modules: Pieces = (
-        *blocks.attention(heads, "attn"),
-        *blocks.plain_mlp(hidden, inner, "mlp.fc_in", "mlp.fc_out", bias=True),
-        blocks.norm("ln_1", hidden, bias=True),
-    )
-    return build(
-        config,
-        section,
-        heads=heads,
-        modules=modules,
-        intermediate_size=inner,
-        last=(blocks.norm("transformer.ln_f", hidden, bias=True),),
-        tied=blocks.is_tied(config, section, False),
-        head_bias=True,
-        rotary=True,
-    )
+        names = blocks.TWO_NORMS
+    rotary = not section.boolean("alibi", False)
+    return read_decoder(replace(DECODERS["falcon"], layer_norms=names, rotary=rotary), config, heads=heads)
 
 
 def read_opt(config: ModelConfig) -> arch.Architecture:
@@ -280,38 +81,193 @@ def read_opt(config: ModelConfig) -> arch.Architecture:
 
     Source: vllm/model_executor/models/opt.py (0.32).
     """
-    section = config.language
-    heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden, inner = heads.hidden_size, section.integer("ffn_dim")
-    bias = section.boolean("enable_bias", True)
+    section, traits = config.language, DECODERS["opt"]
+    hidden = section.integer("hidden_size")
     width = section.integer("word_embed_proj_dim", hidden)
     if width != hidden:
         raise section.contradicting("word_embed_proj_dim", f"an embedding of {width} in a model of {hidden}")
-    affine = section.boolean("layer_norm_elementwise_affine", True)
-    layer_norms = (
-        blocks.norms(hidden, "self_attn_layer_norm", "final_layer_norm", bias=True) if affine else ()
+    if not section.boolean("layer_norm_elementwise_affine", True):
+        traits = replace(traits, layer_norms=())
+    before, removed = (
+        section.boolean("do_layer_norm_before", True),
+        section.boolean("_remove_final_layer_norm", False),
     )
-    final = section.boolean("do_layer_norm_before", True) and not section.boolean(
-        "_remove_final_layer_norm", False
+    if removed or not before:
+        traits = replace(traits, names=replace(traits.names, final_norm=""))
+    return read_decoder(traits, config)
+
+
+def read_mpt(config: ModelConfig) -> arch.Architecture:
+    """MPT: ALiBi or a position table, no biases unless the config wants them.
+
+    Source: vllm/model_executor/models/mpt.py (0.28).
+    """
+    section, traits = config.language, DECODERS["mpt"]
+    attn = section.optional_section("attn_config") or Section({}, "config.attn_config", "mpt/attn_config")
+    heads = heads_of(section, attn)
+    if not section.boolean("learned_pos_emb", True) or attn.boolean("alibi", False):
+        traits = replace(traits, names=replace(traits.names, positions=""))
+    inner = heads.hidden_size * section.integer("expansion_ratio", 4)
+    built = read_decoder(traits, config, heads=heads, width=inner)
+    if not attn.boolean("qk_ln", False):
+        return built
+    bias = blocks.flag(section, traits.norm_bias)
+    norms = blocks.norms(heads.hidden_size, "attn.q_ln", "attn.k_ln", bias=bias)
+    return replace(built, layers=(with_modules(built.layers[0], *norms),) * built.num_layers)
+
+
+def heads_of(section: Section, attn: Section) -> blocks.Heads:
+    """Heads of MPT and DBRX, which write the number of KV heads into the object of attention."""
+    heads = blocks.read_heads(section, reads_head_dim=False)
+    return blocks.with_kv_heads(section, heads, attn.optional_integer("kv_n_heads"))
+
+
+def read_dbrx(config: ModelConfig) -> arch.Architecture:
+    """DBRX; its norms lose their biases when the model is built.
+
+    Source: vllm/model_executor/models/dbrx.py (0.32).
+    """
+    section = config.language
+    ffn, heads = section.section("ffn_config"), heads_of(section, section.section("attn_config"))
+    hidden = heads.hidden_size
+    experts = arch.Experts(
+        name="ffn.experts",
+        num_experts=ffn.integer("moe_num_experts", maximum=MAX_EXPERTS),
+        hidden_size=hidden,
+        intermediate_size=ffn.integer("ffn_hidden_size"),
+        top_k=ffn.integer("moe_top_k", maximum=MAX_EXPERTS),
     )
-    positions = section.integer("max_position_embeddings") + 2
-    modules: Pieces = (
-        blocks.qkv(heads, "self_attn.qkv_proj", bias=bias),
-        blocks.row("self_attn.out_proj", hidden, hidden, bias=bias),
-        *blocks.plain_mlp(hidden, inner, "fc1", "fc2", bias=bias),
-        *layer_norms,
+    layer = arch.Layer(
+        modules=(
+            *blocks.attention(heads, "norm_attn_norm.attn", ("Wqkv", "out_proj")),
+            *blocks.norms(hidden, "norm_attn_norm.norm_1", "norm_attn_norm.norm_2"),
+            blocks.replicated("ffn.router.layer", hidden, experts.num_experts, quantizable=False),
+            experts,
+        ),
+        caches=(blocks.cache_of(heads),),
     )
-    return build(
+    return blocks.decoder(
         config,
-        section,
         heads=heads,
-        modules=modules,
-        intermediate_size=inner,
-        first=(arch.Parameter(name="model.decoder.embed_positions", replicated=positions * hidden),),
-        last=(blocks.norm("model.decoder.final_layer_norm", hidden, bias=True),) if final else (),
-        tied=blocks.is_tied(config, section, True),
-        prefix="model.decoder.layers",
+        layers=(layer,) * section.layers(),
+        intermediate_size=experts.intermediate_size,
+        first=(blocks.embedding(section, "transformer.wte"),),
+        last=(blocks.norm("transformer.norm_f", hidden), blocks.head(section)),
+        tied=False,
+        rotary_tables=(Rope().table(heads.head_dim, section.integer("max_seq_len")),),
+        layer_prefix="transformer.blocks",
+        moe=arch.MixtureOfExperts(
+            num_experts=experts.num_experts,
+            top_k=experts.top_k,
+            moe_intermediate_size=experts.intermediate_size,
+        ),
     )
+
+
+def read_chatglm(config: ModelConfig) -> arch.Architecture:
+    """ChatGLM 2 and 3, GLM-4 in its first layout.
+
+    Source: vllm/model_executor/models/chatglm.py (0.32).
+    """
+    if config.root.has("vision_config"):
+        raise config.root.contradicting("vision_config", "the text model of a vision model is not read alone")
+    return read_glm(config)
+
+
+def read_glm(config: ModelConfig) -> arch.Architecture:
+    """ChatGLM's decoder: half-rotated heads, a few KV heads by `multi_query_attention`."""
+    section, traits = config.language, DECODERS["chatglm"]
+    heads = blocks.read_heads(section, "", reads_head_dim=False)
+    if section.boolean("multi_query_attention", False):
+        heads = replace(heads, num_kv_heads=section.integer("multi_query_group_num"))
+    table = Rope(partial_rotary_factor=0.5).table(heads.head_dim, section.integer("seq_length", 8192))
+    qkv_bias = section.boolean("add_bias_linear", False) or section.boolean("add_qkv_bias", False)
+    if not section.boolean("post_layer_norm", True):
+        traits = replace(traits, names=replace(traits.names, final_norm=""))
+    return read_decoder(replace(traits, qkv_bias=qkv_bias), config, heads=heads, rotary_tables=(table,))
+
+
+def read_glm_vision(config: ModelConfig) -> arch.Architecture:
+    """GLM-4V: ChatGLM behind a ViT, a convolution and a gated projector.
+
+    Source: vllm/model_executor/models/glm4v.py (0.32).
+    """
+    built, section = read_glm(config), config.root.section("vision_config")
+    width, hidden, prefix = section.integer("hidden_size"), built.hidden_size, "transformer.vision"
+    patch, positions = section.integer("patch_size", maximum=4096), section.integer("num_positions")
+    channels = section.integer("in_channels", 3)
+    modules: list[arch.Module] = [
+        arch.Parameter(name=f"{prefix}.boi", replicated=hidden),
+        arch.Parameter(name=f"{prefix}.eoi", replicated=hidden),
+        arch.Parameter(name=f"{prefix}.patch_embedding.cls_embedding", replicated=width),
+        vision.convolution(f"{prefix}.patch_embedding.proj", channels, width, (patch, patch), bias=True),
+        vision.table(f"{prefix}.patch_embedding.position_embedding", positions, width),
+        vision.convolution(f"{prefix}.conv", width, hidden, (2, 2), bias=True),
+        blocks.replicated(f"{prefix}.linear_proj.linear_proj", hidden, hidden),
+        blocks.norm(f"{prefix}.linear_proj.norm1", hidden, bias=True),
+        vision.merged(
+            f"{prefix}.linear_proj.merged_proj",
+            hidden,
+            built.intermediate_size,
+            (f"{prefix}.linear_proj.gate_proj", f"{prefix}.linear_proj.dense_h_to_4h"),
+        ),
+        blocks.row(f"{prefix}.linear_proj.dense_4h_to_h", built.intermediate_size, hidden),
+    ]
+    heads, inner = vision.square_heads(section, width, "num_heads"), section.integer("intermediate_size")
+    modules += vision.blocks(GLM_BLOCK, f"{prefix}.transformer.layers", section.layers(), heads, inner)
+    tokens = (positions - 1) // PATCHES_PER_TOKEN + 2
+    return vision.with_images(built, modules, vision.input_limits(section, tokens, PATCHES_PER_TOKEN))
+
+
+GLM_BLOCK: Final = vision.Block(
+    qkv="attention.query_key_value", out="attention.dense", norms=blocks.TWO_NORMS
+)
+
+PATCHES_PER_TOKEN: Final = 4
+"""Source: vllm/model_executor/models/glm4v.py:EVA2CLIPModel.conv (0.32)."""
+
+
+def read_qwen(config: ModelConfig) -> arch.Architecture:
+    """Qwen 1; of Qwen-VL the language part, its encoder named as not counted.
+
+    Source: vllm/model_executor/models/qwen.py (0.28).
+    """
+    section = config.language
+    double = section.integer("intermediate_size")
+    if double % 2:
+        raise section.contradicting("intermediate_size", f"{double} is two halves, and odd")
+    heads = blocks.read_heads(section, "", reads_head_dim=False)
+    built = read_decoder(DECODERS["qwen"], config, heads=heads, width=double // 2)
+    has_encoder = config.root.has("visual")
+    return replace(built, is_multimodal=has_encoder, uncounted=("visual",) if has_encoder else ())
+
+
+def read_step1(config: ModelConfig) -> arch.Architecture:
+    """Step 1, which has names of its own for KV heads."""
+    section = config.language
+    kv_key = "num_attention_groups" if section.has("num_attention_groups") else "num_key_value_heads"
+    heads = blocks.read_heads(section, kv_key, reads_head_dim=False)
+    return read_decoder(DECODERS["step1"], config, heads=heads)
+
+
+def read_minicpm(config: ModelConfig) -> arch.Architecture:
+    """MiniCPM; its experts are plain tensors that no quantizer touches.
+
+    Source: vllm/model_executor/models/minicpm.py (0.32).
+    """
+    section, traits = config.language, DECODERS["minicpm"]
+    experts = section.optional_integer("num_experts", maximum=MAX_EXPERTS)
+    if not experts:
+        return read_decoder(traits, config)
+    hidden, inner = section.integer("hidden_size"), section.integer("intermediate_size")
+    top_k = section.integer("num_experts_per_tok", maximum=experts)
+    mlp = (
+        blocks.replicated("mlp.gate", hidden, experts, quantizable=False),
+        arch.Parameter(name="mlp.ws", replicated=experts * 2 * hidden, sharded=inner),
+        arch.Parameter(name="mlp.w2s", replicated=experts * hidden, sharded=inner),
+    )
+    moe = arch.MixtureOfExperts(num_experts=experts, top_k=top_k, moe_intermediate_size=inner)
+    return replace(read_decoder(traits, config, mlp=mlp), moe=moe)
 
 
 OSS_EXPERTS: Final = ExpertTraits(
@@ -351,15 +307,23 @@ def read_gpt_oss(config: ModelConfig) -> arch.Architecture:
     return replace(built, rotary_tables=tables)
 
 
-READERS: Final = blocks.named(
-    (read_gpt2, "GPT2LMHeadModel", "gpt2"),
-    (read_jais, "JAISLMHeadModel", "jais"),
-    (read_gpt_bigcode, "GPTBigCodeForCausalLM", "gpt_bigcode"),
-    (read_bloom, "BloomForCausalLM", "bloom"),
-    (read_falcon, "FalconForCausalLM", "RWForCausalLM", "falcon", "RefinedWeb", "RefinedWebModel"),
-    (read_phi, "PhiForCausalLM", "phi", "phi-msft"),
-    (read_gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"),
-    (read_gptj, "GPTJForCausalLM", "gptj"),
-    (read_opt, "OPTForCausalLM", "opt"),
-    (read_gpt_oss, "GptOssForCausalLM", "gpt_oss"),
-)
+READERS: Final = {
+    **by_row(
+        {
+            "jais": read_jais,
+            "gpt_bigcode": read_gpt_bigcode,
+            "falcon": read_falcon,
+            "opt": read_opt,
+            "mpt": read_mpt,
+            "chatglm": read_chatglm,
+            "qwen": read_qwen,
+            "step1": read_step1,
+            "minicpm": read_minicpm,
+        }
+    ),
+    **blocks.named(
+        (read_glm_vision, "GLM4VForCausalLM"),
+        (read_dbrx, "DbrxForCausalLM", "dbrx"),
+        (read_gpt_oss, "GptOssForCausalLM", "gpt_oss"),
+    ),
+}

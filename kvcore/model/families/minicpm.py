@@ -1,4 +1,4 @@
-"""MiniCPM, dense and with experts; MiniCPM-V and MiniCPM-o: SigLIP with a resampler or mergers, another decoder."""
+"""MiniCPM-V and MiniCPM-o: SigLIP with a resampler or mergers, another decoder."""
 
 from __future__ import annotations
 
@@ -12,43 +12,6 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import clip, qwen
 from kvcore.model.families import decoder as plain
 from kvcore.model.parts import audio, blocks, vision
-
-
-def read_text(config: ModelConfig) -> arch.Architecture:
-    """MiniCPM; its experts are plain tensors that no quantizer touches.
-
-    Source: vllm/model_executor/models/minicpm.py (0.32).
-    """
-    section = config.language
-    heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
-    experts = section.optional_integer("num_experts", maximum=65_536) or 0
-    moe = None
-    feed_forward: tuple[arch.Module, ...] = blocks.gated_mlp(hidden, intermediate)
-    if experts:
-        top_k = section.integer("num_experts_per_tok", maximum=experts)
-        moe = arch.MixtureOfExperts(num_experts=experts, top_k=top_k, moe_intermediate_size=intermediate)
-        feed_forward = (
-            blocks.replicated("mlp.gate", hidden, experts, quantizable=False),
-            arch.Parameter(name="mlp.ws", replicated=experts * 2 * hidden, sharded=intermediate),
-            arch.Parameter(name="mlp.w2s", replicated=experts * hidden, sharded=intermediate),
-        )
-    layer = arch.Layer(
-        modules=(
-            *blocks.attention(heads),
-            *feed_forward,
-            *blocks.norms(hidden, *blocks.TWO_NORMS),
-        ),
-        caches=(blocks.cache_of(heads),),
-    )
-    return blocks.decoder(
-        config,
-        heads=heads,
-        layers=(layer,) * section.layers(),
-        intermediate_size=intermediate,
-        moe=moe,
-    )
-
 
 LANGUAGE_OF_VERSION: Final[Mapping[str, str]] = {
     "2.5": "llama",
@@ -182,7 +145,6 @@ def merger(prefix: str, merged: int, inner: int, out: int) -> tuple[arch.Module,
 
 
 READERS: Final = blocks.named(
-    (read_text, "MiniCPMForCausalLM", "minicpm"),
     (read_vision, "MiniCPMV"),
     (read_4_6, "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6"),
     (read_omni, "MiniCPMO", "minicpmo"),

@@ -48,7 +48,7 @@ def read_section(config: ModelConfig, section: Section) -> arch.Architecture:
             lambda is_sparse: arch.Layer(modules=(*common, *bodies[is_sparse]), caches=(state,)),
         ),
         intermediate_size=section.integer("intermediate_size"),
-        tied_default=False,
+        tied=blocks.is_tied(config, section, False),
         rotary_tables=tuple(rope.table(rotary, positions) for rope in read_ropes(section)[:1]),
         moe=moe,
     )

@@ -1,4 +1,4 @@
-"""Qwen 1; Qwen3-Next, 3.5 and 3.6, gated delta nets with full attention; Olmo Hybrid, which has them too."""
+"""Qwen3-Next, 3.5 and 3.6, gated delta nets with full attention; Olmo Hybrid, which has them too."""
 
 from __future__ import annotations
 
@@ -12,43 +12,6 @@ from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, Part, expert_modules, optional_moe
 from kvcore.model.parts.mixers import DeltaNet, convolution, read_conv_kernel, wide_column
 from kvcore.model.parts.pattern import by_kind, sparse_by_step
-
-
-def read_qwen1(config: ModelConfig) -> arch.Architecture:
-    """Qwen 1; of Qwen-VL the language part, its encoder named as not counted.
-
-    Source: vllm/model_executor/models/qwen.py (0.28).
-    """
-    section = config.language
-    heads = blocks.read_heads(section, "", reads_head_dim=False)
-    hidden, double = heads.hidden_size, section.integer("intermediate_size")
-    if double % 2:
-        raise section.contradicting("intermediate_size", f"{double} is two halves, and odd")
-    layer = arch.Layer(
-        modules=(
-            blocks.qkv(heads, "attn.c_attn", ("c_attn",), bias=True),
-            blocks.row("attn.c_proj", heads.num_heads * heads.head_dim, hidden),
-            *blocks.gated_mlp(hidden, double // 2),
-            *blocks.norms(hidden, "ln_1", "ln_2"),
-        ),
-        caches=(blocks.cache_of(heads),),
-    )
-    tied = blocks.is_tied(config, section, False)
-    final = blocks.norm("transformer.ln_f", hidden)
-    has_encoder = config.root.has("visual")
-    return blocks.decoder(
-        config,
-        heads=heads,
-        layers=(layer,) * section.layers(),
-        intermediate_size=double // 2,
-        first=(blocks.embedding(section, "transformer.wte"),),
-        last=(final,) if tied else (final, blocks.head(section)),
-        tied=tied,
-        layer_prefix="transformer.h",
-        is_multimodal=has_encoder,
-        uncounted=("visual",) if has_encoder else (),
-    )
-
 
 LINEAR: Final = "linear_attention"
 FULL: Final = "full_attention"
@@ -276,7 +239,6 @@ def olmo_delta_net(net: DeltaNet) -> tuple[arch.Module, ...]:
 
 
 READERS: Final = blocks.named(
-    (read_qwen1, "QWenLMHeadModel", "qwen"),
     (
         read,
         "Qwen3NextForCausalLM",

@@ -1,4 +1,4 @@
-"""Step 1, a plain decoder; Step 3, with narrow queries and one KV head; 3.5 and 3.7 Flash, with sliding layers."""
+"""Step 3, with narrow queries and one KV head; 3.5 and 3.7 Flash, with sliding layers."""
 
 from __future__ import annotations
 
@@ -15,35 +15,6 @@ from kvcore.model.rope import read_ropes
 
 SLIDING: Final = "sliding_attention"
 FULL: Final = "full_attention"
-
-
-def read_step1(config: ModelConfig) -> arch.Architecture:
-    """Step 1: a plain decoder whose positions are ALiBi's.
-
-    Source: vllm/model_executor/models/step1.py (0.32), which runs on the Triton backend alone.
-    """
-    section = config.language
-    heads = blocks.read_heads(
-        section,
-        "num_attention_groups" if section.has("num_attention_groups") else "num_key_value_heads",
-        reads_head_dim=False,
-    )
-    inner = section.integer("intermediate_size")
-    bias = section.boolean("attention_bias", False)
-    modules: tuple[arch.Module, ...] = (
-        *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
-        *blocks.gated_mlp(heads.hidden_size, inner, bias=section.boolean("mlp_bias", False)),
-        *blocks.norms(heads.hidden_size, *blocks.TWO_NORMS),
-    )
-    layer = arch.Layer(modules=modules, caches=(blocks.cache_of(heads),))
-    return blocks.decoder(
-        config,
-        heads=heads,
-        layers=(layer,) * section.layers(),
-        intermediate_size=inner,
-        tied_default=True,
-        rotary_tables=(),
-    )
 
 
 def read_flash(config: ModelConfig) -> arch.Architecture:
@@ -263,7 +234,6 @@ def encoder_of(section: Section) -> arch.VisionEncoder:
 
 
 READERS: Final = blocks.named(
-    (read_step1, "Step1ForCausalLM", "step1"),
     (
         read_flash,
         "Step3p5ForCausalLM",

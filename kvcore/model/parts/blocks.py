@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
 from kvcore.errors import CatalogueError
 from kvcore.model.architecture import (
@@ -46,14 +45,21 @@ def named(*rows: tuple[Reader, *tuple[str, ...]]) -> Mapping[str, Reader]:
 
 
 Flag: TypeAlias = bool | str | tuple[str, bool]
-"""Always so, or a key of the config, false without it, or a key with the class's default."""
+"""Always so, or a key of the config, false without it, or a key with the class's default. "not KEY" is its opposite."""
 
 
 def flag(section: Section, value: Flag) -> bool:
-    """A flag as written in the table or, by its key, in the config."""
+    """A flag as written in the table or, by its key, in the config.
+
+    Example:
+        >>> flag(Section({"no_bias": True}), "not no_bias")
+        False
+    """
     if isinstance(value, bool):
         return value
-    return section.boolean(value, False) if isinstance(value, str) else section.boolean(*value)
+    key, default = (value, False) if isinstance(value, str) else value
+    name = key.removeprefix("not ")
+    return section.boolean(name, default) is (name == key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +70,18 @@ class Heads:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    value_dim: int = 0
+    """Of values, where they are not as wide as keys."""
+
+    @property
+    def head_size_v(self) -> int:
+        """The width of one head's values."""
+        return self.value_dim or self.head_dim
+
+    @property
+    def attended(self) -> int:
+        """Elements that attention gives back."""
+        return self.num_heads * self.head_size_v
 
 
 def read_heads(
@@ -109,19 +127,26 @@ def is_tied(config: ModelConfig, section: Section, default: bool) -> bool:
 def qkv(
     heads: Heads,
     name: str = "self_attn.qkv_proj",
-    parts: Sequence[str] = ("q_proj", "k_proj", "v_proj"),
+    parts: Sequence[str] | None = None,
     *,
     bias: bool = False,
+    query_parts: int = 1,
 ) -> Linear:
-    """The fused query, key and value projection; KV heads are replicated where there are fewer than ranks."""
-    prefix = name.rpartition(".")[0]
+    """The fused query, key and value projection; KV heads are replicated where there are fewer than ranks.
+
+    The checkpoint has three tensors for one called qkv_proj, and one for any other, unless `parts` names them.
+    `query_parts` is 2 where each head has a gate next to its query.
+    """
+    prefix, _, last = name.rpartition(".")
+    if parts is None:
+        parts = ("q_proj", "k_proj", "v_proj") if last == "qkv_proj" else (last,)
     return Linear(
         name=name,
         in_features=heads.hidden_size,
         outputs=(
-            Output(units=heads.num_heads, width=heads.head_dim),
+            Output(units=heads.num_heads, width=heads.head_dim * query_parts),
             Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
-            Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+            Output(units=heads.num_kv_heads, width=heads.head_size_v, replicable=True),
         ),
         split=Split.COLUMN,
         bias=bias,
@@ -130,12 +155,19 @@ def qkv(
 
 
 def attention(
-    heads: Heads, prefix: str = "self_attn", *, qkv_bias: bool = False, out_bias: bool = False
+    heads: Heads,
+    prefix: str = "self_attn",
+    names: tuple[str, str] = ("qkv_proj", "o_proj"),
+    *,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    query_parts: int = 1,
 ) -> tuple[Linear, ...]:
-    """Query, key, value and output projections under their usual names."""
+    """Query, key, value and output projections, by default under their usual names."""
+    fused, out = (f"{prefix}.{name}" for name in names)
     return (
-        qkv(heads, f"{prefix}.qkv_proj", bias=qkv_bias),
-        row(f"{prefix}.o_proj", heads.num_heads * heads.head_dim, heads.hidden_size, bias=out_bias),
+        qkv(heads, fused, bias=qkv_bias, query_parts=query_parts),
+        row(out, heads.attended, heads.hidden_size, bias=out_bias),
     )
 
 
@@ -236,75 +268,16 @@ def norms(size: int, *names: str, bias: bool = False) -> tuple[Parameter, ...]:
     return tuple(norm(name, size, bias=bias) for name in names)
 
 
-class QkNorm(StrEnum):
-    """The norms of queries and keys."""
-
-    NONE = ""
-    PER_HEAD = "per_head"
-    """One vector of head_dim."""
-    BIASED = "biased"
-    """One with a bias."""
-    WHOLE = "whole"
-    """One of all heads."""
-    SHARDED = "sharded"
-    """One a head, divided like the heads."""
-
-
-def qk_norm(kind: QkNorm, name: str, heads: int, head_dim: int) -> Parameter:
-    """A norm of queries or keys."""
-    match kind:
-        case QkNorm.BIASED:
-            return Parameter(name=name, replicated=2 * head_dim)
-        case QkNorm.WHOLE:
-            return Parameter(name=name, replicated=heads * head_dim)
-        case QkNorm.SHARDED:
-            return Parameter(name=name, replicated=head_dim, sharded=heads)
-        case QkNorm.PER_HEAD | QkNorm.NONE:
-            return Parameter(name=name, replicated=head_dim)
-        case _ as never:
-            assert_never(never)
-
-
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 """Of a layer, as Llama and most after it call them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DraftTraits:
-    """What a family's multi-token-prediction layers add to one of its decoder layers."""
-
-    projection: str = "eh_proj"
-    """From two hidden states to one; whole on every rank, never quantized."""
-    norms: tuple[str, ...] = ("enorm", "hnorm", "shared_head.norm")
-    prefix: str = ""
-    """As `Architecture.draft_prefix`."""
-
-
-def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body: Layer) -> Architecture:
-    """The architecture with the `num_nextn_predict_layers` of its checkpoint, each around `body`.
-
-    Source: vllm/model_executor/models/glm4_moe_mtp.py, mimo_mtp.py, ernie_mtp.py (0.32).
-    """
-    count = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
-    hidden = built.hidden_size
-    projection = replicated(traits.projection, 2 * hidden, hidden, quantizable=False)
-    start: tuple[Module, ...] = (projection, *norms(hidden, *traits.norms))
-    draft = replace(body, modules=(*start, *body.modules))
-    return replace(built, draft_layers=(draft,) * count, draft_prefix=traits.prefix, draft_steps=count)
-
-
 def cache_of(heads: Heads, sliding_window: int | None = None) -> CacheState:
     """What an attention layer keeps: everything, or a window."""
-    if sliding_window is not None:
-        return SlidingWindow(
-            num_kv_heads=heads.num_kv_heads,
-            head_size=heads.head_dim,
-            head_size_v=heads.head_dim,
-            sliding_window=sliding_window,
-        )
-    return FullAttention(
-        num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, head_size_v=heads.head_dim
-    )
+    kv, size, size_v = heads.num_kv_heads, heads.head_dim, heads.head_size_v
+    if sliding_window is None:
+        return FullAttention(num_kv_heads=kv, head_size=size, head_size_v=size_v)
+    return SlidingWindow(num_kv_heads=kv, head_size=size, head_size_v=size_v, sliding_window=sliding_window)
 
 
 def embedding(
@@ -342,7 +315,6 @@ def decoder(
     last: tuple[Module, ...] | None = None,
     final_norm: str = "model.norm",
     every: tuple[Module, ...] = (),
-    tied_default: bool = True,
     tied: bool | None = None,
     rotary_tables: tuple[RotaryTable, ...] | None = None,
     layer_prefix: str = "model.layers",
@@ -359,7 +331,7 @@ def decoder(
     """
     section = section or config.language
     limits = read_context_limits(section, config.model_type)
-    embeddings_tied = is_tied(config, section, tied_default) if tied is None else tied
+    embeddings_tied = is_tied(config, section, True) if tied is None else tied
     if first is None:
         first = (embedding(section, vocab_size=vocab_size),)
     if last is None:

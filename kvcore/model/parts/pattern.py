@@ -87,6 +87,17 @@ def sparse_but_the_first(section: Section) -> tuple[bool, ...]:
     return sparse_by_types(section) or tuple(index > 0 for index in range(section.layers()))
 
 
+SPARSE_BY: Final[Mapping[str, Callable[[Section], tuple[bool, ...]]]] = {
+    "everywhere": lambda section: (True,) * section.layers(),
+    "first_k_dense_replace": sparse_from,
+    "num_dense_layers": lambda section: sparse_from(section, "num_dense_layers"),
+    "mlp_layer_types": lambda section: sparse_by_types(section) or sparse_from(section),
+    "decoder_sparse_step": sparse_by_step,
+    "moe_layer_interval": sparse_by_interval,
+}
+"""Which layers have experts: all, or by the config key that decides."""
+
+
 def marked(section: Section, name: str, count: int, *, default: bool = False) -> tuple[bool, ...]:
     """Which layers the list `name` marks with something else than 0; all of them `default` without a list."""
     marks = section.integers(name)
