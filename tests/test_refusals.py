@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.advice.fixes import FIXED
-from kvcore.advice.refusals import refusal_fixes
+from kvcore.advice.fixes import FIXED, refusal_fixes
 from kvcore.errors import EngineRefusalError
 from kvcore.planning import plan
 from kvcore.scenario import edit

@@ -1,20 +1,29 @@
-"""The smallest change of one setting that fixes a plan, in the order an expert tries them."""
+"""The smallest changes of a setting that fix a plan, or end a refusal of the engine, in the order an expert tries them.
+
+A change is a field of the contract with the value it needs; None leaves the flag out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from kvcore import catalogue
-from kvcore.catalogue.accelerators import Interconnect
-from kvcore.errors import KvPlannerError
+from kvcore.catalogue.accelerators import Accelerator, Interconnect
+from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.versions import find_release, vllm_releases
+from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.scenario import Scenario
+from kvcore.scenario import AUTO, Scenario
 from kvcore.units import ceil_div, gib
+
+Value: TypeAlias = int | float | str | bool | None
+Change: TypeAlias = tuple[str, Value]
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
@@ -23,9 +32,15 @@ SMALLEST_USEFUL_LENGTH: Final = 256
 MAX_PAIRS: Final = 4
 LARGEST_SIZE: Final = 64
 """Of tensor parallel groups that are tried."""
+SIZES: Final = (1, 2, 4, 8, 16, 32)
+"""Tensor parallel sizes that are tried where the engine refuses the present one, the nearest first."""
+SEQUENCES: Final = (512, 256, 128, 64, 32, 16, 8)
 CAPTURE_SIZES: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 LARGER: Final = 1.1
 """A card counts as larger from a tenth more memory on: less is another board of the same kind."""
+AS_MUCH: Final = 0.95
+"""Of the memory: boards of one size differ by some percent."""
+_OF_PARALLEL: Final = ("tensor_parallel_size", "enable_expert_parallel")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +48,7 @@ class Fix:
     """One setting, the value it needs, and the plan that comes of it. `field` is a contract field."""
 
     field: str
-    value: int | float | str | bool
+    value: Value
     plan: Plan
 
     @property
@@ -49,19 +64,20 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     prefix caching of recurrent states, fewer sequences in the profile run, fewer graphs, no graphs, the next tensor
     parallel size, fp8 weights, a larger card.
     """
-    tried = _WEIGHT_CHANGES if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _CHANGES
-    return tuple(fix for change in tried for fix in change(broken))
+    tried = _FIXING_WEIGHTS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _VALUES
+    found = (_first(broken.scenario, field, _VALUES[field](broken), _good(broken)) for field in tried)
+    return tuple(fix for fix in found if fix is not None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixPair:
     """Two settings that fix a plan together where neither does alone."""
 
-    first: tuple[str, int | float | str | bool]
+    first: Change
     second: Fix
 
     @property
-    def changes(self) -> tuple[tuple[str, int | float | str | bool], ...]:
+    def changes(self) -> tuple[Change, ...]:
         """Both settings with the values they need."""
         return (self.first, (self.second.field, self.second.value))
 
@@ -75,7 +91,10 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
     """
     pairs: list[FixPair] = []
     seen: set[object] = set()
-    for field, value, half in _halves(broken):
+    for field, value in _far_changes(broken):
+        half = _planned(broken.scenario, field, value)
+        if half is None or half.verdict in FIXED:
+            continue
         for fix in fixes(half):
             answer = (
                 fix.value if field == "tensor_parallel_size" and fix.field == "accelerator" else fix.field
@@ -86,196 +105,186 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
     return tuple(pairs[:most])
 
 
-def _halves(broken: Plan) -> Iterator[tuple[str, int | float | str | bool, Plan]]:
-    """Plans with one setting changed that still do not start, cheapest in side effects first."""
-    scenario, parallel = broken.scenario, broken.scenario.parallel
-    turned: list[tuple[str, int | float | str | bool, Scenario]] = []
-    if not broken.resolved.kv_cache_dtype.startswith("fp8"):
-        turned.append(("kv_cache_dtype", "fp8", replace(scenario, kv_cache_dtype="fp8")))
+def _far_changes(broken: Plan) -> Iterator[Change]:
+    """Settings changed as far as is advised, cheapest in side effects first."""
+    yield from (("kv_cache_dtype", value) for value in _VALUES["kv_cache_dtype"](broken))
     if broken.resolved.gpu_memory_utilization < HIGHEST_ADVISED_UTILIZATION:
-        share = HIGHEST_ADVISED_UTILIZATION
-        turned.append(("gpu_memory_utilization", share, replace(scenario, gpu_memory_utilization=share)))
-    if broken.quantization.method == NOT_QUANTIZED and scenario.quantization is None:
-        turned.append(("quantization", "fp8", replace(scenario, quantization="fp8")))
-    for size in (parallel.tensor_parallel_size * factor for factor in (2, 4, 8)):
-        if size <= LARGEST_SIZE:
-            wider = replace(scenario, parallel=replace(parallel, tensor_parallel_size=size))
-            turned.append(("tensor_parallel_size", size, wider))
-    for field, value, changed in turned:
-        try:
-            half = plan(carried_over(scenario, changed))
-        except KvPlannerError:
-            continue
-        if half.verdict not in FIXED:
-            yield field, value, half
+        yield "gpu_memory_utilization", HIGHEST_ADVISED_UTILIZATION
+    yield from (("quantization", value) for value in _VALUES["quantization"](broken))
+    yield from (("tensor_parallel_size", size) for size in list(_larger_sizes(broken))[:3])
 
 
-def _try(broken: Plan, **changes: object) -> Plan | None:
-    """The plan with `changes`, or None where it is refused or no better: a tight plan is fixed by one that fits."""
-    scenario = broken.scenario
+def refusal_fixes(scenario: Scenario, refused: EngineRefusalError) -> tuple[Fix, ...]:
+    """Every single change that lets the deployment start, that of the refused field first; empty when none does.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-235B-A22B-FP8", "accelerator": "H200-141GB", "engine_version": "0.11.0",
+        ...          "tensor_parallel_size": 8, "max_model_len": 4096}
+        >>> scenario = scenario_from_request(asked)
+        >>> try:
+        ...     _ = plan(scenario)
+        ... except EngineRefusalError as refused:
+        ...     [(one.field, one.value) for one in refusal_fixes(scenario, refused)]
+        [('tensor_parallel_size', 4), ('enable_expert_parallel', True), ('engine_version', '0.29.0')]
+    """
+    found = (_first(scenario, field, values, FIXED) for field, values in _accepted_values(scenario))
+    accepted = [fix for fix in found if fix is not None]
+    return tuple(sorted(accepted, key=lambda one: one.field != refused.field))
+
+
+def _accepted_values(scenario: Scenario) -> Iterator[tuple[str, Iterable[Value]]]:
+    """The settings that can make the engine take it, with their values in the order in which they are tried."""
+    now = scenario.parallel.tensor_parallel_size
+    sizes = sorted(SIZES, key=lambda size: (max(size, now) / min(size, now), size > now))
+    yield "tensor_parallel_size", [size for size in sizes if size != now]
+    yield "enable_expert_parallel", () if scenario.parallel.enable_expert_parallel else (True,)
+    yield "engine_version", _nearest_releases(scenario)
+    for field, default in _DEFAULTS.items():
+        yield field, () if getattr(scenario, field) == default else (default,)
+    card = scenario.accelerator
+    if card is not None:
+        cards = _cards_like(card, AS_MUCH * card.memory_gib)
+        yield "accelerator", [other.id for other in cards if other.id != card.id]
+
+
+_DEFAULTS: Final[Mapping[str, Value]] = {
+    "kv_cache_dtype": AUTO,
+    "quantization": None,
+    "block_size": None,
+    "max_num_batched_tokens": None,
+    "dtype": AUTO,
+    "mamba_cache_mode": None,
+    "mamba_block_size": None,
+    "mamba_ssm_cache_dtype": AUTO,
+}
+"""What stands for a flag that is left out."""
+
+
+def _nearest_releases(scenario: Scenario) -> Iterator[str]:
+    """The nearest release first, later ones before earlier ones; none for a plug-in, which runs on few."""
+    if find_engine(scenario.engine).releases or scenario.engine_version is None:
+        return
+    now = find_release(scenario.engine, scenario.engine_version).version
+    known = vllm_releases()
+    yield from (str(each) for each in known if each > now)
+    yield from (str(each) for each in reversed(known) if each < now)
+
+
+def _first(scenario: Scenario, field: str, values: Iterable[Value], good: Collection[Verdict]) -> Fix | None:
+    """The first of `values` with which the plan is good enough."""
+    for value in values:
+        planned = _planned(scenario, field, value)
+        if planned is not None and planned.verdict in good:
+            return Fix(field=field, value=value, plan=planned)
+    return None
+
+
+def _planned(scenario: Scenario, field: str, value: Value) -> Plan | None:
+    """The plan with one setting changed; None where the engine refuses it."""
+    change: dict[str, Any] = {field: value}
+    if field in _OF_PARALLEL:
+        change = {"parallel": replace(scenario.parallel, **change)}
+    elif field == "accelerator":
+        change = {field: catalogue.find_accelerator(str(value))}
     try:
-        candidate = plan(carried_over(scenario, replace(scenario, **changes)))  # type: ignore[arg-type]
+        return plan(carried_over(scenario, replace(scenario, **change)))
     except KvPlannerError:
         return None
-    fixed = (Verdict.FITS,) if broken.verdict is Verdict.TIGHT else FIXED
-    return candidate if candidate.verdict in fixed else None
 
 
-def _first(field: str, candidates: Iterator[tuple[int | float | str | bool, Plan | None]]) -> Iterator[Fix]:
-    for value, fixed in candidates:
-        if fixed is not None:
-            yield Fix(field=field, value=value, plan=fixed)
-            return
+def _good(broken: Plan) -> Collection[Verdict]:
+    """What counts as fixed: a tight plan is fixed by one that fits."""
+    return (Verdict.FITS,) if broken.verdict is Verdict.TIGHT else FIXED
 
 
-def _fewer_states(broken: Plan) -> Iterator[Fix]:
-    if broken.resolved.mamba_cache_mode == "all":
-        yield from _first("mamba_cache_mode", iter([("align", _try(broken, mamba_cache_mode="align"))]))
+def _enough(broken: Plan, field: str, values: Sequence[Value]) -> Sequence[Value]:
+    """The first of `values` that fixes it, as a sequence of at most one, given that every later one does."""
+
+    def is_enough(value: Value) -> bool:
+        return _first(broken.scenario, field, (value,), _good(broken)) is not None
+
+    if not values or not is_enough(values[-1]):
+        return ()
+    return (values[bisect_left(values, True, hi=len(values) - 1, key=is_enough)],)
 
 
-def _second_start(broken: Plan) -> Iterator[Fix]:
-    """A start that fails for its KV cache has compiled by then."""
-    if broken.memory is not None and restart_gain_bytes(broken.memory.activations):
-        yield from _first("kernels_compiled", iter([(True, _try(broken, kernels_compiled=True))]))
-
-
-def _no_prefix_caching(broken: Plan) -> Iterator[Fix]:
-    if broken.resolved.mamba_cache_mode != "none":
-        fixed = _try(broken, enable_prefix_caching=False)
-        yield from _first("enable_prefix_caching", iter([(False, fixed)]))
-
-
-def _shorter_context(broken: Plan) -> Iterator[Fix]:
+def _lengths(broken: Plan) -> Iterable[Value]:
     longest = broken.cache.longest_request_tokens if broken.cache else 0
     if broken.scenario.max_model_len == -1 or longest < SMALLEST_USEFUL_LENGTH:
-        return
+        return ()
     block_size = broken.resolved.block_size
-    if broken.verdict is Verdict.TIGHT:
-        yield from _surely_shorter_context(broken, block_size)
-        return
-    rounded = longest // block_size * block_size or longest
-    for value in dict.fromkeys((rounded, longest)):
-        fixed = _try(broken, max_model_len=value)
-        if fixed is not None:
-            yield Fix(field="max_model_len", value=value, plan=fixed)
-            return
-
-
-def _surely_shorter_context(broken: Plan, block_size: int) -> Iterator[Fix]:
-    """The longest context, in whole blocks, that fits even where everything else takes as much as it may."""
-    blocks = (broken.resolved.max_model_len - 1) // block_size
+    if broken.verdict is not Verdict.TIGHT:
+        return dict.fromkeys((longest // block_size * block_size or longest, longest))
+    # The longest, in whole blocks, that fits even where everything else takes as much as it may.
+    most = (broken.resolved.max_model_len - 1) // block_size
     fewest = ceil_div(SMALLEST_USEFUL_LENGTH, block_size)
-    left_out = _smallest(
-        0, blocks - fewest, lambda cut: _try(broken, max_model_len=(blocks - cut) * block_size)
-    )
-    if left_out is not None:
-        cut, fixed = left_out
-        yield Fix(field="max_model_len", value=(blocks - cut) * block_size, plan=fixed)
+    return _enough(broken, "max_model_len", range(most * block_size, fewest * block_size - 1, -block_size))
 
 
-def _fp8_kv_cache(broken: Plan) -> Iterator[Fix]:
-    if not broken.resolved.kv_cache_dtype.startswith("fp8"):
-        yield from _first("kv_cache_dtype", iter([("fp8", _try(broken, kv_cache_dtype="fp8"))]))
+def _shares(broken: Plan) -> Iterable[Value]:
+    now, high = broken.resolved.gpu_memory_utilization, HIGHEST_ADVISED_UTILIZATION
+    shares = [percent / 100 for percent in range(round(now * 100) + 1, round(high * 100) + 1)]
+    return _enough(broken, "gpu_memory_utilization", shares)
 
 
-def _more_utilization(broken: Plan) -> Iterator[Fix]:
-    now = round(broken.resolved.gpu_memory_utilization * 100)
-    high = round(HIGHEST_ADVISED_UTILIZATION * 100)
-    best = _smallest(now + 1, high, lambda share: _try(broken, gpu_memory_utilization=share / 100))
-    if best is not None:
-        yield Fix(field="gpu_memory_utilization", value=best[0] / 100, plan=best[1])
-
-
-def _smallest(low: int, high: int, attempt: Callable[[int], Plan | None]) -> tuple[int, Plan] | None:
-    """The smallest value in `low..high` that is enough, given that every larger one is."""
-    if low > high or (found := attempt(high)) is None:
-        return None
-    value = high
-    while low < value:
-        middle = (low + value) // 2
-        fixed = attempt(middle)
-        if fixed is None:
-            low = middle + 1
-        else:
-            value, found = middle, fixed
-    return value, found
-
-
-def _fewer_sequences(broken: Plan) -> Iterator[Fix]:
-    now = broken.resolved.max_num_seqs
-    sizes = (n for n in (512, 256, 128, 64, 32, 16, 8) if n < now)
-    yield from _first("max_num_seqs", ((n, _try(broken, max_num_seqs=n)) for n in sizes))
-
-
-def _fewer_graphs(broken: Plan) -> Iterator[Fix]:
+def _graph_sizes(broken: Plan) -> Iterable[Value]:
     """The largest captured batch, halved until that is enough; a list of sizes is not touched."""
     resolved = broken.resolved
     now = max(resolved.cudagraph_capture_sizes, default=0)
-    sizes = [n for n in CAPTURE_SIZES if resolved.num_speculative_tokens < n < now]
-    if broken.scenario.cudagraph_capture_sizes is not None or not sizes:
-        return
-    if _try(broken, max_cudagraph_capture_size=sizes[-1]) is not None:
-        yield from _first(
-            "max_cudagraph_capture_size",
-            ((n, _try(broken, max_cudagraph_capture_size=n)) for n in sizes),
-        )
+    sizes = [size for size in CAPTURE_SIZES if resolved.num_speculative_tokens < size < now]
+    if broken.scenario.cudagraph_capture_sizes is not None:
+        return ()
+    return sizes if _enough(broken, "max_cudagraph_capture_size", sizes[-1:]) else ()
 
 
-def _no_graphs(broken: Plan) -> Iterator[Fix]:
-    if not broken.resolved.enforce_eager:
-        yield from _first("enforce_eager", iter([(True, _try(broken, enforce_eager=True))]))
+def _larger_sizes(broken: Plan) -> Iterable[Value]:
+    now = broken.scenario.parallel.tensor_parallel_size
+    return (now * factor for factor in (2, 4, 8, 16) if now * factor <= LARGEST_SIZE)
 
 
-def _more_tensor_parallel(broken: Plan) -> Iterator[Fix]:
-    parallel = broken.scenario.parallel
-    sizes = (parallel.tensor_parallel_size * factor for factor in (2, 4, 8, 16))
-    yield from _first(
-        "tensor_parallel_size",
-        (
-            (size, _try(broken, parallel=replace(parallel, tensor_parallel_size=size)))
-            for size in sizes
-            if size <= LARGEST_SIZE
-        ),
-    )
-
-
-def _fp8_weights(broken: Plan) -> Iterator[Fix]:
-    if broken.quantization.method == NOT_QUANTIZED and broken.scenario.quantization is None:
-        yield from _first("quantization", iter([("fp8", _try(broken, quantization="fp8"))]))
-
-
-def _larger_accelerator(broken: Plan) -> Iterator[Fix]:
+def _larger_cards(broken: Plan) -> Iterable[Value]:
     now = broken.accelerator
     least_gib = gib(broken.loaded_weights.value) / broken.resolved.gpu_memory_utilization
-    larger = sorted(
-        (
-            card
-            for card in catalogue.load_accelerators()
-            if card.vendor is now.vendor
-            and not card.is_integrated
-            and card.memory_gib > max(LARGER * now.memory_gib, least_gib)
-            and (
-                broken.scenario.parallel.ranks_per_replica == 1 or card.interconnect is not Interconnect.NONE
-            )
-        ),
-        key=lambda card: (card.memory_gib, card.id),
+    alone = broken.scenario.parallel.ranks_per_replica == 1
+    return (
+        card.id
+        for card in _cards_like(now, max(LARGER * now.memory_gib, least_gib))
+        if card.memory_gib > max(LARGER * now.memory_gib, least_gib)
+        and (alone or card.interconnect is not Interconnect.NONE)
     )
-    yield from _first("accelerator", ((card.id, _try(broken, accelerator=card)) for card in larger))
 
 
-_CHANGES: Final = (
-    _second_start,
-    _fewer_states,
-    _shorter_context,
-    _fp8_kv_cache,
-    _more_utilization,
-    _no_prefix_caching,
-    _fewer_sequences,
-    _fewer_graphs,
-    _no_graphs,
-    _more_tensor_parallel,
-    _fp8_weights,
-    _larger_accelerator,
-)
-_WEIGHT_CHANGES: Final = (_more_utilization, _more_tensor_parallel, _fp8_weights, _larger_accelerator)
-"""The settings that can fix weights that do not fit."""
+def _cards_like(now: Accelerator, least_gib: float) -> list[Accelerator]:
+    """Cards of the same vendor with at least so much memory, the smallest first."""
+    cards = (card for card in catalogue.load_accelerators() if card.vendor is now.vendor)
+    found = (card for card in cards if not card.is_integrated and card.memory_gib >= least_gib)
+    return sorted(found, key=lambda card: (card.memory_gib, card.id))
+
+
+def _compiled(broken: Plan) -> bool:
+    """Whether a second start takes less: one that fails for its KV cache has compiled by then."""
+    return broken.memory is not None and restart_gain_bytes(broken.memory.activations) > 0
+
+
+def _is_unquantized(broken: Plan) -> bool:
+    return broken.quantization.method == NOT_QUANTIZED and broken.scenario.quantization is None
+
+
+_VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
+    "kernels_compiled": lambda broken: (True,) if _compiled(broken) else (),
+    "mamba_cache_mode": lambda broken: ("align",) if broken.resolved.mamba_cache_mode == "all" else (),
+    "max_model_len": _lengths,
+    "kv_cache_dtype": lambda broken: () if broken.resolved.kv_cache_dtype.startswith("fp8") else ("fp8",),
+    "gpu_memory_utilization": _shares,
+    "enable_prefix_caching": lambda broken: (False,) if broken.resolved.mamba_cache_mode != "none" else (),
+    "max_num_seqs": lambda broken: (size for size in SEQUENCES if size < broken.resolved.max_num_seqs),
+    "max_cudagraph_capture_size": _graph_sizes,
+    "enforce_eager": lambda broken: () if broken.resolved.enforce_eager else (True,),
+    "tensor_parallel_size": _larger_sizes,
+    "quantization": lambda broken: ("fp8",) if _is_unquantized(broken) else (),
+    "accelerator": _larger_cards,
+}
+"""The settings that can fix a plan, each with its values in the order in which they are tried."""
+_FIXING_WEIGHTS: Final = ("gpu_memory_utilization", "tensor_parallel_size", "quantization", "accelerator")
+"""Those that can fix weights that do not fit."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final
 
 from kvcore.evidence.accuracy import (
     FITTED,
@@ -27,8 +27,8 @@ from kvcore.evidence.accuracy import (
 )
 from kvcore.texts.palette import BUDGET, CAPACITY, CURRENT_LINE, OUTLINE
 from kvcore.texts.words import DASH, Words, count, msg
-
-Figure: TypeAlias = dict[str, Any]
+from kvcore.views.plotting import Figure, figure, log_axis, stroke
+from kvcore.views.plotting import scatter as trace
 
 HEIGHT: Final = 420
 NEAR: Final = 0.05
@@ -200,23 +200,12 @@ def peer_rows(
         found = summarize(peer_points(starts, check, peer.id))
         if found is not None:
             row = error_row(peer.name, found)
-            rows.append((found.median, _with_count(row, found.count, total)))
+            rows.append((found.median, replace(row, count=f"{found.count}/{total}")))
     ours = summarize(our_points(starts, check))
     if ours is not None:
-        rows.append((ours.median, _with_count(error_row(t("KV Planner"), ours), ours.answered, total)))
+        row = error_row(t("KV Planner"), ours)
+        rows.append((ours.median, replace(row, count=f"{ours.answered}/{total}")))
     return tuple(row for _, row in sorted(rows, key=lambda item: item[0]))
-
-
-def _with_count(row: ErrorRow, answered: int, total: int) -> ErrorRow:
-    return ErrorRow(
-        label=row.label,
-        count=f"{answered}/{total}",
-        median=row.median,
-        p90=row.p90,
-        signed=row.signed,
-        near=row.near,
-        inside=row.inside,
-    )
 
 
 def point_name(start: PublishedStart) -> str:
@@ -250,37 +239,18 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
             chosen := [item for item in pairs if (_is_met(item[1]), item[1].is_fitted) == (is_met, is_fitted)]
         )
     ]
-    axis: Figure = {
-        "type": "log",
-        "range": [math.log10(low), math.log10(high)],
-        "fixedrange": True,
-        "dtick": 1 if high / low > 1000 else "D2",
-        "tickformat": ",~s" if high >= 10_000 else "~g",
-    }
-    return {
-        "data": [
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": [low, high],
-                "y": [low, high],
-                "line": {"color": BUDGET, "width": 1, "dash": "dash"},
-                "hoverinfo": "skip",
-                "showlegend": False,
-            },
-            *traces,
-        ],
-        "layout": {
-            "height": HEIGHT,
-            "margin": {"l": 64, "r": 12, "t": 34, "b": 52},
-            "dragmode": False,
-            "hovermode": "closest",
-            "hoverlabel": {"align": "left"},
-            "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
-            "xaxis": {**axis, "title": {"text": t("measured: {quantity}", quantity=unit), "standoff": 10}},
-            "yaxis": {**axis, "title": {"text": t("predicted"), "standoff": 6}},
-        },
-    }
+    equal = trace("lines", [low, high], [low, high], line=stroke(BUDGET, 1, "dash"), showlegend=False)
+    ticks = {"dtick": 1 if high / low > 1000 else "D2", "tickformat": ",~s" if high >= 10_000 else "~g"}
+    return figure(
+        [equal, *traces],
+        HEIGHT,
+        (64, 12, 34, 52),
+        hovermode="closest",
+        hoverlabel={"align": "left"},
+        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        xaxis=log_axis(low, high, t("measured: {quantity}", quantity=unit), 10, **ticks),
+        yaxis=log_axis(low, high, t("predicted"), 6, **ticks),
+    )
 
 
 def _is_met(point: Point) -> bool:
@@ -291,24 +261,17 @@ def _is_met(point: Point) -> bool:
 def _points(
     pairs: Sequence[tuple[PublishedStart, Point, float]], name: str, color: str, symbol: str, t: Words
 ) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": [point.measured for _, point, _ in pairs],
-        "y": [value for _, _, value in pairs],
-        "text": [f"{point_name(start)}<br>{percent(point.error, signed=True)}" for start, point, _ in pairs],
-        "marker": {
-            "color": color,
-            "symbol": symbol,
-            "size": 9,
-            "opacity": 0.8,
-            "line": {"color": OUTLINE, "width": 2 if symbol.endswith("-open") else 1},
-        },
-        "hovertemplate": "%{text}<br>"
-        + t("measured {x}, predicted {y}", x="%{x:,.5~g}", y="%{y:,.5~g}")
-        + "<extra></extra>",
-    }
+    outline = {"color": OUTLINE, "width": 2 if symbol.endswith("-open") else 1}
+    said = t("measured {x}, predicted {y}", x="%{x:,.5~g}", y="%{y:,.5~g}")
+    return trace(
+        "markers",
+        [point.measured for _, point, _ in pairs],
+        [value for _, _, value in pairs],
+        f"%{{text}}<br>{said}<extra></extra>",
+        name=name,
+        text=[f"{point_name(start)}<br>{percent(point.error, signed=True)}" for start, point, _ in pairs],
+        marker={"color": color, "symbol": symbol, "size": 9, "opacity": 0.8, "line": outline},
+    )
 
 
 def citation(start: PublishedStart, t: Words) -> str:

@@ -1,4 +1,4 @@
-"""The memory bar: one card as a stacked bar, as a plain dict in Plotly's JSON schema.
+"""Bars of memory: one card with what is missing, several cards on one GiB axis, as dicts in Plotly's JSON schema.
 
 Text takes its colour from the theme unless it stands on a colour of ours; every colour reads on white and on black.
 The page draws the legend.
@@ -6,10 +6,13 @@ The page draws the legend.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from textwrap import wrap
+from typing import Final
 
+from kvcore.advice.vary import Variant
 from kvcore.planning import Plan, Verdict
 from kvcore.texts.palette import (
     BUDGET,
@@ -25,14 +28,38 @@ from kvcore.texts.palette import (
 )
 from kvcore.texts.words import Words, gib_text
 from kvcore.units import GIB, gib
-
-Figure: TypeAlias = dict[str, Any]
+from kvcore.views.plotting import (
+    Figure,
+    axis,
+    bar,
+    bars,
+    filled,
+    grounded,
+    hatching,
+    missing_marker,
+    note,
+    part_marker,
+    rule,
+    stroke,
+    text_inside,
+    upright,
+)
 
 BAR_HEIGHT: Final = 168
 EXTRA_ROW: Final = 30
 """Of the name of a narrow shortage, above the two lines of notes."""
 NARROW: Final = 0.15
 """A shortage of a smaller share of the bar is named above it."""
+ROW_PIXELS: Final = 44
+FRAME_PIXELS: Final = 62
+NAMED_FROM: Final = 0.11
+"""A segment of a smaller share of the axis has no text of its own: the legend names its colour."""
+NAMED_FROM_CUT: Final = 0.2
+"""The same for one that the hatching cuts: its text does not shrink with what is seen of it."""
+SHORT_BAR: Final = 0.6
+"""Behind a bar of a smaller share of the axis there is room for a label."""
+NAME_LETTERS: Final = 16
+"""Of one line of a bar's name: leaves a phone room for the bars."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +73,11 @@ class Segment:
     figure: float
     """As named: more than drawn where a given KV memory takes the place of what is estimated."""
 
+    @property
+    def end(self) -> float:
+        """Where it ends."""
+        return self.start + self.size
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shortage:
@@ -53,6 +85,11 @@ class Shortage:
 
     start: float
     size: float
+
+    @property
+    def end(self) -> float:
+        """Where it ends."""
+        return self.start + self.size
 
 
 def segments(plan: Plan) -> tuple[Segment, ...]:
@@ -146,6 +183,13 @@ def shortage(plan: Plan) -> Shortage | None:
     return None
 
 
+def end_gib(plan: Plan, missing: Shortage | None) -> float:
+    """Where the bar ends: the card, or what goes past it."""
+    total = gib(plan.memory.total.value) if plan.memory is not None else 0.0
+    ends = [segment.end for segment in segments(plan)]
+    return max(total, *ends, missing.end if missing is not None else 0.0)
+
+
 def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -> Figure:
     """One card's memory as a stacked bar, with the lines of budget and capacity; what is missing is hatched.
 
@@ -157,234 +201,173 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         return {"data": [], "layout": {"height": BAR_HEIGHT}}
     total, budget = gib(memory.total.value), budget_end_gib(plan)
     missing = shortage(plan) if explained is None or "kv_cache" in explained else None
-    end = max(
-        total,
-        *(segment.start + segment.size for segment in segments(plan)),
-        missing.start + missing.size if missing else 0,
-    )
-    under = overlap(plan)
-    data = [
-        trace
-        for segment in segments(plan)
-        for trace in (
-            _segment_traces(segment, missing or (under if _reaches(under, segment) else None), t)
-            if explained is None or segment.part.name in explained
-            else [_unexplained_trace(segment)]
-        )
-    ]
-    shapes = [_line(total, CAPACITY, "solid", 3)]
-    notes = [_line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, total / end)]
+    end, under = end_gib(plan, missing), overlap(plan)
+    data: list[Figure] = []
+    for segment in segments(plan):
+        covering = missing or (under if under is not None and segment.start < under.end else None)
+        if explained is None or segment.part.name in explained:
+            data += _named_pieces(segment, covering, t)
+        else:
+            data.append(bar("?", segment.start, segment.size, 0, filled(UNEXPLAINED), "", width=1))
+    shapes = [upright(total, stroke(CAPACITY, 3, "solid"), 0.08, layer="above")]
+    notes = [_line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, end)]
     if explained is None or "budget" in explained:
-        shapes[:0] = [_line(budget, BUDGET, "dash", 2), _span(gib(memory.system.value), budget)]
-        label = budget_label(plan, t)
-        notes.insert(0, _line_note(budget, label, 1.06, budget / end))
-    extra = 0
-    reaching = overlap(plan) if explained is None else None
-    if reaching is not None:
-        data.append(overlap_trace(reaching, 0, 1, t))
+        # Along the top of the bar, from where to where the budget is measured.
+        span = rule(
+            (gib(memory.system.value), budget), (1.05, 1.05), stroke(BUDGET, 2), yref="paper", layer="above"
+        )
+        shapes[:0] = [upright(budget, stroke(BUDGET, 2, "dash"), 0.08, layer="above"), span]
+        notes.insert(0, _line_note(budget, budget_label(plan, t), 1.06, end))
+    labelled: list[tuple[Shortage, str]] = []
+    if under is not None and explained is None:
+        data.append(overlap_trace(under, 0, 1, t))
         if missing is None:
-            extra = EXTRA_ROW if reaching.size < NARROW * end else 0
-            label = t("parts estimated {size} too high", size=gib_text(reaching.size * GIB))
-            notes.append(_shortage_note(reaching, label, end))
+            labelled.append((under, t("parts estimated {size} too high", size=gib_text(under.size * GIB))))
     if missing is not None:
-        extra = EXTRA_ROW if missing.size < NARROW * end else 0
-        data.append(_shortage_trace(missing))
-        label = t("{size} missing", size=gib_text(missing.size * GIB))
-        notes.append(_shortage_note(missing, label, end))
-    axis = {
-        "range": [0, end * 1.01],
-        "fixedrange": True,
-        "showgrid": False,
-        "zeroline": False,
-        "ticks": "outside",
-        "ticklen": 4,
-        "nticks": 9,
-        "title": {"text": t("GiB of one {card}", card=plan.accelerator.name), "standoff": 6},
-    }
-    layout = {
-        "barmode": "overlay",
-        "bargap": 0,
-        "height": BAR_HEIGHT + extra,
-        "margin": {"l": 4, "r": 4, "t": 48 + extra, "b": 46},
-        "showlegend": False,
-        "xaxis": axis,
-        "yaxis": {"visible": False, "fixedrange": True, "range": [-0.52, 0.52]},
-        "uniformtext": {"minsize": 11, "mode": "hide"},
-        "shapes": shapes,
-        "annotations": notes,
-        "dragmode": False,
-        "hoverlabel": {"align": "left"},
-    }
-    return {"data": data, "layout": layout}
+        data.append(_missing_trace(missing, 0, 1, "rgba(255,255,255,0.15)"))
+        labelled.append((missing, t("{size} missing", size=gib_text(missing.size * GIB))))
+    notes += [_shortage_note(stretch, label, end) for stretch, label in labelled]
+    extra = EXTRA_ROW * any(stretch.size < NARROW * end for stretch, _ in labelled)
+    return bars(
+        data,
+        BAR_HEIGHT + extra,
+        (4, 4, 48 + extra, 46),
+        smallest=11,
+        bargap=0,
+        xaxis=gib_axis(end * 1.01, plan, t, ticklen=4, nticks=9),
+        yaxis=axis(visible=False, range=[-0.52, 0.52]),
+        shapes=shapes,
+        annotations=notes,
+    )
 
 
-def _reaches(under: Shortage | None, segment: Segment) -> bool:
-    return under is not None and segment.start < under.start + under.size
+def gib_axis(end: float, plan: Plan, t: Words, **more: int) -> Figure:
+    """From nothing to `end` GiB of one card."""
+    title = t("GiB of one {card}", card=plan.accelerator.name)
+    return axis(title, range=[0, end], showgrid=False, zeroline=False, ticks="outside", **more)
 
 
-def _segment_traces(segment: Segment, missing: Shortage | None, t: Words) -> list[Figure]:
+def _named_pieces(segment: Segment, missing: Shortage | None, t: Words) -> list[Figure]:
     """The segment with its name on the part that the shortage does not cover."""
-    start, end = segment.start, segment.start + segment.size
+    start, end = segment.start, segment.end
     if missing is None or end <= missing.start:
-        return [_segment_trace(segment, start, segment.size, t, named=True)]
-    if segment.part.name in ("unused", "kv_cache") and missing.start + missing.size < end:
-        cut = min(end, max(start, missing.start + missing.size))
+        return [_piece(segment, start, segment.size, t, named=True)]
+    if segment.part.name in ("unused", "kv_cache") and missing.end < end:
+        cut = min(end, max(start, missing.end))
         pieces = [(start, cut, False), (cut, end, True)]
     else:
         cut = max(start, missing.start)
         pieces = [(start, cut, True), (cut, end, False)]
     return [
-        _segment_trace(segment, left, right - left, t, named=named)
-        for left, right, named in pieces
-        if right > left
+        _piece(segment, left, right - left, t, named=named) for left, right, named in pieces if right > left
     ]
 
 
-def _segment_trace(segment: Segment, start: float, width: float, t: Words, *, named: bool) -> Figure:
-    label, size = t(segment.part.label), gib_text(segment.figure * GIB)
-    marker: Figure = {"color": segment.part.color, "line": {"color": OUTLINE, "width": 1}}
-    if segment.part.pattern:
-        marker["pattern"] = {
-            "shape": segment.part.pattern,
-            "fgcolor": "rgba(60,60,60,0.55)",
-            "bgcolor": segment.part.color,
-            "size": 7,
-            "solidity": 0.18,
-        }
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": label,
-        "x": [width],
-        "base": [start],
-        "y": [0],
-        "width": 1,
-        "marker": marker,
-        "text": [f"{label}<br>{size}" if named else ""],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "textfont": {"color": segment.part.text_color, "size": 13},
-        "hovertemplate": f"{label} {size}<extra></extra>",
-    }
+def _piece(segment: Segment, start: float, width: float, t: Words, *, named: bool) -> Figure:
+    part, label, size = segment.part, t(segment.part.label), gib_text(segment.figure * GIB)
+    text = text_inside(f"{label}<br>{size}" if named else "", part.text_color, 13)
+    return bar(label, start, width, 0, part_marker(part), f"{label} {size}", width=1, **text)
 
 
-def _unexplained_trace(segment: Segment) -> Figure:
-    """A part that a lesson has not come to yet: grey, without a name."""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": "?",
-        "x": [segment.size],
-        "base": [segment.start],
-        "y": [0],
-        "width": 1,
-        "marker": {"color": UNEXPLAINED, "line": {"color": OUTLINE, "width": 1}},
-        "hoverinfo": "skip",
-    }
-
-
-def _shortage_trace(missing: Shortage) -> Figure:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": "missing",
-        "x": [missing.size],
-        "base": [missing.start],
-        "y": [0],
-        "width": 1,
-        "marker": {
-            "color": "rgba(213,94,0,0.22)",
-            "line": {"color": CAPACITY, "width": 2},
-            "pattern": {"shape": "/", "fgcolor": CAPACITY, "bgcolor": "rgba(255,255,255,0.15)", "size": 9,
-                        "solidity": 0.35},
-        },
-        "hoverinfo": "skip",
-    }  # fmt: skip
+def _missing_trace(missing: Shortage, row: int, width: float, ground: str) -> Figure:
+    return bar("missing", missing.start, missing.size, row, missing_marker(ground), "", width=width)
 
 
 def overlap_trace(reaching: Shortage, row: int, width: float, t: Words) -> Figure:
     """The hatching over a given KV memory that the estimated parts reach into."""
-    size = gib_text(reaching.size * GIB)
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": t(OVERESTIMATED),
-        "x": [reaching.size],
-        "base": [reaching.start],
-        "y": [row],
-        "width": width,
-        "marker": {
-            "color": "rgba(204,121,167,0.35)",
-            "line": {"color": OUTLINE, "width": 2},
-            "pattern": {"shape": "-", "fgcolor": UNACCOUNTED.color, "bgcolor": "rgba(255,255,255,0.15)", "size": 7,
-                        "solidity": 0.35},
-        },
-        "hovertemplate": f"{t(OVERESTIMATED)} {size}<extra></extra>",
-    }  # fmt: skip
+    name = t(OVERESTIMATED)
+    pattern = hatching("-", UNACCOUNTED.color, "rgba(255,255,255,0.15)", 7, 0.35)
+    marker = filled("rgba(204,121,167,0.35)", OUTLINE, 2, pattern)
+    hover = f"{name} {gib_text(reaching.size * GIB)}"
+    return bar(name, reaching.start, reaching.size, row, marker, hover, width=width)
 
 
 def _shortage_note(missing: Shortage, label: str, end: float) -> Figure:
-    narrow = missing.size < NARROW * end
+    """On a wide shortage; above a narrow one."""
     middle = missing.start + missing.size / 2
-    above: Figure = {"yref": "paper", "y": 1.68, "yanchor": "bottom", "xanchor": _anchor(middle / end)}
-    inside: Figure = {"yref": "y", "y": 0, "yanchor": "middle", "xanchor": "center"}
-    return {
-        "x": middle,
-        "xref": "x",
-        "text": f"<b>{label}</b>",
-        "showarrow": False,
-        "bgcolor": WARNING_GROUND,
-        "bordercolor": CAPACITY,
-        "borderwidth": 1,
-        "borderpad": 3,
-        "font": {"color": WARNING_TEXT, "size": 13},
-        **(above if narrow else inside),
-    }
+    if missing.size < NARROW * end:
+        place = {"y": 1.68, "yref": "paper", "yanchor": "bottom", "xanchor": _anchor(middle / end)}
+    else:
+        place = {"yanchor": "middle", "xanchor": "center"}
+    return _framed(middle, 0, label, 13, 3) | place
+
+
+def _framed(x: float, y: float, text: str, size: int, pad: int) -> Figure:
+    looks = grounded(WARNING_GROUND, WARNING_TEXT, size, pad)
+    return note(x, y, f"<b>{text}</b>", bordercolor=CAPACITY, borderwidth=1) | looks
 
 
 def _anchor(share: float) -> str:
     return "right" if share > 0.5 else "left"
 
 
-def _line(position: float, color: str, dash: str, width: int) -> Figure:
-    return {
-        "type": "line",
-        "xref": "x",
-        "yref": "paper",
-        "x0": position,
-        "x1": position,
-        "y0": -0.08,
-        "y1": 1.08,
-        "line": {"color": color, "dash": dash, "width": width},
-        "layer": "above",
-    }
+def _line_note(position: float, text: str, height: float, end: float) -> Figure:
+    return note(position, height, text, yref="paper", xanchor=_anchor(position / end), yanchor="bottom")
 
 
-def _span(start: float, end: float) -> Figure:
-    """Along the top of the bar, from where to where a length is measured."""
-    return {
-        "type": "line",
-        "xref": "x",
-        "yref": "paper",
-        "x0": start,
-        "x1": end,
-        "y0": 1.05,
-        "y1": 1.05,
-        "line": {"color": BUDGET, "width": 2},
-        "layer": "above",
-    }
+def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Figure:
+    """One GPU of each deployment as a stacked bar with its capacity as a line; past it stands what is missing."""
+    plans = [variant.plan for _, variant in named]
+    planned = [(row, plan, shortage(plan)) for row, plan in enumerate(plans) if plan is not None]
+    end = max((end_gib(plan, missing) for _, plan, missing in planned), default=1.0)
+    data: list[Figure] = []
+    shapes: list[Figure] = []
+    notes: list[Figure] = []
+    for row, plan, missing in planned:
+        hidden_from = math.inf if missing is None else missing.start
+        data += [_sized_piece(segment, row, end, hidden_from, t) for segment in segments(plan)]
+        reaching = overlap(plan)
+        if reaching is not None:
+            data.append(overlap_trace(reaching, row, 0.8, t))
+        if missing is not None:
+            data.append(_missing_trace(missing, row, 0.8, "rgba(255,255,255,0.55)"))
+            label = t("OOM {size}", size=gib_text(-missing.size * GIB, signed=True))
+            notes.append(_framed(missing.end, row, label, 12, 2) | _behind_or_at_the_end(missing.end, end))
+        total = gib(plan.memory.total.value) if plan.memory is not None else 0.0
+        shapes.append(rule((total, total), (row - 0.48, row + 0.48), stroke(CAPACITY, 3), layer="above"))
+    refused = [row for row, plan in enumerate(plans) if plan is None]
+    at_left = {"xref": "paper", "xanchor": "left"}
+    notes += [_framed(0.01, row, t("refused by the engine"), 12, 2) | at_left for row in refused]
+    return bars(
+        data,
+        FRAME_PIXELS + ROW_PIXELS * len(named),
+        (4, 8, 6, 46),
+        smallest=10,
+        bargap=0.2,
+        shapes=shapes,
+        annotations=notes,
+        xaxis=axis(t("GiB of one GPU"), range=[0, end * 1.02], zeroline=False, ticks="outside"),
+        yaxis=axis(
+            range=[len(named) - 0.5, -0.5],
+            automargin=True,
+            showgrid=False,
+            zeroline=False,
+            ticks="",
+            tickfont={"size": 13},
+            tickvals=list(range(len(named))),
+            ticktext=[_wrapped(name) for name, _ in named],
+        ),
+    )
 
 
-def _line_note(position: float, text: str, height: float, share: float) -> Figure:
-    return {
-        "x": position,
-        "y": height,
-        "xref": "x",
-        "yref": "paper",
-        "text": text,
-        "showarrow": False,
-        "xanchor": _anchor(share),
-        "yanchor": "bottom",
-        "font": {"size": 12},
-    }
+def _sized_piece(segment: Segment, row: int, end: float, hidden_from: float, t: Words) -> Figure:
+    part, label, size = segment.part, t(segment.part.label), gib_text(segment.figure * GIB)
+    # The hatching of what is missing covers the rest.
+    seen = min(segment.size, hidden_from - segment.start)
+    is_whole = seen == segment.size
+    said = size if seen >= (NAMED_FROM if is_whole else NAMED_FROM_CUT) * end else ""
+    text = text_inside(said, part.text_color, 12, "middle" if is_whole else "start")
+    return bar(
+        label, segment.start, segment.size, row, part_marker(part), f"{label} {size}", width=0.8, **text
+    )
+
+
+def _behind_or_at_the_end(bar_end: float, end: float) -> Figure:
+    """Behind a short bar, at the end of a long one: never over the names next to the axis."""
+    is_short = bar_end < SHORT_BAR * end
+    return {"xanchor": "left", "xshift": 4} if is_short else {"xanchor": "right", "xshift": -4}
+
+
+def _wrapped(name: str) -> str:
+    """A name on at most three short lines."""
+    return "<br>".join(wrap(name, NAME_LETTERS, break_long_words=False, break_on_hyphens=False)[:3])

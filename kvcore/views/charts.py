@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.planning import Plan
@@ -23,16 +23,26 @@ from kvcore.texts.palette import (
     WARNING_TEXT,
 )
 from kvcore.texts.words import Words, concurrency_text, count, short_tokens
-
-Figure: TypeAlias = dict[str, Any]
+from kvcore.views.plotting import (
+    TEXT_HOVER,
+    Figure,
+    figure,
+    grounded,
+    hatching,
+    log_axis,
+    note,
+    power_marks,
+    rule,
+    scatter,
+    stroke,
+)
 
 CURVE_HEIGHT: Final = 380
 DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
-MAX_MARKS: Final = 8
-"""Lengths named on the axis: more run into each other on a phone."""
 LINE_NAME_PIXELS: Final = 20
 """Names closer than this would run into each other."""
 SHORTEST_CURVE_LENGTH: Final = 512
+_POINT_OUTLINE: Final = {"color": "#222222", "width": 1}
 
 
 def curve_lengths(plan: Plan) -> tuple[int, ...]:
@@ -61,41 +71,62 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     if present is not None:
         data.append(_band(present, low))
     others = [curve for curve in drawn if curve is not present]
-    data += [_curve_line(curve, DASHES[index % len(DASHES)], t, low) for index, curve in enumerate(others)]
+    data += [
+        _curve_line(curve, stroke(OTHER_LINE, 1.5, DASHES[index % len(DASHES)]), t, low)
+        for index, curve in enumerate(others)
+    ]
     notes = _line_names(drawn, present, low, high)
     if present is not None:
-        data.append(_curve_line(present, "solid", t, low, current=True))
+        data.append(_curve_line(present, stroke(CURRENT_LINE, 2.5, "solid"), t, low))
     if plan.cache is not None and plan.cache.max_concurrency > 0:
-        data.append(_operating_point(now, plan.cache.max_concurrency, t))
-        notes.append(
-            _tag(
-                now,
-                max(plan.cache.max_concurrency, low * 1.4),
-                t("now: {count}", count=concurrency_text(plan.cache.max_concurrency)),
-                xanchor="left" if now * 4 < right else "right",
-            )
-        )
+        held = plan.cache.max_concurrency
+        said = t("now: {count}", count=concurrency_text(held))
+        marker = {"symbol": "diamond", "size": 14, "color": OPERATING_POINT, "line": _POINT_OUTLINE}
+        data.append(scatter("markers", [now], [held], TEXT_HOVER, name="now", marker=marker, text=[said]))
+        notes.append(_tag(now, max(held, low * 1.4), said, is_left=now * 4 < right))
     limit = plan.resolved.derived_max_model_len
     shows_limit = left < limit < right
     seats_end = limit if shows_limit and limit > right / 8 else right
     notes += [
-        _warning(left, 0.9, t("OOM at start: not even one request fits")),
-        _note(seats_end, seats, f"max_num_seqs {count(seats)}", xanchor="right", yanchor="bottom", xshift=-4),
-    ]  # fmt: skip
-    shapes = [_rule(left, right, seats, seats, "dash"), _rule(left, right, 1, 1, "solid", CAPACITY)]
+        _note(left, 0.9, t("OOM at start: not even one request fits"), "left", "top", 6, -2)
+        | grounded(WARNING_GROUND, WARNING_TEXT),
+        _note(seats_end, seats, f"max_num_seqs {count(seats)}", "right", "bottom", -4),
+    ]
+    shapes = [
+        rule((left, right), (seats, seats), stroke(BUDGET, 1.5, "dash")),
+        rule((left, right), (1, 1), stroke(CAPACITY, 1.5, "solid")),
+    ]
     if shows_limit:
-        shapes.append(_rule(limit, limit, low, high, "dot"))
-        notes.append(
-            _note(
-                limit,
-                high,
-                t("model limit {tokens}", tokens=short_tokens(limit)),
-                xanchor="right",
-                yanchor="top",
-                xshift=-4,
-            )
-        )
-    return {"data": data, "layout": _curve_layout(lengths, left, right, low, high, shapes, notes, t)}
+        shapes.append(rule((limit, limit), (low, high), stroke(BUDGET, 1.5, "dot")))
+        name = t("model limit {tokens}", tokens=short_tokens(limit))
+        notes.append(_note(limit, high, name, "right", "top", -4))
+    marks = power_marks(max(left, SHORTEST_CURVE_LENGTH), right)
+    heights = _heights(low, high)
+    return figure(
+        data,
+        CURVE_HEIGHT,
+        (56, 62, 12, 48),
+        hovermode="closest",
+        xaxis=log_axis(
+            left,
+            right,
+            t("context length (tokens)"),
+            tickvals=marks,
+            ticktext=[short_tokens(mark) for mark in marks],
+            tickangle=0,
+            showgrid=False,
+        ),
+        yaxis=log_axis(
+            low,
+            high,
+            t("requests at once, per replica"),
+            tickvals=heights,
+            ticktext=[f"{height:,g}" for height in heights],
+            zeroline=False,
+        ),
+        shapes=shapes,
+        annotations=notes,
+    )
 
 
 class LengthMark(NamedTuple):
@@ -119,120 +150,57 @@ def with_length_marks(chart: Figure, marks: Sequence[LengthMark]) -> Figure:
         mark.name if after is None or after.tokens > CROWDED * mark.tokens else ""
         for mark, after in zip(drawn, [*drawn[1:], None], strict=True)
     ]
-    trace: Figure = {
-        "type": "scatter",
-        "mode": "markers+text",
-        "x": [mark.tokens for mark in drawn],
-        "y": [mark.requests for mark in drawn],
-        "text": [f"<b>{name}</b>" if name else "" for name in names],
-        "textposition": "top right",
-        "marker": {"symbol": "triangle-down", "size": 11, "color": OPERATING_POINT,
-                   "line": {"color": "#222222", "width": 1}},
-        "hovertemplate": [f"{mark.name}: {count(mark.tokens)} → {concurrency_text(mark.requests)}<extra></extra>"
-                          for mark in drawn],
-        "cliponaxis": False,
-    }  # fmt: skip
+    hover = [
+        f"{mark.name}: {count(mark.tokens)} → {concurrency_text(mark.requests)}<extra></extra>"
+        for mark in drawn
+    ]
+    trace = scatter(
+        "markers+text",
+        [mark.tokens for mark in drawn],
+        [mark.requests for mark in drawn],
+        hover,
+        text=[f"<b>{name}</b>" if name else "" for name in names],
+        textposition="top right",
+        marker={"symbol": "triangle-down", "size": 11, "color": OPERATING_POINT, "line": _POINT_OUTLINE},
+        cliponaxis=False,
+    )
     return {**chart, "data": [*chart["data"], trace]}
 
 
-def _curve_layout(
-    lengths: tuple[int, ...],
-    left: float,
-    right: float,
-    low: float,
-    high: float,
-    shapes: list[Figure],
-    notes: list[Figure],
-    t: Words,
-) -> Figure:
-    marks = [1 << power for power in range(9, 25) if left <= 1 << power <= right]
-    marks = marks[:: -(-len(marks) // MAX_MARKS)]
+def _heights(low: float, high: float) -> list[float]:
+    """The numbers of requests that the axis names: fewer of a decade where there are many decades."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    crowded = math.log10(high / low) > 4.2
-    heights = [step * 10.0**decade for decade in decades for step in ((1, 3) if crowded else (1, 2, 5))]
-    heights = [height for height in heights if low <= height <= high]
-    return {
-        "height": CURVE_HEIGHT,
-        "margin": {"l": 56, "r": 62, "t": 12, "b": 48},
-        "showlegend": False,
-        "dragmode": False,
-        "hovermode": "closest",
-        "xaxis": {
-            "type": "log",
-            "range": [math.log10(left), math.log10(right)],
-            "fixedrange": True,
-            "tickvals": marks,
-            "ticktext": [short_tokens(mark) for mark in marks],
-            "tickangle": 0,
-            "title": {"text": t("context length (tokens)"), "standoff": 8},
-            "showgrid": False,
-        },
-        "yaxis": {
-            "type": "log",
-            "range": [math.log10(low), math.log10(high)],
-            "fixedrange": True,
-            "tickvals": heights,
-            "ticktext": [f"{height:,g}" for height in heights],
-            "title": {"text": t("requests at once, per replica"), "standoff": 8},
-            "zeroline": False,
-        },
-        "shapes": shapes,
-        "annotations": notes,
-    }
+    steps = (1, 3) if math.log10(high / low) > 4.2 else (1, 2, 5)
+    heights = [step * 10.0**decade for decade in decades for step in steps]
+    return [height for height in heights if low <= height <= high]
 
 
 def _out_of_memory_zone(left: float, right: float, low: float) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [left, right, right, left],
-        "y": [1, 1, low, low],
-        "fill": "toself",
-        "fillcolor": "rgba(213,94,0,0.16)",
-        "fillpattern": {"shape": "/", "fgcolor": "rgba(213,94,0,0.45)", "bgcolor": "rgba(213,94,0,0.12)", "size": 9,
-                        "solidity": 0.2},
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "name": "oom",
-    }  # fmt: skip
+    pattern = hatching("/", "rgba(213,94,0,0.45)", "rgba(213,94,0,0.12)", 9, 0.2)
+    outline = [left, right, right, left], [1, 1, low, low]
+    return _area(*outline, "rgba(213,94,0,0.16)", fillpattern=pattern, name="oom")
 
 
 def _band(curve: ConcurrencyCurve, low: float) -> Figure:
-    upper = [max(value, low / 10) for value in curve.high]
-    lower = [max(value, low / 10) for value in curve.low]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*curve.lengths, *reversed(curve.lengths)],
-        "y": [*upper, *reversed(lower)],
-        "fill": "toself",
-        "fillcolor": "rgba(0,114,178,0.30)",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "name": "interval",
-    }
+    ends = [*curve.high, *reversed(curve.low)]
+    lengths = [*curve.lengths, *reversed(curve.lengths)]
+    return _area(lengths, [max(value, low / 10) for value in ends], "rgba(0,114,178,0.30)", name="interval")
 
 
-def _curve_line(curve: ConcurrencyCurve, dash: str, t: Words, low: float, *, current: bool = False) -> Figure:
+def _area(x: Sequence[float], y: Sequence[float], color: str, **more: Any) -> Figure:
+    return scatter("lines", x, y, fill="toself", fillcolor=color, line={"width": 0}, **more)
+
+
+def _curve_line(curve: ConcurrencyCurve, line: Figure, t: Words, low: float) -> Figure:
     name = f"TP {curve.tensor_parallel_size}"
     points = [(x, y) for x, y in zip(curve.lengths, curve.concurrency, strict=True) if y > low / 10]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": [x for x, _ in points],
-        "y": [y for _, y in points],
-        "line": {
-            "color": CURRENT_LINE if current else OTHER_LINE,
-            "width": 2.5 if current else 1.5,
-            "dash": dash,
-        },
-        "text": [
-            t("{name}: {count} requests of {tokens} tokens", name=name, count=concurrency_text(y), tokens=count(x))
-            for x, y in points
-        ],
-        "hovertemplate": "%{text}<extra></extra>",
-    }  # fmt: skip
+    text = [
+        t("{name}: {count} requests of {tokens} tokens", name=name, count=concurrency_text(y), tokens=count(x))
+        for x, y in points
+    ]  # fmt: skip
+    return scatter(
+        "lines", [x for x, _ in points], [y for _, y in points], TEXT_HOVER, name=name, line=line, text=text
+    )
 
 
 def _line_names(
@@ -251,86 +219,28 @@ def _line_names(
         _note(
             group[0].lengths[-1],
             max(group[0].concurrency[-1], low),
-            "TP " + ", ".join(str(curve.tensor_parallel_size) for curve in group),
-            xanchor="left",
-            yanchor="middle" if group[0].concurrency[-1] > low else "bottom",
-            xshift=5,
-            bold=present in group,
+            _bold("TP " + ", ".join(str(curve.tensor_parallel_size) for curve in group), present in group),
+            "left",
+            "middle" if group[0].concurrency[-1] > low else "bottom",
+            5,
         )
         for group in groups
     ]
 
 
-def _operating_point(length: int, concurrency: float, t: Words) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "now",
-        "x": [length],
-        "y": [concurrency],
-        "marker": {
-            "symbol": "diamond",
-            "size": 14,
-            "color": OPERATING_POINT,
-            "line": {"color": "#222222", "width": 1},
-        },
-        "text": [t("now: {count}", count=concurrency_text(concurrency))],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
+def _bold(text: str, is_bold: bool) -> str:
+    return f"<b>{text}</b>" if is_bold else text
 
 
-def _rule(x0: float, x1: float, y0: float, y1: float, dash: str, color: str = BUDGET) -> Figure:
-    return {
-        "type": "line",
-        "xref": "x",
-        "yref": "y",
-        "x0": x0,
-        "x1": x1,
-        "y0": y0,
-        "y1": y1,
-        "line": {"color": color, "dash": dash, "width": 1.5},
-    }
-
-
-def _tag(x: float, y: float, text: str, xanchor: str) -> Figure:
+def _tag(x: float, y: float, text: str, *, is_left: bool) -> Figure:
     # Lines fall to the right: the free sides of a point are above right and below left.
-    side = 1 if xanchor == "left" else -1
-    yanchor = "bottom" if side > 0 else "top"
-    note = _note(x, y, text, xanchor=xanchor, yanchor=yanchor, xshift=9 * side, yshift=5 * side, bold=True)
-    return note | {"bgcolor": POINT_GROUND, "borderpad": 3, "font": {"size": 12, "color": POINT_TEXT}}
-
-
-def _warning(x: float, y: float, text: str) -> Figure:
-    note = _note(x, y, text, xanchor="left", yanchor="top", xshift=6, yshift=-2)
-    return note | {
-        "bgcolor": WARNING_GROUND,
-        "borderpad": 3,
-        "font": {"size": 12, "color": WARNING_TEXT},
-    }
+    place = ("left", "bottom", 9, 5) if is_left else ("right", "top", -9, -5)
+    return _note(x, y, _bold(text, True), *place) | grounded(POINT_GROUND, POINT_TEXT)
 
 
 def _note(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    xanchor: str,
-    yanchor: str,
-    xshift: int = 0,
-    yshift: int = 0,
-    bold: bool = False,
+    x: float, y: float, text: str, xanchor: str, yanchor: str, xshift: int = 0, yshift: int = 0
 ) -> Figure:
     """A text at data coordinates; on log axes Plotly wants their logarithms."""
-    return {
-        "x": math.log10(x),
-        "y": math.log10(y),
-        "xref": "x",
-        "yref": "y",
-        "text": f"<b>{text}</b>" if bold else text,
-        "showarrow": False,
-        "xanchor": xanchor,
-        "yanchor": yanchor,
-        "xshift": xshift,
-        "yshift": yshift,
-        "font": {"size": 12},
-    }
+    place: Figure = {"xanchor": xanchor, "yanchor": yanchor, "xshift": xshift, "yshift": yshift}
+    return note(math.log10(x), math.log10(y), text, **place)

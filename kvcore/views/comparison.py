@@ -1,4 +1,4 @@
-"""Predicted against measured in words: labels of a log's figures, one row a part, one sentence of advice."""
+"""Comparisons in words and figures: a start against its prediction, and one setting at each of its values."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kvcore.advice.vary import Variant, Varied
+from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, FigureComparison, PartComparison
 from kvcore.evidence.log.figures import Reading
-from kvcore.scenario import Origin
-from kvcore.texts.words import DASH, Words, concurrency_text, count, msg
+from kvcore.planning import Plan, Verdict
+from kvcore.scenario import Origin, Parallel, SpeculativeConfig
+from kvcore.texts.palette import CAPACITY, PARTS, Part
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, msg
+from kvcore.units import GIB, gib
+from kvcore.views.bar import gib_axis
+from kvcore.views.plotting import Figure, axis, bar, bars, note, part_marker, stroke, text_inside, upright
+from kvcore.views.summary import waiting_seats
+
+HEIGHT: Final = 190
+FAINT: Final = 0.3
+"""Opacity of a part that the log does not give: drawn as predicted."""
 
 PART_LABELS: Final[Mapping[str, str]] = {
     "system": msg("System"),
@@ -213,3 +225,149 @@ def reading_text(reading: Reading) -> str:
     """
     number = f"{reading.value:,.0f}" if reading.value.is_integer() else f"{reading.value:,.6g}"
     return f"{number} {reading.unit}".strip()
+
+
+def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Figure:
+    """Predicted above measured, the same colours, the card's total as a line.
+
+    A part that the log does not give stands in the lower bar as predicted, faint.
+    """
+    known = _by_name(comparison)
+    rows = {"measured": t("Measured"), "predicted": t("Predicted")}
+    data: list[Figure] = []
+    ends = dict.fromkeys(rows, 0.0)
+    for part in compared_parts(comparison):
+        compared = known[part.name]
+        sizes = {"predicted": compared.predicted_gib, "measured": compared.measured_gib}
+        for row, label in rows.items():
+            size = sizes[row]
+            width = max(0.0, compared.predicted_gib if size is None else size)
+            if width > 0:
+                data.append(_part_bar(part, label, ends[row], width, size is None, t))
+            ends[row] += width
+    total = gib(planned.memory.total.value) if planned.memory is not None else max(ends.values())
+    card = t("card {size}", size=gib_text(total * GIB))
+    return bars(
+        data,
+        HEIGHT,
+        (4, 4, 24, 44),
+        smallest=11,
+        bargap=0.25,
+        xaxis=gib_axis(max(total, *ends.values()) * 1.01, planned, t),
+        yaxis=axis(automargin=True, categoryarray=list(rows.values()), ticks=""),
+        shapes=[upright(total, stroke(CAPACITY, 3), 0.05)],
+        annotations=[note(total, 1.05, card, yref="paper", xanchor="right", yanchor="bottom")],
+    )
+
+
+def compared_parts(comparison: Comparison) -> tuple[Part, ...]:
+    """The parts of both bars, in the order of the bar."""
+    known = _by_name(comparison)
+    return tuple(part for part in PARTS if part.name in known)
+
+
+def _by_name(comparison: Comparison) -> dict[str, PartComparison]:
+    """The compared parts by their names in the palette, where memory for the KV cache is the cache itself."""
+    return {"kv_cache" if part.part == "available_kv" else part.part: part for part in comparison.parts}
+
+
+def _part_bar(part: Part, row: str, start: float, width: float, is_faint: bool, t: Words) -> Figure:
+    label, size = t(part.label), gib_text(width * GIB)
+    opacity: float = FAINT if is_faint else 1
+    said, hover = f"{label}<br>{size}", f"{label} {size}"
+    if is_faint:
+        said = ""
+        hover = t("{part} {size}, not in the log: as predicted", part=label, size=size)
+    text = text_inside(said, part.text_color, 13)
+    return bar(label, start, width, row, part_marker(part), hover, opacity=opacity, **text)
+
+
+VARIED_NAMES: Final[Mapping[Varied, str]] = {
+    Varied.TENSOR_PARALLEL: "TP",
+    Varied.PIPELINE_PARALLEL: "PP",
+    Varied.DATA_PARALLEL: "DP",
+    Varied.SPLIT: msg("TP, DP or DCP"),
+    Varied.KV_CACHE_DTYPE: msg("KV cache dtype"),
+    Varied.QUANTIZATION: msg("Weight precision"),
+    Varied.ACCELERATOR: msg("Accelerator"),
+    Varied.UTILIZATION: msg("Utilization"),
+    Varied.LENGTH: msg("Context length"),
+    Varied.BLOCK_SIZE: msg("Block size"),
+    Varied.EAGER: msg("CUDA graphs"),
+    Varied.SPECULATIVE: msg("Speculative decoding"),
+}
+_VERDICT_WORDS: Final[Mapping[Verdict, str]] = {
+    Verdict.FITS: msg("✔ fits"),
+    Verdict.TIGHT: msg("▲ tight"),
+    Verdict.CONTEXT_TOO_LONG: msg("▲ context too long"),
+    Verdict.NO_KV_MEMORY: msg("✖ no memory for the KV cache"),
+    Verdict.WEIGHTS_DO_NOT_FIT: msg("✖ weights do not fit"),
+}
+
+
+def verdict_word(variant: Variant, t: Words) -> str:
+    """The verdict as a sign and a word."""
+    return t(_VERDICT_WORDS[variant.plan.verdict]) if variant.plan is not None else t("✖ refused")
+
+
+def refusal_text(error: KvPlannerError | None, t: Words) -> str:
+    """Why the engine refuses a position; "" where it does not."""
+    return "" if error is None else t.error(error)
+
+
+def position_name(varied: Varied, variant: Variant, t: Words) -> str:
+    """One value of a setting as buttons and axes name it."""
+    value = variant.value
+    match varied:
+        case Varied.TENSOR_PARALLEL | Varied.PIPELINE_PARALLEL | Varied.DATA_PARALLEL:
+            return f"{VARIED_NAMES[varied]} {value}"
+        case Varied.SPLIT if isinstance(value, Parallel):
+            return split_name(value)
+        case Varied.ACCELERATOR if variant.scenario.accelerator is not None:
+            return variant.scenario.accelerator.name
+        case Varied.LENGTH if isinstance(value, int):
+            return t("{tokens} tokens", tokens=count(value))
+        case Varied.UTILIZATION:
+            return f"{value:g}"
+        case Varied.BLOCK_SIZE:
+            return t("default") if value is None else t("{size} tokens", size=str(value))
+        case Varied.EAGER:
+            return t("eager, no graphs") if value else t("with graphs")
+        case Varied.SPECULATIVE if isinstance(value, SpeculativeConfig):
+            return f"{value.method} × {value.num_speculative_tokens or 1}"
+        case Varied.SPECULATIVE:
+            return t("none")
+        case _:
+            return "auto" if value is None else str(value)
+
+
+def split_name(parallel: Parallel) -> str:
+    """How GPUs are cut: `TP 4 × DP 2, DCP 2, EP`."""
+    name = f"TP {parallel.tensor_parallel_size}"
+    if parallel.data_parallel_size > 1:
+        name += f" × DP {parallel.data_parallel_size}"
+    if parallel.pipeline_parallel_size > 1:
+        name += f" × PP {parallel.pipeline_parallel_size}"
+    if parallel.decode_context_parallel_size > 1:
+        name += f", DCP {parallel.decode_context_parallel_size}"
+    return name + (", EP" if parallel.enable_expert_parallel else "")
+
+
+def seats_note(variant: Variant, t: Words) -> str:
+    """How many run at once where `max_num_seqs` admits fewer requests than fit in the KV cache; "" elsewhere."""
+    seats = waiting_seats(variant.plan) if variant.plan is not None and variant.starts else None
+    return "" if seats is None else t("max_num_seqs runs {seats}", seats=count(seats))
+
+
+def figures_of(variant: Variant) -> tuple[str, ...]:
+    """The cells of the table after the verdict: requests, tokens, GPUs, replicas, requests on all, for each GPU."""
+    cache = variant.plan.cache if variant.plan is not None else None
+    starts = variant.starts
+    return (
+        concurrency_text(variant.max_concurrency) if starts else DASH,
+        count(cache.tokens) if cache is not None and cache.num_blocks > 0 else DASH,
+        str(variant.gpus),
+        str(variant.replicas),
+        concurrency_text(variant.all_requests) if starts else DASH,
+        concurrency_text(variant.requests_per_gpu) if starts else DASH,
+    )

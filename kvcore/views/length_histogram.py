@@ -10,14 +10,25 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from kvcore.texts.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POINT
 from kvcore.texts.words import Words, count, short_tokens
+from kvcore.views.plotting import (
+    TEXT_HOVER,
+    Figure,
+    axis,
+    figure,
+    hatching,
+    log_axis,
+    note,
+    power_marks,
+    scatter,
+    stroke,
+    upright,
+)
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.mix import Mix
-
-Figure: TypeAlias = dict[str, Any]
 
 HEIGHT: Final = 320
 BINS: Final = 40
@@ -109,34 +120,23 @@ def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) ->
         _area(needed, tried, right, CAPACITY, "ignored", t),
         _line(taken, t),
     ]
-    shapes = [
-        {
-            "type": "line", "xref": "x", "yref": "paper", "x0": limit.tokens, "x1": limit.tokens, "y0": 0, "y1": 1,
-            "line": {"color": limit.color, "dash": limit.dash, "width": 2},
-        }
-        for limit in limits
-    ]  # fmt: skip
-    return {
-        "data": [trace for trace in data if trace is not None],
-        "layout": {
-            "height": HEIGHT,
-            "margin": {"l": 52, "r": 12, "t": 58, "b": 46},
-            "showlegend": False,
-            "dragmode": False,
-            "hovermode": "closest",
-            "xaxis": _x_axis(left, right, wide, t),
-            "yaxis": {
-                "range": [0, top * 1.08 or 1],
-                "fixedrange": True,
-                "ticksuffix": " %",
-                "nticks": 6,
-                "title": {"text": t("share of the requests"), "standoff": 8},
-                "zeroline": False,
-            },
-            "shapes": shapes,
-            "annotations": _labels(limits, left, right, wide),
-        },
-    }
+    return figure(
+        [trace for trace in data if trace is not None],
+        HEIGHT,
+        (52, 12, 58, 46),
+        hovermode="closest",
+        xaxis=_x_axis(left, right, wide, t),
+        yaxis=axis(
+            t("share of the requests"),
+            8,
+            range=[0, top * 1.08 or 1],
+            ticksuffix=" %",
+            nticks=6,
+            zeroline=False,
+        ),
+        shapes=[upright(limit.tokens, stroke(limit.color, 2, limit.dash)) for limit in limits],
+        annotations=_labels(limits, left, right, wide),
+    )
 
 
 def _span(edges: Sequence[float], limits: Sequence[int], wide: bool) -> tuple[float, float]:
@@ -147,22 +147,13 @@ def _span(edges: Sequence[float], limits: Sequence[int], wide: bool) -> tuple[fl
 
 
 def _x_axis(left: float, right: float, wide: bool, t: Words) -> Figure:
-    axis: Figure = {
-        "fixedrange": True,
-        "title": {"text": t("tokens of one request"), "standoff": 8},
-        "showgrid": False,
-        "tickangle": 0,
-    }
+    title = t("tokens of one request")
     if not wide:
-        return axis | {"range": [left, right], "nticks": 7, "tickformat": ",d"}
-    marks = [1 << power for power in range(25) if left <= 1 << power <= right]
-    marks = marks[:: -(-len(marks) // 8) or 1]
-    return axis | {
-        "type": "log",
-        "range": [math.log10(left), math.log10(right)],
-        "tickvals": marks,
-        "ticktext": [short_tokens(mark) for mark in marks],
-    }
+        scale = {"range": [left, right], "nticks": 7, "tickformat": ",d"}
+        return axis(title, 8, showgrid=False, tickangle=0, **scale)
+    marks = power_marks(left, right)
+    names: Figure = {"tickvals": marks, "ticktext": [short_tokens(mark) for mark in marks]}
+    return log_axis(left, right, title, showgrid=False, tickangle=0, **names)
 
 
 def _clipped(bins: Bins, low: float, high: float) -> list[tuple[float, float, float]]:
@@ -181,22 +172,12 @@ def _area(bins: Bins, low: float, high: float, color: str, name: str, t: Words) 
         text += [_hover(bins, start, t)] * 5
     if not x:
         return None
-    is_out = color == CAPACITY
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": x,
-        "y": y,
-        "fill": "toself",
-        "fillcolor": "rgba(213,94,0,0.35)" if is_out else "rgba(0,114,178,0.45)",
-        **({"fillpattern": {"shape": "/", "fgcolor": CAPACITY, "bgcolor": "rgba(213,94,0,0.12)", "size": 7,
-                            "solidity": 0.3}} if is_out else {}),
-        "line": {"color": color, "width": 1},
-        "hoveron": "points",
-        "text": text,
-        "hovertemplate": "%{text}<extra></extra>",
-    }  # fmt: skip
+    looks: Figure = {"fillcolor": "rgba(0,114,178,0.45)"}
+    if color == CAPACITY:
+        pattern = hatching("/", CAPACITY, "rgba(213,94,0,0.12)", 7, 0.3)
+        looks = {"fillcolor": "rgba(213,94,0,0.35)", "fillpattern": pattern}
+    looks |= {"line": stroke(color, 1), "hoveron": "points"}
+    return scatter("lines", x, y, TEXT_HOVER, name=name, fill="toself", text=text, **looks)
 
 
 def _line(bins: Bins, t: Words) -> Figure:
@@ -208,16 +189,9 @@ def _line(bins: Bins, t: Words) -> Figure:
         x += [start, end]
         y += [100 * share, 100 * share]
         text += [words, words]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "taken",
-        "x": [*x, bins.edges[-1]],
-        "y": [*y, 0],
-        "line": {"color": TAKEN_COLOR, "width": 2.5, "dash": "solid"},
-        "text": [*text, ""],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
+    line = stroke(TAKEN_COLOR, 2.5, "solid")
+    ends = [*x, bins.edges[-1]], [*y, 0]
+    return scatter("lines", *ends, TEXT_HOVER, name="taken", line=line, text=[*text, ""])
 
 
 def _hover(bins: Bins, start: float, t: Words) -> str:
@@ -237,28 +211,14 @@ def _span_text(start: float, end: float, percent: float, t: Words) -> str:
 def _labels(limits: Sequence[Limit], left: float, right: float, wide: bool) -> list[Figure]:
     """Names of the limits above the plot, on lines of their own where they would run into each other."""
     scale = math.log if wide else float
-    width = scale(right) - scale(max(left, 1e-9)) if wide else right - left
+    start = scale(max(left, 1e-9)) if wide else left
     labels: list[Figure] = []
     for level, limit in enumerate(sorted(limits, key=lambda limit: limit.tokens)):
-        place = (scale(limit.tokens) - (scale(left) if wide else left)) / width
-        labels.append(
-            {
-                "x": math.log10(limit.tokens) if wide else limit.tokens,
-                "y": 1,
-                "xref": "x",
-                "yref": "paper",
-                "text": f"<b>{limit.name} {count(limit.tokens)}</b>",
-                "showarrow": False,
-                "xanchor": "left"
-                if place < CROWDED_PIXELS
-                else "right"
-                if place > 1 - CROWDED_PIXELS
-                else "center",
-                "yanchor": "bottom",
-                "yshift": 2 + 17 * level,
-                "font": {"size": 12},
-            }
-        )
+        place = (scale(limit.tokens) - start) / (scale(right) - start)
+        anchor = "left" if place < CROWDED_PIXELS else "right" if place > 1 - CROWDED_PIXELS else "center"
+        x = math.log10(limit.tokens) if wide else limit.tokens
+        text = f"<b>{limit.name} {count(limit.tokens)}</b>"
+        labels.append(note(x, 1, text, yref="paper", xanchor=anchor, yanchor="bottom", yshift=2 + 17 * level))
     return labels
 
 

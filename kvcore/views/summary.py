@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, FixPair
-from kvcore.advice.refusals import Accepted
 from kvcore.cache.spec import CacheKind
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
@@ -19,7 +19,7 @@ from kvcore.quantity import Quantity
 from kvcore.scenario import Measured, Origin, Scenario
 from kvcore.scenario.request import UNNAMED_MODEL
 from kvcore.scenario.settings import settings_in_force
-from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, kib_text, msg, whole_requests
 from kvcore.workload.limits import is_above_model
 
 
@@ -97,64 +97,52 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
     return Sentence(outcome=outcome, text=text)
 
 
+_VERDICT_TEXTS: Final[Mapping[Verdict, str]] = {
+    Verdict.FITS: msg("Fits: {requests}, {spare} per GPU to spare"),
+    Verdict.TIGHT: msg("Tight: {requests}, but only {spare} per GPU to spare, within the estimate's error"),
+    Verdict.CONTEXT_TOO_LONG: msg(
+        "Starts only with a shorter context: room for {longest} tokens, one request needs {tokens}; {missing} "
+        "per GPU missing"
+    ),
+    Verdict.NO_KV_MEMORY: msg(
+        "Does not fit: the weights load, but no memory is left for the KV cache; {missing} per GPU missing"
+    ),
+    Verdict.WEIGHTS_DO_NOT_FIT: msg(
+        "Does not fit: the weights alone are larger than the budget; {missing} per GPU missing"
+    ),
+}
+
+
 def _verdict_text(plan: Plan, t: Words) -> str:
-    cache, spare = plan.cache, spare_bytes(plan)
-    left, missing = gib_text(max(0.0, spare)), gib_text(max(0.0, -spare))
-    match plan.verdict:
-        case Verdict.FITS if not any(plan.specs):
-            return t("Fits: the model keeps nothing of a request, {spare} per GPU to spare", spare=left)
-        case Verdict.FITS:
-            return t(
-                "Fits: {requests}, {spare} per GPU to spare", requests=requests_words(plan, t), spare=left
-            )
-        case Verdict.TIGHT:
-            return t(
-                "Tight: {requests}, but only {spare} per GPU to spare, within the estimate's error",
-                requests=requests_words(plan, t),
-                spare=left,
-            )
-        case Verdict.CONTEXT_TOO_LONG:
-            return t(
-                "Starts only with a shorter context: room for {longest} tokens, one request needs {tokens}; {missing} "
-                "per GPU missing",
-                longest=count(cache.longest_request_tokens if cache is not None else 0),
-                tokens=count(plan.resolved.max_model_len),
-                missing=missing,
-            )
-        case Verdict.NO_KV_MEMORY:
-            return t(
-                "Does not fit: the weights load, but no memory is left for the KV cache; {missing} per GPU missing",
-                missing=missing,
-            )
-        case Verdict.WEIGHTS_DO_NOT_FIT:
-            return t(
-                "Does not fit: the weights alone are larger than the budget; {missing} per GPU missing",
-                missing=missing,
-            )
+    spare, text = spare_bytes(plan), _VERDICT_TEXTS[plan.verdict]
+    if plan.verdict is Verdict.FITS and not any(plan.specs):
+        text = msg("Fits: the model keeps nothing of a request, {spare} per GPU to spare")
+    return t(
+        text,
+        requests=requests_words(plan, t),
+        spare=gib_text(max(0.0, spare)),
+        missing=gib_text(max(0.0, -spare)),
+        longest=count(plan.cache.longest_request_tokens if plan.cache is not None else 0),
+        tokens=count(plan.resolved.max_model_len),
+    )
 
 
 def requests_words(plan: Plan, t: Words) -> str:
     """How many requests of full length run at once, and in brackets the figure that the engine prints."""
     held = plan.cache.max_concurrency if plan.cache is not None else 0.0
-    printed, seats, whole = concurrency_text(held), waiting_seats(plan), whole_requests(held)
+    seats, whole = waiting_seats(plan), whole_requests(held)
+    text = msg("{requests} full-length requests at once ({printed}×)")
     if seats is not None:
-        text = t(
-            "{requests} full-length requests at once (max_num_seqs; the KV cache has room for {printed})",
-            requests=count(seats),
-            printed=printed,
+        text = msg(
+            "{requests} full-length requests at once (max_num_seqs; the KV cache has room for {printed})"
         )
     elif whole == 1:
-        text = t("1 full-length request at once ({printed}×)", printed=printed)
-    else:
-        text = t(
-            "{requests} full-length requests at once ({printed}×)", requests=count(whole), printed=printed
-        )
+        text = msg("1 full-length request at once ({printed}×)")
+    requests = t(text, requests=count(whole if seats is None else seats), printed=concurrency_text(held))
     replicas = plan.scenario.parallel.data_parallel_size
-    return (
-        t("{requests} on each of {replicas} replicas", requests=text, replicas=count(replicas))
-        if replicas > 1
-        else text
-    )
+    if replicas == 1:
+        return requests
+    return t("{requests} on each of {replicas} replicas", requests=requests, replicas=count(replicas))
 
 
 def model_name(scenario: Scenario) -> str:
@@ -202,20 +190,24 @@ def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
 def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, ...]:
     """Concurrency, KV cache tokens, KV per token, longest single request."""
     cache, resolved = plan.cache, plan.resolved
-    has_pool = cache is not None and cache.num_blocks > 0
-    starts = has_pool and cache is not None and cache.fits
-    missing = t("no memory is left")
-    ranks = plan.scenario.parallel.ranks_per_replica
+    pool = cache if cache is not None and cache.num_blocks > 0 else None
     ample = any_cache(plan)
-    figures = cache.figures if cache is not None and has_pool else None
+    figures = pool.figures if pool is not None else None
     per_token = ample.figures.bytes_per_token if ample is not None else None
-    keeps_none = not any(plan.specs)
-    note = _concurrency_note(plan, curve, t) if starts else t("the engine stops at start")
+    requests, note, missing = DASH, t("the engine stops at start"), t("no memory is left")
+    if pool is not None and pool.fits:
+        requests, note = concurrency_text(requests_at_once(plan)), _concurrency_note(plan, curve, t)
+    if not any(plan.specs):
+        requests, note = DASH, t("nothing is kept of a request")
+    in_all = t("per GPU")
+    if plan.scenario.parallel.ranks_per_replica > 1:
+        in_all = t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan).value))
+    longest = cache.longest_request_tokens if cache is not None else 0
     return (
         Card(
             label=t("Requests at once"),
-            value=concurrency_text(requests_at_once(plan)) if starts and not keeps_none else DASH,
-            note=t("nothing is kept of a request") if keeps_none else note,
+            value=requests,
+            note=note,
             help=_help(
                 t("Requests of full context length that fit in the KV cache at once; at most "
                   "max_num_seqs ({seats}) run. More fit if they are shorter. The range is the 80 "
@@ -226,8 +218,8 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
         ),
         Card(
             label=t("KV cache tokens"),
-            value=count(cache.tokens) if cache is not None and has_pool else DASH,
-            note=t("per replica") if has_pool else missing,
+            value=count(pool.tokens) if pool is not None else DASH,
+            note=t("per replica") if pool is not None else missing,
             help=_help(
                 t("The figure that the engine prints as GPU KV cache size."), figures.tokens if figures else None
             ),
@@ -235,15 +227,13 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
         Card(
             label=t("KV per token"),
             value=kib_text(per_token.value) if per_token is not None and per_token.value else DASH,
-            note=t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan).value))
-            if ranks > 1
-            else t("per GPU"),
+            note=in_all,
             help=_help(t("What each further token of a request takes on one GPU."), per_token),
         ),
         Card(
             label=t("Longest request"),
-            value=count(cache.longest_request_tokens) if cache is not None and cache.longest_request_tokens else DASH,
-            note=t("model limit {tokens}", tokens=count(resolved.derived_max_model_len)) if has_pool else missing,
+            value=count(longest) if longest else DASH,
+            note=missing if pool is None else t("model limit {tokens}", tokens=count(resolved.derived_max_model_len)),
             help=_help(
                 t("The largest --max-model-len that the engine accepts at start with this memory."),
                 figures.longest if figures else None,
@@ -253,12 +243,13 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
 
 
 def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
+    now = plan.resolved.max_model_len
     if waiting_seats(plan) is not None and plan.cache is not None:
         held = concurrency_text(plan.cache.max_concurrency)
         return t("per replica, by max_num_seqs; the KV cache has room for {held}", held=held)
-    if curve is None or plan.resolved.max_model_len not in curve.lengths:
+    if curve is None or now not in curve.lengths:
         return t("per replica")
-    index = curve.lengths.index(plan.resolved.max_model_len)
+    index = curve.lengths.index(now)
     low, high = curve.low[index], curve.high[index]
     if math.isclose(low, high, rel_tol=5e-3):
         return t("per replica")
@@ -271,38 +262,45 @@ def _help(meaning: str, quantity: Quantity | None) -> str:
     return f"{meaning}\n\n`{quantity.symbolic}`\n\n`= {quantity.substituted}`"
 
 
+_COUNTED: Final = ("max_model_len", "max_cudagraph_capture_size")
+_FIX_LABELS: Final[Mapping[str, str]] = {
+    "max_model_len": msg("Context length {value}"),
+    "kv_cache_dtype": msg("KV cache dtype {value}"),
+    "gpu_memory_utilization": msg("GPU memory utilization {value}"),
+    "max_num_seqs": msg("At most {value} sequences"),
+    "max_cudagraph_capture_size": msg("CUDA graphs of at most {value} tokens"),
+    "enforce_eager": msg("No CUDA graphs"),
+    "kernels_compiled": msg("Start it again: its kernels are compiled then"),
+    "mamba_cache_mode": msg("Mamba cache mode {value}"),
+    "enable_prefix_caching": msg("No prefix caching"),
+    "tensor_parallel_size": msg("Tensor parallel size {value}"),
+    "quantization": msg("Weights in {value}"),
+    "accelerator": msg("A larger card: {value}"),
+}
+_ACCEPTED_LABELS: Final[Mapping[str, str]] = {
+    "tensor_parallel_size": msg("Tensor parallel size {value}"),
+    "enable_expert_parallel": msg("Whole experts on each rank"),
+    "engine_version": msg("Release {value}"),
+    "accelerator": msg("Another card: {value}"),
+    "quantization": msg("Weights as the checkpoint has them"),
+}
+
+
 def fix_label(fix: Fix, t: Words) -> str:
     """What a fix changes, as a button says it."""
-    value = f"{fix.value}"
-    match fix.field:
-        case "max_model_len":
-            return t("Context length {value}", value=count(float(value)))
-        case "kv_cache_dtype":
-            return t("KV cache dtype {value}", value=value)
-        case "gpu_memory_utilization":
-            return t("GPU memory utilization {value}", value=value)
-        case "max_num_seqs":
-            return t("At most {value} sequences", value=value)
-        case "max_num_batched_tokens":
-            return t("At most {value} batched tokens", value=count(float(value)))
-        case "max_cudagraph_capture_size":
-            return t("CUDA graphs of at most {value} tokens", value=count(float(value)))
-        case "enforce_eager":
-            return t("No CUDA graphs")
-        case "kernels_compiled":
-            return t("Start it again: its kernels are compiled then")
-        case "mamba_cache_mode":
-            return t("Mamba cache mode {value}", value=value)
-        case "enable_prefix_caching":
-            return t("No prefix caching")
-        case "tensor_parallel_size":
-            return t("Tensor parallel size {value}", value=value)
-        case "quantization":
-            return t("Weights in {value}", value=value)
-        case "accelerator":
-            return t("A larger card: {value}", value=fix.plan.accelerator.name)
-        case _:
-            return f"{fix.field} = {value}"
+    return t(_FIX_LABELS[fix.field], value=_new_value(fix))
+
+
+def accepted_label(accepted: Fix, t: Words) -> str:
+    """The same of a change after which the engine accepts a deployment."""
+    label = _ACCEPTED_LABELS.get(accepted.field, msg("Without {field}"))
+    return t(label, value=_new_value(accepted), field=accepted.field)
+
+
+def _new_value(fix: Fix) -> str:
+    if fix.field == "accelerator":
+        return fix.plan.accelerator.name
+    return count(float(fix.value or 0)) if fix.field in _COUNTED else f"{fix.value}"
 
 
 def pair_label(pair: FixPair, t: Words) -> str:
@@ -324,42 +322,24 @@ def fix_result(fix: Fix, t: Words) -> str:
     return t("{requests} at once", requests=requests)
 
 
-def accepted_label(accepted: Accepted, t: Words) -> str:
-    """The change in words."""
-    value = f"{accepted.value}"
-    match accepted.field:
-        case "tensor_parallel_size":
-            return t("Tensor parallel size {value}", value=value)
-        case "enable_expert_parallel":
-            return t("Whole experts on each rank")
-        case "engine_version":
-            return t("Release {value}", value=value)
-        case "accelerator":
-            return t("Another card: {value}", value=accepted.plan.accelerator.name)
-        case "quantization":
-            return t("Weights as the checkpoint has them")
-        case field:
-            return t("Without {field}", field=field)
+_STATE_MODES: Final[Mapping[str, str]] = {
+    "all": msg(
+        "Mamba cache mode all: the recurrent state is kept every {size} tokens, so that a request takes as many "
+        "blocks for it as for attention."
+    ),
+    "align": msg(
+        "Mamba cache mode align: a request keeps its last recurrent states, and prefixes are shared in steps of "
+        "{size} tokens."
+    ),
+    "none": msg(
+        "Mamba cache mode none: a request keeps one recurrent state, and later requests cannot use it again."
+    ),
+}
 
 
 def state_mode_text(plan: Plan, t: Words) -> str:
     """One sentence on the Mamba cache mode that is in force; "" for a model without recurrent states."""
-    resolved = plan.resolved
     spec = next((spec for specs in plan.specs for spec in specs if spec.kind is CacheKind.MAMBA), None)
-    if spec is None:
-        return ""
-    if resolved.mamba_cache_mode == "all":
-        return t(
-            "Mamba cache mode all: the recurrent state is kept every {size} tokens, so that a request takes as many "
-            "blocks for it as for attention.",
-            size=count(spec.block_size),
-        )
-    if resolved.mamba_cache_mode == "align":
-        return t(
-            "Mamba cache mode align: a request keeps its last recurrent states, and prefixes are shared in steps of "
-            "{size} tokens.",
-            size=count(spec.block_size),
-        )
-    return t(
-        "Mamba cache mode none: a request keeps one recurrent state, and later requests cannot use it again."
+    return (
+        "" if spec is None else t(_STATE_MODES[plan.resolved.mamba_cache_mode], size=count(spec.block_size))
     )

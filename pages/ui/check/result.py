@@ -16,9 +16,15 @@ from kvcore.planning import Plan, Verdict
 from kvcore.scenario import Measured, Scenario
 from kvcore.texts.words import Words, listed, msg
 from kvcore.views import summary
-from kvcore.views.comparison import BORROWED_LABELS, advice, figure_sentences, part_rows
+from kvcore.views.comparison import (
+    BORROWED_LABELS,
+    advice,
+    compared_parts,
+    comparison_bar,
+    figure_sentences,
+    part_rows,
+)
 from kvcore.views.comparison import headline as comparison_headline
-from kvcore.views.comparison_bar import compared_parts, comparison_bar
 from pages.ui.check import taken
 from pages.ui.shared import drawings, figure, notes, state
 

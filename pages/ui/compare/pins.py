@@ -8,7 +8,7 @@ from kvcore.advice.vary import Variant, pinned
 from kvcore.scenario import Scenario, pins
 from kvcore.scenario.pins import Pin
 from kvcore.texts.words import Words, listed, short_tokens
-from kvcore.views.multiples import split_name
+from kvcore.views.comparison import split_name
 from pages.ui.compare import table
 from pages.ui.shared import state, undo
 from pages.ui.shared.notes import ID

@@ -10,8 +10,8 @@ import streamlit as st
 from kvcore.advice.vary import Variant, best_of
 from kvcore.texts.palette import PARTS, UNACCOUNTED
 from kvcore.texts.words import Words, listed
-from kvcore.views.bar import difference_name
-from kvcore.views.multiples import figures_of, refusal_text, seats_note, small_multiples, verdict_word
+from kvcore.views.bar import difference_name, small_multiples
+from kvcore.views.comparison import figures_of, refusal_text, seats_note, verdict_word
 from pages.ui.shared import drawings, figure
 
 REPLICA_COLUMNS = (5, 6)

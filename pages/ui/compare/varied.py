@@ -9,7 +9,7 @@ from kvcore.advice.vary import Varied, variants
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.scenario.page_parameters import MAX_CARDS
 from kvcore.texts.words import Words
-from kvcore.views.multiples import VARIED_NAMES, position_name
+from kvcore.views.comparison import VARIED_NAMES, position_name
 from pages.ui.compare import table
 from pages.ui.shared import state, undo
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from kvcore.advice.curve import ConcurrencyCurve
-from kvcore.advice.fixes import Fix, fix_pairs
-from kvcore.advice.refusals import refusal_fixes
+from kvcore.advice.fixes import Fix, fix_pairs, refusal_fixes
 from kvcore.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
@@ -176,9 +175,8 @@ def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> None:
     with st.container(horizontal=True, key="accepted", gap="small", vertical_alignment="center"):
         st.caption(t("Any one of these changes makes the engine accept it:"), width="content")
         for one in found:
-            fix = Fix(field=one.field, value=str(one.value), plan=one.plan)
             st.button(
-                f"{accepted_label(one, t)} → {summary.fix_result(fix, t)}",
+                f"{accepted_label(one, t)} → {summary.fix_result(one, t)}",
                 key=f"accepted.{one.field}",
                 on_click=undo.change,
                 args=(((one.field, one.value),),),

@@ -7,14 +7,8 @@ from kvcore.advice.vary import Varied, variants
 from kvcore.scenario import Parallel
 from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import DASH, Language, words
-from kvcore.views.multiples import (
-    VARIED_NAMES,
-    figures_of,
-    position_name,
-    small_multiples,
-    split_name,
-    verdict_word,
-)
+from kvcore.views.bar import small_multiples
+from kvcore.views.comparison import VARIED_NAMES, figures_of, position_name, split_name, verdict_word
 
 T = words(Language.ENGLISH)
 CARDS = [catalogue.find_accelerator(name) for name in ("L4-24GB", "H200-141GB")]
