@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 from kvcore.catalogue import find_model
 from kvcore.errors import KvPlannerError, ModelError
 from kvcore.model.quantization.formats import ExpertsShape
-from kvcore.model.quantization.gguf import Blocks, file_type, names_gguf
-from kvcore.model.quantization.gguf_mixtures import (
+from kvcore.model.quantization.gguf import (
     FILE_TYPES,
     TYPES,
+    Blocks,
     Facts,
     Place,
     Role,
+    file_type,
+    names_gguf,
     takes_more_bits,
     tensor_type,
 )

@@ -17,8 +17,7 @@ from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, agree, read_quantization
-from kvcore.model.quantization.gguf import METHOD, file_type, gguf, gguf_of_rate, names_gguf
-from kvcore.model.quantization.gguf_mixtures import FILE_TYPES
+from kvcore.model.quantization.gguf import FILE_TYPES, METHOD, file_type, gguf, gguf_of_rate, names_gguf
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
     CapabilityNumber,

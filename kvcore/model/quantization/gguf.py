@@ -1,28 +1,20 @@
-"""GGUF: what a model's name says of the file, and how the engine stores its tensors."""
+"""GGUF: what a model's name says of the file, which block each tensor has (`gguf.toml`), how the engine stores it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from typing import Annotated, Final
 
 from kvcore.model.architecture import Architecture, Experts, Linear, VocabEmbedding
 from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
-from kvcore.model.quantization.gguf_mixtures import (
-    ALIASES,
-    UNIFORM,
-    BlockType,
-    Facts,
-    Place,
-    Role,
-    fitting,
-    role_of,
-    tensor_type,
-)
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical, is_encoder
 from kvcore.model.quantization.packed import BitsPerWeight
 from kvcore.model.quantization.scheme import Quantization
+from kvcore.units import ceil_div
+from kvcore.versioned import Bounds, Source, TableFile
 
 METHOD: Final = "gguf"
 
@@ -31,7 +23,6 @@ MIXTURE_SPREAD: Final = 0.02
 tensors, none by more than this of the whole."""
 SIZE_SPREAD: Final = 0.05
 """Of an average rate: the engine pads fused rows to the widest block among them."""
-
 
 NAME: Final = re.compile(
     r"(?:^|[-._:])((?:UD-)?(?:I?Q\d(?:_[0-9A-Z]{1,3})+|TQ\d_\d|MXFP4(?:_MOE)?|BF16|F16|F32))$", re.IGNORECASE
@@ -69,6 +60,156 @@ def names_gguf(model: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BlockType:
+    """A tensor type: `size` bytes store `weights` numbers of a row. `fallback`: what rows take that are no multiple."""
+
+    weights: Annotated[int, Bounds(1, 256)]
+    size: Annotated[int, Bounds(1, 256)]
+    fallback: str = "F16"
+
+    def row_bytes(self, inputs: int) -> int:
+        """Bytes of one row on a rank."""
+        return ceil_div(inputs * self.size, self.weights)
+
+
+class Role(StrEnum):
+    """What llama.cpp tells apart."""
+
+    EMBEDDING = "embedding"
+    OUTPUT = "output"
+    VALUES = "values"
+    KEYS = "keys"
+    ATTENTION_OUTPUT = "attention output"
+    DOWN = "down"
+    OTHER = "other"
+
+
+class Where(StrEnum):
+    """Of which models, or in which of the layers that have such a tensor, a rule holds."""
+
+    EVERYWHERE = "everywhere"
+    EIGHT_EXPERTS = "eight experts"
+    GROUPED_QUERIES = "grouped queries"
+    FIRST_TWO = "first two"
+    FIRST_FOUR = "first four"
+    FIRST_EIGHTH = "first eighth"
+    FIRST_SIXTEENTH = "first sixteenth"
+    BOTH_ENDS = "both ends and every third"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """The type that a tensor takes in some types of files, in all unless they are named."""
+
+    takes: str
+    files: frozenset[str] = frozenset()
+    where: Where = Where.EVERYWHERE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mixtures:
+    """The tables of gguf.toml."""
+
+    source: Source
+    uniform: frozenset[str]
+    types: Mapping[str, BlockType]
+    files: Mapping[str, str]
+    aliases: Mapping[str, str]
+    roles: Mapping[str, Role]
+    rules: Mapping[Role, tuple[Rule, ...]]
+
+
+MIXTURES: Final = TableFile("kvcore.model.quantization", "gguf.toml", Mixtures).load()
+TYPES: Final = MIXTURES.types
+FILE_TYPES: Final = MIXTURES.files
+"""The type that most tensors of a file have."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a module stands: its layer, and which of the layers with values that is."""
+
+    layer: int
+    values: int
+    inputs: int
+    """Of the whole model; of experts the hidden size."""
+    down_inputs: int = 0
+    """Of experts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What llama.cpp looks at in addition to a tensor's own name."""
+
+    num_layers: int
+    num_values: int
+    """Layers with values."""
+    query_groups: int
+    num_experts: int
+    is_70b: bool
+    """80 layers of Llama or Qwen2, whose few value heads get more bits. Source: src/llama-model.cpp (llama.cpp)."""
+
+
+def role_of(name: str) -> Role:
+    """The role of a tensor by its checkpoint name."""
+    return MIXTURES.roles.get(name.rpartition(".")[2], Role.OTHER)
+
+
+def takes_more_bits(index: int, count: int) -> bool:
+    """The first and last eighth, and every third between.
+
+    Example:
+        >>> sum(takes_more_bits(index, 32) for index in range(32))
+        16
+    """
+    eighth = count // 8
+    return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
+
+
+HOLDS: Final[Mapping[Where, Callable[[int, int, Facts], bool]]] = {
+    Where.EVERYWHERE: lambda index, count, facts: True,
+    Where.EIGHT_EXPERTS: lambda index, count, facts: facts.num_experts == 8,
+    Where.GROUPED_QUERIES: lambda index, count, facts: facts.query_groups >= 4,
+    Where.FIRST_TWO: lambda index, count, facts: index < 2,
+    Where.FIRST_FOUR: lambda index, count, facts: index < 4,
+    Where.FIRST_EIGHTH: lambda index, count, facts: index < count // 8,
+    Where.FIRST_SIXTEENTH: lambda index, count, facts: index < count // 16,
+    Where.BOTH_ENDS: lambda index, count, facts: takes_more_bits(index, count),
+}
+"""Whether a rule holds for the tensor of layer `index` of the `count` layers that have one."""
+
+
+def tensor_type(name: str, role: Role, place: Place, facts: Facts, inputs: int) -> str:
+    """The type of one tensor in a file of type `name`."""
+    usual = FILE_TYPES[name]
+    if TYPES[usual].weights == 1:
+        return usual
+    if role is Role.OUTPUT:
+        return "Q8_0" if usual == "Q8_0" or inputs % TYPES[usual].weights else "Q6_K"
+    index, count = place.layer, facts.num_layers
+    if role is Role.VALUES:
+        index, count = place.values, facts.num_values
+    for rule in MIXTURES.rules.get(role, ()):
+        if (not rule.files or name in rule.files) and HOLDS[rule.where](index, count, facts):
+            usual = rule.takes
+            break
+    return "Q5_K" if role is Role.VALUES and facts.is_70b and usual in ("Q3_K", "Q4_K") else usual
+
+
+def fitting(name: str, inputs: int) -> BlockType:
+    """The type, or what rows of `inputs` take that are no multiple of its block.
+
+    Example:
+        >>> fitting("Q4_K", 896) == TYPES["Q5_0"]
+        True
+    """
+    chosen = TYPES[name]
+    if inputs % chosen.weights:
+        chosen = TYPES[chosen.fallback]
+    return TYPES["F16"] if inputs % chosen.weights else chosen
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Blocks(Format):
     """The types of each fused part, or of gate, up and down projection of experts.
 
@@ -103,7 +244,7 @@ def gguf(architecture: Architecture, kind: str) -> Quantization:
     Source: src/llama-quant.cpp:llama_tensor_get_type_impl of llama.cpp (007dbbf);
     vllm/model_executor/layers/quantization/gguf.py:GGUFConfig.get_quant_method (0.8.5, 0.23.0).
     """
-    name = ALIASES.get(kind, kind)
+    name = MIXTURES.aliases.get(kind, kind)
     places = places_of(architecture)
     facts = facts_of(architecture)
     embeddings = {
@@ -136,7 +277,7 @@ def gguf(architecture: Architecture, kind: str) -> Quantization:
         format_of=format_of,
         depends_on_layer=True,
         quantizes_embeddings=True,
-        spread=0.0 if name in UNIFORM else MIXTURE_SPREAD,
+        spread=0.0 if name in MIXTURES.uniform else MIXTURE_SPREAD,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from kvcore.model.quantization.formats import (
     UNQUANTIZED,
     ExpertsShape,
     Format,
-    LinearShape,
 )
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical, component_runs, is_encoder
 from kvcore.model.quantization.patterns import Patterns
@@ -26,6 +25,16 @@ METHOD: Final = "torchao"
 PATH: Final = "config.quantization_config.quant_type"
 BY_MODULE: Final = ("ModuleFqnToConfig", "FqnToConfig")
 DEFAULT_KEY: Final = "_default"
+CONFIGS: Final = (
+    "Int4WeightOnlyConfig",
+    "Int8WeightOnlyConfig",
+    "Int8DynamicActivationInt8WeightConfig",
+    "Float8WeightOnlyConfig",
+    "Float8DynamicActivationFloat8WeightConfig",
+    "Int8DynamicActivationIntxWeightConfig",
+    "IntxWeightOnlyConfig",
+)
+"""What `_type` may be."""
 
 TILE_INPUTS: Final = 1024
 TILE_OUTPUTS: Final = 8
@@ -55,8 +64,7 @@ class Grouped(Format):
     vllm/model_executor/layers/quantization/torchao.py:torchao_quantize_param_data (0.8.5, 0.32.0).
 
     Example:
-        >>> Grouped(bits=4, group_size=128, overhead_bytes=4).linear_bytes(
-        ...     LinearShape(in_features=256, outputs=(64,), element_bytes=2))
+        >>> Grouped(bits=4, group_size=128, overhead_bytes=4).matrix_bytes(64, 256, 2)
         8704
     """
 
@@ -67,11 +75,10 @@ class Grouped(Format):
     multiple: int = 1
     tiled: bool = False
 
-    def linear_bytes(self, shape: LinearShape) -> int:
-        inputs, rows = shape.in_features, shape.out_features
+    def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
         group = self.group_size or inputs
         if inputs % group or inputs % self.multiple or rows % self.multiple:
-            return UNQUANTIZED.linear_bytes(shape)
+            return UNQUANTIZED.matrix_bytes(rows, inputs, element_bytes)
         if self.tiled:
             inputs, rows = round_up(inputs, TILE_INPUTS), round_up(rows, TILE_OUTPUTS)
         groups = 1 if self.per_tensor else rows * ceil_div(inputs, group)
@@ -85,12 +92,14 @@ def read_torchao(section: Section) -> Quantization:
     """torchao's `quant_type`: the config under `default`, for all linear layers or by module.
 
     Embeddings and lm_head stay in the model's dtype even where the checkpoint quantized them, and experts too: the
-    engine hands torchao linear layers only. Names are those of the engine's fused layers.
+    engine hands torchao linear layers only. Names are those of the engine's fused layers; a list names a module, or a
+    run of whole components of its name.
 
     Raises EngineRefusalError `torchao-quant-type` for the older text form, ModelError `unknown-quantization` for a
     config whose tensors are not known.
 
-    Source: vllm/model_executor/layers/quantization/torchao.py:TorchAOConfig.from_config, get_quant_method (0.32.0).
+    Source: vllm/model_executor/layers/quantization/torchao.py:TorchAOConfig.from_config, get_quant_method,
+    should_skip (0.32.0).
     """
     quant_type = section.get("quant_type")
     if not isinstance(quant_type, Mapping) or quant_type.keys() != {"default"}:
@@ -106,7 +115,9 @@ def read_torchao(section: Section) -> Quantization:
     patterns = Patterns([name[3:] for name in matched], Allowance(), whole=True)
 
     def format_of(module: ModuleName) -> Format:
-        if module.kind is not Kind.LINEAR or is_encoder(module) or is_skipped(module.name, names):
+        if module.kind is not Kind.LINEAR or is_encoder(module):
+            return UNQUANTIZED
+        if not names.isdisjoint(component_runs(module.name)):
             return UNQUANTIZED
         first = None if module.name in rules else patterns.first(module.name)
         name = module.name if first is None else matched[first]
@@ -121,35 +132,25 @@ def read_torchao(section: Section) -> Quantization:
 
 
 def read_rules(written: Section) -> Mapping[str, Format | None]:
-    """The format by module name, `re:` pattern or `_default`; None for a module that is left alone."""
+    """The format by module name, `re:` pattern or `_default`; None for a module that is left alone.
+
+    An embedding's is not asked for, so that any will do.
+    """
     if written.string("_type", "") not in BY_MODULE:
         return {DEFAULT_KEY: weight_format(written)}
     data = written.section("_data")
     table = data.optional_section("fqn_to_config") or data.optional_section("module_fqn_to_config")
     if table is None:
         raise unknown(METHOD, "no module named")
-    return {
-        canonical(name): None if table.raw[name] is None else rule_format(table, name) for name in table.raw
-    }
-
-
-def rule_format(table: Section, name: str) -> Format:
-    """The format of one entry; an embedding's is not asked for, so that any will do."""
-    if "embed" in name and not name.startswith("re:"):
-        return UNQUANTIZED
-    return weight_format(table.section(name))
-
-
-def is_skipped(name: str, skipped: frozenset[str]) -> bool:
-    """Whether a list names the module, or a run of whole components of its name.
-
-    Source: vllm/model_executor/layers/quantization/torchao.py:should_skip (0.32.0).
-
-    Example:
-        >>> is_skipped("model.layers.11.mlp.down_proj", frozenset({"layers.1"}))
-        False
-    """
-    return not skipped.isdisjoint(component_runs(name))
+    rules: dict[str, Format | None] = {}
+    for name, rule in table.raw.items():
+        if rule is None:
+            rules[canonical(name)] = None
+        elif "embed" in name and not name.startswith("re:"):
+            rules[canonical(name)] = UNQUANTIZED
+        else:
+            rules[canonical(name)] = weight_format(table.section(name))
+    return rules
 
 
 def detail_of(written: Section) -> str:
@@ -175,13 +176,21 @@ def weight_format(written: Section) -> Format:
     Raises ModelError `unknown-quantization` for one whose tensors are not known.
     """
     kind = written.string("_type", "")
-    reader = CONFIGS.get(kind)
-    if reader is None:
+    if kind not in CONFIGS:
         raise unknown(METHOD, kind[:80])
-    return reader(data_of(written), written.integer("_version", 1))
+    data, version = data_of(written), written.integer("_version", 1)
+    match kind:
+        case "Int4WeightOnlyConfig":
+            return int4(data, version)
+        case "IntxWeightOnlyConfig":
+            return intx(data, "", 0)
+        case "Int8DynamicActivationIntxWeightConfig":
+            return intx(data, "weight_", 32)
+        case _:
+            return byte_wide(kind, data, version)
 
 
-def int4_weight_only(data: Section, version: int) -> Format:
+def int4(data: Section, version: int) -> Format:
     """Half a byte a weight, scale and zero point of 16 bits a group; in tiles, or plain.
 
     Source: torchao/quantization/quant_api.py:_int4_weight_only_quantize_tensor (0.10.0, 0.15.0).
@@ -196,56 +205,33 @@ def int4_weight_only(data: Section, version: int) -> Format:
     return Grouped(bits=4, group_size=group, overhead_bytes=2 + 2, tiled=packing == "tile_packed_to_4d")
 
 
-def int8_weight_only(data: Section, version: int) -> Format:
-    """One byte a weight and a 16-bit scale a row or group; version 1 with an int64 zero point.
+def byte_wide(kind: str, data: Section, version: int) -> Format:
+    """One byte a weight and a scale a row, or one for all: 16 bits of integers, float32 of floats.
 
-    Source: torchao/quantization/quant_api.py:_int8_weight_only_quantize_tensor (0.10.0, 0.15.0).
+    Version 1 of weights alone as integers has a scale and an int64 zero point a row or group.
+
+    Source: torchao/quantization/quant_api.py:_int8_weight_only_quantize_tensor (0.10.0, 0.15.0),
+    _int8_dynamic_activation_int8_weight_quantize_tensor, _float8_weight_only_quant_tensor,
+    _float8_dynamic_activation_float8_weight_quantize_tensor (0.15.0).
     """
-    if version == 1:
-        group = data.optional_integer("group_size", minimum=1) or 0
-        return Grouped(bits=8, group_size=group, overhead_bytes=2 + 8)
-    return Grouped(bits=8, overhead_bytes=2, per_tensor=is_per_tensor(data))
-
-
-def int8_dynamic(data: Section, version: int) -> Format:
-    """One byte a weight and a 16-bit scale a row, or one for all.
-
-    Source: torchao/quantization/quant_api.py:_int8_dynamic_activation_int8_weight_quantize_tensor (0.15.0).
-    """
-    if version == 1 and named(data.get("layout")) not in ("", "PlainLayout"):
-        raise unknown(METHOD, "Int8DynamicActivationInt8WeightConfig " + named(data.get("layout")))
-    return Grouped(bits=8, overhead_bytes=2, per_tensor=version > 1 and is_per_tensor(data))
-
-
-def float8_weight_only(data: Section, version: int) -> Format:
-    """One byte a weight and a float32 scale a row.
-
-    Source: torchao/quantization/quant_api.py:_float8_weight_only_quant_tensor (0.15.0).
-    """
-    return Grouped(bits=8, overhead_bytes=FLOAT32_BYTES)
-
-
-def float8_dynamic(data: Section, version: int) -> Format:
-    """One byte a weight and a float32 scale a row, or one for all.
-
-    Source: torchao/quantization/quant_api.py:_float8_dynamic_activation_float8_weight_quantize_tensor (0.15.0).
-    """
-    return Grouped(
-        bits=8,
-        overhead_bytes=FLOAT32_BYTES,
-        per_tensor=is_per_tensor(data, default="PerTensor"),
-        multiple=FLOAT8_MULTIPLE,
-    )
-
-
-def intx_weight_only(data: Section, version: int) -> Format:
-    """`intx`; left out, a scale a row."""
-    return intx(data, "", 0)
-
-
-def intx_dynamic(data: Section, version: int) -> Format:
-    """`intx` with activations quantized as they come; left out, a scale a group of 32."""
-    return intx(data, "weight_", 32)
+    match kind:
+        case "Float8WeightOnlyConfig":
+            return Grouped(bits=8, overhead_bytes=FLOAT32_BYTES)
+        case "Float8DynamicActivationFloat8WeightConfig":
+            per_tensor = is_per_tensor(data, default="PerTensor")
+            return Grouped(
+                bits=8, overhead_bytes=FLOAT32_BYTES, per_tensor=per_tensor, multiple=FLOAT8_MULTIPLE
+            )
+        case "Int8WeightOnlyConfig" if version == 1:
+            group = data.optional_integer("group_size", minimum=1) or 0
+            return Grouped(bits=8, group_size=group, overhead_bytes=2 + 8)
+        case "Int8DynamicActivationInt8WeightConfig" if version <= 1:
+            layout = named(data.get("layout"))
+            if version == 1 and layout not in ("", "PlainLayout"):
+                raise unknown(METHOD, f"{kind} {layout}")
+            return Grouped(bits=8, overhead_bytes=2)
+        case _:
+            return Grouped(bits=8, overhead_bytes=2, per_tensor=is_per_tensor(data))
 
 
 def intx(data: Section, prefix: str, group_size: int) -> Format:
@@ -302,14 +288,3 @@ def named(value: Any) -> str:
         data, kind = value.get("_data"), value.get("_type")
         value = data if isinstance(data, str) else kind
     return value[:80] if isinstance(value, str) else ""
-
-
-CONFIGS: Final[Mapping[str, Callable[[Section, int], Format]]] = {
-    "Int4WeightOnlyConfig": int4_weight_only,
-    "Int8WeightOnlyConfig": int8_weight_only,
-    "Int8DynamicActivationInt8WeightConfig": int8_dynamic,
-    "Float8WeightOnlyConfig": float8_weight_only,
-    "Float8DynamicActivationFloat8WeightConfig": float8_dynamic,
-    "Int8DynamicActivationIntxWeightConfig": intx_dynamic,
-    "IntxWeightOnlyConfig": intx_weight_only,
-}
