@@ -22,9 +22,8 @@ from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import Notice
 from kvcore.memory.budget import RankMemory, rank_memory
-from kvcore.memory.checkpoint import checkpoint_notices, uncounted_bytes
-from kvcore.memory.loaded import loaded_bytes
-from kvcore.memory.shapes import check_weight_shapes
+from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
+from kvcore.memory.shares import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig

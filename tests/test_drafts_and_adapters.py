@@ -11,7 +11,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.cache.spec import CacheKind
 from kvcore.engine.vllm.draft import read_draft
-from kvcore.memory.draft_weights import draft_parameter_bytes
+from kvcore.memory.loaded import draft_parameter_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.engine.vllm.draft import draft_notices, proposed_tokens, read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
-from kvcore.memory.draft_weights import draft_bytes, draft_parameter_bytes
+from kvcore.memory.loaded import draft_bytes, draft_parameter_bytes
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.families.eagle import Draft

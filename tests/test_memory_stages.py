@@ -13,10 +13,9 @@ from packaging.version import Version
 from kvcore.engine.vllm.classes import CLASSES, End, Stages
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.memory import stages
-from kvcore.memory.encoder_profile import loaded_architecture
 from kvcore.memory.loaded import head_bytes
 from kvcore.memory.lora import Slots, lora_bytes
-from kvcore.memory.stages import on_every_stage, stage_modules, stores
+from kvcore.memory.stages import loaded_architecture, on_every_stage, stage_modules, stores, with_encoders
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -217,3 +216,41 @@ class TestTables:
         assert convert(raw, Stages, "classes.toml stages").every_stage == ()
         with pytest.raises(CatalogueError):
             convert(raw | {table: [{"source": "x", "classes": []}]}, Stages, "classes.toml stages")
+
+
+PARITY = Path(__file__).parent / "data" / "parity" / "classes"
+
+
+def read(name: str) -> Architecture:
+    entry = json.loads((PARITY / f"{name}.json").read_text(encoding="utf-8"))
+    return read_architecture(ModelConfig.from_mapping(entry["config"]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen2AudioForConditionalGeneration",
+        "VoxtralForConditionalGeneration",
+        "GraniteSpeechForConditionalGeneration",
+        "MiDashengLMModel",
+    ],
+)
+def test_a_model_that_only_hears_keeps_everything_without_images(name: str) -> None:
+    architecture = read(name)
+    assert with_encoders(architecture, False, True).every == architecture.every
+    assert with_encoders(architecture, True, False).every == ()
+
+
+def test_a_model_that_only_sees_keeps_everything_without_sound() -> None:
+    architecture = read("KimiVLForConditionalGeneration")
+    assert with_encoders(architecture, True, False).every == architecture.every
+    assert with_encoders(architecture, False, True).every == ()
+
+
+@pytest.mark.parametrize("name", ["Qwen3OmniMoeForConditionalGeneration", "MiniCPMO", "Phi4MMForCausalLM"])
+def test_a_model_that_sees_and_hears_is_parted_in_two(name: str) -> None:
+    architecture = read(name)
+    seeing, hearing = (with_encoders(architecture, *kinds).every for kinds in ((True, False), (False, True)))
+    assert seeing
+    assert hearing
+    assert len(seeing) + len(hearing) == len(architecture.every)

@@ -5,15 +5,12 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.protocol import OverheadRow
 from kvcore.errors import CatalogueError
-from kvcore.memory.tables import (
-    ACTIVATIONS,
-    FRAMEWORK,
-    GRAPHS,
-    GraphDriver,
-    OverheadRow,
-    find_overhead,
-)
+from kvcore.memory.activations import ACTIVATIONS
+from kvcore.memory.framework import FRAMEWORK, overhead_row
+from kvcore.memory.graphs import GRAPHS, GraphDriver
 from kvcore.versioned import convert
 
 
@@ -54,12 +51,4 @@ def test_versions_are_read_as_versions() -> None:
 @pytest.mark.parametrize("runner", ["v0", "v1", "v2", "vllm-ascend"])
 def test_some_row_of_non_torch_memory_matches_everything(runner: str, link: str) -> None:
     for version in ("0.6.6", "0.10.2", "0.19.0", "0.33.0"):
-        row = find_overhead(
-            FRAMEWORK.load().non_torch,
-            version=Version(version),
-            runner=runner,
-            vendor="other",
-            link=link,
-            capability="",
-        )
-        assert row is not None
+        assert overhead_row("non_torch", Version(version), runner, Vendor.OTHER, link, ())

@@ -24,7 +24,7 @@ from kvcore.model.quantization.modules import (
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackedInteger, PackQuantized
 from tests.special_models import config_of, fact_of, facts_of, parameters_per_rank, weigh
 from tests.test_families_decoder import LLAMA
-from tests.test_weights import MIXTRAL
+from tests.test_memory_weights import MIXTRAL
 
 SQUARE = LinearShape(in_features=256, outputs=(128, 128), element_bytes=2)
 EXPERTS = ExpertsShape(num_experts=2, hidden_size=256, intermediate_size=128, element_bytes=2)

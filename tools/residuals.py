@@ -18,10 +18,11 @@ from typing import Any, Final
 from kvcore import catalogue
 from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
-from kvcore.memory.activations import sampler_row
+from kvcore.memory.activations import ACTIVATIONS, sampler_row
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.framework import find_overhead_of
 from kvcore.memory.graphs import (
+    GRAPHS,
     captured_graphs,
     counts_estimate,
     driver_factor,
@@ -31,7 +32,6 @@ from kvcore.memory.graphs import (
 )
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.setting import Setting, setting_of
-from kvcore.memory.tables import ACTIVATIONS, GRAPHS
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR

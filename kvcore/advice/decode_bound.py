@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcore.cache.spec import FULL_KINDS
-from kvcore.engine.partition import stage_layers
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import (
     BlockIndexer,
@@ -67,9 +66,8 @@ def decode_weight_bytes(plan: Plan) -> int:
     rank = Rank(
         quantization=plan.quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[plan.resolved.dtype]
     )
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, plan.stage)
     read = 0.0
-    for layer, prefix, count in counted_layers(architecture, plan.quantization, indices):
+    for layer, prefix, count in counted_layers(architecture, plan.quantization, parallel, plan.stage):
         read += count * sum(_read(rank, module, prefix + module.name) for module in layer.modules)
     if plan.stage == parallel.pipeline_parallel_size - 1:
         shared = architecture.first if architecture.tied_embeddings else ()

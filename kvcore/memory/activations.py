@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final
+from typing import Annotated, Final
 
 from packaging.version import Version
 
@@ -12,12 +14,12 @@ from kvcore.engine.protocol import SamplerRow
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
-from kvcore.memory.encoder_profile import takes_images_or_video
-from kvcore.memory.setting import Setting, has_indexer
-from kvcore.memory.tables import ACTIVATIONS, own_overheads
-from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.memory.setting import Setting, has_indexer, own_overheads
+from kvcore.memory.stages import takes_images_or_video
+from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Runner
 from kvcore.units import GIB, ceil_div
+from kvcore.versioned import Amount, Bounds, Capability, Published, Reviewed, Share, Source, TableFile
 
 INDEXER_ENTRY_BYTES: Final = 132
 LATENT_PREFILL_TOKENS: Final = 65_536
@@ -40,6 +42,61 @@ VOCABULARY_MULTIPLE: Final = 64
 """Logits of a vocabulary that is no multiple are copied. Source: vllm/.../vocab_parallel_embedding.py (0.32.0)."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Body:
+    """Vectors of one layer alive at once, for each batched token."""
+
+    source: Source
+    hidden_vectors: Amount
+    intermediate_vectors: Amount
+    xformers_hidden_vectors: Amount
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiling:
+    """From which version the profile run of a first start keeps a copy of the embedding table, but for some classes."""
+
+    source: Source
+    since: Published
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoder:
+    """What a vision encoder stores for each patch."""
+
+    source: Source
+    hidden_vectors: Amount
+    values_per_patch: Amount
+    spread_share: Share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Multiprocessors:
+    """Multiprocessors by compute capability, and of cards that differ."""
+
+    source: Source
+    capability: Mapping[Capability, Annotated[int, Bounds(1, 1024)]]
+    card: Mapping[str, Annotated[int, Bounds(1, 1024)]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActivationTables(Reviewed):
+    """activations.toml."""
+
+    sampler: tuple[SamplerRow, ...]
+    body: Body
+    compiling: Compiling
+    encoder: Encoder
+    multiprocessors: Multiprocessors
+
+    def __post_init__(self) -> None:
+        if any(row.runner is None for row in self.sampler):
+            raise ValueError("each row of sampler is of a runner")
+
+
+ACTIVATIONS: Final = TableFile("kvcore.memory", "activations.toml", ActivationTables)
+
+
 def peak_activation_bytes(setting: Setting) -> Quantity:
     """Peak activation bytes of the profile run on one rank.
 
@@ -59,30 +116,19 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
     kept = outputs + indexer_bytes(setting) + (experts if stays else 0)
     layers = body + (0 if stays else experts)
     compiling = compiling_bytes(setting)
-    value = max(layers, sampler, encoder, compiling) + kept
+    sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
+    if compiling:
+        sizes["compiling"] = compiling
+    value = max(sizes.values()) + kept
     spread = max(row.spread_gib * GIB, row.spread_share * value)
     if encoder > max(layers, sampler, compiling):
         spread = ACTIVATIONS.load().encoder.spread_share * value
-    phases = (
-        _part("layers", layers),
-        _part("pooling" if pools else "sampling", sampler),
-        _part("encoder", encoder),
-        *((_part("compiling", compiling),) if compiling else ()),
+    parts = [figure(name, size, grade=Grade.FITTED) for name, size in (*sizes.items(), ("kept", kept))]
+    peaks = ", ".join(f"{{{name}}}" for name in sizes)
+    found = figure(
+        "activations", value, f"max({peaks}) + {{kept}}", *parts, grade=Grade.FITTED, source=row.source
     )
-    return Quantity(
-        name="activations",
-        value=value,
-        unit=Unit.BYTES,
-        formula=f"max({', '.join(f'{{{phase.name}}}' for phase in phases)}) + {{kept}}",
-        inputs=(*phases, _part("kept", kept)),
-        grade=Grade.FITTED,
-        source=row.source,
-        interval=(max(0.0, value - spread), value + spread),
-    )
-
-
-def _part(name: str, value: float) -> Quantity:
-    return Quantity(name=name, value=value, unit=Unit.BYTES, grade=Grade.FITTED)
+    return replace(found, interval=(max(0.0, value - spread), value + spread))
 
 
 @lru_cache(maxsize=256)
@@ -167,22 +213,24 @@ def body_bytes(setting: Setting) -> int:
 
     For MLA the prefill workspace comes on top. Attention and recurrent scans do not run in the profile.
     """
-    architecture, resolved = setting.architecture, setting.resolved
-    tables = ACTIVATIONS.load()
-    ranks = setting.parallel.tensor_parallel_size
-    tokens = resolved.max_num_batched_tokens
-    moe = architecture.moe
-    intermediate = architecture.intermediate_size if moe is None else moe.shared_intermediate_size
-    hidden_vectors = tables.body.hidden_vectors
-    if resolved.attention_backend == AttentionBackend.XFORMERS:
-        hidden_vectors = tables.body.xformers_hidden_vectors
-    elements = (
-        hidden_vectors * architecture.hidden_size + tables.body.intermediate_vectors * intermediate / ranks
-    )
-    total = tokens * elements * setting.element_bytes
+    architecture, resolved, body = setting.architecture, setting.resolved, ACTIVATIONS.load().body
+    is_xformers = resolved.attention_backend == AttentionBackend.XFORMERS
+    vectors = body.xformers_hidden_vectors if is_xformers else body.hidden_vectors
+    total = resolved.max_num_batched_tokens * layer_elements(setting, vectors) * setting.element_bytes
     if architecture.is_mla and not has_indexer(architecture):
         total += _latent_prefill_bytes(setting)
     return int(total)
+
+
+def layer_elements(setting: Setting, hidden_vectors: float) -> float:
+    """Elements of one token that a decoder layer keeps: vectors of the hidden size, and 3 intermediate / tp."""
+    architecture, moe = setting.architecture, setting.architecture.moe
+    intermediate = architecture.intermediate_size if moe is None else moe.shared_intermediate_size
+    vectors = ACTIVATIONS.load().body.intermediate_vectors
+    return (
+        hidden_vectors * architecture.hidden_size
+        + vectors * intermediate / setting.parallel.tensor_parallel_size
+    )
 
 
 def _latent_prefill_bytes(setting: Setting) -> int:

@@ -18,7 +18,7 @@ from kvcore.memory.parts import RankMemory, measured_or, rank_parts, spread_in_s
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
-from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.quantity import Grade, Quantity, figure, given
 from kvcore.scenario import Scenario
 from kvcore.units import GIB, gib
 
@@ -77,16 +77,10 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
 
 def total_of(accelerator: Accelerator) -> Quantity:
     """The memory of a card as torch reports it, in whole bytes."""
+    grade = accelerator.memory_grade
+    spread = ASSUMED_TOTAL_SPREAD * GIB if grade is Grade.ASSUMED else None
     value = int(accelerator.memory_gib * GIB)
-    spread = ASSUMED_TOTAL_SPREAD * GIB
-    return Quantity(
-        name="total",
-        value=value,
-        unit=Unit.BYTES,
-        grade=accelerator.memory_grade,
-        source=accelerator.source,
-        interval=(value - spread, value + spread) if accelerator.memory_grade is Grade.ASSUMED else None,
-    )
+    return figure("total", value, grade=grade, source=accelerator.source, spread=spread)
 
 
 def weights_of(setting: Setting, weights: WeightBytes) -> Quantity:
@@ -99,16 +93,14 @@ def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
 
     Source: vllm/v1/worker/utils.py:request_memory (0.14.1).
     """
-    share = resolved.gpu_memory_utilization * total.value
-    return Quantity(
-        name="budget",
-        value=math.ceil(share) if switches_of(resolved.version).rounds_budget_up else int(share),
-        unit=Unit.BYTES,
-        formula="{total} × {gpu_memory_utilization}",
-        inputs=(
-            total,
-            Quantity(name="gpu_memory_utilization", value=resolved.gpu_memory_utilization, grade=Grade.EXACT),
-        ),
+    share = given("gpu_memory_utilization", resolved.gpu_memory_utilization)
+    budget = share.value * total.value
+    return figure(
+        "budget",
+        math.ceil(budget) if switches_of(resolved.version).rounds_budget_up else int(budget),
+        "{total} × {gpu_memory_utilization}",
+        total,
+        share,
         grade=total.grade,
         source="vllm/v1/worker/utils.py:request_memory (0.32.0)",
     )
@@ -125,34 +117,30 @@ def available_of(
     """What is left for the KV cache, with the interval that the fitted parts leave it."""
     fixed = setting.scenario.kv_cache_memory_bytes
     if fixed is not None and setting.switches.kv_cache_memory_bytes:
-        return Quantity(
-            name="available_kv",
-            value=fixed,
-            unit=Unit.BYTES,
-            formula="--kv-cache-memory-bytes",
-            grade=Grade.EXACT,
+        return figure(
+            "available_kv",
+            fixed,
+            "--kv-cache-memory-bytes",
             source="vllm/config/cache.py:CacheConfig.kv_cache_memory_bytes (0.10.2)",
         )
-    value = int(budget.value - weights.value - activations.value - framework.value - counted.value)
-    parts = (
-        ("weights_gib", weights),
-        ("peak_activation_gib", activations),
-        ("non_torch_gib", framework),
-        ("cuda_graph_gib", counted),
-    )
-    spreads = [spread_in_sum(setting.scenario.measured, field, part) for field, part in parts]
+    parts = {
+        "weights_gib": weights,
+        "peak_activation_gib": activations,
+        "non_torch_gib": framework,
+        "cuda_graph_gib": counted,
+    }
+    spreads = [spread_in_sum(setting.scenario.measured, field, part) for field, part in parts.items()]
     if setting.accelerator.memory_grade is Grade.ASSUMED:
         spreads.append(ASSUMED_TOTAL_SPREAD * GIB)
-    spread = math.hypot(*spreads)
-    return Quantity(
-        name="available_kv",
-        value=value,
-        unit=Unit.BYTES,
-        formula="{budget} − {weights} − {activations} − {framework} − {counted_graphs}",
-        inputs=(budget, weights, activations, framework, counted),
+    return figure(
+        "available_kv",
+        int(budget.value - weights.value - activations.value - framework.value - counted.value),
+        "{budget} − {weights} − {activations} − {framework} − {counted_graphs}",
+        budget,
+        *parts.values(),
         grade=Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
-        interval=(value - spread, value + spread),
+        spread=math.hypot(*spreads),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import CardView, Resolved
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts
@@ -128,9 +127,8 @@ def expert_kernel_bytes(
         return 0
     parallel = scenario.parallel
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
     added = 0
-    for layer, prefix, count in counted_layers(architecture, quantization, indices):
+    for layer, prefix, count in counted_layers(architecture, quantization, parallel, stage):
         for experts in layer.modules:
             if isinstance(experts, Experts):
                 share = rank.experts_share(experts)

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.protocol import OverheadRow
-from kvcore.memory.setting import Setting
-from kvcore.memory.tables import FRAMEWORK, find_overhead, own_overheads
-from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.memory.setting import Setting, own_overheads
+from kvcore.quantity import Grade, Quantity, figure
 from kvcore.units import GIB, ceil_div
+from kvcore.versioned import Reviewed, TableFile
 
 COUNTED_BUFFERS = ("absolute", "consumed")
 """Budgets that see the runner's own buffers. Source: vllm/v1/worker/gpu_worker.py (0.9.0.1, 0.27.1)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrameworkTables(Reviewed):
+    """framework.toml."""
+
+    non_torch: tuple[OverheadRow, ...]
+    context: tuple[OverheadRow, ...]
+    communication: tuple[OverheadRow, ...]
+
+
+FRAMEWORK: Final = TableFile("kvcore.memory", "framework.toml", FrameworkTables)
 
 
 def non_torch_bytes(setting: Setting) -> Quantity:
@@ -30,7 +44,7 @@ def non_torch_bytes(setting: Setting) -> Quantity:
     if budget == "absolute":
         rows.append(find_overhead_of("context", setting))
     buffers = runner_buffer_bytes(setting) if budget in COUNTED_BUFFERS else 0
-    return _quantity("framework", "{measured} + {buffers}", rows, buffers)
+    return _quantity("framework", rows, buffers)
 
 
 def system_bytes(setting: Setting) -> Quantity:
@@ -45,7 +59,7 @@ def system_bytes(setting: Setting) -> Quantity:
     if setting.parallel.tensor_parallel_size > 1 and not communication_in_budget(setting):
         rows.append(find_overhead_of("communication", setting))
     buffers = 0 if budget in COUNTED_BUFFERS else runner_buffer_bytes(setting)
-    return _quantity("system", "{measured} + {buffers}", rows, buffers)
+    return _quantity("system", rows, buffers)
 
 
 def budget_kind(setting: Setting) -> str:
@@ -84,47 +98,45 @@ def runner_buffer_bytes(setting: Setting) -> int:
 
 def find_overhead_of(table: str, setting: Setting) -> OverheadRow:
     """The first row of one of the framework's tables that matches the setting; the last of each matches anything."""
-    return _overhead_row(
+    card = setting.accelerator
+    return overhead_row(
         table,
         setting.resolved.version,
         setting.runner,
-        setting.accelerator.vendor,
+        card.vendor,
         setting.link,
-        setting.accelerator.compute_capability or (),
+        card.compute_capability or (),
     )
 
 
 @lru_cache(maxsize=4096)
-def _overhead_row(
+def overhead_row(
     table: str, version: Version, runner: str, vendor: Vendor, link: str, capability: tuple[int, ...]
 ) -> OverheadRow:
-    own = own_overheads(runner)
-    row = find_overhead(
-        (*(getattr(own, table) if own else ()), *getattr(FRAMEWORK.load(), table)),
-        version=version,
-        runner=runner,
-        vendor=vendor.value,
-        link=link,
-        capability=".".join(map(str, capability)),
+    """The first row that matches all of these, of the engine's own before vLLM's."""
+    own, dotted = own_overheads(runner), ".".join(map(str, capability))
+    rows: tuple[OverheadRow, ...] = (*(getattr(own, table) if own else ()), *getattr(FRAMEWORK.load(), table))
+    return next(
+        row
+        for row in rows
+        if row.covers(version)
+        and row.runner in (None, runner)
+        and row.vendor in (None, vendor)
+        and row.link in (None, link)
+        and row.capability in (None, dotted)
     )
-    assert row is not None, "the last row of each table matches anything"
-    return row
 
 
-def _quantity(name: str, formula: str, rows: list[OverheadRow], buffers: int) -> Quantity:
-    gib = sum(row.gib for row in rows)
+def _quantity(name: str, rows: list[OverheadRow], buffer_bytes: int) -> Quantity:
     spread = sum(row.spread_gib**2 for row in rows) ** 0.5
-    value = int(gib * GIB) + buffers
-    return Quantity(
-        name=name,
-        value=value,
-        unit=Unit.BYTES,
-        formula=formula,
-        inputs=(
-            Quantity(name="measured", value=int(gib * GIB), unit=Unit.BYTES, grade=Grade.FITTED),
-            Quantity(name="buffers", value=buffers, unit=Unit.BYTES, grade=Grade.DERIVED),
-        ),
-        grade=Grade.FITTED,
+    measured = figure("measured", int(sum(row.gib for row in rows) * GIB), grade=Grade.FITTED)
+    buffers = figure("buffers", buffer_bytes, grade=Grade.DERIVED)
+    return figure(
+        name,
+        measured.value + buffers.value,
+        "{measured} + {buffers}",
+        measured,
+        buffers,
         source="; ".join(row.source for row in rows),
-        interval=(value - spread * GIB, value + spread * GIB),
+        spread=spread * GIB,
     )

@@ -5,19 +5,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, assert_never
+from typing import Annotated, Final, assert_never, get_args
 
-from kvcore.engine.protocol import GraphRate
+from kvcore.engine.protocol import GraphRate, Layers
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.engine.vllm.switches import GraphEstimate as EstimateRule
 from kvcore.kept import kept
-from kvcore.memory.setting import Setting, has_indexer
-from kvcore.memory.tables import ACTIVATIONS, GRAPHS, own_overheads
+from kvcore.memory.activations import ACTIVATIONS, FLOAT32_BYTES, layer_elements
+from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow
-from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.units import KIB, MIB, ceil_div
-
-FLOAT32_BYTES: Final = 4
+from kvcore.versioned import Bounds, Capability, Count, ReleaseRange, Reviewed, Share, Source, TableFile
 
 SHARED_WORKSPACE: Final = (10, 0)
 """From this compute capability on FlashInfer's workspace is one for the process: the estimate allocates it, and graphs
@@ -25,6 +24,69 @@ find it there. Below, each attention group brings its own, which goes with the e
 
 Source: vllm/v1/attention/backends/flashinfer.py:FlashInferMetadataBuilder._get_workspace_buffer (0.19.0, 0.32.0).
 """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphDriver(ReleaseRange):
+    """How many times as much a graph takes on hosts of cards of one compute capability."""
+
+    source: Source
+    capability: Capability
+    factor: Annotated[float, Bounds(0.1, 100.0)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionSplits:
+    """The most splits of FlashAttention 3 in full graphs, and the compute capability that it runs on."""
+
+    source: Source
+    capability: Capability
+    splits: Annotated[int, Bounds(1, 1024)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GemmWorkspace:
+    """cuBLAS's workspace on one stream; capability None matches any."""
+
+    source: Source
+    kib: Count
+    capability: Capability | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphEstimate:
+    """The engine's own estimate; `v2_share`: of the rate, what the V2 runner finds."""
+
+    source: Source
+    v2_share: Share
+    spread_share: Share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workspace:
+    """A workspace of one size."""
+
+    source: Source
+    mib: Count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphTables(Reviewed):
+    """graphs.toml."""
+
+    rates: tuple[GraphRate, ...]
+    driver: tuple[GraphDriver, ...]
+    attention_splits: AttentionSplits
+    gemm_workspace: tuple[GemmWorkspace, ...]
+    estimate: GraphEstimate
+    flashinfer_workspace: Workspace
+
+    def __post_init__(self) -> None:
+        if {rate.kind for rate in self.rates} != set(get_args(Layers)):
+            raise ValueError(f"rates are of {', '.join(get_args(Layers))}")
+
+
+GRAPHS: Final = TableFile("kvcore.memory", "graphs.toml", GraphTables)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +105,24 @@ class CapturedGraphs:
         shared = self.largest_batch + self.attention_splits + self.workspaces
         return int(self.count * layers * self.bytes_per_graph_and_layer) + shared
 
+    def quantity(self, name: str, layers: int, spread_share: float, source: str) -> Quantity:
+        """`bytes_of` with what it is made of."""
+        value, rate = self.bytes_of(layers), self.bytes_per_graph_and_layer
+        return figure(
+            name,
+            value,
+            "{graphs} × {layers} × {bytes_per_graph_and_layer} + {largest_batch} + {attention_splits} + {workspaces}",
+            given("graphs", self.count, grade=Grade.DERIVED),
+            given("layers", layers, Unit.LAYERS, Grade.DERIVED),
+            given("bytes_per_graph_and_layer", rate, Unit.BYTES, Grade.FITTED),
+            given("largest_batch", self.largest_batch, Unit.BYTES, Grade.FITTED),
+            given("attention_splits", self.attention_splits, Unit.BYTES, Grade.DERIVED),
+            given("workspaces", self.workspaces, Unit.BYTES, Grade.DERIVED),
+            grade=Grade.FITTED if self.count else Grade.EXACT,
+            source=source,
+            spread=spread_share * value,
+        )
+
 
 def cuda_graph_bytes(setting: Setting) -> Quantity:
     """Bytes that captured graphs really take on one rank.
@@ -55,11 +135,8 @@ def cuda_graph_bytes(setting: Setting) -> Quantity:
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.capture_model, vllm/compilation/cuda_graph.py:
     CUDAGraphWrapper (0.19.0).
     """
-    captured = captured_graphs(setting)
     kind = graph_rate(setting)
-    value = captured.bytes_of(setting.layers)
-    spread = kind.spread_share * value
-    return _graphs_quantity("cuda_graphs", setting, captured, value=value, spread=spread, source=kind.source)
+    return captured_graphs(setting).quantity("cuda_graphs", setting.layers, kind.spread_share, kind.source)
 
 
 def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
@@ -75,52 +152,12 @@ def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
         return replace(actual, name="counted_graphs")
     row = GRAPHS.load().estimate
     if not graph_count(setting) or not counts_estimate(setting):
-        return Quantity(
-            name="counted_graphs",
-            value=0,
-            unit=Unit.BYTES,
-            grade=Grade.EXACT,
-            source=row.source,
-            interval=(0.0, 0.0),
-        )
+        return figure("counted_graphs", 0, grade=Grade.EXACT, source=row.source, spread=0.0)
     if setting.runner != "v2" and not attention_workspace_bytes(setting):
         spread = row.spread_share * actual.value
         interval = (actual.value - spread, actual.value + spread)
         return replace(actual, name="counted_graphs", source=row.source, interval=interval)
-    estimated = estimated_graphs(setting)
-    value = estimated.bytes_of(setting.layers)
-    spread = row.spread_share * value
-    return _graphs_quantity(
-        "counted_graphs", setting, estimated, value=value, spread=spread, source=row.source
-    )
-
-
-def _graphs_quantity(
-    name: str, setting: Setting, captured: CapturedGraphs, *, value: int, spread: float, source: str
-) -> Quantity:
-    return Quantity(
-        name=name,
-        value=value,
-        unit=Unit.BYTES,
-        formula="{graphs} × {layers} × {bytes_per_graph_and_layer} + {largest_batch} + {attention_splits} + "
-        "{workspaces}",
-        inputs=(
-            Quantity(name="graphs", value=captured.count),
-            Quantity(name="layers", value=setting.layers, unit=Unit.LAYERS),
-            Quantity(
-                name="bytes_per_graph_and_layer",
-                value=captured.bytes_per_graph_and_layer,
-                unit=Unit.BYTES,
-                grade=Grade.FITTED,
-            ),
-            Quantity(name="largest_batch", value=captured.largest_batch, unit=Unit.BYTES, grade=Grade.FITTED),
-            Quantity(name="attention_splits", value=captured.attention_splits, unit=Unit.BYTES),
-            Quantity(name="workspaces", value=captured.workspaces, unit=Unit.BYTES),
-        ),
-        grade=Grade.FITTED if captured.count else Grade.EXACT,
-        source=source,
-        interval=(value - spread, value + spread),
-    )
+    return estimated_graphs(setting).quantity("counted_graphs", setting.layers, row.spread_share, row.source)
 
 
 def captured_graphs(setting: Setting) -> CapturedGraphs:
@@ -162,13 +199,7 @@ def largest_batch_bytes(setting: Setting) -> int:
 
     Source: vllm/v1/cudagraph_dispatcher.py:CudagraphDispatcher.get_capture_descs (0.19.0).
     """
-    architecture, body = setting.architecture, ACTIVATIONS.load().body
-    moe = architecture.moe
-    intermediate = architecture.intermediate_size if moe is None else moe.shared_intermediate_size
-    elements = (
-        body.hidden_vectors * architecture.hidden_size
-        + body.intermediate_vectors * intermediate / setting.parallel.tensor_parallel_size
-    )
+    elements = layer_elements(setting, ACTIVATIONS.load().body.hidden_vectors)
     sizes = setting.resolved.cudagraph_capture_sizes
     largest = sizes[-1] if captures_piecewise(setting) else sizes[full_count(setting) - 1]
     return int(largest * elements * setting.element_bytes)

@@ -1,28 +1,59 @@
-"""What loading puts on one rank: weights, a draft, adapter slots, less what stays in the host's memory."""
+"""What loading puts on one rank: weights, a draft, adapter slots, less what stays in the host's memory; and how that
+compares with the checkpoint's own size."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from packaging.version import Version
+
+from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import CardView, Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.memory.allocator import allocated_bytes
-from kvcore.memory.draft_weights import draft_bytes
-from kvcore.memory.encoder_profile import loaded_architecture, takes_images_or_video
+from kvcore.errors import Notice
+from kvcore.kept import kept
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
-from kvcore.memory.offload import offloaded_bytes
-from kvcore.memory.stages import on_every_stage, stores
-from kvcore.memory.weights import DTYPE_BYTES, Rank, WeightBytes, loading_split_bytes, weight_bytes
+from kvcore.memory.stages import loaded_architecture, on_every_stage, stores, takes_images_or_video
+from kvcore.memory.weights import (
+    DTYPE_BYTES,
+    Rank,
+    WeightBytes,
+    allocated_bytes,
+    by_identity,
+    layer_buffer_bytes,
+    loading_split_bytes,
+    scale_bytes,
+    weight_bytes,
+)
 from kvcore.model.architecture import Architecture, VocabEmbedding
 from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
-from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Parallel, Runner, Scenario
-from kvcore.units import GIB
+from kvcore.units import GIB, gib
+
+PARTS: Final = {
+    "parameters": Grade.EXACT,
+    "buffers": Grade.EXACT,
+    "loading": Grade.DERIVED,
+    "drafts": Grade.EXACT,
+    "adapters": Grade.EXACT,
+    "offloaded": Grade.EXACT,
+    "dropped_head": Grade.EXACT,
+}
+SUBTRACTED: Final = ("offloaded", "dropped_head")
+LEFT_OUT: Final = ("drafts", "adapters", *SUBTRACTED)
+"""Parts that are not mentioned where they are nothing."""
+ASSUMED_CLASS_SPREAD: Final = 0.05
+"""Of the weights of a class that is taken for a plain decoder: beyond it the checkpoint's size is said to differ."""
+NOTABLE_DIFFERENCE: Final = 0.05
+"""Draft layers that are not loaded, or a tied embedding that is stored twice, stay below it in most checkpoints."""
 
 
 def loaded_bytes(
@@ -42,8 +73,8 @@ def loaded_bytes(
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.11.0, 0.32.0).
     """
-    parallel = scenario.parallel
-    loaded = loaded_architecture(architecture, scenario, resolved.version)
+    parallel, version, dtype = scenario.parallel, resolved.version, resolved.dtype
+    loaded = loaded_architecture(architecture, scenario, version)
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
     rearranged = expert_kernel_bytes(
         scenario=scenario,
@@ -53,15 +84,14 @@ def loaded_bytes(
         card=card,
         stage=stage,
     )
-    added = rearranged + deepstack_bytes(architecture, scenario, resolved)
-    if added:
-        weights = replace(weights, loading=weights.loading + added)
-    copies = find_engine(scenario.engine).memory.table_copies_in(resolved.version)
-    if copies:
-        copied = copies * plain_table_bytes(architecture, DTYPE_BYTES[resolved.dtype])
-        weights = replace(weights, buffers=weights.buffers + copied)
+    copies = find_engine(scenario.engine).memory.table_copies_in(version)
+    weights = replace(
+        weights,
+        loading=weights.loading + rearranged + deepstack_bytes(architecture, scenario, resolved),
+        buffers=weights.buffers + copies * plain_table_bytes(architecture, DTYPE_BYTES[dtype]),
+    )
     if draft is not None and stage == parallel.pipeline_parallel_size - 1:
-        drafts = draft_bytes(draft, parallel, resolved.dtype, loading_split_bytes(resolved))
+        drafts = draft_bytes(draft, parallel, dtype, loading_split_bytes(resolved))
         weights = replace(weights, drafts=drafts, draft_is_assumed=draft.is_assumed)
     if scenario.enable_lora:
         slots = Slots(
@@ -70,21 +100,12 @@ def loaded_bytes(
             fully_sharded_loras=scenario.fully_sharded_loras,
         )
         adapters = lora_bytes(
-            scenario.config,
-            architecture,
-            quantization,
-            parallel,
-            resolved.version,
-            resolved.dtype,
-            stage,
-            slots,
+            scenario.config, architecture, quantization, parallel, version, dtype, stage, slots
         )
         weights = replace(weights, adapters=adapters)
     if scenario.cpu_offload_gb:
         limit = int(scenario.cpu_offload_gb * GIB)
-        offloaded = offloaded_bytes(
-            loaded, quantization, parallel, resolved.version, resolved.dtype, stage, limit
-        )
+        offloaded = offloaded_bytes(loaded, quantization, parallel, version, dtype, stage, limit)
         weights = replace(weights, offloaded=offloaded)
     if resolved.runner is Runner.POOLING:
         dropped = head_bytes(architecture, quantization, parallel, resolved, stage)
@@ -143,44 +164,152 @@ def plain_table_bytes(architecture: Architecture, dtype_bytes: int) -> int:
     return tables[0].max_positions * tables[0].rotary_dim * dtype_bytes
 
 
-PARTS = (
-    ("parameters", Grade.EXACT),
-    ("buffers", Grade.EXACT),
-    ("loading", Grade.DERIVED),
-    ("drafts", Grade.EXACT),
-    ("adapters", Grade.EXACT),
-    ("offloaded", Grade.EXACT),
-    ("dropped_head", Grade.EXACT),
-)
-SUBTRACTED = ("offloaded", "dropped_head")
-
-
-ASSUMED_CLASS_SPREAD: Final = 0.05
-"""Of the weights of a class that is taken for a plain decoder: beyond it the checkpoint's size is said to differ."""
-
-
 def loaded_quantity(weights: WeightBytes) -> Quantity:
     """`weights.total` with its parts; those that are nothing are left out."""
+    assumed = {"parameters": weights.spread > 0, "drafts": weights.draft_is_assumed}
     parts = []
-    for name, grade in PARTS:
+    for name, grade in PARTS.items():
         value = getattr(weights, name)
-        if not value and name in ("drafts", "adapters", *SUBTRACTED):
-            continue
-        is_own_assumed = weights.is_assumed or (name == "parameters" and weights.spread > 0)
-        is_assumed = is_own_assumed or (name == "drafts" and weights.draft_is_assumed)
-        grade = Grade.ASSUMED if is_assumed else grade
-        parts.append(Quantity(name=name, value=value, unit=Unit.BYTES, grade=grade))
+        if value or name not in LEFT_OUT:
+            is_assumed = weights.is_assumed or assumed.get(name, False)
+            parts.append(figure(name, value, grade=Grade.ASSUMED if is_assumed else grade))
     added = " + ".join(f"{{{part.name}}}" for part in parts if part.name not in SUBTRACTED)
     taken = "".join(f" − {{{part.name}}}" for part in parts if part.name in SUBTRACTED)
     share = max(weights.spread, ASSUMED_CLASS_SPREAD if weights.is_assumed else 0.0)
-    spread = share * weights.total
-    return Quantity(
-        name="weights",
-        value=weights.total,
-        unit=Unit.BYTES,
+    return figure(
+        "weights",
+        weights.total,
+        added + taken,
+        *parts,
         grade=Grade.ASSUMED if share else Grade.DERIVED,
-        interval=(weights.total - spread, weights.total + spread) if share else None,
-        formula=added + taken,
-        inputs=tuple(parts),
+        spread=share * weights.total if share else None,
         source="vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.32.0)",
     )
+
+
+@kept
+def draft_bytes(draft: Draft, parallel: Parallel, dtype: str, max_split_bytes: int | None = None) -> int:
+    """Bytes that loading a draft adds on a rank of the last pipeline stage.
+
+    Its parameters as the allocator counts them, what loading adds for good, attention scales, and the rope tables
+    that it does not share with the model.
+
+    Source: vllm/v1/worker/gpu/spec_decode/eagle/utils.py:load_eagle_model (0.32), vllm/v1/spec_decode/eagle.py (0.11).
+    """
+    rank = Rank(quantization=draft.quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
+    tensors = draft_tensors(draft, parallel, dtype)
+    total = sum(count * allocated_bytes(size, max_split_bytes) for size, count in tensors.items())
+    total += sum(rank.table_bytes(table) for table in draft.rotary_tables)
+    for layer, count in by_identity(draft.layers):
+        kept = (size for module in layer.loading for size in rank.tensor_bytes(module, module.name))
+        total += count * sum(allocated_bytes(size, max_split_bytes) for size in kept)
+        total += count * layer_buffer_bytes(layer, parallel)
+    return total
+
+
+def draft_parameter_bytes(draft: Draft, parallel: Parallel, dtype: str) -> int:
+    """Bytes of a draft's own parameters on one rank, scales of its caches with them."""
+    tensors = draft_tensors(draft, parallel, dtype)
+    return scale_bytes(draft.layers, draft.quantization) + sum(tensors.elements())
+
+
+def draft_tensors(draft: Draft, parallel: Parallel, dtype: str) -> Counter[int]:
+    """How many tensors of each size a draft has of its own on one rank.
+
+    A draft is cut over the ranks like the model, whatever draft_tensor_parallel_size says. With pipeline stages it
+    keeps its own embedding.
+
+    Source: vllm/model_executor/models/deepseek_mtp.py, llama_eagle3.py (0.32).
+    """
+    rank = Rank(quantization=draft.quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
+    modules = draft.modules
+    if parallel.pipeline_parallel_size > 1 and draft.embedding is not None:
+        modules += (draft.embedding,)
+    tensors: Counter[int] = Counter()
+    for module in modules:
+        tensors.update(rank.tensor_bytes(module, module.name))
+    for index, layer in enumerate(draft.layers, draft.first_index):
+        for module in layer.modules:
+            tensors.update(rank.tensor_bytes(module, f"{draft.layer_prefix}.{index}.{module.name}"))
+    return tensors
+
+
+@kept
+def offloaded_bytes(
+    architecture: Architecture,
+    quantization: Quantization,
+    parallel: Parallel,
+    version: Version,
+    dtype: str,
+    stage: int,
+    limit_bytes: int,
+) -> int:
+    """Bytes of parameters that a rank of pipeline stage `stage` leaves in the host's memory.
+
+    Whole parameters of the decoder layers, in their order, until `limit_bytes` are reached or passed; embedding,
+    lm_head and last norm stay on the card.
+
+    Source: vllm/model_executor/models/utils.py:maybe_offload_to_cpu (0.11.0), model_executor/offloader/uva.py (0.32.0).
+    """
+    moved = 0
+    for size in offloadable_tensors(architecture, quantization, parallel, version, dtype, stage):
+        if moved >= limit_bytes:
+            break
+        moved += size
+    return moved
+
+
+def offloadable_tensors(
+    architecture: Architecture,
+    quantization: Quantization,
+    parallel: Parallel,
+    version: Version,
+    dtype: str,
+    stage: int,
+) -> Iterator[int]:
+    """Sizes of the parameters that may be offloaded, in the order in which they are."""
+    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
+    if switches_of(version).offloads_encoders and architecture.is_multimodal:
+        for module in architecture.every:
+            yield from rank.tensor_bytes(module, module.name)
+    for index in stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage):
+        for module in architecture.layers[index].modules:
+            yield from rank.tensor_bytes(module, f"{architecture.layer_prefix}.{index}.{module.name}")
+
+
+def uncounted_bytes(
+    scenario: Scenario, architecture: Architecture, quantization: Quantization, resolved: Resolved
+) -> int:
+    """Bytes of the checkpoint that the reader of this family names but does not count; 0 when it counts all.
+
+    The checkpoint's size less what is counted on one rank. Every rank is charged with all of it, because how the
+    engine cuts an uncounted part is not known. 0 as well when the size is not known: then only a warning is left.
+    """
+    stored = scenario.checkpoint.total_size
+    if not architecture.uncounted or stored is None:
+        return 0
+    return max(0, stored - weight_bytes(architecture, quantization, Parallel(), resolved, 0).parameters)
+
+
+def checkpoint_notices(
+    scenario: Scenario, architecture: Architecture, quantization: Quantization, resolved: Resolved
+) -> tuple[Notice, ...]:
+    """`part-not-counted` or `part-from-checkpoint` for what a reader leaves out; `checkpoint-size-differs` where the
+    stored size and the counted one are more than 5 % apart and no flag explains it. Checkpoints of pooling models come
+    with or without the head that the engine drops."""
+    stored = scenario.checkpoint.total_size
+    if architecture.uncounted:
+        missing = uncounted_bytes(scenario, architecture, quantization, resolved)
+        code = "part-not-counted" if stored is None else "part-from-checkpoint"
+        params = {"parts": ", ".join(architecture.uncounted), "size": f"{gib(missing):.2f}"}
+        return (Notice(code=code, field="config", params=params),)
+    if stored is None or scenario.quantization or scenario.dtype != "auto":
+        return ()
+    counted = weight_bytes(architecture, quantization, Parallel(), resolved, 0).parameters
+    if resolved.runner is Runner.POOLING:
+        head = head_bytes(architecture, quantization, Parallel(), resolved, 0)
+        counted = min(counted, counted - head, key=lambda size: abs(size - stored))
+    if abs(counted / stored - 1) <= NOTABLE_DIFFERENCE:
+        return ()
+    params = {"counted": f"{gib(counted):.2f}", "stored": f"{gib(stored):.2f}"}
+    return (Notice(code="checkpoint-size-differs", field="checkpoint.total_size", params=params),)

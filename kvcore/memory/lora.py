@@ -9,12 +9,12 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.engine.partition import divided, stage_layers, units_per_rank
+from kvcore.engine.partition import divided, units_per_rank
 from kvcore.engine.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, language_class
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept
 from kvcore.memory.stages import on_every_stage, stores
-from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity
+from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity, stage_of
 from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split
 from kvcore.model.config import ModelConfig
 from kvcore.model.quantization import Quantization
@@ -106,9 +106,8 @@ def lora_bytes(
         what=what,
         layer_prefix=f"{architecture.layer_prefix}.0.",
     )
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
-    layers = [architecture.layers[index] for index in indices]
-    elements = sum(adapted.layer_elements(layer) * count for layer, count in by_identity(layers))
+    layers = by_identity(stage_of(architecture, parallel, stage))
+    elements = sum(adapted.layer_elements(layer) * count for layer, count in layers)
     everywhere = on_every_stage(architecture, parallel, version)
     has_embedding = what.embedding and stores(End.EMBEDDING, architecture, parallel, stage, everywhere)
     has_head = what.head and stores(End.HEAD, architecture, parallel, stage, everywhere)

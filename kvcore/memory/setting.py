@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import get_args
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine.partition import stage_layers
-from kvcore.engine.protocol import MemoryRules
+from kvcore.engine.protocol import MemoryRules, Overheads, RunnerKind
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.switches import Switches
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
+from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.model.architecture import Architecture, SparseIndexer
 from kvcore.scenario import Parallel, Scenario
-
-DTYPE_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +76,11 @@ def setting_of(
         storage=f"{quantization.method} {quantization.detail}".lower(),
         layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
     )
+
+
+def own_overheads(runner: str) -> Overheads | None:
+    """The constants of the engine that `runner` names; None for vLLM's own runners."""
+    return None if runner in get_args(RunnerKind) else find_engine(runner).overheads
 
 
 def _runner(resolved: Resolved) -> str:

@@ -1,17 +1,35 @@
-"""How tensor parallelism cuts the parameters of a pipeline stage: what is divided, and what every rank stores."""
+"""How tensor parallelism cuts the weights of a pipeline stage: what is divided, what every rank stores, and what the
+engine refuses to cut: blocks and groups of quantized weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
-from kvcore.engine.partition import stage_layers
+from packaging.version import Version
+
+from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved
-from kvcore.memory.stages import on_every_stage, stage_modules
-from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity, counted_layers
-from kvcore.model.architecture import Architecture, Module, elements
-from kvcore.model.quantization import Quantization
+from kvcore.engine.vllm.versions import switches_of
+from kvcore.errors import EngineRefusalError
+from kvcore.kept import kept
+from kvcore.memory.stages import on_every_stage
+from kvcore.memory.weights import (
+    DTYPE_BYTES,
+    Rank,
+    counted_layers,
+    counted_modules,
+    scale_bytes,
+    stage_of,
+)
+from kvcore.model.architecture import Architecture, Experts, Linear, Split, elements
+from kvcore.model.quantization import NOT_QUANTIZED, Quantization
+from kvcore.model.quantization.formats import Misfit, Side
 from kvcore.scenario import Parallel
+
+FUSED_METHODS: Final = frozenset({"fp8", "deepseek_v4_fp8"})
+
+_SIDES: Final = {Split.COLUMN: Side.OUTPUTS, Split.ROW: Side.INPUTS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +67,8 @@ def weight_shares(
     by_itself = replace(parallel, tensor_parallel_size=1, data_parallel_size=1, enable_expert_parallel=False)
     alone = replace(rank, parallel=by_itself)
     count = whole = divided = replicated = otherwise = 0
-    for module, name, times in _modules(architecture, quantization, parallel, resolved, stage):
+    everywhere = on_every_stage(architecture, parallel, resolved.version)
+    for module, name, times in counted_modules(architecture, quantization, parallel, stage, everywhere):
         count += times * elements(module)
         before, after = alone.tensor_bytes(module, name), rank.tensor_bytes(module, name)
         whole += times * sum(before)
@@ -62,7 +81,7 @@ def weight_shares(
                 replicated += times * of_stage
             else:
                 otherwise += times * of_rank
-    scales = _scale_bytes(architecture, quantization, parallel, stage)
+    scales = scale_bytes(stage_of(architecture, parallel, stage), quantization)
     return WeightShares(
         count=count,
         whole=whole + scales,
@@ -73,25 +92,59 @@ def weight_shares(
     )
 
 
-def _modules(
-    architecture: Architecture, quantization: Quantization, parallel: Parallel, resolved: Resolved, stage: int
-) -> Iterator[tuple[Module, str, int]]:
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
-    for layer, prefix, times in counted_layers(architecture, quantization, indices):
-        for module in layer.modules:
-            yield module, prefix + module.name, times
-    everywhere = on_every_stage(architecture, parallel, resolved.version)
-    for module in stage_modules(architecture, parallel, stage, everywhere):
-        yield module, module.name, 1
+def check_weight_shapes(
+    architecture: Architecture, quantization: Quantization, parallel: Parallel, version: Version
+) -> None:
+    """Refuses weights of which a rank would store a part of a block or group.
 
+    Raises EngineRefusalError `weight-block-cut`.
 
-def _scale_bytes(
-    architecture: Architecture, quantization: Quantization, parallel: Parallel, stage: int
-) -> int:
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
-    layers = [architecture.layers[index] for index in indices]
-    return sum(
-        times * quantization.scale_bytes(cache)
-        for layer, times in by_identity(layers)
-        for cache in layer.caches
+    Source: that of `linear_misfit` and `experts_misfit` of each format.
+    """
+    if quantization.method == NOT_QUANTIZED:
+        return
+    switches = switches_of(version)
+    checks_fused = switches.fused_blocks_whole or quantization.method not in FUSED_METHODS
+    found = _first_misfit(architecture, quantization, parallel, switches.refines_expert_blocks, checks_fused)
+    if found is None:
+        return
+    name, misfit = found
+    raise EngineRefusalError(
+        "weight-block-cut",
+        field="tensor_parallel_size",
+        name=name,
+        features=misfit.features,
+        side=misfit.side,
+        multiple=misfit.multiple,
     )
+
+
+@kept
+def _first_misfit(
+    architecture: Architecture,
+    quantization: Quantization,
+    parallel: Parallel,
+    refines: bool,
+    checks_fused: bool,
+) -> tuple[str, Misfit] | None:
+    """Of all layers. `refines`: blocks of experts are cut where the experts are; `checks_fused`: fused projections
+    have to be whole blocks as well."""
+    heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
+    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=0)
+    whole = replace(parallel, pipeline_parallel_size=1)
+    for layer, prefix, _ in counted_layers(architecture, quantization, whole, 0):
+        for module in layer.modules:
+            name, misfit = prefix + module.name, None
+            if isinstance(module, Experts):
+                _, width, sharing = rank.experts_share(module)
+                misfit = quantization.experts_misfit(module, width, name, is_cut=sharing > 1, refines=refines)
+            elif isinstance(module, Linear) and (checks_fused or not _is_fused(module)):
+                cut = _SIDES.get(module.split) if rank.linear_ranks(module) > 1 else None
+                misfit = quantization.linear_misfit(module, *rank.linear_share(module), name, cut)
+            if misfit is not None:
+                return module.name, misfit
+    return None
+
+
+def _is_fused(linear: Linear) -> bool:
+    return linear.split is Split.COLUMN and len(linear.outputs) > 1

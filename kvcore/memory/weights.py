@@ -1,13 +1,14 @@
 """Weight bytes of one rank: a fold over the architecture's modules, in integers.
 
 `parameters` is what summing the model's parameters gives; "Model loading took" prints parameters, buffers and
-what loading adds.
+what loading adds. That is a difference of allocated bytes, in which a block of PyTorch's caching allocator that is not
+split counts whole: a model whose matrices are no multiples of 2 MiB loads a little larger than its parameters.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,6 @@ from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
-from kvcore.memory.allocator import allocated_bytes
 from kvcore.memory.stages import on_every_stage, stage_modules
 from kvcore.model.architecture import (
     Architecture,
@@ -51,8 +51,45 @@ DTYPE_BYTES: Final = {
 ATTENTION_SCALE_BYTES: Final = 16
 """Four float32 scales per attention layer. Source: vllm/model_executor/layers/attention (0.32)."""
 
+MIN_BLOCK_BYTES: Final = 512
+SMALL_BYTES: Final = 1 * MIB
+"""Up to here tensors share small segments; a remainder above it is split off and used again."""
+SHARED_SEGMENT_BYTES: Final = 20 * MIB
+"""Tensors above SMALL_BYTES and below OWN_SEGMENT_BYTES share segments of this size."""
+OWN_SEGMENT_BYTES: Final = 10 * MIB
+"""From here on a tensor has a segment of its own, a multiple of SEGMENT_STEP_BYTES."""
+SEGMENT_STEP_BYTES: Final = 2 * MIB
+"""Source of all five: pytorch c10/cuda/CUDACachingAllocator.cpp (2.3 to 2.11), kMinBlockSize and following."""
+
 EXPERT_MAP_BYTES: Final = 4
 """int32 per expert of the model. Source: vllm/model_executor/layers/fused_moe/expert_map_manager.py (0.32)."""
+
+
+def allocated_bytes(tensor_bytes: int, max_split_bytes: int | None = None) -> int:
+    """Bytes that the allocator counts for one tensor of `tensor_bytes`.
+
+    Blocks are multiples of 512 bytes. A segment of its own is rounded up to 2 MiB; what is left over counts too when
+    it is at most 1 MiB, or when the tensor is at least `max_split_bytes`. Of a shared segment the last tensor takes
+    such a rest; here every tensor in it takes an equal share.
+
+    Source: pytorch c10/cuda/CUDACachingAllocator.cpp:should_split, get_allocation_size (2.3 to 2.11).
+
+    Example:
+        >>> allocated_bytes(135_790_592) - 135_790_592, allocated_bytes(25_690_112) - 25_690_112
+        (524288, 0)
+    """
+    if tensor_bytes <= 0:
+        return 0
+    block = round_up(tensor_bytes, MIN_BLOCK_BYTES)
+    if block <= SMALL_BYTES:
+        return block
+    if block < OWN_SEGMENT_BYTES:
+        count = SHARED_SEGMENT_BYTES // block
+        rest = SHARED_SEGMENT_BYTES - count * block
+        return block + (rest // count if rest <= SMALL_BYTES else 0)
+    rest = round_up(block, SEGMENT_STEP_BYTES) - block
+    is_whole = rest <= SMALL_BYTES or (max_split_bytes is not None and block >= max_split_bytes)
+    return block + (rest if is_whole else 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,31 +159,24 @@ def _weight_bytes(
 ) -> WeightBytes:
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=dtype_bytes)
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
     tensors: Counter[int] = Counter()
     loading = 0
-    for layer, prefix, count in counted_layers(architecture, quantization, indices):
-        for module in layer.modules:
-            for size in rank.tensor_bytes(module, prefix + module.name):
-                tensors[size] += count
-        loading += count * rank.experts_loading_bytes(layer.modules, prefix)
+    for module, name, count in counted_modules(architecture, quantization, parallel, stage, everywhere):
+        for size in rank.tensor_bytes(module, name):
+            tensors[size] += count
+        if isinstance(module, Experts):
+            loading += count * rank.experts_loading_bytes(module, name)
+    for layer, prefix, count in counted_layers(architecture, quantization, parallel, stage):
         for module in layer.loading:
             size = sum(rank.tensor_bytes(module, prefix + module.name))
             loading += count * allocated_bytes(size, max_split_bytes)
-    for module in stage_modules(architecture, parallel, stage, everywhere):
-        tensors.update(rank.tensor_bytes(module, module.name))
     loading += sum(count * (allocated_bytes(size, max_split_bytes) - size) for size, count in tensors.items())
-    layers = [architecture.layers[index] for index in indices]
-    scales = sum(
-        count * quantization.scale_bytes(cache)
-        for layer, count in by_identity(layers)
-        for cache in layer.caches
-    )
+    layers = stage_of(architecture, parallel, stage)
+    scales = scale_bytes(layers, quantization)
     buffers = sum(rank.table_bytes(table) for table in architecture.rotary_tables)
     buffers += sum(layer_buffer_bytes(layer, parallel) * count for layer, count in by_identity(layers))
-    parameters = scales + sum(size * count for size, count in tensors.items())
     return WeightBytes(
-        parameters=parameters,
+        parameters=scales + sum(size * count for size, count in tensors.items()),
         buffers=buffers,
         loading=loading - scales,
         is_assumed=architecture.is_assumed,
@@ -154,22 +184,52 @@ def _weight_bytes(
     )
 
 
+def stage_of(architecture: Architecture, parallel: Parallel, stage: int) -> tuple[Layer, ...]:
+    """The decoder layers of a pipeline stage."""
+    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    return architecture.layers[indices.start : indices.stop]
+
+
+def counted_modules(
+    architecture: Architecture,
+    quantization: Quantization,
+    parallel: Parallel,
+    stage: int,
+    everywhere: frozenset[End],
+) -> Iterator[tuple[Module, str, int]]:
+    """Every module of a pipeline stage with its name, and how many are alike; `everywhere` is of `on_every_stage`."""
+    for layer, prefix, count in counted_layers(architecture, quantization, parallel, stage):
+        for module in layer.modules:
+            yield module, prefix + module.name, count
+    for module in stage_modules(architecture, parallel, stage, everywhere):
+        yield module, module.name, 1
+
+
 def counted_layers(
-    architecture: Architecture, quantization: Quantization, indices: range
+    architecture: Architecture, quantization: Quantization, parallel: Parallel, stage: int
 ) -> Iterable[tuple[Layer, str, int]]:
     """The layers of a stage with their name prefix and how many are alike."""
-    prefix = architecture.layer_prefix
-    if quantization.depends_on_layer:
-        return [(architecture.layers[index], f"{prefix}.{index}.", 1) for index in indices]
-    layers = [architecture.layers[index] for index in indices]
-    return [(layer, f"{prefix}.0.", count) for layer, count in by_identity(layers)]
+    prefix, layers = architecture.layer_prefix, stage_of(architecture, parallel, stage)
+    if not quantization.depends_on_layer:
+        return [(layer, f"{prefix}.0.", count) for layer, count in by_identity(layers)]
+    first = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage).start
+    return [(layer, f"{prefix}.{index}.", 1) for index, layer in enumerate(layers, first)]
 
 
-def by_identity(layers: list[Layer]) -> list[tuple[Layer, int]]:
+def by_identity(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
     """Distinct layer objects with their counts, in order of first use."""
     counts = Counter(map(id, layers))
     objects = {id(layer): layer for layer in layers}
     return [(objects[key], count) for key, count in counts.items()]
+
+
+def scale_bytes(layers: Sequence[Layer], quantization: Quantization) -> int:
+    """What the storage format keeps as parameters of the layers' caches."""
+    return sum(
+        count * quantization.scale_bytes(cache)
+        for layer, count in by_identity(layers)
+        for cache in layer.caches
+    )
 
 
 def layer_buffer_bytes(layer: Layer, parallel: Parallel) -> int:
@@ -274,16 +334,10 @@ class Rank:
         down = total // (3 if experts.gated else 2)
         return (total - down, down)
 
-    def experts_loading_bytes(self, modules: Iterable[Module], prefix: str) -> int:
-        """What loading adds to the routed experts among `modules` on this rank."""
-        return sum(
-            self.quantization.experts_loading_bytes(
-                experts, count, width, self.dtype_bytes, prefix + experts.name, sharing
-            )
-            for experts in modules
-            if isinstance(experts, Experts)
-            for count, width, sharing in (self.experts_share(experts),)
-        )
+    def experts_loading_bytes(self, experts: Experts, name: str) -> int:
+        """What loading adds to routed experts on this rank."""
+        count, width, sharing = self.experts_share(experts)
+        return self.quantization.experts_loading_bytes(experts, count, width, self.dtype_bytes, name, sharing)
 
     def experts_share(self, experts: Experts) -> tuple[int, int, int]:
         """Experts on this rank, features of each, and how many ranks share one expert."""

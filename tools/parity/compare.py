@@ -17,7 +17,7 @@ from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.vllm.draft import read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError
-from kvcore.memory.draft_weights import draft_parameter_bytes
+from kvcore.memory.loaded import draft_parameter_bytes
 from kvcore.planning import plan as plan_of
 from kvcore.scenario import Parallel
 from kvcore.scenario.contract import error_of, result_of

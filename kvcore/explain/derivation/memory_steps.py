@@ -13,8 +13,8 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import KvPlannerError
 from kvcore.explain.derivation.equation import equations
 from kvcore.explain.derivation.lesson import Content, Lesson, Option, StepName
-from kvcore.memory.encoder_profile import loaded_architecture
 from kvcore.memory.shares import WeightShares, weight_shares
+from kvcore.memory.stages import loaded_architecture
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade, Quantity, Unit, figure, given

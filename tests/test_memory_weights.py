@@ -11,12 +11,12 @@ from kvcore.catalogue import find_model
 from kvcore.engine.partition import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
-from kvcore.memory.weights import WeightBytes, weight_bytes
+from kvcore.memory.weights import SMALL_BYTES, WeightBytes, allocated_bytes, weight_bytes
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
 from kvcore.scenario import Parallel
-from kvcore.units import gib
+from kvcore.units import MIB, gib
 from tests.test_families_decoder import LLAMA, resolved
 
 MIXTRAL = {
@@ -201,3 +201,35 @@ class TestSharedExperts:
         """vLLM 0.32's own classes for this config, built without a GPU: tensor and data parallel 2, expert parallel."""
         parallel = {"tensor_parallel_size": 2, "data_parallel_size": 2, "enable_expert_parallel": True}
         assert weigh(dict(find_model(model).config.raw), **parallel).parameters == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "counted"),
+    [
+        (0, 0),
+        (1, 512),
+        (513, 1024),
+        (MIB, MIB),
+        (12 * MIB, 12 * MIB),
+        (12 * MIB + MIB, 14 * MIB),
+        (12 * MIB + MIB // 2, 12 * MIB + MIB // 2),
+        (13 * MIB + MIB // 2, 14 * MIB),
+        (5 * MIB, 5 * MIB),
+        (9 * MIB + 3 * MIB // 4, 10 * MIB),
+    ],
+)
+def test_counted_bytes(size, counted):
+    assert allocated_bytes(size) == counted
+
+
+def test_a_limit_on_splitting_keeps_every_rest_of_large_tensors():
+    size = 24 * MIB + MIB // 2
+    assert allocated_bytes(size) == size
+    assert allocated_bytes(size, max_split_bytes=20 * MIB) == 26 * MIB
+    assert allocated_bytes(12 * MIB + MIB // 2, max_split_bytes=20 * MIB) == 12 * MIB + MIB // 2
+
+
+@given(st.integers(1, 2**36), st.sampled_from([None, 20 * MIB]))
+def test_a_tensor_counts_for_its_size_and_less_than_2_mib_more(size, max_split_bytes):
+    counted = allocated_bytes(size, max_split_bytes)
+    assert size <= counted < size + 2 * SMALL_BYTES + 512
