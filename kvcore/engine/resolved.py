@@ -45,8 +45,8 @@ class Resolved:
     """none, align or all."""
     attention_backend: str
     """The engine's spelling, FLASH_ATTN, FLASHINFER, TRITON_ATTN, FLASHMLA, ..."""
-    cudagraph_capture_sizes: tuple[int, ...]
-    cudagraph_modes: tuple[str, ...]
+    cudagraph_capture_sizes: tuple[int, ...] = ()
+    cudagraph_modes: tuple[str, ...] = ()
     """Which graph sets are captured: PIECEWISE, FULL."""
     captures_mixed_full: bool = False
     """Full graphs are of every size; else of batches that only decode."""
@@ -90,6 +90,7 @@ BIG_CARD_GIB: Final = 70
 HUGE_CARD_GIB: Final = 160
 """Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.28.0, 0.32.0)."""
 
+AMPERE: Final = 80
 UNKNOWN_CAPABILITY: Final = (8, 0)
 """A card that is not known counts as Ampere."""
 
@@ -122,6 +123,14 @@ class CardView:
         """major × 10 + minor; a card that is not known counts as Ampere."""
         major, minor = self.compute_capability or UNKNOWN_CAPABILITY
         return major * 10 + minor
+
+    @property
+    def predates_ampere(self) -> bool:
+        """Whether it is a card of NVIDIA without bfloat16, for which V1 came late.
+
+        Source: vllm/platforms/cuda.py:CudaPlatformBase.supported_dtypes (0.32.0).
+        """
+        return self.vendor is Vendor.NVIDIA and self.number < AMPERE
 
 
 @kept

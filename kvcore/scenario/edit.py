@@ -12,7 +12,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import find_engine, with_accelerator
 from kvcore.engine.vllm.availability import is_available
-from kvcore.engine.vllm.backends import traits_of
+from kvcore.engine.vllm.start import traits_of
 from kvcore.engine.vllm.versions import knows_release, planned_release, releases_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over, carried_to_model

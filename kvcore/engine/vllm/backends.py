@@ -1,8 +1,7 @@
-"""The attention backend, its block size, the dtype of keys and values; the traits of a model that flags go by."""
+"""The attention backend, the block size it prefers, and the dtype of keys and values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, assert_never
 
@@ -10,7 +9,9 @@ from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import UNKNOWN_CAPABILITY, CardView
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import CLASSES
+from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import (
     AttentionBackend,
     AttentionKind,
@@ -23,19 +24,7 @@ from kvcore.engine.vllm.switches import (
 )
 from kvcore.engine.vllm.versions import VLLM, BackendRow
 from kvcore.errors import EngineRefusalError
-from kvcore.kept import kept
-from kvcore.model.architecture import (
-    Architecture,
-    BlockIndexer,
-    ChunkedLocal,
-    CompressedLatent,
-    CrossAttention,
-    FullAttention,
-    LatentWindow,
-    RecurrentState,
-    SlidingWindow,
-    SparseIndexer,
-)
+from kvcore.model.architecture import Architecture
 
 FP8_NAMES: Final = ("fp8", "fp8_e4m3", "fp8_inc")
 """Spellings of float8_e4m3fn. Source: vllm/utils/torch_utils.py:STR_DTYPE_TO_TORCH_DTYPE (0.32.0)."""
@@ -52,37 +41,15 @@ PACKING_BACKENDS: Final = (AttentionBackend.FLASHMLA_SPARSE, AttentionBackend.FL
 KERNEL_BLOCK: Final = 16
 """Tokens of the smallest block of the attention kernels. Source: vllm/v1/attention/backends/flash_attn.py (0.8.5)."""
 
+TURBOQUANT: Final = "turboquant"
 NARROW_HEAD: Final = 64
 """Elements of a head that the kernels before SM100 misread in nvfp4."""
-
-PREFIX_FAMILIES: Final = ("gemma3", "gemma4")
-"""Model types whose images attend to each other in both directions.
-
-Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0).
-"""
 
 
 def backend_to_ask_for(architecture: Architecture) -> AttentionBackend | None:
     """The attention backend that a start has to name, as the engine takes another one by itself; None without such."""
     forced = CLASSES.load().attention_backend.classes.items()
     return next((backend for backend, names in forced if architecture.read_as in names), None)
-
-
-@kept
-def attention_kind(architecture: Architecture) -> AttentionKind:
-    """What the backend table asks of a model."""
-    kinds = {type(cache) for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
-    if kinds & {CompressedLatent, LatentWindow}:
-        return AttentionKind.COMPRESSED
-    if BlockIndexer in kinds:
-        return AttentionKind.BLOCKS
-    if SparseIndexer in kinds:
-        return AttentionKind.SPARSE
-    if architecture.is_mla:
-        return AttentionKind.MLA
-    if architecture.is_multimodal and architecture.model_type.startswith(PREFIX_FAMILIES):
-        return AttentionKind.PREFIX
-    return AttentionKind.PLAIN
 
 
 @lru_cache(maxsize=4096)
@@ -104,18 +71,8 @@ def backend_row(version: Version, capability: int, attention: AttentionKind, is_
     return backend_row(version, capability, AttentionKind.PLAIN, is_fp8)
 
 
-def kv_storage_dtype(
-    *,
-    asked: str,
-    declared: str,
-    dtype: str,
-    attention: AttentionKind,
-    architecture: Architecture,
-    card: CardView,
-    version: Version,
-    switches: Switches,
-) -> str:
-    """The dtype in which keys and values are stored.
+def kv_storage_dtype(start: Start, dtype: str) -> str:
+    """The dtype in which keys and values are stored, of a model in `dtype`.
 
     `auto` is what the checkpoint declares, else the model's dtype, but for sparse models on some cards.
 
@@ -124,40 +81,39 @@ def kv_storage_dtype(
     Source: vllm/utils/torch_utils.py:kv_cache_dtype_str_to_dtype (0.32.0),
     vllm/model_executor/layers/attention/mla_attention.py:_canonicalize_sparse_mla_kv_cache_dtype (0.32.0).
     """
-    name = asked
+    name, declared = start.scenario.kv_cache_dtype, start.quantization.kv_cache_dtype
+    is_sparse = start.traits.attention is AttentionKind.SPARSE
     if name == "auto":
-        name = declared or dtype
-        if attention is AttentionKind.SPARSE and not declared:
-            name = _sparse_default(dtype, architecture, card, switches)
+        name = declared or (_sparse_default(start, dtype) if is_sparse else dtype)
     if name in FP8_NAMES:
         name = "fp8_e4m3"
     if name in ("fp8_e4m3", "fp8_e5m2"):
-        check_fp8(name, card, switches)
-    if name.startswith("nvfp4"):
-        check_nvfp4(name, attention, smallest_head_size(architecture), card, switches)
-    if attention is AttentionKind.SPARSE and name.startswith("fp8"):
-        by_backend = switches.sparse_fp8_layout is SparseFp8Layout.BY_BACKEND
-        backend = backend_row(version, card.number, attention, True).backend
+        _check_fp8(name, start.card, start.switches)
+    if name == "nvfp4":
+        _check_nvfp4(start)
+    if is_sparse and name.startswith("fp8"):
+        by_backend = start.switches.sparse_fp8_layout is SparseFp8Layout.BY_BACKEND
+        backend = backend_row(start.version, start.card.number, AttentionKind.SPARSE, True).backend
         if not by_backend or backend in PACKING_BACKENDS:
             return "fp8_ds_mla"
     return name
 
 
-def _sparse_default(dtype: str, architecture: Architecture, card: CardView, switches: Switches) -> str:
-    major = card.number // 10
-    match switches.sparse_fp8_layout:
+def _sparse_default(start: Start, dtype: str) -> str:
+    major = start.card.number // 10
+    match start.switches.sparse_fp8_layout:
         case SparseFp8Layout.ALWAYS:
             return "fp8_ds_mla"
         case SparseFp8Layout.WITH_FP8:
             return dtype
         case SparseFp8Layout.BY_BACKEND:
-            by_card = major == 12 or (major == 10 and architecture.model_type in FP8_BY_DEFAULT_SM100)
-            return "fp8_e4m3" if by_card else dtype
+            is_listed = start.architecture.model_type in FP8_BY_DEFAULT_SM100
+            return "fp8_e4m3" if major == 12 or (major == 10 and is_listed) else dtype
         case other:
             assert_never(other)
 
 
-def check_fp8(name: str, card: CardView, switches: Switches) -> None:
+def _check_fp8(name: str, card: CardView, switches: Switches) -> None:
     """Refuses fp8 keys and values on a card that has no kernel for them.
 
     Source: vllm/platforms/cuda.py:CudaPlatformBase.is_kv_cache_dtype_supported (0.11.0),
@@ -179,21 +135,7 @@ def check_fp8(name: str, card: CardView, switches: Switches) -> None:
         )
 
 
-@kept
-def smallest_head_size(architecture: Architecture) -> int:
-    """Elements of a key of the attention layer with the smallest heads; 0 without one."""
-    sizes = {
-        cache.head_size
-        for layer in dict.fromkeys(architecture.layers)
-        for cache in layer.caches
-        if isinstance(cache, FullAttention | SlidingWindow)
-    }
-    return min(sizes, default=0)
-
-
-def check_nvfp4(
-    name: str, attention: AttentionKind, head_size: int, card: CardView, switches: Switches
-) -> None:
+def _check_nvfp4(start: Start) -> None:
     """Refuses nvfp4 keys and values on a card, or for heads, that have no kernel for them.
 
     Raises EngineRefusalError `nvfp4-kv-unsupported`.
@@ -201,93 +143,76 @@ def check_nvfp4(
     Source: vllm/v1/attention/backends/flashinfer.py:FlashInferBackend.supports_kv_cache_dtype (0.31.0, 0.32.0),
     FlashInferBackend.supports_combination (0.33.0).
     """
+    card, traits = start.card, start.traits
     major = card.compute_capability[0] if card.compute_capability else None
     is_known = card.vendor is not Vendor.NVIDIA or major is not None
-    only_sm100 = switches.nvfp4_kv_cache is Nvfp4Cards.SM100 or head_size == NARROW_HEAD
+    only_sm100 = start.switches.nvfp4_kv_cache is Nvfp4Cards.SM100 or traits.smallest_head == NARROW_HEAD
     families = (10,) if only_sm100 else (8, 9, 10, 12)
-    has_kernels = major in families and attention in (AttentionKind.PLAIN, AttentionKind.PREFIX)
-    if is_known and name == "nvfp4" and not has_kernels:
+    has_kernels = major in families and traits.attention in (AttentionKind.PLAIN, AttentionKind.PREFIX)
+    if is_known and not has_kernels:
         raise EngineRefusalError(
             "nvfp4-kv-unsupported",
             field="kv_cache_dtype",
-            value=name,
+            value="nvfp4",
             name=card.label,
             capability=".".join(map(str, card.compute_capability or ("unknown",))),
         )
 
 
-def check_sparse_attention(attention: AttentionKind, card: CardView, switches: Switches) -> None:
+def check_sparse_attention(start: Start) -> None:
     """Refuses sparse latent attention (DeepSeek-V3.2, GLM-5) on an NVIDIA card without kernels for it.
 
     Raises EngineRefusalError `sparse-attention-unsupported`.
 
     Source: that of `Switches.sparse_attention`.
     """
-    capability = card.compute_capability
-    if attention is not AttentionKind.SPARSE or card.vendor is not Vendor.NVIDIA or capability is None:
+    card, is_sparse = start.card, start.traits.attention is AttentionKind.SPARSE
+    if not is_sparse or card.vendor is not Vendor.NVIDIA or card.compute_capability is None:
         return
-    if capability[0] not in switches.sparse_attention:
+    major, minor = card.compute_capability
+    if major not in start.switches.sparse_attention:
         raise EngineRefusalError(
             "sparse-attention-unsupported",
             field="accelerator",
             name=card.label,
-            capability=f"{capability[0]}.{capability[1]}",
+            capability=f"{major}.{minor}",
         )
 
 
-def check_block_size(
-    block_size: int | None, version: Version, switches: Switches, *, runs_kernels: bool
-) -> None:
-    """Refuses a block size that the release's parser or, with `runs_kernels`, its attention kernels do not take.
+def check_block_size(start: Start) -> None:
+    """Refuses a block size that the release's parser or its attention kernels, where they run, do not take.
 
     Raises EngineRefusalError `block-size-not-in-release` or `block-size-not-in-kernels`.
 
     Source: vllm/config/cache.py:BlockSize (0.17.1); get_supported_kernel_block_sizes of
     vllm/v1/attention/backends/flash_attn.py, triton_attn.py, flex_attention.py (0.33.0), whose multiples count.
     """
+    block_size, taken, traits = start.scenario.block_size, start.switches.block_sizes, start.traits
     if block_size is None:
         return
-    taken = switches.block_sizes
     if taken and block_size not in taken:
         raise EngineRefusalError(
             "block-size-not-in-release",
             field="block_size",
             value=block_size,
-            version=version,
+            version=start.version,
             taken=", ".join(map(str, taken)),
         )
+    runs_kernels = not (start.is_v0 or traits.is_attention_free or traits.is_bidirectional)
     if runs_kernels and block_size % KERNEL_BLOCK:
         raise EngineRefusalError(
             "block-size-not-in-kernels", field="block_size", value=block_size, multiple=KERNEL_BLOCK
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Traits:
-    """What the flags' defaults ask of a model."""
-
-    attention: AttentionKind
-    recurrent: frozenset[str]
-    is_hybrid: bool
-    is_attention_free: bool
-    is_encoder_decoder: bool
-    is_bidirectional: bool
-    """Each token looks at all others, and nothing is kept of a request."""
-    has_chunked_local: bool
-
-
-@kept
-def traits_of(architecture: Architecture) -> Traits:
-    """The traits of `architecture`, from its layers' caches."""
-    caches = {cache for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
-    recurrent = frozenset(cache.kind for cache in caches if isinstance(cache, RecurrentState))
-    others = [cache for cache in caches if not isinstance(cache, RecurrentState)]
-    return Traits(
-        attention=attention_kind(architecture),
-        recurrent=recurrent,
-        is_hybrid=bool(recurrent and others),
-        is_attention_free=bool(recurrent and not others),
-        is_encoder_decoder=any(isinstance(cache, CrossAttention) for cache in caches),
-        is_bidirectional=not caches,
-        has_chunked_local=any(isinstance(cache, ChunkedLocal) for cache in caches),
-    )
+def backend_of(start: Start, kv_cache_dtype: str) -> tuple[str, int]:
+    """The attention backend and the block size, before hybrid alignment."""
+    asked, own = start.scenario.block_size, find_engine(start.scenario.engine).attention
+    forced = backend_to_ask_for(start.architecture)
+    if own is not None:
+        return forced or own.backend, asked or own.block_size
+    is_turboquant = kv_cache_dtype.startswith(TURBOQUANT)
+    attention = AttentionKind.TURBOQUANT if is_turboquant else start.traits.attention
+    is_narrow = kv_cache_dtype.startswith(("fp8", "nvfp4"))
+    row = backend_row(start.version, start.card.number, attention, is_narrow)
+    return forced or row.backend, row.block_size if asked is None or row.forced else asked

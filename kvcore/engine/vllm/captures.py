@@ -6,20 +6,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, assert_never
 
-from packaging.version import Version
-
-from kvcore.engine.resolved import CardView, graph_mode
+from kvcore.engine.resolved import Resolved, graph_mode
+from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import (
     AttentionBackend,
     GraphModes,
     GraphRounding,
     GraphSizeFlag,
     GraphSizes,
-    Switches,
 )
 from kvcore.errors import EngineRefusalError, Notice, shorten
 from kvcore.flags import FLAGS
-from kvcore.scenario import CudagraphMode, Scenario
+from kvcore.scenario import CudagraphMode, Runner, Scenario
 from kvcore.units import ceil_div
 
 LIMIT: Final = 512
@@ -208,26 +206,7 @@ class Captures:
     notices: tuple[Notice, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Circumstances:
-    """What the flags are judged by in addition to themselves."""
-
-    version: Version
-    switches: Switches
-    card: CardView
-    attention_backend: str
-    model_type: str
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    num_speculative_tokens: int
-    is_v0: bool
-    use_v2: bool
-    is_hybrid: bool
-    is_encoder_decoder: bool
-    is_pooling: bool
-
-
-def captures(scenario: Scenario, start: Circumstances) -> Captures:
+def captures(start: Start, resolved: Resolved) -> Captures:
     """Sizes and modes of the captured graphs, with notices on flags that are not taken as they are.
 
     Raises EngineRefusalError `capture-sizes-inconsistent` or `capture-sizes-below-request`.
@@ -235,14 +214,17 @@ def captures(scenario: Scenario, start: Circumstances) -> Captures:
     Source: vllm/config/vllm.py:VllmConfig.__post_init__ and _set_cudagraph_sizes (0.11.1 to 0.33.0),
     vllm/config/__init__.py:VllmConfig._set_cudagraph_sizes (0.10.2, 0.11.0).
     """
-    asked = scenario.cudagraph_mode
+    scenario, asked = start.scenario, start.scenario.cudagraph_mode
     if scenario.enforce_eager or (asked is CudagraphMode.NONE and not start.is_v0):
         return Captures(notices=_without_graphs(scenario))
-    modes, mixed_full = _modes(asked, start)
+    modes, mixed_full = _modes(asked, start, resolved)
     notices: list[Notice] = []
-    sizes = _sizes(scenario, start, notices)
-    if _asks_for_sizes(scenario) and "FULL" in modes:
-        sizes = _rounded(sizes, start)
+    sizes = _sizes(start, resolved, notices)
+    is_asked_for = (
+        scenario.cudagraph_capture_sizes is not None or scenario.max_cudagraph_capture_size is not None
+    )
+    if is_asked_for and "FULL" in modes:
+        sizes = _rounded(sizes, start, resolved)
     captured = Captures(sizes=sizes, modes=modes if sizes else (), mixed_full=mixed_full and bool(sizes))
     if start.is_v0:
         notices += _unread_by_v0(scenario)
@@ -252,11 +234,7 @@ def captures(scenario: Scenario, start: Circumstances) -> Captures:
     return replace(captured, notices=tuple(notices))
 
 
-def _asks_for_sizes(scenario: Scenario) -> bool:
-    return scenario.cudagraph_capture_sizes is not None or scenario.max_cudagraph_capture_size is not None
-
-
-def _modes(asked: CudagraphMode | None, start: Circumstances) -> tuple[tuple[str, ...], bool]:
+def _modes(asked: CudagraphMode | None, start: Start, resolved: Resolved) -> tuple[tuple[str, ...], bool]:
     """The sets of graphs, and whether full ones are of mixed batches too.
 
     A pooling runner has no full graphs, and a model with an encoder keeps its own mode. Full graphs of mixed batches
@@ -266,45 +244,44 @@ def _modes(asked: CudagraphMode | None, start: Circumstances) -> tuple[tuple[str
     CompilationConfig.resolve_cudagraph_mode_and_sizes (0.20.2, 0.32.0), vllm/v1/worker/gpu_model_runner.py:
     GPUModelRunner._check_and_update_cudagraph_mode (0.11.1, 0.19.0).
     """
-    own = capture_modes(
-        rule=start.switches.graph_modes,
-        is_v0=start.is_v0,
-        is_hybrid=start.is_hybrid,
-        is_encoder_decoder=start.is_encoder_decoder,
-        is_pooling=start.is_pooling,
-    )
-    if asked is None or start.is_v0 or start.is_pooling or start.is_encoder_decoder:
+    is_hybrid, is_encoder_decoder = bool(start.traits.recurrent), start.traits.is_encoder_decoder
+    is_pooling = start.runner is Runner.POOLING
+    if asked is None or start.is_v0 or is_pooling or is_encoder_decoder:
+        own = capture_modes(
+            rule=start.switches.graph_modes,
+            is_v0=start.is_v0,
+            is_hybrid=is_hybrid,
+            is_encoder_decoder=is_encoder_decoder,
+            is_pooling=is_pooling,
+        )
         return own, False
     if asked is not CudagraphMode.FULL:
         return MODES[asked], False
-    is_on_hopper = start.card.number == HOPPER
-    takes_mixed = start.attention_backend in MIXED_BACKENDS or (
-        is_on_hopper and start.attention_backend in MIXED_ON_HOPPER
-    )
-    if takes_mixed and not start.is_hybrid:
+    takes_mixed = MIXED_BACKENDS | MIXED_ON_HOPPER if start.card.number == HOPPER else MIXED_BACKENDS
+    if resolved.attention_backend in takes_mixed and not is_hybrid:
         return MODES[asked], True
     return MODES[CudagraphMode.FULL_AND_PIECEWISE], False
 
 
-def _sizes(scenario: Scenario, start: Circumstances, notices: list[Notice]) -> tuple[int, ...]:
-    given, largest = scenario.cudagraph_capture_sizes, scenario.max_cudagraph_capture_size
+def _sizes(start: Start, resolved: Resolved, notices: list[Notice]) -> tuple[int, ...]:
+    given, largest = start.scenario.cudagraph_capture_sizes, start.scenario.max_cudagraph_capture_size
     if given is not None:
-        return _listed(given, largest, start, notices)
-    limit = start.switches.gpt_oss_graph_limit if start.model_type == GPT_OSS else 0
+        return _listed(given, largest, start, resolved, notices)
+    switches = start.switches
+    limit = switches.gpt_oss_graph_limit if start.architecture.model_type == GPT_OSS else 0
     if largest is None or start.is_v0:
-        return _by_default(start, limit)
-    switches, tokens = start.switches, start.max_num_batched_tokens
+        return _by_default(start, resolved, limit)
     is_former = switches.graph_size_flag is GraphSizeFlag.FORMER
     if is_former:
         params = {"version": str(start.version), "flag": GraphSizeFlag.FORMER.value, "value": str(largest)}
         notices.append(Notice(code="capture-flag-former", field="max_cudagraph_capture_size", params=params))
     if is_former and largest < limit:
-        sizes = _by_default(start, limit)
+        sizes = _by_default(start, resolved, limit)
     else:
         sizes = sizes_up_to(
             largest,
             in_eights=is_former,
-            max_num_batched_tokens=tokens,
+            max_num_batched_tokens=resolved.max_num_batched_tokens,
             captures_batch=switches.captures_batch,
         )
     if sizes[-1] != largest:
@@ -312,29 +289,29 @@ def _sizes(scenario: Scenario, start: Circumstances, notices: list[Notice]) -> t
     return sizes
 
 
-def _by_default(start: Circumstances, model_limit: int) -> tuple[int, ...]:
+def _by_default(start: Start, resolved: Resolved, model_limit: int) -> tuple[int, ...]:
     switches = start.switches
     is_sm100 = start.card.number // 10 == 10
     return capture_sizes(
         rule=None if start.is_v0 else switches.graph_sizes,
-        max_num_seqs=start.max_num_seqs,
-        max_num_batched_tokens=start.max_num_batched_tokens,
+        max_num_seqs=resolved.max_num_seqs,
+        max_num_batched_tokens=resolved.max_num_batched_tokens,
         limit=switches.graph_limit_sm100 if is_sm100 else LIMIT,
-        num_speculative_tokens=start.num_speculative_tokens,
+        num_speculative_tokens=resolved.num_speculative_tokens,
         model_limit=model_limit,
         captures_batch=switches.captures_batch,
     )
 
 
 def _listed(
-    given: tuple[int, ...], largest: int | None, start: Circumstances, notices: list[Notice]
+    given: tuple[int, ...], largest: int | None, start: Start, resolved: Resolved, notices: list[Notice]
 ) -> tuple[int, ...]:
     """The sizes of a list that a batch can have; the largest of them has to be the maximum where both are given.
 
     Before 0.11.1 only the list counts then, and `--cuda-graph-sizes` with several sizes drops those above a batch.
     """
     limit = "max_num_seqs" if start.is_v0 else "max_num_batched_tokens"
-    most = getattr(start, limit)
+    most = getattr(resolved, limit)
     kept = tuple(size for size in given if size <= most)
     if len(kept) < len(given):
         dropped = ", ".join(str(size) for size in given if size > most)
@@ -351,17 +328,16 @@ def _listed(
     )
 
 
-def _rounded(sizes: tuple[int, ...], start: Circumstances) -> tuple[int, ...]:
+def _rounded(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> tuple[int, ...]:
     """Multiples of a request's tokens where drafts are decoded in full graphs.
 
     Only sizes that a flag asks for: most of the engine's own are multiples, and the rates of graphs count them all.
     """
-    query, rule = start.num_speculative_tokens + 1, start.switches.graph_rounding
-    by_v2 = rule is GraphRounding.REFUSED_V1 and start.use_v2
+    query, rule = resolved.num_speculative_tokens + 1, start.switches.graph_rounding
+    by_v2 = rule is GraphRounding.REFUSED_V1 and resolved.use_v2_model_runner
     rounds = rule is not GraphRounding.NONE and not start.is_v0 and not by_v2
-    if query == 1 or not sizes or not rounds or start.is_hybrid:
-        return sizes
-    if start.attention_backend not in UNIFORM_BACKENDS:
+    is_uniform = resolved.attention_backend in UNIFORM_BACKENDS and not start.traits.recurrent
+    if query == 1 or not sizes or not rounds or not is_uniform:
         return sizes
     rounded = rounded_sizes(sizes, query, takes_smallest=rule is not GraphRounding.KEPT)
     if not rounded and rule is not GraphRounding.KEPT:

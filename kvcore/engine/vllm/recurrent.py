@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.vllm.switches import MambaModes, Switches
+from kvcore.engine.vllm.start import Start
+from kvcore.engine.vllm.switches import MambaModes
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice
-from kvcore.scenario import AUTO, Scenario
+from kvcore.scenario import AUTO
 
 SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})
 """Recurrent layers whose every block may be cached. Source: vllm/model_executor/models/interfaces.py:
@@ -54,16 +55,15 @@ def mamba_cache_mode(
             assert_never(other)
 
 
-def state_dtypes(
-    scenario: Scenario, kinds: frozenset[str], dtype: str, switches: Switches
-) -> tuple[str, str]:
+def state_dtypes(start: Start, dtype: str) -> tuple[str, str]:
     """Dtypes of convolution rows and of the states themselves; "" for states leaves them to the model's config.
 
     Raises EngineRefusalError `state-dtype-unsupported` for a dtype that the release's kernels do not take.
 
     Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateDtypeCalculator (0.10.1 to 0.33.0).
     """
-    rows, states = scenario.mamba_cache_dtype, scenario.mamba_ssm_cache_dtype
+    switches, kinds = start.switches, start.traits.recurrent
+    rows, states = start.scenario.mamba_cache_dtype, start.scenario.mamba_ssm_cache_dtype
     if not kinds & switches.ssm_dtype_kinds:
         states = AUTO
     refused = kinds & switches.no_float32_states
@@ -83,26 +83,19 @@ def _unsupported(field: str, value: str, kind: str) -> EngineRefusalError:
 
 
 def check_state_flags(
-    scenario: Scenario,
-    *,
-    mode: str,
-    prefix_caching: bool,
-    chunked_prefill: bool,
-    speculates: bool,
-    max_model_len: int,
-    switches: Switches,
+    start: Start, *, mode: str, prefix_caching: bool, chunked: bool, speculates: bool, max_model_len: int
 ) -> None:
     """Raises EngineRefusalError for flags that the engine does not take together.
 
     Source: vllm/model_executor/models/config.py:MambaModelConfig (0.15.1, 0.16.0, 0.33.0), vllm/config/vllm.py:
     VllmConfig.validate_mamba_block_size (0.11.1, 0.33.0).
     """
-    block = scenario.mamba_block_size
+    block = start.scenario.mamba_block_size
     if block is not None and not prefix_caching and block != max_model_len:
         raise EngineRefusalError("mamba-block-without-prefix-caching", field="mamba_block_size", value=block)
-    if mode == "align" and not chunked_prefill:
+    if mode == "align" and not chunked:
         raise EngineRefusalError("align-without-chunked-prefill", field="enable_chunked_prefill", value=False)
-    if mode == "align" and speculates and not switches.align_speculates:
+    if mode == "align" and speculates and not start.switches.align_speculates:
         raise EngineRefusalError("align-with-speculation", field="speculative_config", value=mode)
 
 
@@ -120,11 +113,11 @@ def check_aligned_block(resolved: Resolved) -> None:
         )
 
 
-def state_notices(scenario: Scenario, kinds: frozenset[str], mode: str) -> tuple[Notice, ...]:
+def state_notices(start: Start, mode: str) -> tuple[Notice, ...]:
     """`mamba-cache-mode-not-kept` where another mode applies than the one asked for; `every-state-cached` where the
     engine chose to keep a state per block."""
-    asked = scenario.mamba_cache_mode
-    if not kinds:
+    asked = start.scenario.mamba_cache_mode
+    if not start.traits.recurrent:
         return ()
     if asked is not None and asked != mode:
         params = {"asked": asked, "used": mode}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, assert_never
 
 from packaging.version import Version
@@ -12,12 +11,14 @@ from kvcore import catalogue
 from kvcore.engine.resolved import CardView, MemoryTier
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.draft import proposed_tokens
+from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import BatchTiers, Switches, V1Engine, V2Models
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, embedders
+from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.scenario import Runner, Scenario
 
 NO_V2_METHODS: Final[Mapping[bool, tuple[str, ...]]] = {
@@ -31,6 +32,31 @@ Source: vllm/config/vllm.py:VllmConfig._get_v2_model_runner_unsupported_features
 
 NOT_ASYNC_METHODS: Final = ("ngram", "suffix", "medusa", "mlp_speculator")
 """Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.32.0)."""
+BIG_BATCH: Final = (8192, 1024)
+HUGE_BATCH: Final = (16_384, 1024)
+SMALL_BATCH: Final = (2048, 256)
+"""(tokens, sequences) of the API server. Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5,
+0.32.0)."""
+
+V0_TOKENS: Final = 2048
+V0_MULTIMODAL_TOKENS: Final = 5120
+V0_POOLING_TOKENS: Final = 32_768
+"""Source: vllm/config.py:_POOLING_MODEL_MAX_NUM_BATCHED_TOKENS (0.8.5)."""
+V0_SEQUENCES: Final = 256
+V0_CHUNKED_LENGTH: Final = 32_768
+"""V0 turns chunked prefill on above this length. Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5)."""
+
+GB10_CAPABILITY: Final = (12, 1)
+"""NVML names no memory for it, so that every release takes the small defaults; 0.33 says so in words.
+
+Source: vllm/platforms/cuda.py:NvmlCudaPlatform.get_device_total_memory (0.18.0, 0.32.0), vllm/engine/arg_utils.py
+(0.33.0). Published starts of 0.18.1 and 0.27.1 capture 35 graphs in full, for 256 sequences.
+"""
+GEMMA4_VIDEO_TOKENS: Final = 32 * (70 + 2 + 6)
+"""Frames of a video, by the tokens of a frame, its two borders and its time.
+
+Source: vllm/model_executor/models/gemma4_mm.py:Gemma4ProcessingInfo.get_mm_max_tokens_per_item (0.22.1, 0.33.0).
+"""
 
 
 def speculation_of(scenario: Scenario, architecture: Architecture) -> tuple[str, int]:
@@ -39,32 +65,22 @@ def speculation_of(scenario: Scenario, architecture: Architecture) -> tuple[str,
     return ("", 0) if config is None else (config.method, proposed_tokens(config, architecture))
 
 
-def uses_v2_runner(
-    *,
-    switches: Switches,
-    scenario: Scenario,
-    is_moe: bool,
-    is_plain: bool,
-    is_quantized: bool,
-    method: str,
-    runner: Runner = Runner.GENERATE,
-) -> bool:
-    """Whether the V2 model runner is used. `is_plain`: no recurrent layers. It pools only where it is everybody's.
+def uses_v2_runner(start: Start, runner: Runner, method: str) -> bool:
+    """Whether the V2 model runner is used, as `runner`. It pools only where it is everybody's.
 
     Source: vllm/config/vllm.py:VllmConfig.use_v2_model_runner, _is_default_v2_model_runner_model (0.22.1, 0.23.0,
     0.28.0, 0.32.0).
     """
-    rule = switches.model_runner_v2
-    asked = scenario.env.get("VLLM_USE_V2_MODEL_RUNNER")
+    rule, is_quantized = start.switches.model_runner_v2, start.quantization.method not in ("", NOT_QUANTIZED)
+    asked = start.scenario.env.get("VLLM_USE_V2_MODEL_RUNNER")
     if rule is V2Models.NEVER:
         return False
     if asked in ("0", "1"):
         return asked == "1"
-    if method in NO_V2_METHODS[rule is V2Models.ALL] or (
-        runner is Runner.POOLING and rule is not V2Models.ALL
-    ):
+    is_everybodys = rule is V2Models.ALL
+    if method in NO_V2_METHODS[is_everybodys] or (runner is Runner.POOLING and not is_everybodys):
         return False
-    names = frozenset(scenario.config.architectures)
+    names = frozenset(start.scenario.config.architectures)
     classes = CLASSES.load().v2_runner
     is_listed = bool(names & classes.experts)
     match rule:
@@ -77,23 +93,22 @@ def uses_v2_runner(
         case V2Models.LISTED:
             return is_listed or bool(names & classes.dense)
         case V2Models.DENSE:
-            return is_listed or (is_plain and not is_moe)
+            return is_listed or (not start.traits.recurrent and start.architecture.moe is None)
         case V2Models.ALL:
             return True
         case other:
             assert_never(other)
 
 
-def is_async(
-    switches: Switches, method: str, use_v2: bool, stages: int, runner: Runner = Runner.GENERATE
-) -> bool:
+def is_async(start: Start, method: str, use_v2: bool) -> bool:
     """Whether the next batch is scheduled while one runs.
 
     Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.14.1, 0.19.1, 0.20.2, 0.32.0).
     """
-    if runner is Runner.POOLING and not switches.async_pooling:
+    switches, has_stages = start.switches, start.scenario.parallel.pipeline_parallel_size > 1
+    if start.is_pooling and not switches.async_pooling:
         return False
-    return switches.async_scheduling and method not in NOT_ASYNC_METHODS and (use_v2 or stages == 1)
+    return switches.async_scheduling and method not in NOT_ASYNC_METHODS and (use_v2 or not has_stages)
 
 
 def max_concurrent_batches(is_asynchronous: bool, use_v2: bool, stages: int) -> int:
@@ -170,18 +185,28 @@ def scheduling_runner(scenario: Scenario, runner: Runner) -> Runner:
     return next((found for found in by_name if found is not None), Runner.GENERATE) if is_label else runner
 
 
-def falls_back_to_v0(switches: Switches, scenario: Scenario, scheduling: Runner) -> bool:
-    """Whether V1, which runs by default, cannot pool yet.
+def runs_v0(scenario: Scenario, card: CardView, switches: Switches, scheduling: Runner) -> bool:
+    """Whether the first engine runs: by default before 0.8, by VLLM_USE_V1=0, and for what V1 could not do yet.
 
-    Source: vllm/engine/arg_utils.py:EngineArgs._is_v1_supported_oracle (0.8.5 refuses, 0.9.2 does not).
+    Source: vllm/envs.py:VLLM_USE_V1, vllm/engine/arg_utils.py:EngineArgs._is_v1_supported_oracle (0.8.5 refuses to
+    pool, 0.9.2 does not; 0.10.2).
     """
-    asked = scenario.env.get("VLLM_USE_V1") in ("0", "1")
-    return (
-        scheduling is Runner.POOLING
-        and switches.v1_engine is V1Engine.DEFAULT
-        and not switches.v1_pooling
-        and not asked
-    )
+    asked = scenario.env.get("VLLM_USE_V1")
+    match switches.v1_engine:
+        case V1Engine.ONLY:
+            return False
+        case V1Engine.NEVER:
+            return True
+        case V1Engine.OPT_IN:
+            return asked != "1"
+        case V1Engine.DEFAULT:
+            if asked in ("0", "1"):
+                return asked == "0"
+        case other:
+            assert_never(other)
+    is_fp8_off_hopper = scenario.kv_cache_dtype.startswith("fp8") and card.number != 90
+    cannot_pool = scheduling is Runner.POOLING and not switches.v1_pooling
+    return card.predates_ampere or is_fp8_off_hopper or cannot_pool
 
 
 def runner_flag(scenario: Scenario, runner: Runner, version: Version) -> tuple[str, str]:
@@ -201,75 +226,30 @@ def runner_flag(scenario: Scenario, runner: Runner, version: Version) -> tuple[s
     return "task", next(tasks, "embed")
 
 
-def runner_notices(
-    scenario: Scenario, architecture: Architecture, runner: Runner, version: Version
-) -> tuple[Notice, ...]:
+def runner_notices(start: Start) -> tuple[Notice, ...]:
     """`runs-as-pooling` where the repository and not the request makes a model pool; `keeps-no-cache` where no layer
     keeps anything of a request."""
-    notices = []
-    if (
-        runner is Runner.POOLING
-        and scenario.runner is Runner.AUTO
-        and scenario.checkpoint.sentence_transformers
-    ):
-        flag, value = runner_flag(scenario, Runner.GENERATE, version)
+    scenario, notices = start.scenario, []
+    by_repository = scenario.runner is Runner.AUTO and scenario.checkpoint.sentence_transformers
+    if start.runner is Runner.POOLING and by_repository:
+        flag, value = runner_flag(scenario, Runner.GENERATE, start.version)
         notices.append(Notice(code="runs-as-pooling", field="runner", params={"flag": f"--{flag} {value}"}))
-    if not any(layer.caches for layer in architecture.layers):
+    if start.traits.is_bidirectional:
         deciding = "is_causal" if scenario.config.language.has("is_causal") else "architectures"
         notices.append(Notice(code="keeps-no-cache", field=f"config.{deciding}", params={}))
     return tuple(notices)
 
 
-BIG_BATCH: Final = (8192, 1024)
-HUGE_BATCH: Final = (16_384, 1024)
-SMALL_BATCH: Final = (2048, 256)
-"""(tokens, sequences) of the API server. Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5,
-0.32.0)."""
-
-V0_TOKENS: Final = 2048
-V0_MULTIMODAL_TOKENS: Final = 5120
-V0_POOLING_TOKENS: Final = 32_768
-"""Source: vllm/config.py:_POOLING_MODEL_MAX_NUM_BATCHED_TOKENS (0.8.5)."""
-V0_SEQUENCES: Final = 256
-V0_CHUNKED_LENGTH: Final = 32_768
-"""V0 turns chunked prefill on above this length. Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5)."""
-
-GB10_CAPABILITY: Final = (12, 1)
-"""NVML names no memory for it, so that every release takes the small defaults; 0.33 says so in words.
-
-Source: vllm/platforms/cuda.py:NvmlCudaPlatform.get_device_total_memory (0.18.0, 0.32.0), vllm/engine/arg_utils.py
-(0.33.0). Published starts of 0.18.1 and 0.27.1 capture 35 graphs in full, for 256 sequences.
-"""
-
-
-GEMMA4_VIDEO_TOKENS: Final = 32 * (70 + 2 + 6)
-"""Frames of a video, by the tokens of a frame, its two borders and its time.
-
-Source: vllm/model_executor/models/gemma4_mm.py:Gemma4ProcessingInfo.get_mm_max_tokens_per_item (0.22.1, 0.33.0).
-"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchDefaults:
-    """What one version takes when neither flag is given."""
-
-    max_num_batched_tokens: int
-    max_num_seqs: int
-
-
-def batch_defaults(tiers: BatchTiers, card: CardView) -> BatchDefaults:
-    """The V1 defaults of a card. `tiers` is the switch `batch_tiers`.
+def batch_defaults(tiers: BatchTiers, card: CardView) -> tuple[int, int]:
+    """max_num_batched_tokens and max_num_seqs of V1 on a card, when neither flag is given.
 
     Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.8.5, 0.9.0.1, 0.28.0, 0.33.0).
     """
-    tokens, sequences = SMALL_BATCH
     is_small_a100 = card.is_a100 and tiers != BatchTiers.BY_MEMORY
     is_small = card.memory_tier is MemoryTier.SMALL or card.compute_capability == GB10_CAPABILITY
     if tiers == BatchTiers.HUGE and card.memory_tier is MemoryTier.HUGE:
-        tokens, sequences = HUGE_BATCH
-    elif not is_small and not is_small_a100:
-        tokens, sequences = BIG_BATCH
-    return BatchDefaults(max_num_batched_tokens=tokens, max_num_seqs=sequences)
+        return HUGE_BATCH
+    return SMALL_BATCH if is_small or is_small_a100 else BIG_BATCH
 
 
 def largest_item_tokens(config: ModelConfig) -> int:
@@ -291,14 +271,12 @@ def largest_item_tokens(config: ModelConfig) -> int:
     return GEMMA4_VIDEO_TOKENS if sees_both_ways else 0
 
 
-def v0_tokens(
-    *, max_model_len: int, enable_chunked_prefill: bool, is_multimodal: bool, is_pooling: bool = False
-) -> int:
+def v0_tokens(start: Start, max_model_len: int, chunked: bool) -> int:
     """V0's default max_num_batched_tokens: a whole prompt, unless prefills are cut.
 
     Source: vllm/config.py:SchedulerConfig.__post_init__ (0.6.6, 0.8.5).
     """
-    tokens = V0_TOKENS if enable_chunked_prefill else max(max_model_len, V0_TOKENS)
-    if is_pooling:
+    tokens = V0_TOKENS if chunked else max(max_model_len, V0_TOKENS)
+    if start.is_pooling:
         tokens = max(tokens, V0_POOLING_TOKENS)
-    return max(tokens, V0_MULTIMODAL_TOKENS) if is_multimodal else tokens
+    return max(tokens, V0_MULTIMODAL_TOKENS) if start.architecture.is_multimodal else tokens

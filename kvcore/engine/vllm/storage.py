@@ -11,6 +11,7 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.start import Start
 from kvcore.errors import EngineRefusalError, ModelError, Notice
 from kvcore.kept import kept
 from kvcore.model.architecture import Module, Parameter, elements
@@ -140,9 +141,7 @@ class QuantizationMethods(Reviewed):
 METHODS: Final = TableFile("kvcore.engine.vllm", "quantization_methods.toml", QuantizationMethods)
 
 
-def check_quantization(
-    *, method: str, requested: str | None, engine: str, card: CardView, version: Version
-) -> tuple[Notice, ...]:
+def check_quantization(start: Start) -> tuple[Notice, ...]:
     """Whether a release takes the format of the checkpoint on this card; what it needs in addition to the engine.
 
     A card of unknown compute capability, and an engine whose list is not known, take everything.
@@ -153,31 +152,31 @@ def check_quantization(
     Source: vllm/config/model.py:ModelConfig._verify_quantization, vllm/platforms/interface.py:
     Platform.verify_quantization, vllm/config/vllm.py:VllmConfig._get_quantization_config (0.8.5, 0.33.0).
     """
+    method, card, version = start.quantization.method, start.card, start.version
     if method == NOT_QUANTIZED:
         return ()
     known = METHODS.load()
-    for name in dict.fromkeys((requested or method, method)):
+    for name in dict.fromkeys((start.scenario.quantization or method, method)):
         since = known.since.get(name)
         if since is not None and version < since:
             raise EngineRefusalError(
                 "quantization-not-in-release", field="quantization", method=name, version=version, since=since
             )
-    platform = known.platform.get(_platform(engine, card))
+    platform = known.platform.get(_platform(start.scenario.engine, card))
     if platform is not None and not platform.takes(method, version):
         raise EngineRefusalError(
             "quantization-not-on-platform", field="quantization", method=method, name=card.label
         )
     least = known.least_capability(method, version)
-    if card.vendor is Vendor.NVIDIA and card.compute_capability is not None:
-        major, minor = card.compute_capability
-        if major * 10 + minor < least:
-            raise EngineRefusalError(
-                "quantization-not-on-card",
-                field="quantization",
-                method=method,
-                least=least,
-                capability=major * 10 + minor,
-            )
+    is_known = card.vendor is Vendor.NVIDIA and card.compute_capability is not None
+    if is_known and card.number < least:
+        raise EngineRefusalError(
+            "quantization-not-on-card",
+            field="quantization",
+            method=method,
+            least=least,
+            capability=card.number,
+        )
     plugin = known.plugin.get(method)
     if plugin is None or version < plugin.since:
         return ()

@@ -1,0 +1,119 @@
+"""A start of the engine: what its flags are judged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.version import Version
+
+from kvcore.engine.resolved import CardView
+from kvcore.engine.vllm.switches import AttentionKind, Switches
+from kvcore.engine.vllm.versions import Release
+from kvcore.kept import kept
+from kvcore.model.architecture import (
+    Architecture,
+    BlockIndexer,
+    ChunkedLocal,
+    CompressedLatent,
+    CrossAttention,
+    FullAttention,
+    LatentWindow,
+    RecurrentState,
+    SlidingWindow,
+    SparseIndexer,
+)
+from kvcore.model.quantization import Quantization
+from kvcore.scenario import Runner, Scenario
+
+PREFIX_FAMILIES: Final = ("gemma3", "gemma4")
+"""Model types whose images attend to each other in both directions.
+
+Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0).
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """What the flags' defaults ask of a model: kinds of layers, from the caches that they keep."""
+
+    attention: AttentionKind
+    recurrent: frozenset[str]
+    is_hybrid: bool
+    is_attention_free: bool
+    is_encoder_decoder: bool
+    is_bidirectional: bool
+    """Each token looks at all others, and nothing is kept of a request."""
+    has_chunked_local: bool
+    smallest_head: int
+    """Elements of a key of the attention layer with the smallest heads; 0 without one."""
+
+
+@kept
+def traits_of(architecture: Architecture) -> Traits:
+    """The traits of `architecture`, from its layers' caches."""
+    caches = {cache for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
+    kinds = {type(cache) for cache in caches}
+    recurrent = frozenset(cache.kind for cache in caches if isinstance(cache, RecurrentState))
+    has_others = bool(kinds - {RecurrentState})
+    heads = (cache.head_size for cache in caches if isinstance(cache, FullAttention | SlidingWindow))
+    return Traits(
+        attention=_attention_kind(architecture, kinds),
+        recurrent=recurrent,
+        is_hybrid=bool(recurrent) and has_others,
+        is_attention_free=bool(recurrent) and not has_others,
+        is_encoder_decoder=CrossAttention in kinds,
+        is_bidirectional=not caches,
+        has_chunked_local=ChunkedLocal in kinds,
+        smallest_head=min(heads, default=0),
+    )
+
+
+def _attention_kind(architecture: Architecture, kinds: set[type]) -> AttentionKind:
+    """What the backend table asks of a model."""
+    if kinds & {CompressedLatent, LatentWindow}:
+        return AttentionKind.COMPRESSED
+    if BlockIndexer in kinds:
+        return AttentionKind.BLOCKS
+    if SparseIndexer in kinds:
+        return AttentionKind.SPARSE
+    if architecture.is_mla:
+        return AttentionKind.MLA
+    if architecture.is_multimodal and architecture.model_type.startswith(PREFIX_FAMILIES):
+        return AttentionKind.PREFIX
+    return AttentionKind.PLAIN
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """One start: what is asked for, of which model, on which card, in which release."""
+
+    scenario: Scenario
+    architecture: Architecture
+    card: CardView
+    release: Release
+    quantization: Quantization
+    runner: Runner
+    scheduling: Runner
+    """The runner whose schedule is planned."""
+    is_v0: bool
+
+    @property
+    def version(self) -> Version:
+        """Of the release."""
+        return self.release.version
+
+    @property
+    def switches(self) -> Switches:
+        """What the release does."""
+        return self.release.switches
+
+    @property
+    def traits(self) -> Traits:
+        """Of the model."""
+        return traits_of(self.architecture)
+
+    @property
+    def is_pooling(self) -> bool:
+        """Whether the schedule is that of the pooling runner."""
+        return self.scheduling is Runner.POOLING
