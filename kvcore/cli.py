@@ -198,8 +198,8 @@ def _log(arguments: argparse.Namespace) -> int:
 
 
 def _workload(arguments: argparse.Namespace) -> int:
+    from kvcore.workload.mix import workload_report, workload_table
     from kvcore.workload.records import read_request_logs
-    from kvcore.workload.report import workload_report, workload_table
 
     with ExitStack() as opened:
         files = [

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import WorkloadError
-from kvcore.workload import engine_lines, json_record, records
-from kvcore.workload.lengths import MAX_TOKENS, Request, Unusable
+from kvcore.workload import records, requests
 from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log, read_request_logs
+from kvcore.workload.requests import MAX_TOKENS, Request, Unusable
 
 SAMPLES = Path(__file__).resolve().parents[1] / "pages" / "ui" / "samples"
 
@@ -290,8 +290,8 @@ class TestCost:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def cpu_seconds(pending: int, ids: int) -> float:
-            monkeypatch.setattr(engine_lines, "MAX_PENDING", pending)
-            lines = engine_lines.EngineLines()
+            monkeypatch.setattr(records, "MAX_PENDING", pending)
+            lines = records.EngineLines()
             before = time.thread_time()
             for number in range(ids):
                 lines.take(f"Received request {number}: prompt_token_ids: [1]")
@@ -345,13 +345,13 @@ class TestCost:
         assert (log.unusable, log.unusable_lines) == (1, (3,))
 
     def test_a_record_of_too_many_values_is_counted_as_unusable(self) -> None:
-        many = b'{"prompt_tokens": [' + b"0," * json_record.MAX_VALUES + b"0]}\n"
+        many = b'{"prompt_tokens": [' + b"0," * requests.MAX_VALUES + b"0]}\n"
         log = read_request_log([many, b'{"prompt_tokens": 8}\n'])
         assert (log.prompts.lengths, log.unusable_lines) == ((8,), (1,))
 
     def test_a_long_text_of_both_kinds_is_counted_in_slices(self) -> None:
-        slices = 3 * json_record.TEXT_SLICE
-        assert json_record.estimated_tokens("显a" * slices) == -(-slices * 10 // 15) - (-slices * 10 // 35)
+        slices = 3 * requests.TEXT_SLICE
+        assert requests.estimated_tokens("显a" * slices) == -(-slices * 10 // 15) - (-slices * 10 // 35)
 
     def test_a_long_first_line_is_read_in_its_encoding(self) -> None:
         prompt = "显存" * records.MAX_ROW_BYTES

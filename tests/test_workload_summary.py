@@ -29,9 +29,8 @@ from kvcore.views.workload_summary import (
     risk_text,
     sentence,
 )
-from kvcore.workload.growth import Conversation, prefix_sharing
 from kvcore.workload.histogram import LengthHistogram
-from kvcore.workload.limits import limit_choice, limit_choices
+from kvcore.workload.limits import Conversation, limit_choice, limit_choices, prefix_sharing
 from kvcore.workload.mix import Mix
 from kvcore.workload.random_batch import Share
 from tests import present_plans

@@ -22,8 +22,8 @@ from kvcore.errors import KvPlannerError, ScenarioError, shorten
 from kvcore.evidence.accuracy import Check
 from kvcore.flags import FLAGS
 from kvcore.texts.words import Language
-from kvcore.workload.lengths import MAX_TOKENS
-from kvcore.workload.quantiles import LengthQuantiles
+from kvcore.workload.histogram import LengthQuantiles
+from kvcore.workload.requests import MAX_TOKENS
 
 Reader: TypeAlias = Callable[[str, str], Any]
 """The value of a parameter, from its name and its text. Raises a KvPlannerError that says what it may be."""

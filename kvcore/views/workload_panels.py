@@ -10,8 +10,7 @@ from kvcore.planning import Plan
 from kvcore.texts.words import DASH, Words, concurrency_text, count
 from kvcore.units import ceil_div, round_up
 from kvcore.views.workload_summary import share_text
-from kvcore.workload.growth import Conversation, PrefixSharing
-from kvcore.workload.limits import LimitChoice, requests_at
+from kvcore.workload.limits import Conversation, LimitChoice, PrefixSharing, requests_at
 from kvcore.workload.mix import PERCENT, ROUND_TO, Mix
 from kvcore.workload.random_batch import Batches
 

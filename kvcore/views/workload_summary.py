@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from kvcore.planning import Verdict
 from kvcore.texts.words import DASH, Words, concurrency_text, count, msg
 from kvcore.views.summary import Outcome, Sentence
-from kvcore.workload.lengths import Unusable
 from kvcore.workload.limits import LimitChoice, is_above_model, refuses_longer
 from kvcore.workload.mix import PERCENT, Mix
 from kvcore.workload.random_batch import Share
+from kvcore.workload.requests import Unusable
 
 ENOUGH_SHARE = 0.01
 _VERDICTS = {

@@ -1,12 +1,27 @@
-"""How long requests are: a histogram of whole token counts, and what it says about a limit."""
+"""How long requests are: a histogram of whole token counts, or three percentiles that a person typed or a link kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Final
 
+from kvcore.errors import WorkloadError
 from kvcore.kept import Keeper
 from kvcore.units import ceil_div, round_up
+from kvcore.workload.requests import MAX_TOKENS
+
+PERCENTS: Final = (50, 95, 99)
+CELLS: Final = 400
+"""Equally likely lengths that stand for a distribution; a multiple of 100, so that the percentiles are met."""
+PAIR_CELLS: Final = 200
+_Z: Final = (0.0, 1.6448536269514722, 2.3263478740408408)
+"""Standard normal quantiles of PERCENTS."""
+_TEXT: Final = re.compile(r"\d{1,8}(?::\d{1,8}){2}(?:,\d{1,8}(?::\d{1,8}){2}){3}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +45,12 @@ class LengthHistogram(Keeper):
             >>> LengthHistogram.from_lengths([5, 7, 5]).counts
             (2, 1)
         """
-        counts: dict[int, int] = {}
-        for length in lengths:
-            counts[length] = counts.get(length, 0) + 1
-        return cls.from_counts(counts)
+        return cls.from_counts(Counter(lengths))
+
+    @property
+    def items(self) -> Iterable[tuple[int, int]]:
+        """Each length with its number of requests."""
+        return zip(self.lengths, self.counts, strict=True)
 
     @property
     def requests(self) -> int:
@@ -43,7 +60,7 @@ class LengthHistogram(Keeper):
     @property
     def mean_tokens(self) -> float:
         """Mean length; 0 without requests."""
-        total = sum(length * count for length, count in zip(self.lengths, self.counts, strict=True))
+        total = sum(length * count for length, count in self.items)
         return total / self.requests if self.requests else 0.0
 
     @property
@@ -60,7 +77,7 @@ class LengthHistogram(Keeper):
         """
         wanted = percent / 100 * self.requests
         seen = 0
-        for length, count in zip(self.lengths, self.counts, strict=True):
+        for length, count in self.items:
             seen += count
             if seen >= wanted:
                 return length
@@ -73,7 +90,7 @@ class LengthHistogram(Keeper):
             >>> LengthHistogram.from_lengths([100, 200, 300, 400]).share_above(300)
             0.25
         """
-        above = sum(c for length, c in zip(self.lengths, self.counts, strict=True) if length > limit_tokens)
+        above = sum(c for length, c in self.items if length > limit_tokens)
         return above / self.requests if self.requests else 0.0
 
     def clipped(self, limit_tokens: int) -> LengthHistogram:
@@ -83,11 +100,7 @@ class LengthHistogram(Keeper):
             >>> LengthHistogram.from_lengths([100, 300, 400]).clipped(250)
             LengthHistogram(lengths=(100, 250), counts=(1, 2))
         """
-        counts: dict[int, int] = {}
-        for length, number in zip(self.lengths, self.counts, strict=True):
-            kept = min(length, limit_tokens)
-            counts[kept] = counts.get(kept, 0) + number
-        return LengthHistogram.from_counts(counts)
+        return self._moved(lambda length: min(length, limit_tokens))
 
     def coarsened(self, cells: int) -> LengthHistogram:
         """The same requests at no more than `cells` different lengths, each rounded up by at most longest / cells.
@@ -98,9 +111,129 @@ class LengthHistogram(Keeper):
         """
         if len(self.lengths) <= cells:
             return self
-        step = ceil_div(self.longest_tokens, cells)
-        counts: dict[int, int] = {}
-        for length, number in zip(self.lengths, self.counts, strict=True):
-            upper = min(round_up(max(1, length), step), self.longest_tokens)
-            counts[upper] = counts.get(upper, 0) + number
+        longest, step = self.longest_tokens, ceil_div(self.longest_tokens, cells)
+        return self._moved(lambda length: min(round_up(max(1, length), step), longest))
+
+    def _moved(self, moved: Callable[[int], int]) -> LengthHistogram:
+        counts: Counter[int] = Counter()
+        for length, number in self.items:
+            counts[moved(length)] += number
         return LengthHistogram.from_counts(counts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Percentiles:
+    """P50, P95 and P99 of a length, in tokens; not falling."""
+
+    p50: int
+    p95: int
+    p99: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p50 <= self.p95 <= self.p99 <= MAX_TOKENS:
+            raise WorkloadError("percentiles-order", p50=self.p50, p95=self.p95, p99=self.p99)
+
+    @classmethod
+    def of(cls, histogram: LengthHistogram) -> Percentiles:
+        """Those of a histogram, by nearest rank."""
+        p50, p95, p99 = (histogram.percentile_tokens(percent) for percent in PERCENTS)
+        return cls(p50=p50, p95=p95, p99=p99)
+
+    @property
+    def values(self) -> tuple[int, int, int]:
+        """The three, rising."""
+        return self.p50, self.p95, self.p99
+
+    def histogram(self, cells: int = CELLS) -> LengthHistogram:
+        """A distribution with these percentiles: log-normal between them and beyond them, each of `cells` equally
+        likely parts taken at its upper end, so that lengths are rather over- than under-estimated.
+
+        ln(length) is linear between the normal quantiles of 50, 95 and 99 %, with the last slope beyond.
+
+        Example:
+            >>> found = Percentiles(p50=800, p95=1150, p99=1200).histogram()
+            >>> [found.percentile_tokens(percent) for percent in (50, 95, 99)]
+            [800, 1150, 1200]
+        """
+        logs = [math.log(max(1, value)) for value in self.values]
+        shares = (*((index + 1) / cells for index in range(cells - 1)), 1 - 0.2 / cells)
+        return LengthHistogram.from_lengths(_length_at(share, logs) for share in shares)
+
+
+def _length_at(share: float, logs: Sequence[float]) -> int:
+    z = _normal_quantile(share)
+    low = 1 if z > _Z[1] else 0
+    slope = (logs[low + 1] - logs[low]) / (_Z[low + 1] - _Z[low])
+    length = round(math.exp(min(logs[low] + slope * (z - _Z[low]), math.log(MAX_TOKENS))))
+    return min(length, MAX_TOKENS)
+
+
+@lru_cache(maxsize=1024)
+def _normal_quantile(share: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(share)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LengthQuantiles:
+    """What a link keeps of a workload: twelve numbers, nothing of a request."""
+
+    prompt: Percentiles
+    answer: Percentiles
+    taken: Percentiles
+    """Prompt and answer together, when the answer ends."""
+    needed: Percentiles
+    """The max_model_len that serves a request in full: with max_tokens where it asked for that."""
+
+    def encode(self) -> str:
+        """As a parameter of a link: prompt, answer, taken, needed, each P50:P95:P99."""
+        parts = (getattr(self, part.name) for part in fields(self))
+        return ",".join(":".join(map(str, part.values)) for part in parts)
+
+    @classmethod
+    def decode(cls, text: str) -> LengthQuantiles:
+        """What `encode` wrote. Raises WorkloadError `percentiles-unreadable`.
+
+        Example:
+            >>> text = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
+            >>> LengthQuantiles.decode(text).needed.p99, LengthQuantiles.decode(text).encode() == text
+            (1712, True)
+        """
+        if not _TEXT.fullmatch(text):
+            raise WorkloadError("percentiles-unreadable", field="lengths", value=text)
+        try:
+            parts = [
+                Percentiles(p50=p50, p95=p95, p99=p99)
+                for p50, p95, p99 in (map(int, part.split(":")) for part in text.split(","))
+            ]
+            if min(parts[0].p50, parts[3].p50) < 1:
+                raise WorkloadError("percentiles-unreadable", field="lengths", value=text)
+        except WorkloadError:
+            raise WorkloadError("percentiles-unreadable", field="lengths", value=text) from None
+        return cls(prompt=parts[0], answer=parts[1], taken=parts[2], needed=parts[3])
+
+
+def typed_quantiles(prompt: Percentiles, answer: Percentiles, max_tokens: int | None) -> LengthQuantiles:
+    """From percentiles of prompts and answers, which are taken as independent of each other.
+
+    With `max_tokens` a request needs prompt + max_tokens; without, prompt + answer.
+
+    Example:
+        >>> typed_quantiles(Percentiles(p50=800, p95=1150, p99=1200), Percentiles(p50=120, p95=380, p99=512),
+        ...                 512).needed
+        Percentiles(p50=1312, p95=1662, p99=1712)
+    """
+    sums: Counter[int] = Counter()
+    answers = answer.histogram(PAIR_CELLS)
+    for length, count in prompt.histogram(PAIR_CELLS).items:
+        for other, times in answers.items:
+            sums[min(length + other, MAX_TOKENS)] += count * times
+    taken = Percentiles.of(LengthHistogram.from_counts(sums))
+    if max_tokens is None:
+        whole = zip(taken.values, prompt.values, strict=True)
+        p50, p95, p99 = (max(total, value + 1) for total, value in whole)
+    else:
+        p50, p95, p99 = (min(value + max(1, max_tokens), MAX_TOKENS) for value in prompt.values)
+    needed = Percentiles(p50=p50, p95=p95, p99=p99)
+    return LengthQuantiles(prompt=prompt, answer=answer, taken=taken, needed=needed)

@@ -1,4 +1,7 @@
-"""What each max_model_len would mean for a mix of requests: who is left out, and how many fit at once."""
+"""What each max_model_len would mean for a mix of requests: who is left out, and how many fit at once.
+
+Conversations grow towards the limit turn by turn; a prefix that all requests share is kept once.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Final, assert_never
 from packaging.version import Version
 
 from kvcore.cache.capacity import max_concurrency_at
+from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.documented_yarn import documented_yarn
 from kvcore.engine.vllm.switches import LongRequests
 from kvcore.engine.vllm.versions import switches_of
@@ -36,11 +40,11 @@ class LimitChoice:
     """Share of the requests that need more: refused or cut short."""
     mean_tokens: float
     """What a request takes on average when its answer ends, under this limit."""
-    worst_case_requests: float
+    worst_case_requests: float = 0.0
     """Requests at once when each is as long as the limit; 0 where the engine does not start."""
-    mean_requests: float
+    mean_requests: float = 0.0
     """Requests at once when each has the mean length."""
-    batches: Batches | None
+    batches: Batches | None = None
     """Random batches of the mix; None where the engine does not start or keeps nothing of a request."""
 
     @property
@@ -58,32 +62,25 @@ class LimitChoice:
 
 def limit_choice(base: Scenario, mix: Mix, limit_tokens: int) -> LimitChoice:
     """`base` with this max_model_len, and the mix under it. A refusal of the engine is a choice too."""
-    left_out = mix.needed.share_above(limit_tokens)
     taken = mix.taken_at(limit_tokens)
-    mean = taken.mean_tokens
-    planned = _planned(base, limit_tokens)
-    if not isinstance(planned, Plan) or planned.verdict not in STARTING or is_above_model(planned):
-        return LimitChoice(
-            limit_tokens=limit_tokens,
-            plan=planned if isinstance(planned, Plan) else None,
-            error=None if isinstance(planned, Plan) else planned,
-            share_left_out=left_out,
-            mean_tokens=mean,
-            worst_case_requests=0.0,
-            mean_requests=0.0,
-            batches=None,
-        )
-    at_limit, at_mean = requests_at(planned, (limit_tokens, max(1, math.ceil(mean))))
-    return LimitChoice(
+    planned: Plan | None = None
+    error: KvPlannerError | None = None
+    try:
+        planned = plan(carried_over(base, replace(base, max_model_len=limit_tokens)))
+    except KvPlannerError as refusal:
+        error = refusal
+    choice = LimitChoice(
         limit_tokens=limit_tokens,
         plan=planned,
-        error=None,
-        share_left_out=left_out,
-        mean_tokens=mean,
-        worst_case_requests=at_limit,
-        mean_requests=at_mean,
-        batches=batches_of(planned, taken),
+        error=error,
+        share_left_out=mix.needed.share_above(limit_tokens),
+        mean_tokens=taken.mean_tokens,
     )
+    if planned is None or not choice.starts:
+        return choice
+    at_limit, at_mean = requests_at(planned, (limit_tokens, max(1, math.ceil(choice.mean_tokens))))
+    batches = batches_of(planned, taken)
+    return replace(choice, worst_case_requests=at_limit, mean_requests=at_mean, batches=batches)
 
 
 def limit_choices(base: Plan, mix: Mix, tried_tokens: int) -> tuple[LimitChoice, ...]:
@@ -150,8 +147,97 @@ def refuses_longer(version: Version) -> bool | None:
             assert_never(other)
 
 
-def _planned(base: Scenario, limit_tokens: int) -> Plan | KvPlannerError:
-    try:
-        return plan(carried_over(base, replace(base, max_model_len=limit_tokens)))
-    except KvPlannerError as error:
-        return error
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """A chat whose client sends the history again with each turn."""
+
+    system_tokens: int
+    user_tokens: int
+    answer_tokens: int
+    kept_turns: int = 0
+    """Earlier turns that the client keeps; 0 for all."""
+
+    def taken_tokens(self, turn: int) -> int:
+        """Tokens that the request of one turn takes when its answer ends.
+
+        system + min(turn − 1, kept) × (user + answer) + user + answer
+
+        Example:
+            >>> chat = Conversation(system_tokens=500, user_tokens=100, answer_tokens=400)
+            >>> [chat.taken_tokens(turn) for turn in (1, 2, 5)]
+            [1000, 1500, 3000]
+        """
+        history = turn - 1 if not self.kept_turns else min(turn - 1, self.kept_turns)
+        return self.system_tokens + (history + 1) * (self.user_tokens + self.answer_tokens)
+
+    def new_tokens(self, turn: int) -> int:
+        """Prompt tokens of a turn that prefix caching has not seen, while nothing was evicted and the history is whole.
+
+        Once the client drops old turns, what follows the system prompt is new every time.
+
+        Example:
+            >>> Conversation(system_tokens=500, user_tokens=100, answer_tokens=400).new_tokens(5)
+            100
+        """
+        if turn == 1:
+            return self.system_tokens + self.user_tokens
+        if self.kept_turns and turn - 1 > self.kept_turns:
+            return self.taken_tokens(turn) - self.answer_tokens - self.system_tokens
+        return self.user_tokens
+
+    def last_turn_within(self, limit_tokens: int) -> int | None:
+        """The last turn that fits into max_model_len; None when every turn does, 0 when not even the first.
+
+        Example:
+            >>> Conversation(system_tokens=500, user_tokens=100, answer_tokens=400).last_turn_within(2048)
+            3
+        """
+        if self.kept_turns and self.taken_tokens(self.kept_turns + 1) <= limit_tokens:
+            return None
+        step = self.user_tokens + self.answer_tokens
+        return max(0, (limit_tokens - self.system_tokens) // step) if step else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefixSharing:
+    """What prefix caching saves where all requests begin with the same tokens, on one replica."""
+
+    shared_blocks: int
+    """Whole blocks of the prefix: what each request after the first does not take again."""
+    shared_tokens: int
+    request_blocks: float
+    """Of one request, without sharing."""
+    pool_blocks: int
+    requests_without: float
+    requests_with: float
+
+
+def prefix_sharing(planned: Plan, prefix_tokens: int, request_tokens: int) -> PrefixSharing | None:
+    """Requests of `request_tokens` at once when the first `prefix_tokens` of all of them are the same.
+
+    With N blocks in the pool, b of a request and s = Σ over full-attention groups of ⌊prefix / block⌋ shared:
+    N / b without, and N = s + R × (b − s) gives R = (N − s) / (b − s) with sharing. Windows and recurrent states
+    are not shared here: what they keep at a position is gone or belongs to one request.
+
+    None without a pool. Source: vllm/v1/core/kv_cache_manager.py:KVCacheManager.get_computed_blocks (0.33.0): only
+    full blocks, and never the last token of a prompt.
+    """
+    cache = planned.cache
+    (without,) = requests_at(planned, (request_tokens,))
+    if cache is None or cache.num_blocks <= 0 or not 0 < without < float("inf"):
+        return None
+    blocks = cache.num_blocks / without
+    ranks = planned.scenario.parallel.decode_context_parallel_size
+    usable = max(0, min(prefix_tokens, request_tokens - 1))
+    sizes = [group.block_size * ranks for group in cache.groups if group.kind in FULL_KINDS]
+    total = sum(usable // size for size in sizes)
+    if total >= blocks:
+        total, sizes = 0, []
+    return PrefixSharing(
+        shared_blocks=total,
+        shared_tokens=max((usable // size * size for size in sizes), default=0),
+        request_blocks=blocks,
+        pool_blocks=cache.num_blocks,
+        requests_without=without,
+        requests_with=(cache.num_blocks - total) / (blocks - total),
+    )

@@ -2,23 +2,35 @@
 
 A record may carry token counts (`usage`, `prompt_tokens`, `completion_tokens`), or text (`prompt`, `messages`) that
 is counted by a stated approximation. Only counts are kept; every line is either counted or accounted for.
+
+vLLM's own request lines, `--enable-log-requests` and `--enable-log-outputs`, print token ids: the INFO line up to 0.11,
+later only the DEBUG line. A prompt is printed inside the line, so the fields behind it are looked for from the end.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
+import re
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
 from kvcore.errors import WorkloadError
-from kvcore.workload.engine_lines import EngineLines
 from kvcore.workload.histogram import LengthHistogram
-from kvcore.workload.json_record import json_requests
-from kvcore.workload.lengths import MAX_TOKENS, Request, Unusable, UnusableLineError
-from kvcore.workload.table_rows import columns_of, header_names, row_request
+from kvcore.workload.requests import (
+    MAX_TOKENS,
+    Columns,
+    Request,
+    Unusable,
+    UnusableLineError,
+    columns_of,
+    header_names,
+    json_requests,
+    row_request,
+)
 
 MAX_LOG_BYTES: Final = 50 << 20
 MAX_LINE_BYTES: Final = 8 << 20
@@ -29,6 +41,17 @@ MAX_ROW_BYTES: Final = 1 << 16
 SHOWN_BAD_LINES: Final = 5
 SHOWN_COLUMNS: Final = 8
 PROGRESS_BYTES: Final = 1 << 20
+MAX_PENDING: Final = 100_000
+"""Requests whose second line has not come yet; beyond that the oldest is counted as it is."""
+HEAD_CHARACTERS: Final = 1024
+"""Of a line, within which it says what it is; behind them stands the prompt."""
+PARAMETER_CHARACTERS: Final = 1 << 16
+_RECEIVED: Final = re.compile(r"Received request (\S{1,200}): ")
+_DETAILS: Final = re.compile(r"Request (\S{1,200}) details: ")
+_GENERATED: Final = re.compile(r"Generated response (\S{1,200}?)(?: \(streaming (complete|delta)\))?: ")
+_MAX_TOKENS: Final = re.compile(r"\bmax_tokens=(\d{1,9})\b")
+_PROMPT_IDS: Final = "prompt_token_ids: ["
+_OUTPUT_IDS: Final = "output_token_ids: ["
 
 Progress = Callable[[int], None]
 """Called with how many bytes were read."""
@@ -123,12 +146,12 @@ def _too_many() -> WorkloadError:
 class _Tally:
     """Counts over all files; its size grows with the number of different lengths, not with the logs."""
 
-    prompts: dict[int, int] = field(default_factory=dict)
-    completions: dict[int, int] = field(default_factory=dict)
-    wanted: dict[int, int] = field(default_factory=dict)
-    taken: dict[int, int] = field(default_factory=dict)
-    needed: dict[int, int] = field(default_factory=dict)
-    reasons: dict[Unusable, int] = field(default_factory=dict)
+    prompts: Counter[int] = field(default_factory=Counter)
+    completions: Counter[int] = field(default_factory=Counter)
+    max_tokens: Counter[int] = field(default_factory=Counter)
+    taken: Counter[int] = field(default_factory=Counter)
+    needed: Counter[int] = field(default_factory=Counter)
+    reasons: Counter[Unusable] = field(default_factory=Counter)
     bad_lines: list[int] = field(default_factory=list)
     columns: tuple[str, ...] = ()
     estimated: int = 0
@@ -141,31 +164,29 @@ class _Tally:
         self.requests += 1
         if self.requests > MAX_REQUESTS:
             raise _too_many()
-        _count(self.prompts, request.prompt_tokens)
-        _count(self.taken, request.taken_tokens)
-        _count(self.needed, request.needed_tokens)
+        self.prompts[request.prompt_tokens] += 1
+        self.taken[request.taken_tokens] += 1
+        self.needed[request.needed_tokens] += 1
         self.estimated += request.estimated
         if request.max_tokens is not None:
-            _count(self.wanted, request.max_tokens)
+            self.max_tokens[request.max_tokens] += 1
         answer = request.completion_tokens
         if answer is not None:
-            _count(self.completions, answer)
+            self.completions[answer] += 1
             self.steps += answer
             self.held_token_steps += answer * request.prompt_tokens + answer * (answer + 1) // 2
 
     def drop(self, reason: Unusable, line: int, lines: int = 1) -> None:
-        self.reasons[reason] = self.reasons.get(reason, 0) + lines
+        self.reasons[reason] += lines
         if len(self.bad_lines) < SHOWN_BAD_LINES:
             self.bad_lines.append(line)
 
     def refusal(self) -> WorkloadError:
-        lines = sum(self.reasons.values())
-        for reason, code in (
-            (Unusable.ABSURD_LENGTH, "request-log-absurd"),
-            (Unusable.NO_LENGTH, "request-log-no-length"),
-        ):
-            if self.reasons.get(reason, 0) * 2 > lines:
-                return WorkloadError(code, lines=lines, limit=f"{MAX_TOKENS:,}")
+        lines = self.reasons.total()
+        if self.reasons[Unusable.ABSURD_LENGTH] * 2 > lines:
+            return WorkloadError("request-log-absurd", lines=lines, limit=f"{MAX_TOKENS:,}")
+        if self.reasons[Unusable.NO_LENGTH] * 2 > lines:
+            return WorkloadError("request-log-no-length", lines=lines, limit=f"{MAX_TOKENS:,}")
         if self.columns:
             return WorkloadError("request-log-columns", columns=", ".join(self.columns[:SHOWN_COLUMNS]))
         return WorkloadError("request-log-empty", lines=lines)
@@ -174,20 +195,94 @@ class _Tally:
         return RequestLog(
             prompts=LengthHistogram.from_counts(self.prompts),
             completions=LengthHistogram.from_counts(self.completions),
-            max_tokens=LengthHistogram.from_counts(self.wanted),
+            max_tokens=LengthHistogram.from_counts(self.max_tokens),
             taken=LengthHistogram.from_counts(self.taken),
             needed=LengthHistogram.from_counts(self.needed),
             running_tokens=self.held_token_steps / self.steps if self.steps else 0.0,
             estimated=self.estimated,
-            unusable=sum(self.reasons.values()),
+            unusable=self.reasons.total(),
             unusable_lines=tuple(self.bad_lines),
             reasons=tuple(self.reasons.items()),
             other_lines=self.other_lines,
         )
 
 
-def _count(counts: dict[int, int], value: int) -> None:
-    counts[value] = counts.get(value, 0) + 1
+class EngineLines:
+    """Requests put together from the lines that speak of them.
+
+    Source: vllm/entrypoints/logger.py:RequestLogger (0.11.0, 0.19.0), vllm/entrypoints/serve/utils/request_logger.py
+    (0.33.0).
+
+    Example:
+        >>> lines = EngineLines()
+        >>> lines.take("Received request a: prompt: 'x', params: SamplingParams(max_tokens=64), "
+        ...            "prompt_token_ids: [1, 2]")
+        True
+        >>> lines.take("Generated response a: output: 'y', output_token_ids: [7], finish_reason: stop")
+        True
+        >>> list(lines.rest())
+        [Request(prompt_tokens=2, completion_tokens=1, max_tokens=64, estimated=False)]
+    """
+
+    def __init__(self) -> None:
+        # A plain dictionary looks at every place that was emptied before it finds its first entry.
+        self._pending: OrderedDict[str, tuple[int | None, int | None, int | None]] = OrderedDict()
+        self.without_length = 0
+        """Requests that were named and never given a length."""
+
+    def take(self, line: str) -> bool:
+        """Whether the line speaks of a request; what it says is kept until `rest`."""
+        head = line[:HEAD_CHARACTERS]
+        received, details = _RECEIVED.search(head), _DETAILS.search(head)
+        if received is not None:
+            tail = line[received.end() :]
+            start = tail.rfind("SamplingParams(")
+            wanted = _MAX_TOKENS.search(tail, start, start + PARAMETER_CHARACTERS) if start >= 0 else None
+            self._merge(received[1], (_ids(tail, _PROMPT_IDS), None, int(wanted[1]) if wanted else None))
+            return True
+        if details is not None:
+            self._merge(details[1], (_ids(line, _PROMPT_IDS), None, None))
+            return True
+        generated = _GENERATED.search(head)
+        if generated is None:
+            return False
+        if generated[2] != "delta":
+            self._merge(generated[1], (None, _ids(line, _OUTPUT_IDS), None))
+        return True
+
+    def overflow(self) -> Iterator[Request]:
+        """The oldest requests, once more are pending than are kept."""
+        while len(self._pending) > MAX_PENDING:
+            yield from self._finish(next(iter(self._pending)))
+
+    def rest(self) -> Iterator[Request]:
+        """All that are left, at the end of the log."""
+        for request_id in list(self._pending):
+            yield from self._finish(request_id)
+
+    def _merge(self, request_id: str, found: tuple[int | None, int | None, int | None]) -> None:
+        old = self._pending.get(request_id, (None, None, None))
+        prompt, answer, wanted = (
+            new if new is not None else past for new, past in zip(found, old, strict=True)
+        )
+        self._pending[request_id] = (prompt, answer, wanted)
+
+    def _finish(self, request_id: str) -> Iterator[Request]:
+        prompt, answer, wanted = self._pending.pop(request_id)
+        if not prompt:
+            self.without_length += 1
+            return
+        yield Request(prompt_tokens=prompt, completion_tokens=answer, max_tokens=wanted)
+
+
+def _ids(text: str, name: str) -> int | None:
+    """How many ids stand in the last list of that name; None without one."""
+    start = text.rfind(name)
+    end = text.find("]", start)
+    if start < 0 or end < 0:
+        return None
+    inside = text[start + len(name) : end].strip()
+    return inside.count(",") + 1 if inside else 0
 
 
 def _read_file(lines: Iterator[bytes], tally: _Tally) -> None:
@@ -196,8 +291,8 @@ def _read_file(lines: Iterator[bytes], tally: _Tally) -> None:
             raise WorkloadError("request-log-not-text")
         if line.strip():
             head, encoding = _decoded_head(line)
-            if columns_of(head) is not None:
-                _read_table(head, _rows(lines, encoding, number, tally), number, tally)
+            if (columns := columns_of(head)) is not None:
+                _read_table(columns, _rows(lines, encoding, number, tally), number, tally)
             else:
                 known = len(tally.prompts)
                 _read_lines(chain([line], lines), number, tally)
@@ -228,10 +323,7 @@ def _rows(lines: Iterator[bytes], encoding: str, head: int, tally: _Tally) -> It
             yield row.decode(encoding, "replace")
 
 
-def _read_table(head: str, rows: Iterator[str], number: int, tally: _Tally) -> None:
-    columns = columns_of(head)
-    if columns is None:
-        return
+def _read_table(columns: Columns, rows: Iterator[str], number: int, tally: _Tally) -> None:
     reader = csv.reader(rows, delimiter=columns.delimiter, strict=True)
     while True:
         before = reader.line_num
@@ -281,5 +373,5 @@ def _read_lines(lines: Iterator[bytes], first: int, tally: _Tally) -> None:
     if spoke:
         tally.other_lines += other_count
     elif other_count:
-        tally.reasons[Unusable.NOT_A_RECORD] = tally.reasons.get(Unusable.NOT_A_RECORD, 0) + other_count
+        tally.reasons[Unusable.NOT_A_RECORD] += other_count
         tally.bad_lines = sorted({*tally.bad_lines, *others})[:SHOWN_BAD_LINES]

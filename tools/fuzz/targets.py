@@ -28,8 +28,8 @@ from kvcore.scenario.request import id_of, parse_request, scenario_from_request
 from kvcore.texts.words import Language, words
 from kvcore.untrusted import utf8_text
 from kvcore.views import bar, charts, summary
+from kvcore.workload.mix import workload_report
 from kvcore.workload.records import read_request_logs
-from kvcore.workload.report import workload_report
 
 MAX_BYTES: Final = 1 << 16
 """Of one input: longer ones find what is slow, not what is wrong, and that has tests of its own."""

@@ -16,10 +16,9 @@ from kvcore.views.workload_panels import (
     turn_rows,
     wanted_seats,
 )
-from kvcore.workload.growth import Conversation, prefix_sharing
-from kvcore.workload.lengths import MAX_TOKENS
-from kvcore.workload.limits import LimitChoice
+from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing
 from kvcore.workload.mix import Mix
+from kvcore.workload.requests import MAX_TOKENS
 from pages.ui.shared import state, undo
 from pages.ui.workload.result import Choices
 

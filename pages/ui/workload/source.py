@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import streamlit as st
 
+from kvcore.workload.histogram import LengthQuantiles
 from kvcore.workload.mix import Mix, mix_of_log, mix_of_quantiles
-from kvcore.workload.quantiles import LengthQuantiles
 from kvcore.workload.records import RequestLog
 from pages.ui.shared import state
 

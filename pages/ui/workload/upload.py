@@ -11,10 +11,10 @@ import streamlit as st
 from kvcore.errors import WorkloadError
 from kvcore.texts.words import Words, count, listed, msg
 from kvcore.views.workload_summary import REASONS
-from kvcore.workload.lengths import MAX_TOKENS
+from kvcore.workload.histogram import Percentiles, typed_quantiles
 from kvcore.workload.mix import Mix
-from kvcore.workload.quantiles import Percentiles, typed_quantiles
 from kvcore.workload.records import MAX_LOG_BYTES, read_request_log, read_request_logs
+from kvcore.workload.requests import MAX_TOKENS
 from pages.ui.shared import net, notes
 from pages.ui.workload import source as workload_source
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.workload.growth import Conversation, prefix_sharing
+from kvcore.workload.limits import Conversation, prefix_sharing
 from tests import present_plans
 
 
