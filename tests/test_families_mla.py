@@ -66,6 +66,14 @@ class TestDeepseek:
         with pytest.raises(ModelError):
             read(fact_of("zai-org/GLM-5.2"), indexer_types=["full"])
 
+    def test_a_pattern_of_indexers_that_is_no_text_is_refused(self):
+        with pytest.raises(ModelError) as refused:
+            read(fact_of("zai-org/GLM-5.2"), indexer_types=None, index_topk_pattern=3)
+        assert (refused.value.code, refused.value.field) == (
+            "invalid-config-value",
+            "config.index_topk_pattern",
+        )
+
     def test_the_draft_layer_is_weighed_only_with_mtp(self):
         config = config_of(fact_of("deepseek-ai/DeepSeek-V3"))
         architecture, quantization = read_architecture(config), read_quantization(config, None)

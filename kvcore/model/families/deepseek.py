@@ -1,40 +1,36 @@
-"""DeepSeek V2 to V3.2 and those with latent attention like it: Kimi K2, GLM-5, openPangu Ultra, A.X K1, Sarvam."""
+"""DeepSeek V2 to V4 and those with latent attention like V2's: Kimi K2, GLM-5, openPangu Ultra, A.X K1, Sarvam."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    Architecture,
-    CacheState,
-    Layer,
-    MixtureOfExperts,
-    Module,
-    RotaryTable,
-    SparseIndexer,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts.blocks import TWO_NORMS, decoder, gated_mlp, is_tied, named, norms, replicated
+from kvcore.model.families.decoder import DraftTraits, with_drafts
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
 from kvcore.model.parts.latent import (
+    COMPRESSOR_BLOCKS,
+    OVERLAPPING_RATIO,
+    PAGE_ALIGNMENT,
     Latent,
-    absorbed,
     as_heads,
+    compressor,
+    heads_column,
     indexer,
-    latent_attention,
     latent_layer,
     read_latent,
 )
-from kvcore.model.parts.pattern import by_kind, sparse_by_frequency, with_modules
+from kvcore.model.parts.pattern import by_kind, sparse_by_frequency
 from kvcore.model.parts.vision import moonvit
 from kvcore.model.rope import read_ropes
 
 
-def read(config: ModelConfig) -> Architecture:
-    """DeepSeek V2, V3 and V3.2 and the models that the engine runs with the same layers.
+def read(config: ModelConfig, *further_norms: str) -> arch.Architecture:
+    """DeepSeek V2, V3 and V3.2 and the models that the engine runs with the same layers, some with further norms.
 
-    Source: vllm/model_executor/models/deepseek_v2.py (0.32).
+    Source: vllm/model_executor/models/deepseek_v2.py, deepseek_mtp.py (0.32).
     """
     section = config.language
     latent = read_latent(section)
@@ -42,34 +38,30 @@ def read(config: ModelConfig) -> Architecture:
     count = section.layers()
     sparse = sparse_by_frequency(section) if moe else (False,) * count
     indexed = which_layers_index(section, count)
-    layers = by_kind(
-        zip(sparse, indexed, strict=True),
-        lambda kind: indexed_layer(section, latent, moe if kind[0] else None, is_indexed=kind[1]),
-    )
-    drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
-    draft = draft_layer(section, latent, moe) if drafts and moe else None
+
+    def layer(has_experts: bool, is_indexed: bool) -> arch.Layer:
+        return indexed_layer(section, latent, moe if has_experts else None, further_norms, is_indexed)
+
     vision = config.root.optional_section("vision_config")
-    built = decoder(
+    seen = MOONVIT.get(config.model_type)
+    built = blocks.decoder(
         config,
         heads=as_heads(latent),
-        layers=layers,
+        layers=by_kind(zip(sparse, indexed, strict=True), lambda kind: layer(*kind)),
         intermediate_size=section.integer("intermediate_size"),
+        every=moonvit(vision, latent.hidden_size, *seen) if vision and seen else (),
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=rotary_tables(section, latent, with_indexer=any(indexed)),
-        layer_prefix="model.layers" if vision is None else "language_model.model.layers",
+        layer_prefix="language_model.model.layers" if vision else "model.layers",
         moe=moe,
         is_multimodal=vision is not None,
-        uncounted=("vision tower",) if vision is not None and config.model_type not in MOONVIT else (),
-    )
-    return replace(
-        built,
         is_mla=True,
-        draft_layers=(draft,) * drafts if draft else (),
-        draft_steps=drafts if draft else 0,
-        every=moonvit(vision, latent.hidden_size, *MOONVIT[config.model_type])
-        if vision and config.model_type in MOONVIT
-        else (),
+        uncounted=("vision tower",) if vision and not seen else (),
     )
+    if not moe or not section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64):
+        return built
+    body = layer(True, section.optional_integer("index_topk") is not None)
+    return with_drafts(built, section, DraftTraits(), body)
 
 
 DIVIDES_SHARED_EXPERTS: Final = ("glm4_moe_lite",)
@@ -82,7 +74,7 @@ MOONVIT: Final = {"kimi_k25": ("vt_", "mm_projector"), "kimi_vl": ("", "multi_mo
 """Models whose vision encoder is MoonViT: what its keys begin with, and what its projector is called."""
 
 
-def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tuple[RotaryTable, ...]:
+def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tuple[arch.RotaryTable, ...]:
     """The table of the rotated part; a sparse indexer has its own, in another style."""
     positions = section.integer("max_position_embeddings")
     table = read_ropes(section)[0].table(latent.qk_rope_head_dim, positions)
@@ -122,6 +114,8 @@ def which_layers_index(section: Section, count: int) -> tuple[bool, ...]:
         return tuple(kind == "full" for kind in types)
     pattern = section.get("index_topk_pattern")
     if pattern is not None:
+        if not isinstance(pattern, str | list):
+            raise section.invalid("index_topk_pattern", pattern, "expected the letters F and S")
         return tuple(not (index < len(pattern) and pattern[index] == "S") for index in range(count))
     every = section.integer("index_topk_freq", 1)
     offset = section.integer("index_skip_topk_offset", 2, minimum=0)
@@ -129,69 +123,38 @@ def which_layers_index(section: Section, count: int) -> tuple[bool, ...]:
 
 
 def indexed_layer(
-    section: Section, latent: Latent, moe: MixtureOfExperts | None, *, is_indexed: bool
-) -> Layer:
+    section: Section,
+    latent: Latent,
+    moe: arch.MixtureOfExperts | None,
+    further_norms: tuple[str, ...],
+    is_indexed: bool,
+) -> arch.Layer:
     """One layer."""
     hidden = latent.hidden_size
-    modules: list[Module] = [*latent_attention(latent), *norms(hidden, *TWO_NORMS)]
-    caches: list[CacheState] = [latent.cache]
-    if is_indexed:
-        modules += indexer(section, latent)
-        caches.insert(0, SparseIndexer(index_head_dim=section.integer("index_head_dim")))
+    index = indexer(section, latent) if is_indexed else ()
     if moe is not None:
-        modules += expert_modules(experts_of(section), section, hidden, moe)
+        body = expert_modules(experts_of(section), section, hidden, moe)
     else:
-        modules += gated_mlp(hidden, section.integer("intermediate_size"))
-    return Layer(modules=tuple(modules), caches=tuple(caches), loading=(absorbed(latent),))
+        body = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
+    around, behind = blocks.norms(hidden, *blocks.TWO_NORMS), blocks.norms(hidden, *further_norms)
+    return latent_layer(latent, *around, *index, *body, *behind, indexed=section if is_indexed else None)
 
 
-def draft_layer(section: Section, latent: Latent, moe: MixtureOfExperts) -> Layer:
-    """A multi-token-prediction layer; it shares embedding and lm_head with the model.
-
-    Source: vllm/model_executor/models/deepseek_mtp.py (0.32).
-    """
-    is_indexed = section.optional_integer("index_topk") is not None
-    body = indexed_layer(section, latent, moe, is_indexed=is_indexed)
-    hidden = latent.hidden_size
-    return replace(
-        body,
-        modules=(
-            *norms(hidden, "enorm", "hnorm", "shared_head.norm"),
-            replicated("eh_proj", 2 * hidden, hidden, quantizable=False),
-            *body.modules,
-        ),
-    )
-
-
-def read_pangu(config: ModelConfig) -> Architecture:
+def read_pangu(config: ModelConfig) -> arch.Architecture:
     """openPangu Ultra: DeepSeek's layers, with four norms.
 
     Source: vllm/model_executor/models/openpangu.py (0.32).
     """
-    built = read(config)
-    if not config.language.boolean("sandwich_norm", False):
-        return built
-    return with_norms(built, "pre_mlp_layernorm", "post_mlp_layernorm")
+    has_four = config.language.boolean("sandwich_norm", False)
+    return read(config, *(("pre_mlp_layernorm", "post_mlp_layernorm") if has_four else ()))
 
 
-def read_axk1(config: ModelConfig) -> Architecture:
+def read_axk1(config: ModelConfig) -> arch.Architecture:
     """A.X K1: DeepSeek's layers, with a norm behind the MLP.
 
     Source: vllm/model_executor/models/AXK1.py (0.32).
     """
-    return with_norms(read(config), "post_mlp_layernorm")
-
-
-def with_norms(built: Architecture, *names: str) -> Architecture:
-    """The same architecture with more norms in each layer."""
-    more = norms(built.hidden_size, *names)
-    distinct = {id(layer): layer for layer in (*built.layers, *built.draft_layers)}
-    widened = {key: replace(layer, modules=(*layer.modules, *more)) for key, layer in distinct.items()}
-    return replace(
-        built,
-        layers=tuple(widened[id(layer)] for layer in built.layers),
-        draft_layers=tuple(widened[id(layer)] for layer in built.draft_layers),
-    )
+    return read(config, "post_mlp_layernorm")
 
 
 SARVAM_EXPERTS: Final = ExpertTraits(
@@ -201,7 +164,7 @@ SARVAM_EXPERTS: Final = ExpertTraits(
 )
 
 
-def read_sarvam(config: ModelConfig) -> Architecture:
+def read_sarvam(config: ModelConfig) -> arch.Architecture:
     """Sarvam with latent attention.
 
     Source: vllm/model_executor/models/sarvam.py (0.32).
@@ -211,27 +174,170 @@ def read_sarvam(config: ModelConfig) -> Architecture:
     hidden = latent.hidden_size
     moe = read_moe(SARVAM_EXPERTS, section)
     intermediate = section.integer("intermediate_size", 16_384)
+    around = blocks.norms(hidden, *blocks.TWO_NORMS)
     bodies = {
         True: expert_modules(SARVAM_EXPERTS, section, hidden, moe),
-        False: gated_mlp(hidden, intermediate),
+        False: blocks.gated_mlp(hidden, intermediate),
     }
-    attending = latent_layer(latent, *norms(hidden, *TWO_NORMS))
     dense = section.integer("first_k_dense_replace", 1, minimum=0)
     every = section.integer("moe_layer_freq", 1)
     sparse = (index >= dense and (index - dense) % every == 0 for index in range(section.layers()))
-    return decoder(
+    return blocks.decoder(
         config,
         heads=as_heads(latent),
-        layers=by_kind(sparse, lambda is_sparse: with_modules(attending, *bodies[is_sparse])),
+        layers=by_kind(sparse, lambda is_sparse: latent_layer(latent, *around, *bodies[is_sparse])),
         intermediate_size=intermediate,
-        tied=is_tied(config, section, False),
+        tied=blocks.is_tied(config, section, False),
         rotary_tables=rotary_tables(section, latent, with_indexer=False),
         moe=moe,
         is_mla=True,
     )
 
 
-READERS: Final = named(
+LATENT_BYTES: Final = 584
+"""One packed latent: 448 fp8, 64 bf16 rotated, 8 scales. Source: vllm/models/deepseek_v4/attention.py (0.32)."""
+INDEX_BYTES: Final = 132
+"""One indexer key: 128 fp8 and a float32 scale. Source: vllm/models/deepseek_v4/attention.py (0.32)."""
+WINDOW_BLOCK: Final = 64
+"""Source: vllm/v1/attention/backends/mla/sparse_swa.py:DeepseekV4SWACache (0.32)."""
+SINKS: Final = 64
+"""Attention sinks are padded to the heads of the kernel. Source: vllm/models/deepseek_v4/nvidia/flashmla.py (0.32)."""
+
+V4_EXPERTS: Final = replace(EXPERTS, top_k_key="num_experts_per_tok", prefix="ffn", correction="gate.bias")
+
+
+def read_v4(config: ModelConfig) -> arch.Architecture:
+    """DeepSeek-V4: a window of latents in every layer, compressed latents and an indexer in most, hyper-connections.
+
+    Source: vllm/models/deepseek_v4/nvidia/model.py, attention.py, compressor.py, mtp.py (0.32).
+    """
+    section = config.language
+    hidden = section.integer("hidden_size")
+    heads = blocks.Heads(
+        hidden_size=hidden,
+        num_heads=section.integer("num_attention_heads"),
+        num_kv_heads=1,
+        head_dim=section.integer("head_dim"),
+    )
+    count = section.layers()
+    ratios = section.integers("compress_ratios") or ()
+    if len(ratios) < count or set(ratios) - {0, 1, *COMPRESSOR_BLOCKS}:
+        raise section.contradicting("compress_ratios", f"{len(ratios)} ratios for {count} layers")
+    moe = read_moe(V4_EXPERTS, section)
+    hashed = section.integer("num_hash_layers", 0, minimum=0)
+    drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
+    # Float32 tables: a plain one for windows, a scaled one for compressed latents.
+    positions, rotary = section.integer("max_position_embeddings"), section.integer("qk_rope_head_dim")
+    rows = (positions, read_ropes(section)[0].table_positions(positions))
+    last = arch.VocabEmbedding(
+        name="head", num_embeddings=section.integer("vocab_size"), embedding_dim=hidden
+    )
+    built = blocks.decoder(
+        config,
+        heads=heads,
+        layers=by_kind(
+            ((ratio, index < hashed) for index, ratio in enumerate(ratios[:count])),
+            lambda kind: v4_layer(section, heads, moe, kind[0], is_hashed=kind[1]),
+        ),
+        intermediate_size=moe.moe_intermediate_size,
+        first=(blocks.embedding(section, "embed"),),
+        last=(blocks.norm("norm", hidden), last),
+        tied=section.boolean("tie_word_embeddings", False),
+        rotary_tables=tuple(
+            arch.RotaryTable(max_positions=count, rotary_dim=rotary, dtype="float32") for count in rows
+        ),
+        layer_prefix="layers",
+        moe=moe,
+        is_mla=True,
+    )
+    streams = section.integer("hc_mult")
+    mix = float32("hc_head", streams * streams * hidden + streams + 1)
+    body = v4_layer(section, heads, moe, 0, is_hashed=False)
+    start: tuple[arch.Module, ...] = (
+        *blocks.norms(hidden, "enorm", "hnorm", "shared_head.norm"),
+        blocks.replicated("e_proj", hidden, hidden),
+        blocks.replicated("h_proj", hidden, hidden),
+        mix,
+    )
+    draft = replace(body, modules=(*start, *body.modules))
+    return replace(built, draft_layers=(draft,) * drafts, draft_steps=drafts, every=(mix,))
+
+
+def v4_layer(
+    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts, ratio: int, *, is_hashed: bool
+) -> arch.Layer:
+    """One layer: attention with its compressor and indexer, experts, hyper-connections that mix residual streams."""
+    hidden, streams = heads.hidden_size, section.integer("hc_mult")
+    mixes = (2 + streams) * streams
+    modules: list[arch.Module] = [
+        *v4_attention(section, heads),
+        *v4_experts(section, hidden, moe, is_hashed=is_hashed),
+        *blocks.norms(hidden, "attn_norm", "ffn_norm"),
+        *(float32(name, mixes * streams * hidden + mixes + 3) for name in ("hc_attn", "hc_ffn")),
+    ]
+    window = arch.LatentWindow(
+        sliding_window=section.integer("sliding_window"),
+        state_bytes=LATENT_BYTES,
+        page_alignment=PAGE_ALIGNMENT,
+        block_size=WINDOW_BLOCK,
+    )
+    compressors = []
+    if ratio > 1:
+        compressors.append(compressor("attn.compressor", hidden, heads.head_dim, ratio, LATENT_BYTES))
+    if ratio == OVERLAPPING_RATIO:
+        width, count = section.integer("index_head_dim"), section.integer("index_n_heads")
+        index = compressor("attn.indexer.compressor", hidden, width, ratio, INDEX_BYTES)
+        queries = blocks.replicated("attn.indexer.wq_b", section.integer("q_lora_rank"), width * count)
+        weights = blocks.replicated("attn.indexer.weights_proj", hidden, count, quantizable=False)
+        compressors.append(replace(index, modules=(queries, weights, *index.modules)))
+    return arch.Layer(
+        modules=(*modules, *(module for each in compressors for module in each.modules)),
+        caches=(window, *(cache for each in compressors for cache in each.caches)),
+    )
+
+
+def v4_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module, ...]:
+    """Latent projections, and an output projection in groups."""
+    hidden, rank = heads.hidden_size, section.integer("q_lora_rank")
+    groups, out_rank = section.integer("o_groups"), section.integer("o_lora_rank")
+    width = heads.num_heads * heads.head_dim
+    if width % groups:
+        raise section.contradicting("o_groups", f"{width} is not divisible by {groups} groups")
+    return (
+        arch.Linear(
+            name="attn.fused_wqa_wkv",
+            in_features=hidden,
+            outputs=(arch.Output(units=rank), arch.Output(units=heads.head_dim)),
+            parts=("attn.wq_a", "attn.wkv"),
+        ),
+        blocks.norm("attn.q_norm", rank),
+        blocks.norm("attn.kv_norm", heads.head_dim),
+        heads_column("attn.wq_b", rank, heads.num_heads, heads.head_dim),
+        blocks.column("attn.wo_a", width // groups, groups * out_rank),
+        blocks.row("attn.wo_b", groups * out_rank, hidden),
+        float32("attn.attn_sink", SINKS),
+    )
+
+
+def v4_experts(
+    section: Section, hidden: int, moe: arch.MixtureOfExperts, *, is_hashed: bool
+) -> tuple[arch.Module, ...]:
+    """Router and experts; the first layers choose experts by a table of token ids."""
+    is_corrected = not is_hashed and section.string("topk_method", "") == "noaux_tc"
+    modules = expert_modules(replace(V4_EXPERTS, correction_bias=is_corrected), section, hidden, moe)
+    if not is_hashed:
+        return modules
+    size = section.integer("vocab_size") * moe.top_k
+    table = arch.Parameter(name="ffn.gate.tid2eid", replicated=size, dtype="int32")
+    return (*modules[:2], table, *modules[2:])
+
+
+def float32(name: str, elements: int) -> arch.Parameter:
+    """A tensor that every rank stores whole in float32."""
+    return arch.Parameter(name=name, replicated=elements, dtype="float32")
+
+
+READERS: Final = blocks.named(
     (
         read,
         "DeepseekV2ForCausalLM",
@@ -254,4 +360,5 @@ READERS: Final = named(
     (read_axk1, "AXK1ForCausalLM", "AXK1", "axk1"),
     (read_pangu, "PanguUltraMoEForCausalLM", "pangu_ultra_moe"),
     (read_sarvam, "SarvamMLAForCausalLM", "sarvam_mla"),
+    (read_v4, "DeepseekV4ForCausalLM", "deepseek_v4"),
 )

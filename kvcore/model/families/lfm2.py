@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from kvcore.model import architecture as arch
@@ -9,7 +10,7 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.clip import siglip2
 from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe
-from kvcore.model.parts.mixers import read_conv_kernel, short_convolution, short_convolution_state
+from kvcore.model.parts.mixers import read_conv_kernel, short_convolution
 from kvcore.model.parts.pattern import by_kind
 from kvcore.units import round_up
 
@@ -104,8 +105,8 @@ def read_layer(
         return arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
     kernel = read_conv_kernel(section, "conv_L_cache")
     channels = section.integer("conv_dim", hidden) if moe is None else hidden
-    modules += short_convolution("conv", channels, kernel, bias=section.boolean("conv_bias", False))
-    return arch.Layer(modules=tuple(modules), caches=(short_convolution_state(channels, kernel),))
+    mixer = short_convolution("conv", channels, kernel, bias=section.boolean("conv_bias", False))
+    return replace(mixer, modules=(*modules, *mixer.modules))
 
 
 READERS: Final = blocks.named(

@@ -1,12 +1,27 @@
-"""Latent attention: its geometry, its projections, its sparse indexer."""
+"""Latent attention: its geometry, its projections, its sparse indexer, its compressors; experts in a latent space."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
-from kvcore.model.architecture import Layer, Linear, Mla, Module, Output, Parameter, Split
+from kvcore.model.architecture import (
+    CompressedLatent,
+    LatentWindow,
+    Layer,
+    Linear,
+    MixtureOfExperts,
+    Mla,
+    Module,
+    Output,
+    Parameter,
+    SparseIndexer,
+    Split,
+)
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import Heads, norm, replicated, row
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, shared_experts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,11 +98,11 @@ def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[Module,
     )
 
 
-def latent_layer(latent: Latent, *more: Module) -> Layer:
-    """A layer of latent attention, with what else it has."""
-    return Layer(
-        modules=(*latent_attention(latent), *more), caches=(latent.cache,), loading=(absorbed(latent),)
-    )
+def latent_layer(latent: Latent, *more: Module, indexed: Section | None = None) -> Layer:
+    """A layer of latent attention, with what else it has; `indexed` says the width of its indexer's keys."""
+    keys = () if indexed is None else (SparseIndexer(index_head_dim=indexed.integer("index_head_dim")),)
+    modules = (*latent_attention(latent), *more)
+    return Layer(modules=modules, caches=(*keys, latent.cache), loading=(absorbed(latent),))
 
 
 def heads_column(name: str, in_features: int, heads: int, width: int) -> Linear:
@@ -126,4 +141,57 @@ def indexer(section: Section, latent: Latent) -> tuple[Module, ...]:
             quantizable=False,
         ),
         Parameter(name="self_attn.indexer.k_norm", replicated=2 * width, dtype="float32"),
+    )
+
+
+PAGE_ALIGNMENT: Final = 576
+"""Of packed latents and what waits to become one."""
+COMPRESSOR_BLOCKS: Final[Mapping[int, int]] = {4: 4, 128: 8}
+"""Block size of a compressor's states by its ratio. Source: vllm/models/deepseek_v4/compressor.py (0.32)."""
+OVERLAPPING_RATIO: Final = 4
+"""Compressors of this ratio look at two windows, and their layers have an indexer."""
+FLOAT32_BYTES: Final = 4
+
+
+def compressor(prefix: str, hidden: int, width: int, ratio: int, state_bytes: int) -> Layer:
+    """What makes one packed vector of `state_bytes` of `ratio` tokens: projections to states and scores, positions and
+    a norm. It keeps the vectors, and the float32 states and scores that wait to be compressed.
+
+    Source: vllm/models/deepseek_v4/compressor.py:DeepseekCompressor (0.32).
+    """
+    windows = 2 if ratio == OVERLAPPING_RATIO else 1
+    waiting = LatentWindow(
+        sliding_window=windows * ratio,
+        state_bytes=2 * windows * width * FLOAT32_BYTES,
+        page_alignment=PAGE_ALIGNMENT,
+        block_size=COMPRESSOR_BLOCKS[ratio],
+    )
+    return Layer(
+        modules=(
+            Parameter(name=f"{prefix}.ape", replicated=ratio * windows * width, dtype="float32"),
+            replicated(f"{prefix}.fused_wkv_wgate", hidden, 2 * windows * width, quantizable=False),
+            norm(f"{prefix}.norm", width),
+        ),
+        caches=(
+            CompressedLatent(tokens_per_state=ratio, state_bytes=state_bytes, page_alignment=PAGE_ALIGNMENT),
+            waiting,
+        ),
+    )
+
+
+def latent_experts(
+    traits: ExpertTraits,
+    section: Section,
+    hidden: int,
+    moe: MixtureOfExperts,
+    inner: int | None,
+    *ways: Module,
+) -> tuple[Module, ...]:
+    """Router, routed experts in a space of `inner` with the `ways` down and up, shared ones as wide as the model."""
+    routed = replace(moe, shared_intermediate_size=0)
+    shared = moe.shared_intermediate_size
+    return (
+        *expert_modules(traits, section, hidden, routed, inner_size=inner),
+        *ways,
+        *(shared_experts(traits, hidden, shared) if shared else ()),
     )

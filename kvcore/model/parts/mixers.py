@@ -1,13 +1,22 @@
-"""The mixers that keep a state of constant size: Mamba 1 and 2, gated delta nets, short convolutions."""
+"""The mixers that keep a state of constant size: Mamba 1 and 2, gated delta nets, KDA, short convolutions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from kvcore.model.architecture import Linear, Module, Output, Parameter, RecurrentState, Split, StateShape
+from kvcore.model.architecture import (
+    Layer,
+    Linear,
+    Module,
+    Output,
+    Parameter,
+    RecurrentState,
+    Split,
+    StateShape,
+)
 from kvcore.model.config import Section
-from kvcore.model.parts.blocks import column, norms, row
+from kvcore.model.parts.blocks import column, norm, norms, replicated, row
 
 MAX_CONV_TAPS: Final = 1024
 
@@ -40,14 +49,10 @@ class Mamba1:
         Source: vllm/model_executor/layers/mamba/mamba_mixer.py:MambaMixer (0.32).
         """
         inner, rank, state = self.intermediate_size, self.time_step_rank, self.state_size
+        whole = Output(units=inner)
         linears = (
-            convolution(f"{prefix}.conv1d", self.conv_kernel, (Output(units=inner),), bias=self.conv_bias),
-            wide_column(
-                f"{prefix}.in_proj",
-                self.hidden_size,
-                (Output(units=inner), Output(units=inner)),
-                bias=self.bias,
-            ),
+            convolution(f"{prefix}.conv1d", self.conv_kernel, (whole,), bias=self.conv_bias),
+            wide_column(f"{prefix}.in_proj", self.hidden_size, (whole, whole), bias=self.bias),
             row(f"{prefix}.x_proj", inner, rank + 2 * state),
             column(f"{prefix}.dt_proj", rank, inner, bias=True),
             row(f"{prefix}.out_proj", inner, self.hidden_size, bias=self.bias),
@@ -59,7 +64,7 @@ class Mamba1:
         if self.has_norms:
             small += norms(rank, f"{prefix}.dt_layernorm")
             small += norms(state, f"{prefix}.b_layernorm", f"{prefix}.c_layernorm")
-        return (*(left_alone(linear) for linear in linears), *small)
+        return (*(replace(linear, quantizable=False) for linear in linears), *small)
 
     @property
     def cache(self) -> RecurrentState:
@@ -72,7 +77,7 @@ class Mamba1:
             heads=self.intermediate_size,
             shapes=(
                 StateShape(sharded=self.intermediate_size * (self.conv_kernel - 1), replicated=1),
-                StateShape(sharded=self.intermediate_size, replicated=self.state_size, is_ssm=True),
+                matrices(self.intermediate_size, self.state_size),
             ),
         )
 
@@ -126,27 +131,15 @@ class Mamba2:
 
         Source: vllm/model_executor/layers/mamba/mamba_utils.py:mamba2_state_shape (0.32).
         """
-        rows = self.conv_kernel - 1
         channels = self.intermediate_size + 2 * self.n_groups * self.state_size
+        per_group = 2 * self.state_size * (self.conv_kernel - 1)
+        rows = replace(conv_rows(channels, self.conv_kernel), sharded_per_group=per_group)
         return RecurrentState(
             kind="mamba2",
             heads=self.num_heads,
             replicable_groups=self.n_groups,
             chunk_size=self.chunk_size,
-            shapes=(
-                StateShape(
-                    sharded=channels * rows,
-                    replicated=1,
-                    sharded_per_speculative_token=channels,
-                    sharded_per_group=2 * self.state_size * rows,
-                ),
-                StateShape(
-                    sharded=self.num_heads,
-                    replicated=self.head_dim * self.state_size,
-                    dtype=self.state_dtype,
-                    is_ssm=True,
-                ),
-            ),
+            shapes=(rows, matrices(self.num_heads, self.head_dim * self.state_size, self.state_dtype)),
         )
 
 
@@ -176,50 +169,32 @@ class DeltaNet:
         """Rows of values, or of gates."""
         return Output(units=self.num_v_heads, width=self.head_v_dim)
 
-    @property
-    def channels(self) -> int:
-        """Of the convolution."""
-        return 2 * self.num_k_heads * self.head_k_dim + self.num_v_heads * self.head_v_dim
-
     def modules(self, prefix: str) -> tuple[Module, ...]:
         """Projections, convolution, norm and gate vectors.
 
         Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:QwenGatedDeltaNetAttention (0.32).
         """
+        parts = (self.keys, self.keys, self.values)
         return (
-            convolution(
-                f"{prefix}.conv1d", self.conv_kernel, (self.keys, self.keys, self.values), bias=False
-            ),
+            convolution(f"{prefix}.conv1d", self.conv_kernel, parts, bias=False),
             *self._projections(prefix),
             Parameter(name=f"{prefix}.dt_bias", sharded=self.num_v_heads),
             Parameter(name=f"{prefix}.A_log", sharded=self.num_v_heads, dtype="float32"),
-            Parameter(name=f"{prefix}.norm", replicated=self.head_v_dim),
+            norm(f"{prefix}.norm", self.head_v_dim),
             row(f"{prefix}.out_proj", self.num_v_heads * self.head_v_dim, self.hidden_size),
         )
 
     def _projections(self, prefix: str) -> tuple[Linear, Linear]:
+        qkvz, ba, hidden = f"{prefix}.in_proj_qkvz", f"{prefix}.in_proj_ba", self.hidden_size
         if self.is_interleaved:
             total = 2 * (self.num_k_heads * self.head_k_dim + self.num_v_heads * self.head_v_dim)
-            return (
-                column(f"{prefix}.in_proj_qkvz", self.hidden_size, total),
-                column(f"{prefix}.in_proj_ba", self.hidden_size, 2 * self.num_v_heads),
-            )
-        heads = Output(units=self.num_v_heads)
+            return column(qkvz, hidden, total), column(ba, hidden, 2 * self.num_v_heads)
+        wide = (self.keys, self.keys, self.values, self.values)
+        gates = (Output(units=self.num_v_heads),) * 2
+        pair = wide_column(ba, hidden, gates, (f"{prefix}.in_proj_b", f"{prefix}.in_proj_a"))
         return (
-            Linear(
-                name=f"{prefix}.in_proj_qkvz",
-                in_features=self.hidden_size,
-                outputs=(self.keys, self.keys, self.values, self.values),
-                split=Split.COLUMN,
-                parts=(f"{prefix}.in_proj_qkv", f"{prefix}.in_proj_z"),
-            ),
-            Linear(
-                name=f"{prefix}.in_proj_ba",
-                in_features=self.hidden_size,
-                outputs=(heads, heads),
-                split=Split.REPLICATED if self.replicates_ba else Split.COLUMN,
-                parts=(f"{prefix}.in_proj_b", f"{prefix}.in_proj_a"),
-            ),
+            wide_column(qkvz, hidden, wide, (f"{prefix}.in_proj_qkv", f"{prefix}.in_proj_z")),
+            replace(pair, split=Split.REPLICATED) if self.replicates_ba else pair,
         )
 
     @property
@@ -228,42 +203,78 @@ class DeltaNet:
 
         Source: vllm/model_executor/layers/mamba/mamba_utils.py:gated_delta_net_state_shape (0.32).
         """
-        return RecurrentState(
-            kind="gdn_attention",
-            heads=self.num_v_heads,
-            shapes=(
-                StateShape(
-                    sharded=self.channels * (self.conv_kernel - 1),
-                    replicated=1,
-                    sharded_per_speculative_token=self.channels,
-                ),
-                StateShape(
-                    sharded=self.num_v_heads,
-                    replicated=self.head_v_dim * self.head_k_dim,
-                    dtype=self.state_dtype,
-                    is_ssm=True,
-                ),
-            ),
-        )
+        channels = 2 * self.num_k_heads * self.head_k_dim + self.num_v_heads * self.head_v_dim
+        states = matrices(self.num_v_heads, self.head_v_dim * self.head_k_dim, self.state_dtype)
+        shapes = (conv_rows(channels, self.conv_kernel), states)
+        return RecurrentState(kind="gdn_attention", heads=self.num_v_heads, shapes=shapes)
 
 
-def short_convolution(prefix: str, channels: int, kernel: int, *, bias: bool) -> tuple[Module, ...]:
-    """A gated short convolution between two projections.
+def short_convolution(prefix: str, channels: int, kernel: int, *, bias: bool) -> Layer:
+    """A gated short convolution between two projections, and its last inputs.
 
     Source: vllm/model_executor/layers/mamba/short_conv.py:ShortConv (0.32).
     """
     third = Output(units=channels)
-    return (
+    modules = (
         convolution(f"{prefix}.conv", kernel, (third,), bias=bias),
         wide_column(f"{prefix}.in_proj", channels, (third,) * 3, bias=bias),
         row(f"{prefix}.out_proj", channels, channels, bias=bias),
     )
+    state = RecurrentState(kind="short_conv", heads=channels, shapes=(conv_rows(channels, kernel),))
+    return Layer(modules=modules, caches=(state,))
 
 
-def short_convolution_state(channels: int, kernel: int) -> RecurrentState:
-    """The last inputs of a short convolution."""
-    rows = StateShape(sharded=channels * (kernel - 1), replicated=1, sharded_per_speculative_token=channels)
-    return RecurrentState(kind="short_conv", heads=channels, shapes=(rows,))
+KDA_ROWS: Final = 16
+"""Source: vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32), for weights in 16 bits."""
+
+
+def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: bool = False) -> Layer:
+    """A delta net with a gate for each channel: projections, three float32 convolutions, decay and output gates of
+    low rank.
+
+    Where it is fused the projections of the input are one, the output gate is as wide as the values, and each rank
+    stores the way down to the decay whole.
+
+    Source: vllm/model_executor/layers/kda.py (0.19); vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32).
+    """
+    heads, width = section.integer("num_heads"), section.integer("head_dim")
+    kernel = read_conv_kernel(section, "short_conv_kernel_size")
+    each, steps = Output(units=heads, width=width), Output(units=heads)
+    names = [f"{prefix}.{name}_proj" for name in ("q", "k", "v", "g", "f_a", "b")]
+    start: tuple[Linear, ...] = tuple(wide_column(name, hidden, (each,)) for name in names[:3])
+    gates: tuple[Linear, ...] = (wide_column(f"{prefix}.f_b_proj", width, (each,)),)
+    if is_fused:
+        outputs = (each, each, each, each, Output(units=1, width=width, replicable=True), steps)
+        fused = wide_column(f"{prefix}.in_proj_qkvgfab", hidden, outputs, tuple(names))
+        start = (replace(fused, row_multiple=KDA_ROWS),)
+    else:
+        gates = (
+            replicated(f"{prefix}.f_a_proj", hidden, width),
+            *gates,
+            column(f"{prefix}.b_proj", hidden, heads),
+            replicated(f"{prefix}.g_a_proj", hidden, width),
+            wide_column(f"{prefix}.g_b_proj", width, (each,)),
+        )
+    rows = (convolution(f"{prefix}.{part}_conv1d", kernel, (each,), bias=False) for part in "qkv")
+    modules: tuple[Module, ...] = (
+        *start,
+        *(replace(linear, dtype="float32") for linear in rows),
+        *gates,
+        Parameter(name=f"{prefix}.dt_bias", sharded=heads * width, dtype="float32"),
+        Parameter(name=f"{prefix}.A_log", sharded=heads, dtype="float32"),
+        norm(f"{prefix}.o_norm", width),
+        row(f"{prefix}.o_proj", heads * width, hidden),
+    )
+    return Layer(modules=modules, caches=(kda_state(heads, width, kernel),))
+
+
+def kda_state(heads: int, width: int, kernel: int) -> RecurrentState:
+    """KDA keeps convolution rows of queries, keys and values, and float32 state matrices.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
+    """
+    shapes = (conv_rows(3 * heads * width, kernel), matrices(heads, width**2, "float32"))
+    return RecurrentState(kind="kda", heads=heads, shapes=shapes)
 
 
 def linear_state(heads: int, width: int) -> RecurrentState:
@@ -272,34 +283,31 @@ def linear_state(heads: int, width: int) -> RecurrentState:
     return RecurrentState(kind="linear_attention", heads=heads, shapes=(shape,))
 
 
-def kda_state(heads: int, width: int, kernel: int) -> RecurrentState:
-    """KDA keeps convolution rows of queries, keys and values, and float32 state matrices.
+def conv_rows(channels: int, kernel: int) -> StateShape:
+    """The rows that a convolution keeps; one more for each speculative token."""
+    rows = channels * (kernel - 1)
+    return StateShape(sharded=rows, replicated=1, sharded_per_speculative_token=channels)
 
-    Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
-    """
-    channels = 3 * heads * width
-    rows = StateShape(sharded=channels * (kernel - 1), replicated=1, sharded_per_speculative_token=channels)
-    state = StateShape(sharded=heads, replicated=width**2, dtype="float32", is_ssm=True)
-    return RecurrentState(kind="kda", heads=heads, shapes=(rows, state))
+
+def matrices(heads: int, elements: int, dtype: str = "") -> StateShape:
+    """The state itself: one matrix a head."""
+    return StateShape(sharded=heads, replicated=elements, dtype=dtype, is_ssm=True)
 
 
 def convolution(name: str, kernel: int, outputs: tuple[Output, ...], *, bias: bool) -> Linear:
     """A depthwise convolution, whose channels are divided; never quantized."""
-    return left_alone(wide_column(name, kernel, outputs, bias=bias))
+    return replace(wide_column(name, kernel, outputs, bias=bias), quantizable=False)
 
 
-def wide_column(name: str, in_features: int, outputs: tuple[Output, ...], *, bias: bool = False) -> Linear:
+def wide_column(
+    name: str,
+    in_features: int,
+    outputs: tuple[Output, ...],
+    parts: tuple[str, ...] = (),
+    *,
+    bias: bool = False,
+) -> Linear:
     """A projection of several parts whose rows are divided."""
-    return Linear(name=name, in_features=in_features, outputs=outputs, split=Split.COLUMN, bias=bias)
-
-
-def left_alone(linear: Linear) -> Linear:
-    """The same layer, always in the model's dtype."""
     return Linear(
-        name=linear.name,
-        in_features=linear.in_features,
-        outputs=linear.outputs,
-        split=linear.split,
-        bias=linear.bias,
-        quantizable=False,
+        name=name, in_features=in_features, outputs=outputs, split=Split.COLUMN, bias=bias, parts=parts
     )
