@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
 from kvcore import catalogue
-from kvcore.catalogue.licenses import license_of, read_licenses
+from kvcore.catalogue.documented import DOCUMENTED, license_of
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -55,10 +57,9 @@ def test_an_unreadable_config_has_no_facts() -> None:
 def test_licenses_are_of_bundled_models() -> None:
     assert license_of("openai/gpt-oss-120b") == "Apache-2.0"
     assert license_of("meta-llama/Llama-3.3-70B-Instruct") == "Llama 3.3 Community"
-    for text in (
-        '[[license]]\nname = "MIT"\nsource = "x"\nchecked = 2026-01-01\nmodels = ["no/model"]',
-        '[[license]]\nname = "MIT"\nsource = ""\nchecked = 2026-01-01\nmodels = ["Qwen/Qwen3-8B"]',
-        '[[license]]\nname = "MIT"\nmodels = ["Qwen/Qwen3-8B"]',
-    ):
+    row = {"name": "MIT", "source": "x", "checked": datetime.date(2026, 1, 1), "models": ["Qwen/Qwen3-8B"]}
+    unsaid = {name: row[name] for name in ("name", "models")}
+    for rows in ([{**row, "models": ["no/model"]}], [{**row, "source": ""}], [unsaid], [row, row]):
         with pytest.raises(KvPlannerError):
-            read_licenses(text)
+            DOCUMENTED.read({**DOCUMENTED.raw(), "license": rows})
+    assert DOCUMENTED.read({**DOCUMENTED.raw(), "license": [row]}).license[0].name == "MIT"

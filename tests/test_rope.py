@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.advice.sweep import sweep
-from kvcore.catalogue.documented_yarn import documented
+from kvcore.catalogue.documented import DOCUMENTED, documented_yarn
 from kvcore.deploy.launch import launch_command
 from kvcore.errors import ModelError, ScenarioError
 from kvcore.evidence.log.reader import read_log
@@ -117,12 +117,14 @@ def test_a_factor_that_leaves_no_token_is_refused():
     assert (caught.value.code, caught.value.field) == ("invalid-config-value", "config.rope_scaling.factor")
 
 
-@pytest.mark.parametrize("model", documented())
+@pytest.mark.parametrize("model", [model for row in DOCUMENTED.load().series for model in row.models])
 @pytest.mark.parametrize("version", ["0.8.5", "0.11.0", "0.12.0", "0.19.0", "0.30.0", "0.33.0"])
 def test_with_it_every_release_takes_the_documented_length(model: str, version: str) -> None:
     config = catalogue.find_model(model).config
     own = derived_max_model_len(read_architecture(config).context, Version(version))
-    stretched = documented()[model].config(config, Version(version))
+    yarn = documented_yarn(model)
+    assert yarn is not None
+    stretched = yarn.config(config, Version(version))
     assert own <= 40_960
     assert derived_max_model_len(read_architecture(stretched).context, Version(version)) == 131_072
 

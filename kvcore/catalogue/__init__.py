@@ -1,8 +1,13 @@
 """The bundled facts: models and accelerators, each with its source and the date it was checked."""
 
-from kvcore.catalogue.accelerators import bundled_accelerator, find_accelerator, load_accelerators
-from kvcore.catalogue.card_from_facts import accelerator_from_facts, with_interconnect
-from kvcore.catalogue.licenses import license_of
+from kvcore.catalogue.accelerators import (
+    accelerator_from_facts,
+    bundled_accelerator,
+    find_accelerator,
+    load_accelerators,
+    with_interconnect,
+)
+from kvcore.catalogue.documented import license_of
 from kvcore.catalogue.models import bundled_model, find_model, load_models, model_ids
 from kvcore.catalogue.search import search_accelerators, search_models
 

@@ -15,47 +15,34 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import itertools
 import json
 import math
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from kvcore.catalogue.name_patterns import fold, unfold
 from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
+from kvcore.versioned import Bounds, Pattern, Source, TableFile, convert, read_toml, wrong
 
 FOLDER: Final = Path(__file__).parent / "models"
-ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-_REQUIRED: Final = frozenset(("id", "source", "checked", "config"))
 _QUANTIZATION: Final = frozenset(("quantization_config", "compression_config"))
-_OPTIONAL: Final = frozenset(
-    ("total_size", "total_parameters", "sentence_transformers", "nulls", "hf_quant_config")
-)
+Id = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "owner/name")]
+Stored = Annotated[int, Bounds(1, 1 << 60)]
 
-IRRELEVANT: Final = frozenset(
-    """
-    _attn_implementation _attn_implementation_autoset _name_or_path attention_dropout attn_pdrop auto_map
-    bad_words_ids begin_suppress_tokens bos_token bos_token_id chat_template chunk_size_feed_forward
-    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dropout early_stopping
-    embd_pdrop embed_dropout encoder_no_repeat_ngram_size eos_token eos_token_id
-    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
-    generation_config gradient_checkpointing hidden_dropout hidden_dropout_prob id2label image_token_id
-    image_token_index initializer_factor initializer_range label2id layer_norm_eps layer_norm_epsilon
-    layernorm_epsilon length_penalty max_length min_length no_repeat_ngram_size norm_eps num_beam_groups
-    num_beams output_attentions output_hidden_states output_router_logits output_scores pad_token
-    pad_token_id prefix pretraining_tp problem_type pruned_heads remove_invalid_values repetition_penalty
-    resid_pdrop return_dict return_dict_in_generate rms_norm_eps router_aux_loss_coef sep_token_id
-    summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
-    suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k_sampling top_p
-    torchscript transformers_version typical_p unk_token_id use_bfloat16 use_cache video_token_id
-    vision_end_token_id vision_start_token_id vision_token_id
-    """.split()
-)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnusedKeys:
+    """unused_keys.toml."""
+
+    keys: frozenset[str]
+
+
+UNUSED_KEYS: Final = TableFile("kvcore.catalogue", "unused_keys.toml", UnusedKeys)
 """Keys of config.json that no byte depends on: an entry leaves them out."""
 
 
@@ -138,64 +125,56 @@ def entry_file_name(model: str) -> str:
     return model.replace("/", "__", 1) + ".toml"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EntryRow:
+    """One file, as the head of this module says."""
+
+    id: Id
+    source: Source
+    checked: datetime.date
+    config: Mapping[str, object]
+    total_size: Stored | None = None
+    total_parameters: Stored | None = None
+    sentence_transformers: bool | None = None
+    nulls: tuple[str, ...] = ()
+    hf_quant_config: Mapping[str, object] | None = None
+
+    def entry(self) -> ModelEntry:
+        """The model, with its names written out and its nulls put back. Raises ValueError."""
+        config = _with_quantization(self.config, unfold)
+        for dotted in self.nulls:
+            *parents, key = dotted.split(".")
+            inner = config
+            for parent in parents:
+                inner = inner.setdefault(parent, {})
+                if not isinstance(inner, dict):
+                    raise ValueError(f"nulls: {dotted} lies in no table")
+            if inner.setdefault(key) is not None:
+                raise ValueError(f"nulls: {dotted} has a value")
+        hf_quant_config = None if self.hf_quant_config is None else unfold(self.hf_quant_config)
+        return ModelEntry(
+            id=self.id,
+            config=ModelConfig.from_mapping(config, hf_quant_config),
+            checkpoint=Checkpoint(
+                total_size=self.total_size,
+                total_parameters=self.total_parameters,
+                sentence_transformers=self.sentence_transformers,
+            ),
+            source=self.source,
+            checked=self.checked.isoformat(),
+        )
+
+
 def read_entry(file_name: str, text: str) -> ModelEntry:
-    """One entry, checked strictly: an unknown or missing key raises CatalogueError naming the file."""
-
-    def refuse(reason: str) -> CatalogueError:
-        return CatalogueError("invalid-catalogue-entry", field=file_name, reason=reason)
-
+    """One entry, checked strictly. Raises TableError `invalid-catalogue-entry` naming the file."""
+    table = read_toml(text, file_name)
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise refuse(str(error)) from None
-    if missing := _REQUIRED - table.keys():
-        raise refuse(f"missing {', '.join(sorted(missing))}")
-    if unknown := table.keys() - _REQUIRED - _OPTIONAL:
-        raise refuse(f"unknown {', '.join(sorted(unknown))}")
-    for name in ("id", "source"):
-        if not isinstance(table[name], str) or not table[name].strip():
-            raise refuse(f"{name} is a text")
-    if ID.fullmatch(table["id"]) is None or entry_file_name(table["id"]) != file_name:
-        raise refuse("the id is owner/name, and the file is named after it, with __ for /")
-    if not isinstance(table["checked"], datetime.date):
-        raise refuse("checked is a date")
-    for name in ("total_size", "total_parameters"):
-        value = table.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise refuse(f"{name} is a positive whole number")
-    if not isinstance(table.get("sentence_transformers", True), bool):
-        raise refuse("sentence_transformers is true or false")
-    for name in ("config", "hf_quant_config"):
-        if not isinstance(table.get(name, {}), dict):
-            raise refuse(f"{name} is a table")
-    try:
-        config = _with_quantization(table["config"], unfold)
-        hf_quant_config = unfold(table["hf_quant_config"]) if "hf_quant_config" in table else None
+        row: EntryRow = convert(table, EntryRow, "")
+        if entry_file_name(row.id) != file_name:
+            raise ValueError("the file is named after the id, with __ for /")
+        return row.entry()
     except ValueError as error:
-        raise refuse(str(error)) from None
-    nulls = table.get("nulls", [])
-    if not isinstance(nulls, list) or not all(isinstance(dotted, str) for dotted in nulls):
-        raise refuse("nulls is a list of keys")
-    for dotted in nulls:
-        *parents, key = dotted.split(".")
-        inner = config
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-            if not isinstance(inner, dict):
-                raise refuse(f"nulls: {dotted} lies in no table")
-        if inner.setdefault(key) is not None:
-            raise refuse(f"nulls: {dotted} has a value")
-    return ModelEntry(
-        id=table["id"],
-        config=ModelConfig.from_mapping(config, hf_quant_config),
-        checkpoint=Checkpoint(
-            total_size=table.get("total_size"),
-            total_parameters=table.get("total_parameters"),
-            sentence_transformers=table.get("sentence_transformers"),
-        ),
-        source=table["source"],
-        checked=table["checked"].isoformat(),
-    )
+        raise wrong(file_name, str(error)) from None
 
 
 def _with_quantization(
@@ -237,7 +216,7 @@ def _relevant(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: _relevant(value) if isinstance(value, dict) else value
         for key, value in mapping.items()
-        if key not in IRRELEVANT and not (isinstance(value, float) and not math.isfinite(value))
+        if key not in UNUSED_KEYS.load().keys and not (isinstance(value, float) and not math.isfinite(value))
     }
 
 
@@ -269,3 +248,133 @@ def _toml(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)
     return json.dumps(value, ensure_ascii=False)
+
+
+# -- long lists of module names in few lines -------------------------------------------------------------------
+
+# Quantized checkpoints list thousands of modules. An entry keeps them as patterns that expand to exactly the same
+# names, in an order of their own: `layers.<0-2,5>.mlp` stands for layers 0, 1, 2 and 5.
+
+_NUMBER: Final = re.compile(r"(?<=\.)(?:0|[1-9]\d*)(?=\.|$)")
+_SLOT: Final = re.compile(r"<(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)>")
+MIN_NAMES: Final = 8
+"""Shorter lists stay as they are."""
+MAX_NAMES: Final = 100_000
+
+Numbers = tuple[int, ...]
+
+
+def fold(section: Mapping[str, Any]) -> dict[str, Any]:
+    """`section` with its long lists and tables of names as patterns.
+
+    Example:
+        >>> fold({"ignore": [f"layers.{index}.gate" for index in range(8)]})
+        {'ignore': ['layers.<0-7>.gate']}
+    """
+    return {key: _fold_value(value) for key, value in section.items()}
+
+
+def unfold(section: Mapping[str, Any]) -> dict[str, Any]:
+    """`section` with every pattern as the names that it stands for.
+
+    Example:
+        >>> unfold({"ignore": ["layers.<0,2-3>.gate", "lm_head"]})
+        {'ignore': ['layers.0.gate', 'layers.2.gate', 'layers.3.gate', 'lm_head']}
+    """
+    return {name: _unfold_value(value) for key, value in section.items() for name in names_of(key)}
+
+
+def _fold_value(value: Any) -> Any:
+    if isinstance(value, list) and _can_fold(value):
+        return list(patterns_of(value))
+    if not isinstance(value, Mapping):
+        return value
+    if not _can_fold(list(value)):
+        return fold(value)
+    groups: dict[str, list[str]] = {}
+    for name, inner in value.items():
+        groups.setdefault(json.dumps(inner, sort_keys=True), []).append(name)
+    return {
+        pattern: _fold_value(value[names[0]]) for names in groups.values() for pattern in patterns_of(names)
+    }
+
+
+def _unfold_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return unfold(value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return [name for item in value for name in names_of(item)]
+    return value
+
+
+def _can_fold(names: Sequence[Any]) -> bool:
+    return (
+        len(names) >= MIN_NAMES
+        and all(isinstance(name, str) and _SLOT.search(name) is None for name in names)
+        and len(set(names)) == len(names)
+    )
+
+
+def patterns_of(names: Iterable[str]) -> Iterator[str]:
+    """The fewest patterns found for `names`, which are all different."""
+    by_template: dict[str, list[Numbers]] = {}
+    for name in names:
+        numbers = tuple(int(number) for number in _NUMBER.findall(name))
+        by_template.setdefault(_NUMBER.sub("<>", name), []).append(numbers)
+    for template, all_numbers in by_template.items():
+        parts = template.split("<>")
+        for slots in _blocks(all_numbers):
+            yield "".join(itertools.chain(*zip(parts, (*slots, ""), strict=True)))
+
+
+def _blocks(all_numbers: Sequence[Numbers]) -> Iterator[tuple[str, ...]]:
+    if not all_numbers[0]:
+        yield ()
+        return
+    rests: dict[int, set[Numbers]] = {}
+    for first, *rest in all_numbers:
+        rests.setdefault(first, set()).add(tuple(rest))
+    firsts: dict[frozenset[Numbers], list[int]] = {}
+    for first, rest_set in rests.items():
+        firsts.setdefault(frozenset(rest_set), []).append(first)
+    for shared, alike in firsts.items():
+        for block in _blocks(sorted(shared)):
+            yield (_slot(sorted(alike)), *block)
+
+
+def _slot(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return str(numbers[0])
+    runs = [
+        [number for _, number in run]
+        for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    ]
+    return "<" + ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + ">"
+
+
+def names_of(pattern: str) -> Iterator[str]:
+    """The names that `pattern` stands for; itself where it is a plain name.
+
+    Raises ValueError for more than MAX_NAMES.
+    """
+    pieces = _SLOT.split(pattern)
+    choices = [_numbers(slot) for slot in pieces[1::2]]
+    count = 1
+    for numbers in choices:
+        count *= len(numbers)
+    if count > MAX_NAMES:
+        raise ValueError(f"{pattern} stands for {count} names")
+    for chosen in itertools.product(*choices):
+        yield pieces[0] + "".join(
+            f"{number}{text}" for number, text in zip(chosen, pieces[2::2], strict=True)
+        )
+
+
+def _numbers(slot: str) -> Sequence[int]:
+    numbers: list[int] = []
+    for run in slot.split(","):
+        first, _, last = run.partition("-")
+        if int(last or first) - int(first) >= MAX_NAMES:
+            raise ValueError(f"<{slot}> is too long")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers

@@ -17,7 +17,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
-from kvcore.catalogue.gated import is_gated
+from kvcore.catalogue.documented import is_gated
 from kvcore.deploy.launch import (
     PORT,
     launch_arguments,

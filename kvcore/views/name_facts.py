@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
-from kvcore.catalogue.licenses import license_of
+from kvcore.catalogue.documented import license_of
 from kvcore.catalogue.models import Checkpoint, find_model
 from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.errors import KvPlannerError

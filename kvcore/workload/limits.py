@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
-from kvcore.catalogue.documented_yarn import documented_yarn
+from kvcore.catalogue.documented import documented_yarn
 from kvcore.engine.vllm.switches import LongRequests
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import KvPlannerError

@@ -1,0 +1,85 @@
+"""What publishers say of their models next to the weights: the license, YaRN, and the gate before a download."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from kvcore.catalogue.models import model_ids
+from kvcore.model.rope import Yarn
+from kvcore.versioned import Source, TableFile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What a source says of some models."""
+
+    source: Source
+    checked: datetime.date
+    models: tuple[str, ...]
+    """Their ids; of gates, patterns of fnmatch without regard to case."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class License(Row):
+    """The license of the weights of bundled models."""
+
+    name: Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series(Row):
+    """The length that a rope was trained for, and the factor that was validated."""
+
+    yarn: Yarn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Documented:
+    """The tables of documented.toml."""
+
+    license: tuple[License, ...]
+    series: tuple[Series, ...]
+    gated: Row
+
+    def __post_init__(self) -> None:
+        licensed = [model for row in self.license for model in row.models]
+        if wrong := set(licensed).difference(model_ids()):
+            raise ValueError(f"{min(wrong)} is not bundled")
+        if twice := {model for model in licensed if licensed.count(model) > 1}:
+            raise ValueError(f"{min(twice)} is named twice")
+
+
+DOCUMENTED: Final = TableFile("kvcore.catalogue", "documented.toml", Documented)
+
+
+def license_of(model: str) -> str:
+    """The license of a bundled model's weights, "" where no source states it.
+
+    Example:
+        >>> license_of("Qwen/Qwen3-32B"), license_of("no/such-model")
+        ('Apache-2.0', '')
+    """
+    return next((row.name for row in DOCUMENTED.load().license if model in row.models), "")
+
+
+def is_gated(model: str) -> bool:
+    """Whether a download of `model` needs an account that has accepted its terms, as far as the table knows.
+
+    Example:
+        >>> is_gated("meta-llama/Llama-3.3-70B-Instruct"), is_gated("Qwen/Qwen3-32B")
+        (True, False)
+    """
+    return any(fnmatchcase(model.lower(), pattern.lower()) for pattern in DOCUMENTED.load().gated.models)
+
+
+def documented_yarn(model: str) -> Yarn | None:
+    """The stretched rope that the card of `model` names; None where none is documented.
+
+    Example:
+        >>> documented_yarn("Qwen/Qwen3-32B").max_model_len, documented_yarn("Qwen/Qwen3-0.6B")
+        (131072, None)
+    """
+    return next((row.yarn for row in DOCUMENTED.load().series if model in row.models), None)
