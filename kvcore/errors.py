@@ -42,6 +42,7 @@ __all__ = [
     "TableError",
     "WorkloadError",
     "defect",
+    "invalid",
     "render",
     "shorten",
 ]
@@ -93,6 +94,11 @@ class KvPlannerError(ValueError):
         super().__init__(render(MESSAGES[code].text, self.field, self.params))
 
     @property
+    def message(self) -> str:
+        """The English words."""
+        return str(self)
+
+    @property
     def next_step(self) -> str:
         """The English advice."""
         return render(MESSAGES[self.code].next_step, self.field, self.params)
@@ -135,6 +141,16 @@ class WorkloadError(KvPlannerError):
 
 class DefectError(KvPlannerError):
     """This program is wrong, not the input: the last net caught what nobody expected."""
+
+
+def invalid(field: str, value: object, reason: str) -> ScenarioError:
+    """The refusal of a field's value; `reason` says what it must be.
+
+    Example:
+        >>> str(invalid("max_num_seqs", 0, "it must lie between 1 and 1048576"))
+        'max_num_seqs is 0; it must lie between 1 and 1048576'
+    """
+    return ScenarioError("invalid-value", field=field, value=value, reason=reason)
 
 
 _LOGGER: Final = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from kvcore import catalogue
 from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.flags import FLAGS, Flag, Kind, LinkRule
-from kvcore.scenario import link, pins
+from kvcore.scenario import link
 from kvcore.scenario.page_parameters import decode_language, decode_page
 
 MODELS = catalogue.model_ids()
@@ -213,4 +213,4 @@ def number_of(flag: Flag, draw: random.Random) -> str:
 def is_read(params: Mapping[str, str]) -> bool:
     """Whether nothing in a link needs a repair."""
     unknown_names = (*link.decode(params).repairs, *decode_page(params).repairs, *decode_language(params)[1])
-    return not unknown_names and not any(pin.repairs for pin in pins.decode_pins(params))
+    return not unknown_names and not any(pin.repairs for pin in link.decode_pins(params))

@@ -10,7 +10,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
-from kvcore.scenario import link, pins
+from kvcore.scenario import link
 from kvcore.scenario.request import parse_request, scenario_from_request
 from tests import hostile_inputs
 from tests.cpu import answer_within
@@ -32,7 +32,7 @@ def of_link(name: str) -> Iterator[str]:
     decoded = link.decode(hostile_inputs.LINKS[name])
     yield from (repair.error.code for repair in decoded.repairs)
     yield from (
-        repair.error.code for pin in pins.decode_pins(hostile_inputs.LINKS[name]) for repair in pin.repairs
+        repair.error.code for pin in link.decode_pins(hostile_inputs.LINKS[name]) for repair in pin.repairs
     )
     yield str(plan(decoded.scenario).verdict)
 

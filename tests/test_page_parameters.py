@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kvcore.errors import MESSAGES
 from kvcore.explain.derivation import STEPS
 from kvcore.scenario import link
+from kvcore.scenario.link import PIN_NAMES
 from kvcore.scenario.page_parameters import (
     PARAMETERS,
     card_ids,
@@ -19,7 +20,6 @@ from kvcore.scenario.page_parameters import (
     is_ours,
     text_of,
 )
-from kvcore.scenario.pins import NAMES
 from kvcore.texts.words import Language
 
 LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
@@ -148,7 +148,7 @@ def test_no_name_is_one_of_the_scenario_or_of_a_pin() -> None:
     for name in PARAMETERS:
         assert not is_ours(name)
         assert full_name(name) not in link._KNOWN
-        assert name not in NAMES
+        assert name not in PIN_NAMES
         assert link.decode({name: "x"}).repairs == ()
 
 

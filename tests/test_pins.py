@@ -5,8 +5,8 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from kvcore.scenario import link, pins
-from kvcore.scenario.pins import MAX_PINS, Pin, decode_pins, encode_pins
+from kvcore.scenario import link
+from kvcore.scenario.link import MAX_PINS, Pin, decode_pins, encode_pins
 from kvcore.scenario.request import scenario_from_request
 
 
@@ -40,7 +40,7 @@ def test_pins_survive_a_link_of_text() -> None:
 def test_there_are_four_at_most() -> None:
     assert len(encode_pins((*FOUR, *FOUR))) == MAX_PINS
     assert (
-        decode_pins({f"pin.{number}": pins.text_of(scenario()) for number in range(1, 9)})
+        decode_pins({f"pin.{number}": link.pin_text(scenario()) for number in range(1, 9)})
         == (Pin(scenario=scenario()),) * MAX_PINS
     )
 
@@ -94,6 +94,6 @@ def test_a_config_too_long_for_a_link_cannot_be_pinned() -> None:
         )
         for notes in ("x" * 9000, noise)
     )
-    assert pins.fits_in_link(short)
-    assert pins.fits_in_link(dull)
-    assert not pins.fits_in_link(long)
+    assert link.fits_in_link(short)
+    assert link.fits_in_link(dull)
+    assert not link.fits_in_link(long)

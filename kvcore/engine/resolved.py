@@ -67,6 +67,11 @@ class Resolved:
     notices: tuple[Notice, ...] = ()
 
     @property
+    def max_cudagraph_capture_size(self) -> int:
+        """The largest batch that is captured, in tokens; 0 without graphs."""
+        return max(self.cudagraph_capture_sizes, default=0)
+
+    @property
     def cudagraph_mode(self) -> CudagraphMode:
         """What is captured, in the engine's word."""
         return graph_mode(self.cudagraph_modes, self.captures_mixed_full)

@@ -172,12 +172,15 @@ def nearest_tensor_parallel_size(scenario: Scenario) -> NearestSize:
 
 def refusal(scenario: Scenario, tensor_parallel_size: int) -> KvPlannerError | None:
     """Why the engine refuses a tensor parallel size, or None; a refusal of another field is not about the size."""
+    parallel = replace(scenario.parallel, tensor_parallel_size=tensor_parallel_size)
+    return _refusal(replace(scenario, parallel=parallel), "tensor_parallel_size")
+
+
+def _refusal(scenario: Scenario, field: str) -> KvPlannerError | None:
     try:
-        plan(
-            replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=tensor_parallel_size))
-        )
+        plan(scenario)
     except KvPlannerError as error:
-        return error if error.field == "tensor_parallel_size" else None
+        return error if error.field == field else None
     return None
 
 
@@ -190,14 +193,11 @@ def refused_values(scenario: Scenario, field: str, values: Sequence[str | None])
         >>> sorted(refused_values(old, "kv_cache_dtype", ("auto", "fp8", "nvfp4")))
         ['fp8', 'nvfp4']
     """
-    found = set()
-    for value in values:
-        try:
-            plan(replace(scenario, **{field: value}))  # type: ignore[arg-type]
-        except KvPlannerError as error:
-            if error.field == field:
-                found.add(value)
-    return frozenset(found)
+    return frozenset(
+        value
+        for value in values
+        if _refusal(replace(scenario, **{field: value}), field)  # type: ignore[arg-type]
+    )
 
 
 def kv_cache_dtypes(scenario: Scenario) -> tuple[str, ...]:
@@ -208,19 +208,18 @@ def kv_cache_dtypes(scenario: Scenario) -> tuple[str, ...]:
         >>> kv_cache_dtypes(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "V100-PCIe-16GB"}))
         ('auto',)
     """
-    refused, now = refused_values(scenario, "kv_cache_dtype", KV_CACHE_DTYPES), scenario.kv_cache_dtype
-    return tuple(
-        value for value in dict.fromkeys((*KV_CACHE_DTYPES, now)) if value not in refused or value == now
-    )
+    return _offered(scenario, "kv_cache_dtype", KV_CACHE_DTYPES, scenario.kv_cache_dtype)
 
 
 def weight_precisions(scenario: Scenario) -> tuple[str, ...]:
     """The weight precisions that card and release take for this checkpoint, and the present one."""
-    now = scenario.quantization or CHECKPOINT
-    refused = refused_values(scenario, "quantization", tuple(v for v in WEIGHT_PRECISIONS if v != CHECKPOINT))
-    return tuple(
-        value for value in dict.fromkeys((*WEIGHT_PRECISIONS, now)) if value not in refused or value == now
-    )
+    named = _offered(scenario, "quantization", WEIGHT_PRECISIONS[1:], scenario.quantization or CHECKPOINT)
+    return tuple(dict.fromkeys((CHECKPOINT, *named)))
+
+
+def _offered(scenario: Scenario, field: str, values: tuple[str, ...], now: str) -> tuple[str, ...]:
+    refused = refused_values(scenario, field, values)
+    return tuple(value for value in dict.fromkeys((*values, now)) if value not in refused or value == now)
 
 
 def context_lengths(model_limit: int, present: int) -> tuple[int, ...]:

@@ -5,37 +5,43 @@
 A name with a dot is a field of an object of the JSON contract: `measured.weights_gib`, `accelerator.memory_gib`,
 `speculative_config.method`, `env.VLLM_USE_V1`. What is absent is the engine's own default. A config.json that the
 catalogue does not have travels in the link (`link_config.py`), so that the link alone gives the same plan.
+
+A pinned scenario is a link of its own inside it, `pin.1=v%3D1%26model%3D…`, and is read like any other.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlencode
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.vllm.versions import assumed_version
-from kvcore.errors import KvPlannerError, ScenarioError, shorten
+from kvcore.errors import KvPlannerError, ScenarioError, invalid
 from kvcore.evidence.log.values import unquoted
 from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.quantity import Grade
-from kvcore.scenario import Parallel, Scenario
+from kvcore.scenario import Parallel, Scenario, value_of
 from kvcore.scenario.link_config import LEFT_OUT, PACKED, encode_config, unpack
 from kvcore.scenario.page_parameters import Repair, full_name, full_names, is_ours
 from kvcore.scenario.request import parse_request, scenario_from_request
 
-Found = TypeVar("Found")
-
 VERSION: Final = "1"
 MAX_UNKNOWN: Final = 20
 """Of names that are named one by one: a link with more is not one of ours."""
+
+MAX_PINS: Final = 4
+MAX_PIN_CHARACTERS: Final = 3000
+"""Of one pin, before the outer link encodes it once more; proxies cut request lines at 8 KiB."""
+MAX_PIN_FIELDS: Final = 80
+PIN_NAMES: Final = tuple(f"pin.{number}" for number in range(1, MAX_PINS + 1))
 
 START: Final[Mapping[str, Any]] = {
     "model": "Qwen/Qwen3-32B",
@@ -59,13 +65,9 @@ _PLAIN: Final = tuple(
 )
 _TEXTS: Final = (Kind.TEXT, Kind.CHOICE, Kind.TEXT_OR_OBJECT)
 _KNOWN: Final = frozenset(
-    (
-        "v", *_PACKED_TEXTS, *_LEFT_OUT,
-        *(
-            name for name, flag in FLAGS.items()
-            if flag.link is LinkRule.PACKED or (flag.link is not LinkRule.NEVER and flag.kind is not Kind.OBJECT)
-        ),
-    )
+    ("v", *_JSON_TEXTS, *_PACKED_TEXTS, *_LEFT_OUT, *(
+        name for name, flag in FLAGS.items() if flag.link is not LinkRule.NEVER and flag.kind is not Kind.OBJECT
+    ))
 )  # fmt: skip
 _INTEGER: Final = re.compile(r"-?\d{1,60}")
 
@@ -84,12 +86,8 @@ def encode(scenario: Scenario) -> dict[str, str]:
     A config.json that is too long for a link stays out, and the link says so.
     """
     params = {"v": VERSION, **_encode_model(scenario), **_encode_accelerator(scenario.accelerator)}
-    for name in ("engine", "engine_version"):
-        params |= _encode_plain(name, getattr(scenario, name))
-    for name in _PARALLEL:
-        params |= _encode_plain(name, getattr(scenario.parallel, name))
-    for name in _PLAIN:
-        params |= _encode_plain(name, getattr(scenario, name))
+    for name in ("engine", "engine_version", *_PARALLEL, *_PLAIN):
+        params |= _encode_plain(name, value_of(scenario, name))
     for name in ("speculative_config", "measured"):
         part = getattr(scenario, name)
         for field in fields(part) if part is not None else ():
@@ -123,25 +121,23 @@ def query_string(params: Mapping[str, str]) -> str:
 
 def decode(params: Mapping[str, str]) -> Decoded:
     """The scenario of a link. Never raises: what cannot be used is left out, and named once in `repairs`."""
-    repairs: list[Repair] = []
     given, again = full_names(params)
-    repairs.extend(
+    repairs = [
         _repair(ScenarioError("named-twice", field=full_name(name), value=params[name]), params, name)
         for name in again
-    )
-    if given.get("v", VERSION) != VERSION:
-        repairs.append(
-            _repair(ScenarioError("unknown-link-version", field="v", value=given["v"]), given, "v")
-        )
-    unknown = sorted(name for name in set(given) - _KNOWN if not name.startswith("env."))
+    ]
+    version = given.pop("v", VERSION)
+    if version != VERSION:
+        error = ScenarioError("unknown-link-version", field="v", value=version)
+        repairs.append(Repair.of("v", version, error))
+    unknown = {name for name in given if name not in _KNOWN and not name.startswith("env.")}
     unknown_names = [name for name in params if full_name(name) in unknown and is_ours(name)]
-    repairs.extend(
-        _repair(ScenarioError("unknown-parameter", field=name), params, name)
+    repairs += [
+        Repair.of(name, params[name], ScenarioError("unknown-parameter", field=name))
         for name in unknown_names[:MAX_UNKNOWN]
-    )
+    ]
     for name in unknown:
         del given[name]
-    given.pop("v", None)
     repairs.extend(_left_out(given))
     scenario = None
     while scenario is None:
@@ -175,7 +171,7 @@ def _repair(error: KvPlannerError, given: Mapping[str, str], name: str) -> Repai
         # The error quotes what the text was read as: 1000000000.0 for 1e9.
         params = {key: value for key, value in error.params.items() if key != "value"}
         error = type(error)(error.code, field=error.field, value=text, **params)
-    return Repair(field=shorten(name, 60), given=shorten(text, 60), used="", error=error)
+    return Repair.of(name, text, error)
 
 
 def _left_out(given: dict[str, str]) -> list[Repair]:
@@ -186,20 +182,18 @@ def _left_out(given: dict[str, str]) -> list[Repair]:
         if given.pop(mark, None) is not None:
             name = given.pop(model, "config.json")
             error = ScenarioError("config-not-in-link", field=model, value=name)
-            repairs.append(_repair(error, {model: name}, model))
+            repairs.append(Repair.of(model, name, error))
     return repairs
 
 
 def _blamed(error: KvPlannerError, given: Mapping[str, str]) -> tuple[str, ...]:
     """The parameters that `error` is about: the field itself, else its parts, else what the model was read from."""
+    if error.field in given:
+        return (error.field,)
     head = error.field.partition(".")[0]
-    candidates = (
-        [error.field] if error.field in given else [name for name in given if name.partition(".")[0] == head]
-    )
-    if not candidates:
-        read_from = ("config", "config.z", "hf_quant_config", "hf_quant_config.z", "model")
-        candidates = [name for name in read_from if name in given]
-    return tuple(candidates or given)
+    parts = tuple(name for name in given if name.partition(".")[0] == head)
+    read_from = ("config", "config.z", "hf_quant_config", "hf_quant_config.z", "model")
+    return parts or tuple(name for name in read_from if name in given) or tuple(given)
 
 
 def _scenario(given: Mapping[str, str]) -> Scenario:
@@ -215,17 +209,16 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
             request[head] = value
         elif head != "accelerator":
             request.setdefault(head, {})[tail] = value
-    memory_gib = _value("", given["accelerator.memory_gib"]) if "accelerator.memory_gib" in given else None
-    if "accelerator" in given or ("accelerator.name" not in given and "accelerator.vendor" not in given):
+    facts = {
+        key: _value(name, given[name])
+        for key in fields_of("accelerator")
+        if (name := f"accelerator.{key}") in given
+    }
+    memory_gib = facts.get("memory_gib")
+    if "accelerator" in given or not facts.keys() & {"name", "vendor"}:
         scenario = scenario_from_request(request)
         return scenario if memory_gib is None else with_memory(scenario, memory_gib)
-    facts = {
-        name: given[f"accelerator.{name}"]
-        for name in ("name", "vendor", "interconnect")
-        if f"accelerator.{name}" in given
-    }
-    request["accelerator"] = facts | ({} if memory_gib is None else {"memory_gib": memory_gib})
-    scenario = scenario_from_request(request)
+    scenario = scenario_from_request({**request, "accelerator": facts})
     card = scenario.accelerator or catalogue.find_accelerator(START["accelerator"])
     return replace(scenario, accelerator=catalogue_card(card) or card)
 
@@ -236,30 +229,23 @@ def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
     if card is None:
         return scenario
     low, high = FLAGS["accelerator.memory_gib"].bounds
-    if (
-        isinstance(memory_gib, bool)
-        or not isinstance(memory_gib, int | float)
-        or not low <= memory_gib <= high
-    ):
-        raise ScenarioError(
-            "invalid-value",
-            field="accelerator.memory_gib",
-            value=memory_gib,
-            reason=f"it must lie between {low:g} and {high:g}",
-        )
-    return replace(
-        scenario,
-        accelerator=replace(card, memory_gib=float(memory_gib), memory_grade=Grade.MEASURED, source=""),
-    )
+    given = memory_gib if isinstance(memory_gib, int | float) and memory_gib is not True else -1
+    if not low <= given <= high:
+        raise invalid("accelerator.memory_gib", memory_gib, f"it must lie between {low:g} and {high:g}")
+    own = replace(card, memory_gib=float(given), memory_grade=Grade.MEASURED, source="")
+    return replace(scenario, accelerator=own)
 
 
 def catalogue_card(card: Accelerator) -> Accelerator | None:
     """The catalogue's card of the same id, or None."""
-    return _found(catalogue.find_accelerator, card.id)
+    try:
+        return catalogue.find_accelerator(card.id)
+    except KvPlannerError:
+        return None
 
 
 def _encode_model(scenario: Scenario) -> dict[str, str]:
-    entry = _found(catalogue.find_model, scenario.model)
+    entry = catalogue.bundled_model(scenario.model)
     params = {"model": scenario.model}
     known_checkpoint = Checkpoint()
     if entry is not None and entry.config == scenario.config:
@@ -285,23 +271,19 @@ def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
     # A memory that was read from the name is read from it again.
     is_given = card.memory_grade is Grade.MEASURED
     facts = card.memory_gib if is_given else None, card.vendor.value, card.name
-    link = {"accelerator.interconnect": card.interconnect.value}
-    is_derived = catalogue.accelerator_from_facts(*facts).interconnect is card.interconnect
-    return {
-        "accelerator.name": card.name,
-        "accelerator.vendor": card.vendor.value,
-        **(memory if is_given else {}),
-        **({} if is_derived else link),
-    }
+    params = {"accelerator.name": card.name, "accelerator.vendor": card.vendor.value}
+    if is_given:
+        params |= memory
+    if catalogue.accelerator_from_facts(*facts).interconnect is not card.interconnect:
+        params["accelerator.interconnect"] = card.interconnect.value
+    return params
 
 
 def _encode_plain(name: str, value: object) -> dict[str, str]:
     flag = FLAGS[name]
     if value is None or (value == flag.default and flag.link is not LinkRule.ALWAYS):
         return {}
-    if name == "max_model_len" and value == -1:
-        return {name: "auto"}
-    return {name: _text(value)}
+    return {name: "auto" if flag.auto is not None and value == flag.auto else _text(value)}
 
 
 def _text(value: object) -> str:
@@ -317,11 +299,12 @@ def _text(value: object) -> str:
 def _value(name: str, text: str) -> object:
     """The JSON value that a parameter's text stands for; the request's own checks judge it."""
     flag = FLAGS.get(name)
-    if name.startswith("env.") or (flag is not None and flag.kind in _TEXTS):
+    kind = Kind.TEXT if name.startswith("env.") else Kind.ANY if flag is None else flag.kind
+    if kind in _TEXTS:
         return text
-    if flag is not None and flag.kind is Kind.NAMES:
+    if kind is Kind.NAMES:
         return text.split(",")
-    if flag is not None and flag.kind is Kind.INTEGERS:
+    if kind is Kind.INTEGERS:
         words = text.split(",")
         return list(map(int, words)) if all(map(_INTEGER.fullmatch, words)) else text
     if text in ("true", "false"):
@@ -338,8 +321,56 @@ def _value(name: str, text: str) -> object:
     return number if math.isfinite(number) else text
 
 
-def _found(find: Callable[[str], Found], name: str) -> Found | None:
-    try:
-        return find(name)
-    except KvPlannerError:
-        return None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pin:
+    """One pinned scenario, and what of its link could not be used."""
+
+    scenario: Scenario | None
+    repairs: tuple[Repair, ...] = ()
+
+
+def encode_pins(pins: Sequence[Pin]) -> dict[str, str]:
+    """The pins as parameters; one that is too long for a link, by a config.json of its own, stays out.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> pin = Pin(scenario=scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"}))
+        >>> encode_pins([pin])["pin.1"][:42]
+        'v=1&model=Qwen/Qwen3-8B&accelerator=H100-8'
+    """
+    texts = [pin_text(pin.scenario) for pin in pins[:MAX_PINS] if pin.scenario is not None]
+    return dict(zip(PIN_NAMES, (text for text in texts if len(text) <= MAX_PIN_CHARACTERS), strict=False))
+
+
+def pin_text(scenario: Scenario) -> str:
+    """One scenario as the text of a pin."""
+    return query_string(encode(scenario))
+
+
+def fits_in_link(scenario: Scenario) -> bool:
+    """Whether a scenario can be pinned: not with a long config.json of its own."""
+    text = pin_text(scenario)
+    return len(text) <= MAX_PIN_CHARACTERS and decode(dict(parse_qsl(text))).scenario == scenario
+
+
+def decode_pins(params: Mapping[str, str]) -> tuple[Pin, ...]:
+    """The pins of a link, each repaired as a link is. Never raises.
+
+    A pin that cannot be read at all has no scenario.
+    """
+    return tuple(_pin(name, params[name]) for name in PIN_NAMES if params.get(name, "").strip())
+
+
+def _pin(name: str, text: str) -> Pin:
+    limit = f"{MAX_PIN_CHARACTERS} characters"
+    if len(text) <= MAX_PIN_CHARACTERS:
+        limit = f"{MAX_PIN_FIELDS} fields"
+        try:
+            params = dict(parse_qsl(text, max_num_fields=MAX_PIN_FIELDS))
+        except ValueError:
+            params = {}
+        if is_scenario(params):
+            decoded = decode(params)
+            return Pin(scenario=decoded.scenario, repairs=decoded.repairs)
+    error = ScenarioError("unreadable-pin", field=name, value=text, limit=limit)
+    return Pin(scenario=None, repairs=(Repair.of(name, text, error),))

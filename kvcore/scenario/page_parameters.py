@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.errors import KvPlannerError, ScenarioError, shorten
+from kvcore.errors import KvPlannerError, invalid, shorten
 from kvcore.evidence.accuracy import Check
 from kvcore.flags import FLAGS
 from kvcore.texts.words import Language
@@ -47,6 +47,7 @@ MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
 }
 """By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
+SECTIONS: Final = ("parameters", "going-live", "catalogue", "glossary")
 ACCURACY_GROUPS: Final = ("version", "card", "family")
 _WHOLE: Final = re.compile(r"\d{1,12}", re.ASCII)
 _AMOUNT: Final = re.compile(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
@@ -72,9 +73,13 @@ class Repair:
     used: str
     error: KvPlannerError
 
+    @classmethod
+    def of(cls, field: str, given: str, error: KvPlannerError, used: str = "") -> Repair:
+        """With names and texts as a page may show them."""
+        return cls(field=shorten(field, 60), given=shorten(given, 60), used=used, error=error)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageParameter:
+
+class PageParameter(NamedTuple):
     """One parameter: how its text is read, and the value of its absence."""
 
     read: Reader
@@ -99,11 +104,9 @@ def whole(low: int, high: int) -> Reader:
 
     def read(name: str, text: str) -> int:
         if _WHOLE.fullmatch(text) is None:
-            raise ScenarioError("invalid-value", field=name, value=text, reason="it must be a whole number")
+            raise invalid(name, text, "it must be a whole number")
         if not low <= int(text) <= high:
-            raise ScenarioError(
-                "invalid-value", field=name, value=text, reason=f"it must lie between {low} and {high}"
-            )
+            raise invalid(name, text, f"it must lie between {low} and {high}")
         return int(text)
 
     return read
@@ -118,10 +121,7 @@ def one_of(options: Options) -> Reader:
     """
 
     def read(name: str, text: str) -> Any:
-        known = _by_text(options)
-        if text not in known:
-            raise _none_of(name, text, known)
-        return known[text]
+        return _chosen(name, text, _by_text(options))
 
     return read
 
@@ -137,12 +137,9 @@ def some_of(options: Options, most: int = 1000) -> Reader:
     def read(name: str, text: str) -> tuple[Any, ...]:
         known, given = _by_text(options), text.split(",")
         for one in given:
-            if one not in known:
-                raise _none_of(name, one, known)
+            _chosen(name, one, known)
         if len(given) > most:
-            raise ScenarioError(
-                "invalid-value", field=name, value=text, reason=f"it must name at most {most}"
-            )
+            raise invalid(name, text, f"it must name at most {most}")
         return tuple(option for key, option in known.items() if key in given)
 
     return read
@@ -155,24 +152,17 @@ def amounts(keys: Options, high: float) -> Reader:
         >>> dict(amounts(("L4-24GB", "H100-80GB"), 1000.0)("prices", "H100-80GB:2.5,L4-24GB:0.6"))
         {'H100-80GB': 2.5, 'L4-24GB': 0.6}
     """
-
     low = 0.0
 
     def read(name: str, text: str) -> Mapping[str, float]:
         known, found = _by_text(keys), {}
         for part in text.split(","):
             key, _, amount = part.rpartition(":")
-            if key not in known:
-                raise _none_of(name, key, known)
+            _chosen(name, key, known)
             if _AMOUNT.fullmatch(amount) is None:
-                raise ScenarioError("invalid-value", field=name, value=part, reason="it must be a number")
+                raise invalid(name, part, "it must be a number")
             if not low < float(amount) <= high:
-                raise ScenarioError(
-                    "invalid-value",
-                    field=name,
-                    value=part,
-                    reason=f"it must lie between {low:g} and {high:g}",
-                )
+                raise invalid(name, part, f"it must lie between {low:g} and {high:g}")
             found[key] = float(amount)
         return MappingProxyType(found)
 
@@ -182,7 +172,7 @@ def amounts(keys: Options, high: float) -> Reader:
 def switch(name: str, text: str) -> bool:
     """`true` or `false`."""
     if text not in ("true", "false"):
-        raise ScenarioError("invalid-value", field=name, value=text, reason="it must be true or false")
+        raise invalid(name, text, "it must be true or false")
     return text == "true"
 
 
@@ -190,8 +180,7 @@ def words_of(name: str, text: str) -> str:
     """What a person typed into a search field."""
     limit = LONGEST_TEXT
     if len(text) > limit or not text.isprintable():
-        reason = "it must be a text of at most {limit} printable characters"
-        raise ScenarioError("invalid-value", field=name, value=text, reason=reason.format(limit=limit))
+        raise invalid(name, text, f"it must be a text of at most {limit} printable characters")
     return text
 
 
@@ -208,52 +197,48 @@ def _by_text(options: Options) -> dict[str, Any]:
     return {str(option): option for option in (options() if callable(options) else options)}
 
 
-def _none_of(name: str, text: str, known: Collection[str]) -> ScenarioError:
-    return ScenarioError(
-        "invalid-value", field=name, value=text, reason=f"it must be one of {', '.join(known)}"
-    )
+def _chosen(name: str, text: str, known: Mapping[str, Any]) -> Any:
+    if text not in known:
+        raise invalid(name, text, f"it must be one of {', '.join(known)}")
+    return known[text]
 
 
 PARAMETERS: Final[Mapping[str, PageParameter]] = {
     # -- Explore
-    "view": PageParameter(read=one_of(("cards", "models")), default="cards"),
-    "wanted": PageParameter(read=whole(1, 1_000_000), default=10),
-    "gpus": PageParameter(read=one_of(GPU_LIMITS), default=8),
-    "vendors": PageParameter(read=some_of([vendor.value for vendor in Vendor]), default=()),
-    "memory": PageParameter(read=some_of(tuple(MEMORY_BANDS)), default=()),
-    "sort": PageParameter(read=one_of([order.value for order in Order]), default=Order.VENDOR.value),
-    "failing": PageParameter(read=switch, default=False),
-    "search": PageParameter(read=words_of, default=""),
-    "prices": PageParameter(read=amounts(card_ids, LARGEST_PRICE), default=MappingProxyType({})),
+    "view": PageParameter(one_of(("cards", "models")), "cards"),
+    "wanted": PageParameter(whole(1, 1_000_000), 10),
+    "gpus": PageParameter(one_of(GPU_LIMITS), 8),
+    "vendors": PageParameter(some_of([vendor.value for vendor in Vendor]), ()),
+    "memory": PageParameter(some_of(tuple(MEMORY_BANDS)), ()),
+    "sort": PageParameter(one_of([order.value for order in Order]), Order.VENDOR.value),
+    "failing": PageParameter(switch, False),
+    "search": PageParameter(words_of, ""),
+    "prices": PageParameter(amounts(card_ids, LARGEST_PRICE), MappingProxyType({})),
     # -- Compare
-    "vary": PageParameter(
-        read=one_of([varied.value for varied in Varied]), default=Varied.TENSOR_PARALLEL.value
-    ),
-    "cards": PageParameter(read=some_of(card_ids, MAX_CARDS), default=POPULAR_CARDS),
+    "vary": PageParameter(one_of([varied.value for varied in Varied]), Varied.TENSOR_PARALLEL.value),
+    "cards": PageParameter(some_of(card_ids, MAX_CARDS), POPULAR_CARDS),
     # -- Workload
-    "lengths": PageParameter(read=_lengths, default=""),
-    "limit": PageParameter(read=whole(1, MAX_TOKENS)),
-    "system": PageParameter(read=whole(0, MAX_TOKENS)),
-    "user": PageParameter(read=whole(1, MAX_TOKENS)),
-    "reply": PageParameter(read=whole(1, MAX_TOKENS)),
-    "kept": PageParameter(read=whole(0, MAX_TOKENS)),
-    "prefix": PageParameter(read=whole(0, MAX_TOKENS)),
+    "lengths": PageParameter(_lengths, ""),
+    "limit": PageParameter(whole(1, MAX_TOKENS)),
+    "system": PageParameter(whole(0, MAX_TOKENS)),
+    "user": PageParameter(whole(1, MAX_TOKENS)),
+    "reply": PageParameter(whole(1, MAX_TOKENS)),
+    "kept": PageParameter(whole(0, MAX_TOKENS)),
+    "prefix": PageParameter(whole(0, MAX_TOKENS)),
     # -- Reference
-    "section": PageParameter(
-        read=one_of(("parameters", "going-live", "catalogue", "glossary")), default="parameters"
-    ),
-    "find": PageParameter(read=words_of, default=""),
-    "load_requests": PageParameter(read=whole(1, 1 << 20)),
-    "load_prompt": PageParameter(read=whole(1, 1 << 30)),
-    "load_answer": PageParameter(read=whole(1, 1 << 30)),
+    "section": PageParameter(one_of(SECTIONS), SECTIONS[0]),
+    "find": PageParameter(words_of, ""),
+    "load_requests": PageParameter(whole(1, 1 << 20)),
+    "load_prompt": PageParameter(whole(1, 1 << 30)),
+    "load_answer": PageParameter(whole(1, 1 << 30)),
     # -- Accuracy
-    "quantity": PageParameter(read=one_of([check.value for check in Check]), default=Check.KV_MEMORY.value),
-    "group": PageParameter(read=one_of(ACCURACY_GROUPS), default=ACCURACY_GROUPS[0]),
-    "apart": PageParameter(read=switch, default=False),
-    "unseen": PageParameter(read=switch, default=False),
+    "quantity": PageParameter(one_of([check.value for check in Check]), Check.KV_MEMORY.value),
+    "group": PageParameter(one_of(ACCURACY_GROUPS), ACCURACY_GROUPS[0]),
+    "apart": PageParameter(switch, False),
+    "unseen": PageParameter(switch, False),
     # -- Learn
-    "answers": PageParameter(read=switch, default=False),
-    "step": PageParameter(read=whole(1, 8), default=1),
+    "answers": PageParameter(switch, False),
+    "step": PageParameter(whole(1, 8), 1),
 }
 """What is added here is carried by every link, and read by the pages as `state.page_parameter(name)`."""
 LANGUAGE: Final = "lang"
@@ -275,9 +260,7 @@ def decode_page(params: Mapping[str, str]) -> PageValues:
         try:
             value = parameter.read(name, text)
         except KvPlannerError as error:
-            repairs.append(
-                Repair(field=name, given=shorten(text, 60), used=text_of(parameter.default), error=error)
-            )
+            repairs.append(Repair.of(name, text, error, text_of(parameter.default)))
             continue
         if value != parameter.default:
             values[name] = value
@@ -295,8 +278,8 @@ def decode_language(params: Mapping[str, str]) -> tuple[Language | None, tuple[R
     asked = Language.of_tag(text)
     if asked is not None or not text:
         return asked, ()
-    error = _none_of(LANGUAGE, text, tuple(Language))
-    return None, (Repair(field=LANGUAGE, given=shorten(text, 60), used="", error=error),)
+    error = invalid(LANGUAGE, text, f"it must be one of {', '.join(Language)}")
+    return None, (Repair.of(LANGUAGE, text, error),)
 
 
 def encode_page(values: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import engine_for
 from kvcore.engine.vllm.versions import find_release
-from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, shorten
+from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, invalid, shorten
 from kvcore.fields import Fields, Json, refuse
 from kvcore.flags import ENVIRONMENT_NAME, fields_of
 from kvcore.model.config import ModelConfig
@@ -61,8 +61,7 @@ def id_of(request: Json) -> object:
     """
     found = request.get("id")
     if not is_json(found):
-        reason = "it must be a text of whole characters or a number"
-        raise ScenarioError("invalid-value", field="id", value=shorten(found), reason=reason)
+        raise invalid("id", shorten(found), "it must be a text of whole characters or a number")
     return found
 
 
@@ -217,19 +216,17 @@ def speculative_method(model: str | None) -> str | None:
 
 def _draft_config(model: str, method: str, fetch: FetchModel | None) -> ModelConfig | None:
     """The config of a draft that is not in the catalogue; None for one that is, and for a head that nobody knows."""
-    try:
-        catalogue.find_model(model)
-    except KvPlannerError:
-        if fetch is not None:
-            try:
-                return fetch(model).config
-            except KvPlannerError:
-                if method == "draft_model":
-                    raise
-        elif method == "draft_model":
-            raise ScenarioError(
-                "draft-model-unknown", field="speculative_config.model", value=model
-            ) from None
+    if catalogue.bundled_model(model) is not None:
+        return None
+    is_needed = method == "draft_model"
+    if fetch is not None:
+        try:
+            return fetch(model).config
+        except KvPlannerError:
+            if is_needed:
+                raise
+    elif is_needed:
+        raise ScenarioError("draft-model-unknown", field="speculative_config.model", value=model)
     return None
 
 
@@ -240,17 +237,8 @@ def _limits(asked: Fields) -> Mapping[str, int] | None:
     limits: dict[str, int] = {}
     for name, value in raw.items():
         count = value.get("count") if isinstance(value, dict) else value
-        if (
-            name not in fields_of("limit_mm_per_prompt")
-            or isinstance(count, bool)
-            or not isinstance(count, int)
-        ):
-            raise ScenarioError(
-                "invalid-value",
-                field="limit_mm_per_prompt",
-                value=raw,
-                reason="it must give a whole number for image, video or audio",
-            )
+        if name not in fields_of("limit_mm_per_prompt") or type(count) is not int:
+            raise invalid("limit_mm_per_prompt", raw, "it must give a whole number for image, video or audio")
         limits[name] = max(0, count)
     return limits
 
@@ -261,12 +249,7 @@ def _environment(asked: Fields) -> Mapping[str, str]:
     for name, value in raw.items():
         usable = isinstance(value, str | int | float) and len(str(value)) <= 400 and str(value).isprintable()
         if not usable or _ENVIRONMENT_NAME.fullmatch(name) is None:
-            raise ScenarioError(
-                "invalid-value",
-                field=f"env.{str(name)[:80]}",
-                value=value,
-                reason="it must be a text or a number",
-            )
+            raise invalid(f"env.{str(name)[:80]}", value, "it must be a text or a number")
         out[name] = str(int(value)) if isinstance(value, bool) else str(value)
     return out
 

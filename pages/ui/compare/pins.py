@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.vary import Variant, pinned
-from kvcore.scenario import Scenario, pins
-from kvcore.scenario.pins import Pin
+from kvcore.scenario import Scenario, link
+from kvcore.scenario.link import Pin
 from kvcore.texts.words import Words, listed, short_tokens
 from kvcore.views.comparison import split_name
 from pages.ui.compare import table
@@ -20,12 +20,12 @@ def show(t: Words) -> None:
     now, kept = state.scenario(), state.pinned()
     held = tuple(pin for pin in kept if pin.scenario is not None)
     is_pinned = any(pin.scenario == now for pin in held)
-    is_full = len(held) >= pins.MAX_PINS
+    is_full = len(held) >= link.MAX_PINS
     st.button(
         t("Pin this scenario"),
         key="pin",
         icon=":material/push_pin:",
-        disabled=is_pinned or is_full or not pins.fits_in_link(now),
+        disabled=is_pinned or is_full or not link.fits_in_link(now),
         on_click=lambda: state.set_pins((*held, Pin(scenario=now))),
     )
     _messages(kept, now, t, is_full=is_full, is_pinned=is_pinned)
@@ -75,7 +75,7 @@ def _messages(kept: tuple[Pin, ...], now: Scenario, t: Words, *, is_full: bool, 
                 )
     if is_full and not is_pinned:
         st.caption(t("At most four pins: remove one first."))
-    elif not pins.fits_in_link(now):
+    elif not link.fits_in_link(now):
         st.caption(t("This scenario has a config.json that is too long for a link, so it cannot be pinned."))
 
 

@@ -17,9 +17,9 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError, ScenarioError, defect, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Scenario, edit, link, page_parameters, pins
+from kvcore.scenario import Scenario, edit, link, page_parameters
+from kvcore.scenario.link import Pin
 from kvcore.scenario.page_parameters import LANGUAGE, PARAMETERS, Repair, is_ours
-from kvcore.scenario.pins import Pin
 from kvcore.texts.words import Language, Words, words
 from pages.ui.shared import net
 from pages.ui.shared.reconnect import REPEATED
@@ -55,7 +55,7 @@ def _adopt_parameters(given: dict[str, str]) -> None:
     state.setdefault("found", decoded.scenario)
     state["page_parameters"] = dict(shown.values)
     state["repairs"] = (*decoded.repairs, *shown.repairs, *refused_language, *_given_twice())
-    state["pins"] = pins.decode_pins(given)
+    state["pins"] = link.decode_pins(given)
 
 
 def is_as_found() -> bool:
@@ -74,7 +74,7 @@ def _given_twice() -> tuple[Repair, ...]:
             error=ScenarioError("named-twice", field=name, value=values[1]),
         )
         for name, values in found.items()
-        if len(values) > 1 and (is_ours(name) or name in (LANGUAGE, *PARAMETERS, *pins.NAMES))
+        if len(values) > 1 and (is_ours(name) or name in (LANGUAGE, *PARAMETERS, *link.PIN_NAMES))
     )
 
 
@@ -132,7 +132,7 @@ def params(kept: Scenario | None = None) -> dict[str, str]:
     asked: Language | None = st.session_state.get("asked_language")
     return {
         **link.encode(scenario() if kept is None else kept),
-        **pins.encode_pins(pinned()),
+        **link.encode_pins(pinned()),
         **page_parameters.encode_page(st.session_state.get("page_parameters", {})),
         **({LANGUAGE: asked.value} if asked is not None else {}),
     }
@@ -239,7 +239,7 @@ def set_language(chosen: Language) -> None:
     """Changes the language and nothing else. For callbacks."""
     st.session_state["language"] = st.session_state["asked_language"] = chosen
     own = {name: value for name, value in st.session_state["link"].items() if name != LANGUAGE}
-    says_something = link.is_scenario(own) or any(name in own for name in (*PARAMETERS, *pins.NAMES))
+    says_something = link.is_scenario(own) or any(name in own for name in (*PARAMETERS, *link.PIN_NAMES))
     _write(params() if says_something else {LANGUAGE: chosen.value})
 
 
