@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import assert_never
 
 from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within
-from kvcore.cache.groups import (
-    Grouping,
-    StageGroup,
-    StageSpecs,
-    concurrency_rule,
-    group_layers,
-    reported_block_size,
-    v0_grouping,
-)
+from kvcore.cache.groups import StageGroup, StageSpecs, group_layers, v0_grouping
 from kvcore.cache.kv_figures import KvFigures
 from kvcore.cache.rules import ReportedConcurrency, ReportedTokens, planner_rules
 from kvcore.cache.spec import CacheKind, Demand, LayerSpec, demand_of, grows_with_length
@@ -78,12 +70,7 @@ class CachePlan:
 
     def concurrency_at(self, tokens: int) -> Quantity:
         """Requests of another length that the pool has room for at once."""
-        trace = self.trace
-        groups = trace.grouping.stages[trace.stage]
-        held = self.num_blocks * trace.resolved.block_size / tokens
-        if not trace.resolved.is_v0:
-            held = _concurrency(self.num_blocks, groups, tokens, trace.resolved, trace.demand)
-        return self.figures.concurrency_of(tokens, held)
+        return self.figures.concurrency_of(tokens, _concurrency(self.num_blocks, tokens, self.trace))
 
 
 def plan_cache(
@@ -103,46 +90,31 @@ def plan_cache(
     Source: vllm/v1/core/kv_cache_utils.py:get_kv_cache_configs (0.8.5 to 0.32.0), for V0
     vllm/worker/worker.py:determine_num_available_blocks (0.8.5).
     """
-    demand = demand_of(resolved, parallel)
+    given_kv = available_kv or (given("available_kv", size, Unit.BYTES) for size in available_bytes)
+    trace = replace(_trace(specs_per_rank, resolved, parallel), available=tuple(given_kv))
+    if not trace.grouping.whole:
+        return _plan_without_cache(trace)
+    num_blocks = _num_blocks(available_bytes, trace)
     if resolved.is_v0:
-        grouping = v0_grouping(specs_per_rank)
-    else:
-        grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
-    stage = _largest_stage(grouping)
-    traced = partial(
-        Trace,
-        resolved=resolved,
-        demand=demand,
-        grouping=grouping,
-        stage=stage,
-        available=tuple(
-            available_kv or (given("available_kv", size, Unit.BYTES) for size in available_bytes)
-        ),
-    )
-    if not grouping.whole:
-        return _plan_without_cache(traced())
-    if resolved.is_v0:
-        return _plan_v0(available_bytes, traced())
-    num_blocks = _num_blocks(grouping, available_bytes, resolved)
-    checks = fit_checks(specs_per_rank, grouping, available_bytes, resolved, demand)
-    limit = max(resolved.max_model_len, resolved.derived_max_model_len)
+        return _plan_v0(num_blocks, trace)
+    demand, length = trace.demand, resolved.max_model_len
+    checks = fit_checks(specs_per_rank, available_bytes, trace)
+    limit = max(length, resolved.derived_max_model_len)
     lengths = [check.longest(limit, demand) for check in checks]
     longest = min(lengths)
-    length = resolved.max_model_len
     if resolved.max_model_len_auto and longest:
         length = min(length, longest)
     needs = [check.needed_bytes(length, demand) for check in checks]
     missing = [need - check.budget_bytes for need, check in zip(needs, checks, strict=True)]
     tightest = missing.index(max(missing))
-    block_bytes = max(grouping.bytes_per_block)
-    largest = grouping.stages[stage]
-    groups = tuple(_cache_group(group, length, demand) for group in largest)
-    slope = [_blocks_per_token(group, demand) for group in largest]
+    block_bytes = max(trace.grouping.bytes_per_block)
+    groups = tuple(_cache_group(group, group_blocks(group.members, length, demand)) for group in trace.groups)
+    slope = [_blocks_per_token(group, demand) for group in trace.groups]
     fixed = sum(group.blocks_per_request for group, grows in zip(groups, slope, strict=True) if not grows)
-    concurrency = _concurrency(num_blocks, largest, length, resolved, demand)
+    concurrency = _concurrency(num_blocks, length, trace)
     return CachePlan(
         num_blocks=num_blocks,
-        tokens=_reported_tokens(num_blocks, concurrency, largest, length, resolved, demand),
+        tokens=_reported_tokens(num_blocks, concurrency, length, trace),
         max_concurrency=concurrency,
         groups=groups,
         bytes_per_block=block_bytes,
@@ -152,8 +124,19 @@ def plan_cache(
         fits=length <= longest,
         longest_request_tokens=longest,
         max_model_len=length,
-        trace=traced(tightest=checks[tightest], shortest=checks[lengths.index(longest)]),
+        trace=replace(trace, tightest=checks[tightest], shortest=checks[lengths.index(longest)]),
     )
+
+
+def _trace(specs_per_rank: StageSpecs, resolved: Resolved, parallel: Parallel) -> Trace:
+    """The groups that this version makes of the specs."""
+    demand = demand_of(resolved, parallel)
+    if resolved.is_v0:
+        grouping = v0_grouping(specs_per_rank)
+    else:
+        grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
+    largest = grouping.bytes_per_block.index(max(grouping.bytes_per_block))
+    return Trace(resolved=resolved, demand=demand, grouping=grouping, stage=largest)
 
 
 def check_state_blocks(cache: CachePlan, resolved: Resolved) -> None:
@@ -192,16 +175,11 @@ def max_concurrency_at(
     """
     if isinstance(available_bytes, int):
         available_bytes = (available_bytes,) * len(specs_per_rank)
-    demand = demand_of(resolved, parallel)
-    if resolved.is_v0:
-        tokens = _num_blocks(v0_grouping(specs_per_rank), available_bytes, resolved) * resolved.block_size
-        return tuple(tokens / length for length in lengths)
-    grouping = group_layers(specs_per_rank, demand.rules, resolved.hybrid_kv_cache_manager)
-    if not grouping.whole:
+    trace = _trace(specs_per_rank, resolved, parallel)
+    if not trace.grouping.whole and not resolved.is_v0:
         return tuple(float("inf") for _ in lengths)
-    num_blocks = _num_blocks(grouping, available_bytes, resolved)
-    groups = grouping.stages[_largest_stage(grouping)]
-    return tuple(_concurrency(num_blocks, groups, length, resolved, demand) for length in lengths)
+    num_blocks = _num_blocks(available_bytes, trace)
+    return tuple(_concurrency(num_blocks, length, trace) for length in lengths)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,20 +217,17 @@ def plan_pools(
     """
     if resolved.is_v0 or resolved.max_model_len_auto or resolved.num_gpu_blocks_override is not None:
         return None
-    demand = demand_of(resolved, parallel)
-    stages = (specs,)
-    grouping = group_layers(stages, demand.rules, resolved.hybrid_kv_cache_manager)
-    if not grouping.whole:
+    trace = _trace((specs,), resolved, parallel)
+    if not trace.grouping.whole:
         return None
-    check = fit_checks(stages, grouping, (0,), resolved, demand)[0]
-    groups, block_bytes = grouping.stages[0], grouping.bytes_per_block[0]
-    length = resolved.max_model_len
+    check = fit_checks((specs,), (0,), trace)[0]
+    block_bytes, length = trace.grouping.bytes_per_block[0], resolved.max_model_len
     limit = max(length, resolved.derived_max_model_len)
-    tokens_or_one, divisor = _share_of_block(groups, length, resolved, demand)
+    tokens_or_one, divisor = _share_of_block(length, trace)
 
     @lru_cache(maxsize=4096)
     def needed(tokens: int) -> int:
-        return check.needed_bytes(tokens, demand)
+        return check.needed_bytes(tokens, trace.demand)
 
     pools = []
     for available in available_bytes:
@@ -262,7 +237,7 @@ def plan_pools(
         pools.append(
             Pool(
                 num_blocks=num_blocks,
-                tokens=_reported_tokens(num_blocks, concurrency, groups, length, resolved, demand),
+                tokens=_reported_tokens(num_blocks, concurrency, length, trace),
                 max_concurrency=concurrency,
                 longest_request_tokens=longest,
                 fits=length <= longest,
@@ -273,33 +248,28 @@ def plan_pools(
         bytes_per_block=block_bytes,
         needed_bytes=needed(length),
         budget_offset_bytes=check.budget_bytes,
-        least_blocks=least_state_blocks((group.kind for group in groups), resolved),
+        least_blocks=least_state_blocks((group.kind for group in trace.groups), resolved),
     )
 
 
-def _largest_stage(grouping: Grouping) -> int:
-    """The stage with the largest blocks, the first of equals."""
-    return grouping.bytes_per_block.index(max(grouping.bytes_per_block))
-
-
-def _num_blocks(grouping: Grouping, available_bytes: Sequence[int], resolved: Resolved) -> int:
-    if resolved.num_gpu_blocks_override is not None:
-        return resolved.num_gpu_blocks_override
+def _num_blocks(available_bytes: Sequence[int], trace: Trace) -> int:
+    if trace.resolved.num_gpu_blocks_override is not None:
+        return trace.resolved.num_gpu_blocks_override
     blocks = (
         available // block_bytes
-        for available, block_bytes in zip(available_bytes, grouping.bytes_per_block, strict=True)
+        for available, block_bytes in zip(available_bytes, trace.grouping.bytes_per_block, strict=True)
         if block_bytes
     )
     return max(0, min(blocks, default=1))
 
 
-def _cache_group(group: StageGroup, length: int, demand: Demand) -> CacheGroup:
+def _cache_group(group: StageGroup, blocks_per_request: int) -> CacheGroup:
     return CacheGroup(
         kind=group.kind,
         layers=group.layers,
         block_size=group.block_size,
         page_size_bytes=group.page_size_bytes,
-        blocks_per_request=group_blocks(group.members, length, demand),
+        blocks_per_request=blocks_per_request,
     )
 
 
@@ -311,48 +281,37 @@ def _blocks_per_token(group: StageGroup, demand: Demand) -> float:
     return 1 / (group.block_size * ranks)
 
 
-def _concurrency(
-    num_blocks: int, groups: tuple[StageGroup, ...], length: int, resolved: Resolved, demand: Demand
-) -> float:
-    tokens_or_one, divisor = _share_of_block(groups, length, resolved, demand)
+def _concurrency(num_blocks: int, length: int, trace: Trace) -> float:
+    tokens_or_one, divisor = _share_of_block(length, trace)
     return num_blocks * tokens_or_one / divisor
 
 
-def _share_of_block(
-    groups: tuple[StageGroup, ...], length: int, resolved: Resolved, demand: Demand
-) -> tuple[int, int]:
+def _share_of_block(length: int, trace: Trace) -> tuple[int, int]:
     """How much of a request of `length` tokens fits in one block, as numerator and denominator."""
-    rule = concurrency_rule(groups, demand)
-    match rule:
+    match trace.concurrency_rule:
         case ReportedConcurrency.TOKENS:
-            return resolved.block_size, length
+            return trace.resolved.block_size, length
         case ReportedConcurrency.BLOCKS:
-            return 1, sum(group_blocks(group.members, length, demand) for group in groups)
+            return 1, sum(group_blocks(group.members, length, trace.demand) for group in trace.groups)
         case ReportedConcurrency.BYTES:
             taken = sum(
-                group_blocks(group.members, length, demand) * group.page_size_bytes for group in groups
+                group_blocks(group.members, length, trace.demand) * group.page_size_bytes
+                for group in trace.groups
             )
-            return 1, ceil_div(taken, groups[0].page_size_bytes)
+            return 1, ceil_div(taken, trace.groups[0].page_size_bytes)
         case other:
             assert_never(other)
 
 
-def _reported_tokens(
-    num_blocks: int,
-    concurrency: float,
-    groups: tuple[StageGroup, ...],
-    length: int,
-    resolved: Resolved,
-    demand: Demand,
-) -> int:
-    match demand.rules.reported_tokens:
+def _reported_tokens(num_blocks: int, concurrency: float, length: int, trace: Trace) -> int:
+    match trace.tokens_rule:
         case ReportedTokens.CONCURRENCY:
             return int(concurrency * length)
         case ReportedTokens.BLOCKS:
-            return num_blocks * resolved.block_size
+            return num_blocks * trace.resolved.block_size
         case ReportedTokens.BLOCKS_PER_GROUP:
-            block_size = reported_block_size(groups, resolved, demand)
-            return num_blocks // len(groups) * block_size * demand.context_ranks
+            per_group = num_blocks // len(trace.groups) * trace.reported_block_size
+            return per_group * trace.demand.context_ranks
         case other:
             assert_never(other)
 
@@ -376,28 +335,17 @@ def _plan_without_cache(trace: Trace) -> CachePlan:
     )
 
 
-def _plan_v0(available_bytes: Sequence[int], trace: Trace) -> CachePlan:
+def _plan_v0(num_blocks: int, trace: Trace) -> CachePlan:
     """V0: one pool of blocks that store all layers; the check is whether the pool has max_model_len tokens."""
-    resolved, grouping = trace.resolved, trace.grouping
-    num_blocks = _num_blocks(grouping, available_bytes, resolved)
-    block_bytes = max(grouping.bytes_per_block)
+    resolved, length = trace.resolved, trace.resolved.max_model_len
+    block_bytes = max(trace.grouping.bytes_per_block)
     tokens = num_blocks * resolved.block_size
-    length = resolved.max_model_len
     per_request = ceil_div(length, resolved.block_size)
     return CachePlan(
         num_blocks=num_blocks,
         tokens=tokens,
         max_concurrency=tokens / length,
-        groups=tuple(
-            CacheGroup(
-                kind=group.kind,
-                layers=group.layers,
-                block_size=group.block_size,
-                page_size_bytes=group.page_size_bytes,
-                blocks_per_request=per_request,
-            )
-            for group in grouping.stages[trace.stage]
-        ),
+        groups=tuple(_cache_group(group, per_request) for group in trace.groups),
         bytes_per_block=block_bytes,
         bytes_per_token=block_bytes / resolved.block_size,
         request_fixed_bytes=0,

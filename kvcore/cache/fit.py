@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from kvcore.cache.groups import Grouping, StageGroup, StageSpecs
 from kvcore.cache.packing import BlockPages
-from kvcore.cache.rules import FitRule
+from kvcore.cache.rules import FitRule, ReportedConcurrency, ReportedTokens
 from kvcore.cache.spec import Demand, LayerSpec, blocks_per_request
 from kvcore.engine.resolved import Resolved
 from kvcore.quantity import Quantity
@@ -52,12 +52,38 @@ class Trace:
     grouping: Grouping
     stage: int
     """The stage with the largest blocks, which the figures of a rank are those of."""
-    available: tuple[Quantity, ...]
+    available: tuple[Quantity, ...] = ()
     """The KV memory of a rank of each stage."""
     tightest: FitCheck | None = None
     """The check that has least to spare; None in V0, which compares tokens."""
     shortest: FitCheck | None = None
     """The check that allows the shortest request."""
+
+    @property
+    def groups(self) -> tuple[StageGroup, ...]:
+        """Of that stage."""
+        return self.grouping.stages[self.stage]
+
+    @property
+    def concurrency_rule(self) -> ReportedConcurrency:
+        """By which rule the version counts requests; bytes of one group are its blocks."""
+        rule = self.demand.rules.reported_concurrency
+        if self.resolved.is_v0:
+            return ReportedConcurrency.TOKENS
+        is_one = rule is ReportedConcurrency.BYTES and len(self.groups) == 1
+        return ReportedConcurrency.BLOCKS if is_one else rule
+
+    @property
+    def tokens_rule(self) -> ReportedTokens:
+        """By which rule the version counts tokens."""
+        return ReportedTokens.BLOCKS if self.resolved.is_v0 else self.demand.rules.reported_tokens
+
+    @property
+    def reported_block_size(self) -> int:
+        """Tokens of a block as versions count them that print tokens by groups."""
+        if len(self.groups) == 1 and self.demand.rules.single_group_reports_default_block:
+            return self.resolved.block_size
+        return min(group.block_size for group in self.groups)
 
 
 def longest_within(needed_bytes: Callable[[int], int], budget_bytes: int, limit: int) -> int:
@@ -89,11 +115,7 @@ def group_blocks(members: tuple[LayerSpec, ...], length: int, demand: Demand) ->
 
 
 def fit_checks(
-    specs_per_rank: StageSpecs,
-    grouping: Grouping,
-    available_bytes: Sequence[int],
-    resolved: Resolved,
-    demand: Demand,
+    specs_per_rank: StageSpecs, available_bytes: Sequence[int], trace: Trace
 ) -> tuple[FitCheck, ...]:
     """The comparisons that this version makes; all of them have to pass.
 
@@ -106,10 +128,11 @@ def fit_checks(
     Source: vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory (0.13.0),
     _max_memory_usage_bytes_from_groups (0.14.1, 0.17.1, 0.19.1, 0.29.0).
     """
-    rule = demand.rules.fit_check
+    grouping, rules = trace.grouping, trace.demand.rules
+    rule = rules.fit_check
     budgets = tuple(available_bytes)
-    override = resolved.num_gpu_blocks_override
-    if override is not None and demand.rules.override_counts_in_check:
+    override = trace.resolved.num_gpu_blocks_override
+    if override is not None and rules.override_counts_in_check:
         budgets = tuple(override * block_bytes for block_bytes in grouping.bytes_per_block)
     if rule is FitRule.FIRST_GROUP:
         least = budgets.index(min(budgets))

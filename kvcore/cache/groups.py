@@ -16,9 +16,8 @@ from kvcore.cache.packing import (
     packed_groups,
     pages_bytes,
 )
-from kvcore.cache.rules import PackedGroups, PageUnification, PlannerRules, ReportedConcurrency
-from kvcore.cache.spec import FULL_KINDS, CacheKind, Demand, LayerSpec
-from kvcore.engine.resolved import Resolved
+from kvcore.cache.rules import PackedGroups, PageUnification, PlannerRules
+from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import bounded
 from kvcore.units import ceil_div
@@ -202,12 +201,7 @@ def _promote(bucket: Bucket, rules: PlannerRules) -> Bucket:
     full_blocks = {spec.block_size for spec in bucket.specs if spec.kind in FULL_KINDS}
     if full_blocks:
         align_to = full_blocks.pop() if rules.promotion_aligns_blocks and len(full_blocks) == 1 else 0
-        counts: dict[LayerSpec, tuple[int, ...]] = {}
-        for spec, layers in zip(bucket.specs, bucket.counts, strict=True):
-            promoted = _as_full_attention(spec, align_to)
-            before = counts.get(promoted, (0,) * len(layers))
-            counts[promoted] = tuple(a + b for a, b in zip(before, layers, strict=True))
-        bucket = Bucket(specs=tuple(counts), counts=tuple(counts.values()))
+        bucket = bucket.with_specs(_as_full_attention(spec, align_to) for spec in bucket.specs)
     if not _is_one_type(bucket, rules):
         raise EngineRefusalError("cache-kinds-not-unifiable", field="disable_hybrid_kv_cache_manager")
     return bucket
@@ -253,16 +247,11 @@ def _unify_pages(bucket: Bucket, rules: PlannerRules) -> Bucket:
     """Every spec with the largest page: larger blocks where they come out even, else padding."""
     largest = max(spec.page_size_bytes for spec in bucket.specs)
     try:
-        unified = tuple(_with_page(spec, largest, rules) for spec in bucket.specs)
+        return bucket.with_specs(_with_page(spec, largest, rules) for spec in bucket.specs)
     except EngineRefusalError:
         if not _may_allocate_in_full(bucket, rules):
             raise
         return _promote(bucket, rules)
-    counts: dict[LayerSpec, tuple[int, ...]] = {}
-    for spec, layers in zip(unified, bucket.counts, strict=True):
-        before = counts.get(spec, (0,) * len(layers))
-        counts[spec] = tuple(a + b for a, b in zip(before, layers, strict=True))
-    return Bucket(specs=tuple(counts), counts=tuple(counts.values()))
 
 
 _PAGES_BY_RULE: Final[Mapping[PageUnification, tuple[bool, bool, bool]]] = {
@@ -315,17 +304,3 @@ def _split(bucket: Bucket, rules: PlannerRules) -> tuple[Bucket, ...]:
                 members = (min(size, sum(counts) - index * size),)
             groups.append(Bucket(specs=(spec,), counts=(members,)))
     return tuple(groups)
-
-
-def concurrency_rule(groups: tuple[StageGroup, ...], demand: Demand) -> ReportedConcurrency:
-    """By which rule the version that `demand` is of counts requests; bytes of one group are its blocks."""
-    rule = demand.rules.reported_concurrency
-    is_one = rule is ReportedConcurrency.BYTES and len(groups) == 1
-    return ReportedConcurrency.BLOCKS if is_one else rule
-
-
-def reported_block_size(groups: tuple[StageGroup, ...], resolved: Resolved, demand: Demand) -> int:
-    """Tokens of a block as versions count them that print tokens by groups."""
-    if len(groups) == 1 and demand.rules.single_group_reports_default_block:
-        return resolved.block_size
-    return min(group.block_size for group in groups)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kvcore.cache.fit import FitCheck, Trace
-from kvcore.cache.groups import StageGroup, concurrency_rule, reported_block_size
+from kvcore.cache.groups import StageGroup
 from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.packing import BlockPages, pages_bytes
 from kvcore.cache.rules import FitRule, ReportedConcurrency, ReportedTokens
@@ -21,7 +21,7 @@ from kvcore.cache.spec import (
     grows_with_length,
     page_of,
 )
-from kvcore.quantity import Quantity, Scope, Unit, given, numbered, placeholders, sum_of_products, weakest
+from kvcore.quantity import Quantity, Scope, Unit, figure, given, numbered, placeholders, sum_of_products
 from kvcore.units import ceil_div
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class KvFigures:
     def __init__(self, plan: CachePlan, trace: Trace) -> None:
         self._plan, self._trace = plan, trace
         self._is_v0 = trace.resolved.is_v0
-        self._groups = trace.grouping.stages[trace.stage]
+        self._groups = trace.groups
         self._pages = trace.grouping.block_pages[trace.stage]
 
     @cached_property
@@ -129,9 +129,8 @@ class KvFigures:
     @cached_property
     def tokens(self) -> Quantity:
         """The figure behind "GPU KV cache size", by that version's own formula."""
-        demand, resolved = self._trace.demand, self._trace.resolved
-        rule = ReportedTokens.BLOCKS if self._is_v0 else demand.rules.reported_tokens
-        size = given("block_size", resolved.block_size)
+        trace, rule = self._trace, self._trace.tokens_rule
+        size = given("block_size", trace.resolved.block_size)
         term: _Term = ("{blocks} × {block_size}", (self.blocks, size))
         if not self._groups:
             term = ("", ())
@@ -140,13 +139,13 @@ class KvFigures:
             formula = f"⌊{{blocks}} / {{{divisor.name}}} × {{max_model_len}}⌋"
             term = (formula, (self.blocks, divisor, self._length))
         elif rule is ReportedTokens.BLOCKS_PER_GROUP:
-            size = given("block_size", reported_block_size(self._groups, resolved, demand))
+            size = given("block_size", trace.reported_block_size)
             term = (term[0], (self.blocks, size))
             if len(self._groups) > 1:
                 groups = given("group_count", len(self._groups))
                 term = ("⌊{blocks} / {group_count}⌋ × {block_size}", (self.blocks, groups, size))
-            if demand.context_ranks > 1:
-                ranks = given("context_ranks", demand.context_ranks)
+            if trace.demand.context_ranks > 1:
+                ranks = given("context_ranks", trace.demand.context_ranks)
                 term = (f"{term[0]} × {{context_ranks}}", (*term[1], ranks))
         source = _WORKER if self._is_v0 else _TOKENS[rule]
         return _figure("tokens", self._plan.tokens, Unit.TOKENS, term, source, Scope.PER_REPLICA)
@@ -218,9 +217,7 @@ class KvFigures:
         return self._is_v0 or any(grows_with_length(spec, self._trace.demand) for spec in members)
 
     def _concurrency(self, length: Quantity, held: float, name: str, blocks_name: str) -> Quantity:
-        rule = concurrency_rule(self._groups, self._trace.demand)
-        if self._is_v0:
-            rule = ReportedConcurrency.TOKENS
+        rule = self._trace.concurrency_rule
         term: _Term = ("", ())
         if self._groups and rule is ReportedConcurrency.TOKENS:
             size = given("block_size", self._trace.resolved.block_size)
@@ -234,7 +231,7 @@ class KvFigures:
     def _divisor(self, length: Quantity, name: str) -> Quantity:
         """Blocks of one request as the engine's concurrency counts them."""
         pages = [group.page_size_bytes for group in self._groups]
-        rule = concurrency_rule(self._groups, self._trace.demand)
+        rule = self._trace.concurrency_rule
         if rule is ReportedConcurrency.BLOCKS or len(set(pages)) == 1:
             is_full = length is self._length
             return self.blocks_per_request if is_full else self._request_blocks(self._counted, length, name)
@@ -381,13 +378,4 @@ def _figure(
     name: str, value: float, unit: Unit, term: _Term, source: str, scope: Scope = Scope.PER_RANK
 ) -> Quantity:
     formula, inputs = term
-    return Quantity(
-        name=name,
-        value=value,
-        unit=unit,
-        scope=scope,
-        formula=formula,
-        inputs=inputs,
-        grade=weakest(inputs),
-        source=source,
-    )
+    return figure(name, value, formula, *inputs, unit=unit, scope=scope, source=source)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from kvcore.errors import EngineRefusalError
-from kvcore.quantity import Grade, Quantity, Unit, given, sum_of_products
+from kvcore.quantity import Grade, Quantity, Unit, figure, given, sum_of_products
 from kvcore.units import ceil_div, round_up
 from kvcore.versioned import Bounds, Reviewed, Source, TableFile
 
@@ -16,6 +16,7 @@ Bytes = Annotated[int, Bounds(0, 1 << 20)]
 
 INDEXER_SCALE_BLOCK: Final = 128
 """Elements that share one float32 scale in an indexer's fp8 key cache."""
+SPECS: Final = "vllm/v1/kv_cache_interface.py (0.33.0)"
 LAYER_TOKEN: Final = "layer_token_bytes"
 """Name of the quantity of what one token takes in one layer on one rank."""
 
@@ -115,7 +116,7 @@ FORMATS: Final = TableFile("kvcore.cache", "formats.toml", FormatTables)
 
 def layer_token(value: int, formula: str, *inputs: Quantity) -> Quantity:
     """What one token takes in one layer on one rank."""
-    return _stored(LAYER_TOKEN, value, formula, inputs)
+    return figure(LAYER_TOKEN, value, formula, *inputs, grade=Grade.EXACT, source=SPECS)
 
 
 def index_keys(dimension: int, element_bytes: int) -> Quantity:
@@ -136,32 +137,23 @@ def index_keys(dimension: int, element_bytes: int) -> Quantity:
 
 def aligned_states(states: int, state_bytes: int, page_alignment: int) -> Quantity:
     """What a page of compressed vectors stores."""
-    inputs = (
+    return figure(
+        "aligned_states_bytes",
+        round_up(states * state_bytes, page_alignment),
+        "⌈{page_states} × {state_bytes} / {page_alignment}⌉ × {page_alignment}",
         given("page_states", states),
         given("state_bytes", state_bytes, Unit.BYTES),
         given("page_alignment", page_alignment, Unit.BYTES),
+        source=SPECS,
     )
-    formula = "⌈{page_states} × {state_bytes} / {page_alignment}⌉ × {page_alignment}"
-    return _stored("aligned_states_bytes", round_up(states * state_bytes, page_alignment), formula, inputs)
 
 
 def state_tensors(tensor_bytes: Iterable[int]) -> Quantity:
     """What one recurrent state of one layer stores on one rank."""
     tensors = [given("state_tensor", size, Unit.BYTES) for size in tensor_bytes]
     formula, inputs = sum_of_products((tensor,) for tensor in tensors)
-    return _stored("layer_state_bytes", int(sum(tensor.value for tensor in tensors)), formula, inputs)
-
-
-def _stored(name: str, value: int, formula: str, inputs: tuple[Quantity, ...]) -> Quantity:
-    return Quantity(
-        name=name,
-        value=value,
-        unit=Unit.BYTES,
-        formula=formula,
-        inputs=inputs,
-        grade=Grade.EXACT,
-        source="vllm/v1/kv_cache_interface.py (0.33.0)",
-    )
+    value = int(sum(tensor.value for tensor in tensors))
+    return figure("layer_state_bytes", value, formula, *inputs, source=SPECS)
 
 
 def kv_format(kv_cache_dtype: str) -> KvFormat:

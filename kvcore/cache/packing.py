@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, assert_never
 
@@ -30,6 +30,14 @@ class Bucket:
         """What some stages have of it, taken as one."""
         counts = tuple((sum(each[stage] for stage in stages),) for each in self.counts)
         return Bucket(specs=self.specs, counts=counts)
+
+    def with_specs(self, specs: Iterable[LayerSpec]) -> Bucket:
+        """The same with `specs` in place of its own, equal ones together."""
+        counts: dict[LayerSpec, tuple[int, ...]] = {}
+        for spec, layers in zip(specs, self.counts, strict=True):
+            before = counts.get(spec, (0,) * len(layers))
+            counts[spec] = tuple(a + b for a, b in zip(before, layers, strict=True))
+        return Bucket(specs=tuple(counts), counts=tuple(counts.values()))
 
     def layers_by_page(self) -> dict[int, int]:
         """Layers of each page size."""
@@ -130,18 +138,10 @@ def pages_bytes(pages: BlockPages) -> int:
 
 def _padded(bucket: Bucket, sizes: Sequence[int]) -> Bucket:
     """Its pages padded to the next of `sizes`; a page above all of them stays."""
-    return replace(
-        bucket,
-        specs=tuple(
-            replace(
-                spec,
-                page_size_bytes=next(
-                    (size for size in sizes if size >= spec.page_size_bytes), spec.page_size_bytes
-                ),
-            )
-            for spec in bucket.specs
-        ),
-    )
+    pages = [spec.page_size_bytes for spec in bucket.specs]
+    padded = [next((size for size in sizes if size >= page), page) for page in pages]
+    specs = (replace(spec, page_size_bytes=page) for spec, page in zip(bucket.specs, padded, strict=True))
+    return replace(bucket, specs=tuple(specs))
 
 
 def least_padding(values: Sequence[int], *, at_least: int) -> int:

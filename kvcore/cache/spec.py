@@ -11,7 +11,7 @@ from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, planner_rules
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
-from kvcore.quantity import Grade, Quantity, Unit, given
+from kvcore.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.scenario import Parallel
 from kvcore.units import ceil_div
 
@@ -77,23 +77,12 @@ def page_of(spec: LayerSpec) -> Quantity:
     formula, own = f"{{{made.name}}}", made.value
     inputs: tuple[Quantity, ...] = (made,)
     if made.name == LAYER_TOKEN:
-        size = given("block_size", spec.block_size)
-        formula, inputs, own = (
-            "{block_size} × {layer_token_bytes}",
-            (size, made),
-            spec.block_size * made.value,
-        )
+        formula, own = "{block_size} × {layer_token_bytes}", spec.block_size * made.value
+        inputs = (given("block_size", spec.block_size), made)
     if page != own:
         formula, inputs = f"{formula} + {{padding}}", (*inputs, given("padding", page - own, Unit.BYTES))
-    return Quantity(
-        name="page_size_bytes",
-        value=page,
-        unit=Unit.BYTES,
-        formula=formula,
-        inputs=inputs,
-        grade=Grade.EXACT,
-        source=f"{SPECS} (0.33.0)",
-    )
+    source = f"{SPECS} (0.33.0)"
+    return figure("page_size_bytes", page, formula, *inputs, grade=Grade.EXACT, source=source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvcore.cache.alignment import HybridPages, contiguous_pages, hybrid_block_size
 from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
-from kvcore.cache.rules import PlannerRules, planner_rules
+from kvcore.cache.rules import HybridPages, PlannerRules, contiguous_pages, hybrid_block_size, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.partition import divided, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
@@ -74,7 +74,8 @@ def rank_layer_specs(
 ) -> tuple[LayerSpec, ...]:
     """The engine's cache specs on a rank of pipeline stage `stage`, equal layers together, in layer order.
 
-    The layers of `draft` come last, on the last stage.
+    The layers of `draft` come last, on the last stage. Of some storage formats the first and last attention layers of
+    the model keep its dtype.
 
     Raises EngineRefusalError where tensor or context parallelism does not fit the heads.
 
@@ -88,42 +89,18 @@ def rank_layer_specs(
     if draft is not None and stage == parallel.pipeline_parallel_size - 1:
         layers += draft.layers
     boundary = kv_format(placement.kv_cache_dtype).boundary_layers
+    kept: Collection[int] = ()
     if boundary and not _states(distinct):
-        return _with_boundary(architecture, layers, indices, boundary, placement)
-    return _specs(layers, placement)
-
-
-def _specs(layers: Iterable[Layer], placement: _Placement) -> tuple[LayerSpec, ...]:
-    layer_counts: dict[int, int] = {}
-    by_id: dict[int, Layer] = {}
-    for layer in layers:
-        key = id(layer)
-        by_id[key] = layer
-        layer_counts[key] = layer_counts.get(key, 0) + 1
-    counts: dict[LayerSpec, int] = {}
-    for key, count in layer_counts.items():
-        for state in by_id[key].caches:
-            spec = _layer_spec(state, placement)
-            counts[spec] = counts.get(spec, 0) + count
-    return tuple(_counted(spec, count) for spec, count in counts.items())
-
-
-def _with_boundary(
-    architecture: Architecture,
-    layers: tuple[Layer, ...],
-    indices: range,
-    boundary: int,
-    placement: _Placement,
-) -> tuple[LayerSpec, ...]:
-    """The first and last attention layers of the model keep its dtype; `layers` are those from `indices` on."""
+        attention = [index for index, layer in enumerate(architecture.layers) if layer.caches]
+        kept = {*attention[:boundary], *attention[-boundary:]}
+    by_id = {id(layer): layer for layer in layers}
+    alike = Counter((id(layer), index in kept) for index, layer in enumerate(layers, indices.start))
     plain = replace(placement, kv_cache_dtype=placement.dtype)
-    attention = [index for index, layer in enumerate(architecture.layers) if layer.caches]
-    kept = {*attention[:boundary], *attention[-boundary:]}
     counts: dict[LayerSpec, int] = {}
-    for index, layer in enumerate(layers, indices.start):
-        for state in layer.caches:
-            spec = _layer_spec(state, plain if index in kept else placement)
-            counts[spec] = counts.get(spec, 0) + 1
+    for (layer, keeps_dtype), count in alike.items():
+        for state in by_id[layer].caches:
+            spec = _layer_spec(state, plain if keeps_dtype else placement)
+            counts[spec] = counts.get(spec, 0) + count
     return tuple(_counted(spec, count) for spec, count in counts.items())
 
 
