@@ -52,7 +52,7 @@ def read(given: str | bytes) -> StartupLog | None:
             raise
         return None
     measured_from(log)
-    request_from(log).as_request()
+    request_from(log)
     for notice in log.notices:
         assert notice.message
     for failure in log.failures:

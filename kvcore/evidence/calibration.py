@@ -1,17 +1,24 @@
-"""Predicted against measured: a start-up log compared with a plan, part by part, and the plan corrected by the log."""
+"""Predicted against measured: a start-up log compared with a plan, part by part, and the plan corrected by the log.
+
+Why a start may have taken more or less than predicted is said in coded notices, derived from what else the log says.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kvcore import catalogue
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import KvPlannerError, Notice
-from kvcore.evidence.causes import Difference, likely_causes
-from kvcore.evidence.log.figures import Reading
-from kvcore.evidence.log.reader import StartupLog, measured_from
+from kvcore.errors import CatalogueError, KvPlannerError, Notice
+from kvcore.evidence.log.reader import StartupLog, measured_from, release_of
+from kvcore.evidence.recognized import logged_flags
+from kvcore.memory.activations import restart_gain_bytes
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Measured, Origin
+from kvcore.scenario import Measured, Origin, value_of
 from kvcore.units import gib
 
 PRINTED_HALF_GIB: Final = 0.006
@@ -25,6 +32,14 @@ PRINTED_SUM_GIB: Final = 0.03
 """What six figures of two decimals may miss of their sum: so much more or less is still as printed."""
 LARGEST_UNREPORTED_GIB: Final = 2.0
 """What may be put down to the activations when the log does not give them, beyond the predicted ones."""
+OTHER_PROCESS_GIB: Final = 0.3
+"""A CUDA context of another process takes at least that."""
+DISPLAY_GIB: Final = (0.1, 2.0)
+"""What a desktop takes of the card that draws it."""
+DRIVER_GIB: Final = 0.02
+"""Totals of one board under two drivers differ by more than that."""
+_DESKTOP_CARD: Final = re.compile(r"GeForce|RTX|Quadro|TITAN|Radeon", re.IGNORECASE)
+_PATCHED: Final = re.compile(r"dev|rc|\+|post|[a-f0-9]{7,}", re.IGNORECASE)
 
 PART_FIELDS: Final = (
     ("system", "system_gib"),
@@ -125,34 +140,162 @@ def compare(log: StartupLog, planned: Plan) -> Comparison:
                 interval_gib=None if interval is None else (gib(interval[0]), gib(interval[1])),
             )
         )
-    differences = {
-        part.part: Difference(
-            gib=part.difference_gib, predicted_gib=part.predicted_gib, is_inside=bool(part.is_inside)
-        )
-        for part in parts
-        if part.difference_gib is not None
-    }
-    causes = likely_causes(log, planned, differences)
     return Comparison(
-        parts=tuple(replace(part, causes=causes.parts.get(part.part, ())) for part in parts),
+        parts=tuple(replace(part, causes=_causes(log, planned, part, parts)) for part in parts),
         figures=_figures(log, planned, measured),
-        notices=causes.notices,
+        notices=tuple(_doubts(log, planned)),
         graphs_in_budget=log.charges_graph_estimate,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Case:
+    """A part that is not as predicted."""
+
+    log: StartupLog
+    planned: Plan
+    gib: float
+    """Measured less predicted."""
+
+    @property
+    def is_eager(self) -> bool:
+        return bool(self.log.flags.enforce_eager and not self.planned.resolved.enforce_eager)
+
+    @property
+    def has_sizes(self) -> bool:
+        return not self.is_eager and self.log.graphs is not None
+
+    @property
+    def draws_a_desktop(self) -> bool:
+        low, high = DISPLAY_GIB
+        card = f"{self.log.card_name or ''} {self.planned.accelerator.name}"
+        return low <= self.gib <= high and _DESKTOP_CARD.search(card) is not None
+
+    @property
+    def was_compiled_before(self) -> bool:
+        memory = self.planned.memory
+        return self.gib < 0 and memory is not None and bool(restart_gain_bytes(memory.activations))
+
+
+_CAUSES: Final[Mapping[str, tuple[tuple[str, Callable[[_Case], object]], ...]]] = {
+    "system": (
+        ("cause-display", lambda case: case.draws_a_desktop),
+        ("cause-other-process", lambda case: case.gib >= OTHER_PROCESS_GIB),
+        ("cause-driver-context", lambda case: case.gib < OTHER_PROCESS_GIB),
+    ),
+    "framework": (
+        ("cause-communication", lambda case: case.planned.scenario.parallel.ranks_per_replica > 1),
+        ("cause-process-while-profiling", lambda case: case.gib >= OTHER_PROCESS_GIB),
+    ),
+    "weights": (
+        ("cause-extra-weights", lambda case: case.planned.scenario.speculative_config is not None
+         or case.planned.scenario.enable_lora),
+        ("cause-quantized", lambda case: case.log.resolved_quantization
+         and not case.planned.quantization.method),
+        ("cause-other-weights", lambda case: True),
+    ),
+    "activations": (
+        ("cause-encoder", lambda case: case.planned.architecture.is_multimodal),
+        ("cause-batched-tokens", lambda case: case.log.flags.max_num_batched_tokens is None
+         and case.log.figures.batched_tokens is None),
+        ("cause-eager", lambda case: case.is_eager),
+        ("cause-compiled-before", lambda case: case.was_compiled_before),
+        ("cause-kernels", lambda case: True),
+    ),
+    "cuda_graphs": (
+        ("cause-eager", lambda case: case.is_eager),
+        ("cause-capture-sizes", lambda case: not case.is_eager and case.log.graphs is None),
+        ("cause-graph-pool", lambda case: case.has_sizes and case.log.charges_graph_estimate),
+        ("cause-kernels", lambda case: case.has_sizes and not case.log.charges_graph_estimate),
+    ),
+    "available_kv": (
+        ("cause-process-while-profiling", lambda case: any(
+            failure.code == "start-profiling-disturbed" for failure in case.log.failures)),
+    ),
+}  # fmt: skip
+"""By part, likely causes and when they may be one, the likeliest first."""
+
+
+def _causes(
+    log: StartupLog, planned: Plan, part: PartComparison, parts: list[PartComparison]
+) -> tuple[Notice, ...]:
+    """Why a part is outside its interval."""
+    if part.difference_gib is None or part.is_inside:
+        return ()
+    case = _Case(log=log, planned=planned, gib=part.difference_gib)
+    method = {"method": log.resolved_quantization or ""}
+    found = [
+        Notice(code=code, params=method if code == "cause-quantized" else {})
+        for code, may_be in _CAUSES[part.part]
+        if may_be(case)
+    ]
+    if part.part == "available_kv":
+        # What the KV memory lacks, or has in addition, is a good share of what another part took. Graphs are one of
+        # them only in the releases that take them off the budget: in others they are captured later.
+        names = (
+            "weights",
+            "activations",
+            "framework",
+            *(("cuda_graphs",) if log.charges_graph_estimate else ()),
+        )
+        taken = {other.part: other.difference_gib or 0.0 for other in parts}
+        found += [
+            Notice(code=f"cause-follows-{name}")
+            for name in names
+            if taken[name] * case.gib < 0 and abs(taken[name]) >= abs(case.gib) / 4
+        ]
+    if is_patched(log.version):
+        found.append(Notice(code="cause-patched-build", params={"version": log.version or ""}))
+    return tuple(found) or (Notice(code="cause-unknown"),)
+
+
+def is_patched(version: str | None) -> bool:
+    """Whether a version is not a release.
+
+    Example:
+        >>> is_patched("0.11.2.dev278+g55c6a5c"), is_patched("0.19.0"), is_patched(None)
+        (True, False, False)
+    """
+    return version is not None and _PATCHED.search(version) is not None
+
+
+def differing_flags(log: StartupLog, planned: Plan) -> tuple[str, ...]:
+    """Flags that the log shows and the plan has otherwise, by their contract names."""
+    scenario, resolved = planned.scenario, planned.resolved
+    found = []
+    for name, logged in logged_flags(log).values.items():
+        if logged == -1:
+            continue
+        set_here = value_of(scenario, name)
+        here = getattr(resolved, name, None) if set_here in (None, "auto") else set_here
+        if here is not None and "auto" not in (logged, here) and logged != here:
+            found.append(name)
+    return tuple(found)
+
+
+def _doubts(log: StartupLog, planned: Plan) -> Iterator[Notice]:
+    logged, here = release_of(log.version), release_of(planned.resolved.engine_version)
+    if logged is not None and here is not None and logged != here:
+        params = {"logged": log.version or "", "planned": planned.resolved.engine_version}
+        yield Notice(code="cause-other-version", params=params)
+    if flags := differing_flags(log, planned):
+        yield Notice(code="cause-other-flags", params={"fields": ", ".join(flags)})
+    total = log.worst_rank.total_gib
+    if total is None and log.card_name is None:
+        yield Notice(code="cause-unnamed-card", params={"name": planned.accelerator.name})
+    with suppress(CatalogueError):
+        known = catalogue.find_accelerator(planned.accelerator.id).memory_gib
+        if total is not None and abs(total.value - known) > DRIVER_GIB:
+            params = {"logged": f"{total.value:.2f}", "known": f"{known:.2f}"}
+            yield Notice(code="cause-driver", params=params)
 
 
 def _figures(log: StartupLog, planned: Plan, measured: Measured) -> tuple[FigureComparison, ...]:
     given = None
     if measured.available_kv_gib is not None:
         only_cache = Measured(available_kv_gib=measured.available_kv_gib)
-        try:
+        with suppress(KvPlannerError):
             given = plan(replace(planned.scenario, measured=only_cache)).cache
-        except KvPlannerError:
-            given = None
-    readings: tuple[tuple[str, Reading | None, str], ...] = (
-        ("kv_tokens", log.figures.kv_tokens, "tokens"),
-        ("max_concurrency", log.figures.max_concurrency, "max_concurrency"),
-    )
     return tuple(
         FigureComparison(
             figure=figure,
@@ -160,8 +303,8 @@ def _figures(log: StartupLog, planned: Plan, measured: Measured) -> tuple[Figure
             measured=reading.value,
             from_measured_kv=None if given is None else getattr(given, attribute),
         )
-        for figure, reading, attribute in readings
-        if reading is not None
+        for figure, attribute in (("kv_tokens", "tokens"), ("max_concurrency", "max_concurrency"))
+        if (reading := log.figures.known.get(figure)) is not None
     )
 
 
@@ -192,11 +335,8 @@ def _parts_of(log: StartupLog, planned: Plan) -> Measured:
     scenario = planned.scenario
     if planned.memory is None:
         return measured
-    if (
-        available is None
-        or not find_engine(scenario.engine).measures_memory
-        or scenario.kv_cache_memory_bytes is not None
-    ):
+    is_profiled = find_engine(scenario.engine).measures_memory and scenario.kv_cache_memory_bytes is None
+    if available is None or not is_profiled:
         return parts
     try:
         corrected = plan(replace(scenario, measured=parts)).memory
@@ -221,12 +361,10 @@ def _parts_of(log: StartupLog, planned: Plan) -> Measured:
 def with_measurements(log: StartupLog, planned: Plan) -> Plan:
     """`planned` with the log's own parts in place of the predicted ones; `planned` where the log measured none."""
     measured = calibrated(log, planned)
-    if measured == Measured():
-        return planned
-    try:
-        return plan(replace(planned.scenario, measured=measured))
-    except KvPlannerError:
-        return planned
+    if measured != Measured():
+        with suppress(KvPlannerError):
+            return plan(replace(planned.scenario, measured=measured))
+    return planned
 
 
 def fields_by_origin(measured: Measured) -> dict[Origin, tuple[str, ...]]:

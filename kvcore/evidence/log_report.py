@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kvcore.errors import KvPlannerError, Notice
+from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
 from kvcore.evidence.log.failures import Failure
-from kvcore.evidence.log.figures import Reading
 from kvcore.evidence.log.reader import StartupLog, measured_from
 from kvcore.evidence.recognized import find_logged_model, request_from, scenario_from_log, with_logged_graphs
 from kvcore.planning import Plan, plan
@@ -37,7 +36,7 @@ def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict
         }
         return result
     result["request"] = {**result["request"], "model": planned.scenario.model}
-    result["comparison"] = comparison_json(compare(log, planned))
+    result["comparison"] = _comparison(compare(log, planned))
     result["calibrated"] = measured_values(calibrated(log, planned))
     return result
 
@@ -46,46 +45,40 @@ def _planned(log: StartupLog, config: Mapping[str, Any] | None) -> Plan:
     if config is None:
         return plan(scenario_from_log(log).scenario)
     entry = find_logged_model(log.model)
-    scenario = scenario_from_request({**request_from(log).as_request(), "config": config})
-    scenario = with_logged_graphs(scenario, log)
+    scenario = with_logged_graphs(scenario_from_request({**request_from(log), "config": config}), log)
     return plan(replace(scenario, model=entry.id) if entry is not None else scenario)
 
 
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as JSON, in GiB and in the engine's own figures."""
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    """In GiB and in the engine's own figures."""
     return {
         "parts": [
             {
                 "part": part.part,
-                "predicted_gib": rounded(part.predicted_gib),
-                "measured_gib": _rounded(part.measured_gib),
-                "difference_gib": _rounded(part.difference_gib),
+                **_rounded(part, "predicted_gib", "measured_gib", "difference_gib"),
                 "interval_gib": None
                 if part.interval_gib is None
-                else [rounded(bound) for bound in part.interval_gib],
+                else [rounded(gib) for gib in part.interval_gib],
                 "inside": part.is_inside,
-                "causes": [
-                    {"code": cause.code, "message": cause.message, "next_step": cause.next_step}
-                    for cause in part.causes
-                ],
+                "causes": [_fields(cause, "code", "message", "next_step") for cause in part.causes],
             }
             for part in comparison.parts
         ],
         "figures": [
-            {
-                "figure": figure.figure,
-                "predicted": _rounded(figure.predicted),
-                "measured": _rounded(figure.measured),
-                "from_measured_kv": _rounded(figure.from_measured_kv),
-            }
+            {"figure": figure.figure, **_rounded(figure, "predicted", "measured", "from_measured_kv")}
             for figure in comparison.figures
         ],
-        "notices": [{"code": notice.code, "message": notice.message} for notice in comparison.notices],
+        "notices": [_fields(notice, "code", "message") for notice in comparison.notices],
     }
 
 
-def _rounded(figure: float | None) -> float | None:
-    return None if figure is None else rounded(figure)
+def _fields(item: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in names}
+
+
+def _rounded(item: object, *names: str) -> dict[str, float | None]:
+    values = _fields(item, *names).items()
+    return {name: None if value is None else rounded(value) for name, value in values}
 
 
 def log_table(report: Mapping[str, Any]) -> str:
@@ -148,52 +141,29 @@ def log_result(log: StartupLog) -> dict[str, Any]:
         "engine_version": log.version,
         "v0": log.is_v0,
         "model": log.model,
-        "request": request_from(log).as_request(),
+        "request": request_from(log),
         "measured": measured_from(log).values(),
-        "figures": [_reading(reading) for reading in log.readings],
+        "figures": [
+            _fields(reading, "figure", "value", "unit", "rank", "line_number", "line")
+            for reading in log.readings
+        ],
         "ranks": [
             {"rank": rank.rank, **{reading.figure: reading.value for reading in rank.readings}}
             for rank in log.ranks
         ],
-        "spreads": [
-            {"figure": spread.figure, "low": spread.low, "high": spread.high, "ranks": spread.ranks}
-            for spread in log.spreads
-        ],
+        "spreads": [_fields(spread, "figure", "low", "high", "ranks") for spread in log.spreads],
         "missing": list(log.missing),
         "failure": None if log.failure is None else _failure(log.failure),
-        "warnings": [_notice(notice) for notice in log.notices],
-    }
-
-
-def _reading(reading: Reading) -> dict[str, Any]:
-    return {
-        "figure": reading.figure,
-        "value": reading.value,
-        "unit": reading.unit,
-        "rank": reading.rank,
-        "line_number": reading.line_number,
-        "line": reading.line,
+        "warnings": [_fields(notice, "code", "field", "message", "next_step") for notice in log.notices],
     }
 
 
 def _failure(failure: Failure) -> dict[str, Any]:
-    change = failure.change
     return {
         "code": failure.code,
         "phase": failure.phase.value,
-        "message": failure.notice.message,
-        "next_step": failure.notice.next_step,
-        "change": None if change is None else {"field": change.field, "value": change.value},
+        **_fields(failure.notice, "message", "next_step"),
+        "change": None if failure.change is None else _fields(failure.change, "field", "value"),
         "numbers": dict(failure.numbers),
-        "line_number": failure.line_number,
-        "line": failure.line,
-    }
-
-
-def _notice(notice: Notice) -> dict[str, str]:
-    return {
-        "code": notice.code,
-        "field": notice.field,
-        "message": notice.message,
-        "next_step": notice.next_step,
+        **_fields(failure, "line_number", "line"),
     }

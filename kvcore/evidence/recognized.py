@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import ModelEntry
-from kvcore.engine.protocol import Engine, written_gb
+from kvcore.engine.protocol import written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import first_without_v0
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
 from kvcore.evidence.log.arguments import LogFlags
-from kvcore.evidence.log.figures import Figures
 from kvcore.evidence.log.reader import StartupLog, release_of, value_of
 from kvcore.planning import plan
 from kvcore.quantity import Grade
@@ -27,49 +26,37 @@ SAME_CARD_SHARE: Final = 0.01
 """A total so near the current card's is that card with another driver."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogScenario:
-    """What to plan so that the plan can be compared with the log. Field names are the contract's."""
+def request_from(log: StartupLog) -> dict[str, Any]:
+    """The contract's JSON request that is to be planned, so that the plan can be compared with the log.
 
-    model: str | None
-    engine: str
-    engine_version: str | None
-    accelerator_memory_gib: float | None
-    accelerator_name: str | None
-    accelerator_vendor: str | None
-    flags: LogFlags
-    env: Mapping[str, str]
-    measured: Measured
+    What the log does not show is left out; nothing in it is measured.
 
-    def as_request(self) -> dict[str, object]:
-        """The contract's JSON request; what the log does not show is left out.
-
-        Example:
-            >>> LogScenario(model="Qwen/Qwen3-8B", engine="vllm", engine_version="0.19.0",
-            ...             accelerator_memory_gib=79.19, accelerator_name=None, accelerator_vendor=None,
-            ...             flags=LogFlags(max_model_len=8192), env={}, measured=Measured()).as_request()
-            {'model': 'Qwen/Qwen3-8B', 'engine': 'vllm', 'engine_version': '0.19.0', \
-'accelerator': {'memory_gib': 79.19}, 'max_model_len': 8192}
-        """
-        accelerator = {
-            "memory_gib": self.accelerator_memory_gib,
-            "vendor": self.accelerator_vendor,
-            "name": self.accelerator_name,
-        }
-        has_card = self.accelerator_memory_gib or self.accelerator_name
-        request = {
-            "model": self.model,
-            "engine": self.engine,
-            "engine_version": self.engine_version,
-            "accelerator": _known(accelerator) if has_card else None,
-            **{name: _plain(value) for name, value in self.flags.values.items()},
-            "env": dict(self.env) or None,
-            "measured": dict(self.measured.values()) or None,
-        }
-        return _known(request)
+    Example:
+        >>> from kvcore.evidence.log.reader import read_log
+        >>> log = read_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
+        >>> request_from(log)
+        {'model': 'Qwen/Qwen3-8B', 'engine': 'vllm', 'max_model_len': 8192}
+    """
+    env, release = dict(log.env), release_of(log.version)
+    if log.is_v0 and release is not None and release < first_without_v0().release[:2]:
+        env["VLLM_USE_V1"] = "0"
+    card = {"memory_gib": logged_memory_gib(log), "vendor": _vendor(log), "name": log.card_name}
+    request = {
+        "model": log.model,
+        "engine": log.engine,
+        "engine_version": log.version,
+        "accelerator": _known(card) if card["memory_gib"] or card["name"] else None,
+        **{name: _plain(value) for name, value in logged_flags(log).values.items()},
+        "env": env or None,
+    }
+    return _known(request)
 
 
-def _plain(value: object) -> object:
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
     """A flag's value as JSON has it."""
     if isinstance(value, SpeculativeConfig):
         return _known({entry.name: getattr(value, entry.name) for entry in fields(value)})
@@ -78,54 +65,29 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _known(values: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def request_from(log: StartupLog, measured: Measured | None = None) -> LogScenario:
-    """What to plan so that the plan can be compared with the log.
-
-    Flags that the log shows only as resolved (the context length, the tokens of a step) are taken over as given.
-    `measured` replaces predicted parts; without it everything is predicted.
-
-    Example:
-        >>> from kvcore.evidence.log.reader import read_log
-        >>> log = read_log("non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}")
-        >>> request_from(log).as_request()
-        {'model': 'Qwen/Qwen3-8B', 'engine': 'vllm', 'max_model_len': 8192}
-    """
-    engine, release = find_engine(log.engine), release_of(log.version)
-    env = dict(log.env)
-    if log.is_v0 and release is not None and release < first_without_v0().release[:2]:
-        env["VLLM_USE_V1"] = "0"
+def logged_memory_gib(log: StartupLog) -> float | None:
+    """The memory of the card: from the start's lines, its failure, or the variables that declare it."""
     total = value_of(log.worst_rank.total_gib)
     if total is None and log.failure is not None:
         total = log.failure.number("total_gib")
-    if total is None and engine.memory_variables is not None:
-        total = written_gb(env.get(engine.memory_variables.total, ""))
-    return LogScenario(
-        model=log.model,
-        engine=log.engine,
-        engine_version=log.version,
-        accelerator_memory_gib=total,
-        accelerator_name=log.card_name,
-        accelerator_vendor=_vendor(engine, log.card_name or ""),
-        flags=_completed(log.flags, log.figures),
-        env=env,
-        measured=measured or Measured(),
-    )
+    variables = find_engine(log.engine).memory_variables
+    if total is None and variables is not None:
+        total = written_gb(log.env.get(variables.total, ""))
+    return total
 
 
-def _vendor(engine: Engine, card_name: str) -> str | None:
-    if len(engine.vendors) == 1:
-        return engine.vendors[0]
-    if card_name.startswith("Ascend"):
+def _vendor(log: StartupLog) -> str | None:
+    vendors, name = find_engine(log.engine).vendors, log.card_name or ""
+    if len(vendors) == 1:
+        return vendors[0]
+    if name.startswith("Ascend"):
         return Vendor.HUAWEI
-    return Vendor.NVIDIA if "NVIDIA" in card_name else None
+    return Vendor.NVIDIA if "NVIDIA" in name else None
 
 
-def _completed(flags: LogFlags, figures: Figures) -> LogFlags:
-    """Flags, with what only the engine's figures tell."""
+def logged_flags(log: StartupLog) -> LogFlags:
+    """The flags, with those that the log shows only as resolved, the context length or the tokens of a step."""
+    flags, figures = log.flags, log.figures
 
     def whole(name: str) -> int | None:
         reading = figures.known.get(name)
@@ -165,17 +127,18 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         >>> found.scenario.model, found.scenario.max_model_len, found.borrowed
         ('Qwen/Qwen3-8B', 8192, ())
     """
-    given = request_from(log)
     entry = find_logged_model(log.model)
     if entry is None and current is None:
         if log.model is None:
             raise ScenarioError("missing-field", field="model")
         catalogue.find_model(log.model)
     borrowed = []
-    request = {**given.as_request(), "model": entry.id if entry is not None else None}
-    if entry is None and current is not None:
+    request = request_from(log)
+    if entry is not None:
+        request |= {"model": entry.id}
+    elif current is not None:
         request |= {"model": current.model, "config": dict(current.config.raw)}
-    scenario = scenario_from_request({name: value for name, value in request.items() if value is not None})
+    scenario = scenario_from_request(request)
     if current is None:
         return Recognized(scenario=with_logged_graphs(scenario, log))
     if entry is None:
@@ -183,7 +146,7 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
             scenario, model=current.model, config=current.config, checkpoint=current.checkpoint
         )
         borrowed.append("model")
-    card = _card(given, scenario.accelerator, current.accelerator)
+    card = _card(log, scenario.accelerator, current.accelerator)
     if scenario.accelerator is None and card is not None:
         borrowed.append("accelerator")
     scenario = replace(scenario, accelerator=card)
@@ -195,7 +158,7 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         scenario = replace(scenario, engine_version=current.engine_version)
         borrowed.append("engine_version")
     if not log.flag_lines:
-        scenario = _over(current, scenario, given)
+        scenario = _over(current, scenario, logged_flags(log).values.keys())
         borrowed.append("flags")
     return Recognized(
         scenario=with_logged_graphs(scenario, log),
@@ -216,12 +179,12 @@ def find_logged_model(name: str | None) -> ModelEntry | None:
         return catalogue.find_model(same[0]) if len(same) == 1 else None
 
 
-def _card(given: LogScenario, read: Accelerator | None, current: Accelerator | None) -> Accelerator | None:
+def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None) -> Accelerator | None:
     """The card of the log; the current one when the log gives only a total that is its own, or nothing."""
-    total = given.accelerator_memory_gib
-    if current is None or (given.accelerator_name is not None and read is not None):
+    total = logged_memory_gib(log)
+    if current is None or (log.card_name is not None and read is not None):
         return read
-    if total is None or not find_engine(given.engine).measures_memory:
+    if total is None or not find_engine(log.engine).measures_memory:
         return read or current
     if abs(total - current.memory_gib) <= SAME_MEMORY_GIB:
         return current
@@ -230,9 +193,8 @@ def _card(given: LogScenario, read: Accelerator | None, current: Accelerator | N
     return read
 
 
-def _over(current: Scenario, read: Scenario, given: LogScenario) -> Scenario:
-    """The current flags under what the log shows."""
-    known = given.flags.values.keys()
+def _over(current: Scenario, read: Scenario, known: Set[str]) -> Scenario:
+    """The current flags under those that the log shows."""
     parallel = {name: getattr(read.parallel, name) for name in known & PARALLEL}
     plain = {name: getattr(read, name) for name in known - PARALLEL}
     return replace(
