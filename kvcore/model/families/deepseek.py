@@ -7,7 +7,7 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DraftTraits, with_drafts
+from kvcore.model.families.decoder import DECODERS, DraftTraits, by_row, with_drafts
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
 from kvcore.model.parts.latent import (
@@ -82,12 +82,9 @@ def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tu
     return (table, table) if is_other_style else (table,)
 
 
-EXPERTS: Final = ExpertTraits(
-    experts_key="n_routed_experts",
-    top_k_key=("num_experts_per_tok", "moe_topk"),
-    shared_count_key="n_shared_experts",
-    shared_whole=True,
-)
+EXPERTS: Final = DECODERS["deepseek_v3"].experts or ExpertTraits()
+SARVAM_EXPERTS: Final = DECODERS["sarvam_mla"].experts or ExpertTraits()
+V4_EXPERTS: Final = DECODERS["deepseek_v4"].experts or ExpertTraits()
 
 
 def experts_of(section: Section) -> ExpertTraits:
@@ -157,13 +154,6 @@ def read_axk1(config: ModelConfig) -> arch.Architecture:
     return read(config, "post_mlp_layernorm")
 
 
-SARVAM_EXPERTS: Final = ExpertTraits(
-    shared_count_key="num_shared_experts",
-    shared_count=1,
-    correction_bias=("moe_router_enable_expert_bias", True),
-)
-
-
 def read_sarvam(config: ModelConfig) -> arch.Architecture:
     """Sarvam with latent attention.
 
@@ -202,8 +192,6 @@ WINDOW_BLOCK: Final = 64
 """Source: vllm/v1/attention/backends/mla/sparse_swa.py:DeepseekV4SWACache (0.32)."""
 SINKS: Final = 64
 """Attention sinks are padded to the heads of the kernel. Source: vllm/models/deepseek_v4/nvidia/flashmla.py (0.32)."""
-
-V4_EXPERTS: Final = replace(EXPERTS, top_k_key="num_experts_per_tok", prefix="ffn", correction="gate.bias")
 
 
 def read_v4(config: ModelConfig) -> arch.Architecture:
@@ -337,28 +325,12 @@ def float32(name: str, elements: int) -> arch.Parameter:
     return arch.Parameter(name=name, replicated=elements, dtype="float32")
 
 
-READERS: Final = blocks.named(
-    (
-        read,
-        "DeepseekV2ForCausalLM",
-        "DeepseekV3ForCausalLM",
-        "DeepseekV32ForCausalLM",
-        "GlmMoeDsaForCausalLM",
-        "Glm4MoeLiteForCausalLM",
-        "MistralLarge3ForCausalLM",
-        "KimiK25ForConditionalGeneration",
-        "KimiVLForConditionalGeneration",
-        "kimi_vl",
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "kimi_k2",
-        "kimi_k25",
-        "glm_moe_dsa",
-        "glm4_moe_lite",
-    ),
-    (read_axk1, "AXK1ForCausalLM", "AXK1", "axk1"),
-    (read_pangu, "PanguUltraMoEForCausalLM", "pangu_ultra_moe"),
-    (read_sarvam, "SarvamMLAForCausalLM", "sarvam_mla"),
-    (read_v4, "DeepseekV4ForCausalLM", "deepseek_v4"),
+READERS: Final = by_row(
+    {
+        "deepseek_v3": read,
+        "axk1": read_axk1,
+        "pangu_ultra_moe": read_pangu,
+        "sarvam_mla": read_sarvam,
+        "deepseek_v4": read_v4,
+    }
 )

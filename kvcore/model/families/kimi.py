@@ -8,28 +8,15 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.decoder import DECODERS, by_row
 from kvcore.model.parts import blocks, vision
-from kvcore.model.parts.experts import (
-    BLOCK_SPARSE,
-    CORRECTED_FIRST,
-    ExpertTraits,
-    expert_modules,
-    optional_moe,
-    read_moe,
-)
+from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
 from kvcore.model.parts.latent import as_heads, heads_column, latent_experts, latent_layer, read_latent
 from kvcore.model.parts.mixers import kda
 from kvcore.model.parts.pattern import crossed, sparse_by_frequency
 
-EXPERTS: Final = ExpertTraits(
-    top_k_key=("num_experts_per_token", "num_experts_per_tok"),
-    shared_count_key="num_shared_experts",
-    prefix=BLOCK_SPARSE,
-    correction_bias=True,
-    correction_dtype="",
-    order=CORRECTED_FIRST,
-)
-K3_EXPERTS: Final = replace(EXPERTS, correction_dtype="float32", shared_whole=True)
+EXPERTS: Final = DECODERS["kimi_linear"].experts or ExpertTraits()
+K3_EXPERTS: Final = DECODERS["kimi_k3"].experts or ExpertTraits()
 
 
 def read_linear(config: ModelConfig) -> arch.Architecture:
@@ -138,7 +125,7 @@ def k3_experts(section: Section, hidden: int, moe: arch.MixtureOfExperts) -> tup
     inner = section.optional_integer("routed_expert_hidden_size", minimum=1)
     ways: list[arch.Module] = []
     if inner is not None:
-        prefix = f"{BLOCK_SPARSE}.routed_expert"
+        prefix = f"{K3_EXPERTS.prefix}.routed_expert"
         ways.append(blocks.replicated(f"{prefix}_down_proj", hidden, inner, quantizable=False))
         ways.append(blocks.replicated(f"{prefix}_up_proj", inner, hidden, quantizable=False))
         if section.boolean("latent_moe_use_norm", False):
@@ -190,7 +177,4 @@ def read_encoder(section: Section, text_hidden_size: int) -> tuple[arch.Module, 
     return tuple(modules)
 
 
-READERS: Final = blocks.named(
-    (read_linear, "KimiLinearForCausalLM", "kimi_linear"),
-    (read_k3, "KimiK3ForConditionalGeneration", "kimi_k3"),
-)
+READERS: Final = by_row({"kimi_linear": read_linear, "kimi_k3": read_k3})

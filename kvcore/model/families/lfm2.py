@@ -8,6 +8,7 @@ from typing import Final
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.clip import siglip2
+from kvcore.model.families.decoder import DECODERS, by_row
 from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe
 from kvcore.model.parts.mixers import read_conv_kernel, short_convolution
@@ -73,9 +74,7 @@ def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:
     return tuple(index in chosen for index in range(count))
 
 
-EXPERTS: Final = ExpertTraits(
-    prefix="feed_forward", quantizes_router=True, correction_bias=("use_expert_bias", True)
-)
+EXPERTS: Final = DECODERS["lfm2"].experts or ExpertTraits()
 
 
 def dense_width(section: Section) -> int:
@@ -109,7 +108,4 @@ def read_layer(
     return replace(mixer, modules=(*modules, *mixer.modules))
 
 
-READERS: Final = blocks.named(
-    (read, "Lfm2ForCausalLM", "lfm2", "Lfm2MoeForCausalLM", "lfm2_moe"),
-    (read_vision, "Lfm2VlForConditionalGeneration", "lfm2_vl"),
-)
+READERS: Final = by_row({"lfm2": read, "lfm2_vl": read_vision})
