@@ -11,7 +11,7 @@ import time
 from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, plan_cell, sweep
 from kvcore.scenario.request import scenario_from_request
-from kvcore.views.sweep_rows import json_lines
+from kvcore.views.matrix import json_lines
 
 SAMPLE = 2000
 

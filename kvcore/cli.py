@@ -158,7 +158,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _curve(arguments: argparse.Namespace) -> int:
-    from kvcore.advice.curve import tensor_parallel_curves
+    from kvcore.advice.vary import tensor_parallel_curves
 
     with _open(arguments.file) as source:
         request: Json = parse_request(utf8_text(source.read()))
@@ -212,7 +212,7 @@ def _workload(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from kvcore.views.sweep_rows import json_lines, table_lines
+    from kvcore.views.matrix import json_lines, table_lines
 
     flags = (
         "max_model_len",

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
+from kvcore.advice.vary import tensor_parallel_curves
 from kvcore.errors import KvPlannerError
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict

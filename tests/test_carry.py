@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes
+from kvcore.advice.vary import tensor_parallel_curves
 from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.planning import Verdict, plan
 from kvcore.quantity import Grade

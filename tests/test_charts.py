@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.advice.curve import ConcurrencyCurve, tensor_parallel_curves
+from kvcore.advice.vary import ConcurrencyCurve, tensor_parallel_curves
 from kvcore.planning import Plan
 from kvcore.texts.palette import PARTS
 from kvcore.texts.words import Language, gib_text, words

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.advice.curve import concurrency_curve
+from kvcore.advice.vary import concurrency_curve
 from kvcore.errors import EngineRefusalError
 from kvcore.evidence.carry import carried_over
 from kvcore.explain import numbers

@@ -3,9 +3,8 @@
 import pytest
 
 from kvcore import catalogue
-from kvcore.advice.smallest import Cost, smallest
 from kvcore.advice.sweep import sweep
-from kvcore.advice.sweep_cell import Cell
+from kvcore.advice.sweep_cell import Cell, Cost, smallest
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.planning import Verdict
 from kvcore.scenario.page_parameters import MEMORY_BANDS, Order

@@ -12,7 +12,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.texts.words import Language, words
-from kvcore.views.name_facts import accelerator_facts, bundled_facts, model_facts, parameters
+from kvcore.views.catalogue_rows import accelerator_facts, bundled_facts, model_facts, parameters
 
 T = words(Language.ENGLISH)
 

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.advice import curve
 from kvcore.evidence.log import reader as logs
 from kvcore.scenario import edit, link
 from pages.ui.shared import notes, shell, state
@@ -64,7 +63,7 @@ def test_a_plan_that_fails(
 
 
 @pytest.mark.parametrize(
-    "part", [(notes, "scenario_head"), (curve, "tensor_parallel_curves"), (notes, "notices")]
+    "part", [(notes, "scenario_head"), (vary, "tensor_parallel_curves"), (notes, "notices")]
 )
 def test_a_page_that_fails(
     part: tuple[Any, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -12,7 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.texts.words import Language, words
-from kvcore.views.svg import qr_image
+from kvcore.views.plan_report import qr_image
 from pages.ui.shared.shell import PAGES
 from tests.link_examples import examples
 from tests.test_page_plan import APP, checked, metrics

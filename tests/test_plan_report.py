@@ -9,8 +9,7 @@ import pytest
 
 from kvcore.planning import Plan
 from kvcore.texts.words import Language, count, words
-from kvcore.views.plan_report import report_html
-from kvcore.views.svg import memory_svg
+from kvcore.views.plan_report import memory_svg, report_html
 from tests import present_plans
 
 LINK = "https://kv.example/?v=1&model=a%2Fb&max_model_len=8192"

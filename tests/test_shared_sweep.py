@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kvcore import catalogue
-from kvcore.advice.shared_sweep import SWEEPS, SweepRequest, Swept, bytes_of, sweep_of_cards, sweep_of_models
-from kvcore.advice.sweep import sweep
+from kvcore.advice.sweep import SWEEPS, SweepRequest, Swept, bytes_of, sweep, sweep_of_cards, sweep_of_models
 from kvcore.catalogue.models import ModelEntry
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import Scenario

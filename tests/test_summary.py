@@ -2,14 +2,14 @@
 
 import pytest
 
-from kvcore.advice.curve import concurrency_curve
 from kvcore.advice.fixes import fixes
+from kvcore.advice.vary import concurrency_curve
 from kvcore.planning import Plan, Verdict
 from kvcore.texts.words import DASH, Language, words
 from kvcore.views import summary
 from kvcore.views.charts import curve_lengths
+from kvcore.views.plan_report import ticket_text
 from kvcore.views.summary import Outcome
-from kvcore.views.ticket import ticket_text
 from tests import present_plans
 
 EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)

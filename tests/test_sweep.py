@@ -10,7 +10,7 @@ from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
 from kvcore.cli import main
 from kvcore.planning import Verdict
 from kvcore.scenario.request import scenario_from_request
-from kvcore.views.sweep_rows import json_lines, table_lines
+from kvcore.views.matrix import json_lines, table_lines
 
 CARDS = catalogue.load_accelerators()
 KINDS = (

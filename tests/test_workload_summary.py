@@ -13,21 +13,19 @@ from kvcore.planning import Plan
 from kvcore.texts.words import Language, Words, words
 from kvcore.views.length_histogram import bin_edges, binned, is_wide, length_histogram, marked_limits
 from kvcore.views.summary import Outcome
-from kvcore.views.workload_panels import (
+from kvcore.views.workload_summary import (
     advice_lines,
     batch_figures,
-    conversation_sentence,
-    prefix_sentence,
-    turn_rows,
-)
-from kvcore.views.workload_summary import (
     choice_rows,
     choices_csv,
+    conversation_sentence,
     histogram_csv,
     left_out_note,
     mix_sentence,
+    prefix_sentence,
     risk_text,
     sentence,
+    turn_rows,
 )
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.limits import Conversation, limit_choice, limit_choices, prefix_sharing
@@ -189,8 +187,8 @@ class TestPanels:
     @pytest.mark.parametrize("t", [EN, ZH])
     def test_advice_has_todays_numbers(self, t: Words) -> None:
         plan = present_plans.rule_of_thumb()
-        best, now = (limit_choice(plan.scenario, SERVICE, limit) for limit in (1792, 8192))
-        lines = dict(advice_lines(plan, SERVICE, best, now, t))
+        best = limit_choice(plan.scenario, SERVICE, 1792)
+        lines = dict(advice_lines(plan, SERVICE, best, t))
         assert "1,792" in lines["--max-model-len"]
         assert "1,536" in lines["max_tokens"]
         assert not [text for text in lines.values() if "{" in text]

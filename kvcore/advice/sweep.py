@@ -2,27 +2,41 @@
 
 A row is what `plan` says of `cell_scenario`, digit by digit, for a small part of the work: cards that the engine treats
 alike resolve to the same flags, pages and overheads, and differ in their budget alone (`sweep_cell.py`).
+
+A server works each sweep out once for all visitors who ask for the same. The key of a sweep is a digest of what decides
+it: flags, card and sizes. Shared and kept are only sweeps of bundled models on bundled cards; with a model, a draft
+model or a card of a visitor's own, what was found is handed to that visitor and forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
-from kvcore.advice.sweep_cell import Cell, Sweeper, cell_of
+from kvcore import catalogue
+from kvcore.advice.sweep_cell import Cell, Sweeper, planned_alone
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.catalogue.models import ModelEntry
+from kvcore.catalogue.models import Checkpoint, ModelEntry
 from kvcore.engine.rooms import with_accelerator
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import KvPlannerError
+from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.rope import derived_max_model_len
-from kvcore.planning import plan
 from kvcore.scenario import Measured, Runner, Scenario, without_state_flags
+from kvcore.shared_work import Progress, SharedWork, Work
 
 SIZES: Final = (1, 2, 4, 8)
 DEFAULT_LENGTH: Final = 8192
+
+MAX_BYTES: Final = 48 << 20
+"""Of one process: some hundred sweeps."""
+LONGEST_LINE: Final = 64
+"""Different sweeps that wait at the same time; each takes at most a second or so."""
+_NO_CONFIG: Final = ModelConfig.from_mapping({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +49,9 @@ class SweptModel:
     cells: tuple[Cell, ...]
 
 
+Swept: TypeAlias = tuple[SweptModel, ...]
+
+
 def sweep(
     base: Scenario, models: Iterable[ModelEntry], cards: Sequence[Accelerator], sizes: Sequence[int] = SIZES
 ) -> Iterator[SweptModel]:
@@ -43,16 +60,18 @@ def sweep(
     What `base` measured or fixed for one deployment does not count here; `cell_scenario` says exactly what does.
     A length above what a model allows is cut to that, but for the model of `base` itself, which is planned as asked.
     """
-    sweeper = Sweeper(cards=tuple(cards), sizes=tuple(sizes))
+    sweeper = Sweeper(cards=tuple(cards))
     for entry in models:
         scenario = model_scenario(base, entry)
+        by_engine: dict[tuple[str, str | None], list[int]] = {}
+        for index, card in enumerate(cards):
+            on_card = with_accelerator(scenario, card)
+            by_engine.setdefault((on_card.engine, on_card.engine_version), []).append(index)
         cells: dict[tuple[int, int], Cell] = {}
-        engines = [engine_for(scenario, card) for card in cards]
-        for engine in dict.fromkeys(engines):
-            own = [index for index, found in enumerate(engines) if found == engine]
+        for (engine, version), own in by_engine.items():
+            on_engine = replace(scenario, engine=engine, engine_version=version)
             for size in sizes:
-                found = sweeper.cells(_with_engine(scenario, engine), own, size)
-                cells |= {(index, size): cell for index, cell in found}
+                cells |= {(index, size): cell for index, cell in sweeper.cells(on_engine, own, size)}
         yield SweptModel(
             model=entry.id,
             max_model_len=scenario.max_model_len or 0,
@@ -62,11 +81,7 @@ def sweep(
 
 def plan_cell(base: Scenario, entry: ModelEntry, card: Accelerator, size: int) -> Cell:
     """The same cell, planned alone: what the rows of `sweep` are compared with."""
-    scenario = cell_scenario(base, entry, card, size)
-    try:
-        return cell_of(plan(scenario), card, size)
-    except KvPlannerError as error:
-        return Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
+    return planned_alone(cell_scenario(base, entry, card, size), card, size)
 
 
 def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: int) -> Scenario:
@@ -84,8 +99,7 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
         >>> cell.max_model_len, cell.parallel.tensor_parallel_size
         (40960, 2)
     """
-    scenario = model_scenario(base, entry)
-    scenario = with_accelerator(scenario, card)
+    scenario = with_accelerator(model_scenario(base, entry), card)
     return replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size))
 
 
@@ -94,32 +108,29 @@ def model_scenario(base: Scenario, entry: ModelEntry) -> Scenario:
 
     A runner and flags about recurrent states that are asked for stay with their own model.
     """
-    length = base.max_model_len or DEFAULT_LENGTH
-    if entry.config != base.config or base.max_model_len is None:
-        length = _capped(base, entry, length)
     is_same = entry.config == base.config
+    length = base.max_model_len or DEFAULT_LENGTH
+    if not is_same or base.max_model_len is None:
+        length = _capped(base, entry, length)
     return replace(
-        base if is_same else without_state_flags(base),
+        _without_own_facts(base if is_same else _for_other_models(base)),
         model=entry.id,
         config=entry.config,
         checkpoint=entry.checkpoint,
-        accelerator=None,
-        runner=base.runner if is_same else Runner.AUTO,
         max_model_len=length,
-        kv_cache_memory_bytes=None,
-        num_gpu_blocks_override=None,
-        measured=Measured(),
     )
 
 
-def engine_for(scenario: Scenario, card: Accelerator) -> tuple[str, str | None]:
-    """The engine that runs on `card`, with its version; None is the newest."""
-    changed = with_accelerator(scenario, card)
-    return changed.engine, changed.engine_version
+def _for_other_models(base: Scenario) -> Scenario:
+    """`base` without the flags that stay with its own model."""
+    return replace(without_state_flags(base), runner=Runner.AUTO)
 
 
-def _with_engine(scenario: Scenario, engine: tuple[str, str | None]) -> Scenario:
-    return replace(scenario, engine=engine[0], engine_version=engine[1])
+def _without_own_facts(base: Scenario) -> Scenario:
+    """`base` without its card, and without what was measured or fixed on it."""
+    return replace(
+        base, accelerator=None, kv_cache_memory_bytes=None, num_gpu_blocks_override=None, measured=Measured()
+    )
 
 
 def _capped(base: Scenario, entry: ModelEntry, length: int) -> int:
@@ -129,3 +140,102 @@ def _capped(base: Scenario, entry: ModelEntry, length: int) -> int:
         return length
     version = planned_release(replace(base, config=entry.config)).version
     return min(length, derived_max_model_len(context, version)) if length > 0 else length
+
+
+def bytes_of(swept: Swept) -> int:
+    """Bytes that a sweep takes in memory, but for the texts, which are shared."""
+    return sum(
+        sys.getsizeof(cell) + sum(sys.getsizeof(value) for value in cell if isinstance(value, int | float))
+        for model in swept
+        for cell in model.cells
+    )
+
+
+SWEEPS: Final[SharedWork[Swept]] = SharedWork(
+    bytes_of=bytes_of, most_bytes=MAX_BYTES, longest_line=LONGEST_LINE
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepRequest:
+    """One sweep that a page asks for: `SWEEPS.asked(request.key, request.work, is_kept=request.is_shared)`."""
+
+    key: str
+    work: Work[Swept]
+    is_shared: bool
+    """Whether nothing in it is the visitor's own, so that others may have it too."""
+
+
+def sweep_of_cards(
+    base: Scenario, entry: ModelEntry, cards: Sequence[Accelerator], sizes: Sequence[int], own_key: str
+) -> SweepRequest:
+    """One model on all of `cards`. `own_key` tells the sweeps apart that are one visitor's alone."""
+    is_shared = _is_bundled(entry) and _is_open(base, cards)
+    flags = _flags_of(base, keeps_model=True)
+    label = entry.id if is_shared else f"{own_key} {entry.config.text} {entry.config.hf_quant_config_text}"
+
+    def work() -> Generator[Progress, None, Swept]:
+        cells: dict[tuple[int, int], Cell] = {}
+        for number, size in enumerate(sizes):
+            (swept,) = sweep(base, [entry], cards, (size,))
+            cells |= {(index, size): cell for index, cell in enumerate(swept.cells)}
+            yield number + 1, len(sizes)
+        ordered = tuple(cells[index, size] for index in range(len(cards)) for size in sizes)
+        return (replace(swept, cells=ordered),)
+
+    return SweepRequest(key=_digest("cards", flags, label, cards, sizes), work=work, is_shared=is_shared)
+
+
+def sweep_of_models(base: Scenario, card: Accelerator, sizes: Sequence[int], own_key: str) -> SweepRequest:
+    """Every bundled model on `card` under the flags of `base`, each as a model that is not the one of `base`."""
+    is_shared = _is_open(base, [card])
+    flags = _flags_of(base, keeps_model=False)
+
+    def work() -> Generator[Progress, None, Swept]:
+        names, found = catalogue.model_ids(), []
+        for swept in sweep(flags, (catalogue.find_model(name) for name in names), [card], sizes):
+            found.append(swept)
+            yield len(found), len(names)
+        return tuple(found)
+
+    label = "" if is_shared else own_key
+    return SweepRequest(key=_digest("models", flags, label, [card], sizes), work=work, is_shared=is_shared)
+
+
+def _flags_of(base: Scenario, *, keeps_model: bool) -> Scenario:
+    """`base` with what a sweep takes from it, and nothing of its model but, with `keeps_model`, its own flags."""
+    return replace(
+        _without_own_facts(base if keeps_model else _for_other_models(base)),
+        model="",
+        config=_NO_CONFIG,
+        checkpoint=Checkpoint(),
+        parallel=replace(base.parallel, tensor_parallel_size=1),
+        env=dict(sorted(base.env.items())),
+    )
+
+
+def _digest(
+    kind: str, flags: Scenario, label: str, cards: Sequence[Accelerator], sizes: Sequence[int]
+) -> str:
+    names = [card.id if _is_known(card) else repr(card) for card in cards]
+    facts = repr((kind, flags, label, names, tuple(sizes)))
+    return hashlib.blake2b(facts.encode("utf-8", "replace"), digest_size=32).hexdigest()
+
+
+def _is_open(base: Scenario, cards: Sequence[Accelerator]) -> bool:
+    """Whether nothing but flags is the visitor's own."""
+    draft = base.speculative_config
+    if draft is not None and draft.config is not None:
+        known = catalogue.bundled_model(draft.model or "")
+        if known is None or known.config != draft.config:
+            return False
+    return all(_is_known(card) for card in cards)
+
+
+def _is_known(card: Accelerator) -> bool:
+    return catalogue.bundled_accelerator(card.id) == card
+
+
+def _is_bundled(entry: ModelEntry) -> bool:
+    known = catalogue.bundled_model(entry.id)
+    return known is not None and (known.config, known.checkpoint) == (entry.config, entry.checkpoint)

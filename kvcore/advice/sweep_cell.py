@@ -1,13 +1,16 @@
-"""The cells of one model at one tensor parallel size, with cards that are treated alike planned together."""
+"""The cells of one model at one tensor parallel size, with cards that are treated alike planned together.
+
+And the smallest deployments among them that serve a wanted number of requests at once, with what they cost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from kvcore.cache.capacity import Pool, Pools, plan_pools
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine.partition import heads_per_rank
 from kvcore.engine.resolved import Resolved, view_of
 from kvcore.engine.rooms import find_engine
@@ -23,7 +26,7 @@ from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting, link_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.planning import Plan, Prepared, Verdict, config_in_force, judged, plan, prepare
+from kvcore.planning import Prepared, Verdict, config_in_force, judged, plan, prepare
 from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Scenario
 from kvcore.units import gib
@@ -61,19 +64,27 @@ class Cell(NamedTuple):
         return self.max_concurrency / self.gpus if self.starts else 0.0
 
 
-def cell_of(planned: Plan, card: Accelerator, size: int) -> Cell:
-    """The cell of one plan."""
-    cache = planned.cache
-    return Cell(
+def planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
+    """The cell of one deployment on one card, planned by itself."""
+    try:
+        planned = plan(replace(scenario, accelerator=card))
+    except KvPlannerError as error:
+        return Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
+    cell = Cell(
         accelerator=card.id,
         tensor_parallel_size=size,
         verdict=planned.verdict,
         gpus=planned.scenario.parallel.ranks_per_replica,
         weights_gib=gib(planned.loaded_weights.value),
-        kv_cache_gib=gib(cache.num_blocks * cache.bytes_per_block) if cache is not None else 0.0,
-        tokens=cache.tokens if cache is not None else 0,
-        max_concurrency=cache.max_concurrency if cache is not None else 0.0,
-        longest_request_tokens=cache.longest_request_tokens if cache is not None else 0,
+    )
+    cache = planned.cache
+    if cache is None:
+        return cell
+    return cell._replace(
+        kv_cache_gib=gib(cache.num_blocks * cache.bytes_per_block),
+        tokens=cache.tokens,
+        max_concurrency=cache.max_concurrency,
+        longest_request_tokens=cache.longest_request_tokens,
     )
 
 
@@ -82,7 +93,6 @@ class Sweeper:
     """What is the same for all models: which cards are alike, and their budgets."""
 
     cards: tuple[Accelerator, ...]
-    sizes: tuple[int, ...]
     groups: dict[Hashable, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     budgets: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
 
@@ -99,7 +109,7 @@ class Sweeper:
             return
         if not _is_plain(scenario, release):
             for index in own:
-                yield index, _planned_alone(scenario, self.cards[index], size)
+                yield index, planned_alone(scenario, self.cards[index], size)
             return
         groups: list[tuple[Prepared, list[int]]] = []
         for indices in self.alike_in_view(own):
@@ -115,7 +125,15 @@ class Sweeper:
             else:
                 same.extend(indices)
         for prepared, alike in groups:
-            yield from _Group(self, scenario, architecture, prepared, tuple(alike), size).cells()
+            group = _Group(
+                sweeper=self,
+                scenario=scenario,
+                architecture=architecture,
+                prepared=prepared,
+                alike=tuple(alike),
+                size=size,
+            )
+            yield from group.cells()
 
     def refused(self, indices: Iterable[int], size: int, error: KvPlannerError) -> Iterator[tuple[int, Cell]]:
         """Cells of one refusal."""
@@ -167,13 +185,6 @@ def _is_plain(scenario: Scenario, release: Release) -> bool:
     )
 
 
-def _planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
-    try:
-        return cell_of(plan(replace(scenario, accelerator=card)), card, size)
-    except KvPlannerError as error:
-        return Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
-
-
 def _overheads_key(card: Accelerator, setting: Setting, by_chip: bool) -> Hashable:
     """What framework, activations and the interval of the total take from a card whose flags are known."""
     own = replace(setting, accelerator=card, link=link_of(setting.parallel, card))
@@ -186,36 +197,30 @@ def _overheads_key(card: Accelerator, setting: Setting, by_chip: bool) -> Hashab
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Memory:
+class _Memory(NamedTuple):
     """What is left on one card for the KV cache, with the lower end of its interval."""
 
     available: int
     low: int | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
     """Cards on which flags, cache specs and weights are the same."""
 
-    def __init__(
-        self,
-        sweeper: Sweeper,
-        scenario: Scenario,
-        architecture: Architecture,
-        prepared: Prepared,
-        alike: tuple[int, ...],
-        size: int,
-    ) -> None:
-        self.sweeper, self.alike, self.size = sweeper, alike, size
-        self.scenario, self.architecture, self.prepared = scenario, architecture, prepared
+    sweeper: Sweeper
+    scenario: Scenario
+    architecture: Architecture
+    prepared: Prepared
+    alike: tuple[int, ...]
+    size: int
 
     def cells(self) -> Iterator[tuple[int, Cell]]:
         """One cell for each card."""
-        sweeper, parallel = self.sweeper, self.scenario.parallel
-        card = sweeper.cards[self.alike[0]]
-        scenario = replace(self.scenario, accelerator=card)
+        sweeper, parallel, cards = self.sweeper, self.scenario.parallel, self.sweeper.cards
+        card = cards[self.alike[0]]
         resolved, specs = self.prepared.resolved, self.prepared.specs[0]
-        setting = setting_of(scenario, self.architecture, resolved, card, 0)
+        setting = setting_of(replace(self.scenario, accelerator=card), self.architecture, resolved, card, 0)
         weights = weights_of(setting, self.prepared.weights[0])
         budgets = sweeper.budget_bytes(resolved)
         failed = Cell(
@@ -225,12 +230,10 @@ class _Group:
             gpus=parallel.ranks_per_replica,
             weights_gib=gib(weights.value),
         )
-        left = []
+        left = [index for index in self.alike if weights.value <= budgets[index]]
         for index in self.alike:
             if weights.value > budgets[index]:
-                yield index, failed._replace(accelerator=sweeper.cards[index].id)
-            else:
-                left.append(index)
+                yield index, failed._replace(accelerator=cards[index].id)
         if not left:
             return
         memories = dict(self.memories(left, setting, weights))
@@ -238,7 +241,7 @@ class _Group:
         pooled = [index for index in left if memories[index].available > 0]
         for index in left:
             if memories[index].available <= 0:
-                yield index, failed._replace(accelerator=sweeper.cards[index].id)
+                yield index, failed._replace(accelerator=cards[index].id)
         try:
             pools = plan_pools(specs, [memories[index].available for index in pooled], resolved, parallel)
         except KvPlannerError as error:
@@ -246,10 +249,11 @@ class _Group:
             return
         if pools is None:
             for index in pooled:
-                yield index, _planned_alone(self.scenario, sweeper.cards[index], self.size)
+                yield index, planned_alone(self.scenario, cards[index], self.size)
             return
         for index, pool in zip(pooled, pools.pools, strict=True):
-            yield index, self.pool_cell(failed, sweeper.cards[index], pools, pool, memories[index])
+            cell = failed._replace(accelerator=cards[index].id)
+            yield index, _pool_cell(cell, pools, pool, memories[index].low)
 
     def memories(
         self, left: Sequence[int], setting: Setting, weights: Quantity
@@ -284,27 +288,97 @@ class _Group:
                 low = None if spread is None else int(value - spread)
                 yield index, _Memory(available=value, low=low)
 
-    def pool_cell(self, failed: Cell, card: Accelerator, pools: Pools, pool: Pool, memory: _Memory) -> Cell:
-        """The cell of one pool, judged as `plan` judges it."""
-        if pool.num_blocks < pools.least_blocks:
-            return Cell(accelerator=card.id, tensor_parallel_size=self.size, refusal="state-blocks-too-few")
-        verdict = judged(
-            weights_fit=True,
-            num_blocks=pool.num_blocks,
-            fits=pool.fits,
-            lows=() if memory.low is None else (memory.low,),
-            enough=pools.needed_bytes + pools.bytes_per_block,
-            fits_in=lambda lows: pools.needed_bytes <= lows[0] + pools.budget_offset_bytes,
-        )
-        return Cell(
-            card.id,
-            self.size,
-            verdict,
-            "",
-            failed.gpus,
-            failed.weights_gib,
-            gib(pool.num_blocks * pools.bytes_per_block),
-            pool.tokens,
-            pool.max_concurrency,
-            pool.longest_request_tokens,
-        )
+
+def _pool_cell(failed: Cell, pools: Pools, pool: Pool, low: int | None) -> Cell:
+    """The cell of one pool, judged as `plan` judges it."""
+    if pool.num_blocks < pools.least_blocks:
+        return Cell(failed.accelerator, failed.tensor_parallel_size, refusal="state-blocks-too-few")
+    verdict = judged(
+        weights_fit=True,
+        num_blocks=pool.num_blocks,
+        fits=pool.fits,
+        lows=() if low is None else (low,),
+        enough=pools.needed_bytes + pools.bytes_per_block,
+        fits_in=lambda lows: pools.needed_bytes <= lows[0] + pools.budget_offset_bytes,
+    )
+    return failed._replace(
+        verdict=verdict,
+        kv_cache_gib=gib(pool.num_blocks * pools.bytes_per_block),
+        tokens=pool.tokens,
+        max_concurrency=pool.max_concurrency,
+        longest_request_tokens=pool.longest_request_tokens,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Smallest:
+    """The same cell twice where one card is the smallest both ways; None where nothing serves."""
+
+    fewest_gpus: Cell | None
+    """Fewest GPUs, then the least memory of each."""
+    least_memory: Cell | None
+    """The least memory in all, then the fewest GPUs."""
+
+
+def smallest(cells: Iterable[Cell], cards: Mapping[str, Accelerator], wanted: float) -> Smallest:
+    """The smallest deployments that have room for `wanted` requests at once, on one replica.
+
+    Cards that stand alone in their machine count for a single one only.
+
+    Example:
+        >>> from kvcore import catalogue
+        >>> from kvcore.planning import Verdict
+        >>> cards = {card.id: card for card in catalogue.load_accelerators()}
+        >>> cells = [Cell("H200-141GB", 1, Verdict.FITS, gpus=1, max_concurrency=30.0),
+        ...          Cell("RTX-4090-24GB", 4, Verdict.FITS, gpus=4, max_concurrency=21.0)]
+        >>> found = smallest(cells, cards, 20)
+        >>> found.fewest_gpus.accelerator, found.least_memory.accelerator
+        ('H200-141GB', 'RTX-4090-24GB')
+    """
+    serving = [cell for cell in cells if serves(cell, cards[cell.accelerator], wanted)]
+    if not serving:
+        return Smallest(fewest_gpus=None, least_memory=None)
+
+    def memory_gib(cell: Cell) -> float:
+        return cards[cell.accelerator].memory_gib
+
+    return Smallest(
+        fewest_gpus=min(serving, key=lambda cell: (cell.gpus, memory_gib(cell), cell.accelerator)),
+        least_memory=min(
+            serving, key=lambda cell: (cell.gpus * memory_gib(cell), cell.gpus, cell.accelerator)
+        ),
+    )
+
+
+def serves(cell: Cell, card: Accelerator, wanted: float) -> bool:
+    """Whether a deployment stores `wanted` requests at once; a card that is alone in its machine counts once only."""
+    is_possible = cell.gpus == 1 or card.interconnect is not Interconnect.NONE
+    return cell.starts and cell.max_concurrency >= wanted and is_possible
+
+
+def smallest_of_card(cells: Iterable[Cell], card: Accelerator, wanted: float) -> Cell | None:
+    """Of one card's deployments the one with the fewest GPUs that stores `wanted` requests at once, or None."""
+    serving = (cell for cell in cells if serves(cell, card, wanted))
+    return min(serving, key=lambda cell: cell.gpus, default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What one replica costs, in the currency of the price that was given."""
+
+    per_hour: float
+    per_slot_hour: float
+    """Of each request that runs at once."""
+
+
+def cost_of(cell: Cell, price_per_gpu_hour: float, max_num_seqs: int | None = None) -> Cost:
+    """The cost of a deployment that starts; no more requests run at once than `max_num_seqs` allows.
+
+    Example:
+        >>> from kvcore.planning import Verdict
+        >>> cost_of(Cell("H100-80GB", 2, Verdict.FITS, gpus=2, max_concurrency=40.0), 2.5)
+        Cost(per_hour=5.0, per_slot_hour=0.125)
+    """
+    slots = cell.max_concurrency if max_num_seqs is None else min(cell.max_concurrency, max_num_seqs)
+    per_hour = cell.gpus * price_per_gpu_hour
+    return Cost(per_hour=per_hour, per_slot_hour=per_hour / slots)

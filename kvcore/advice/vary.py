@@ -1,13 +1,13 @@
-"""One deployment with one setting at each of its values."""
+"""One deployment with one setting at each of its values; what it has room for at each context length."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-from kvcore.advice.curve import TENSOR_PARALLEL_SIZES
+from kvcore.cache.capacity import max_concurrency_at
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.rooms import with_accelerator
 from kvcore.errors import KvPlannerError
@@ -15,10 +15,11 @@ from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.planning import Plan, Verdict, plan
+from kvcore.planning import HIGH, LOW, Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Parallel, Scenario, SpeculativeConfig
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
+TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 SIZES: Final = (1, 2, 4, 8)
 SHORTEST_LENGTH: Final = 1024
 SHARES: Final = (0.80, 0.85, 0.90, 0.92, 0.95, 0.98)
@@ -110,12 +111,11 @@ def variants(base: Scenario, varied: Varied, cards: Sequence[Accelerator] = ()) 
         >>> [variant.value for variant in variants(base, Varied.TENSOR_PARALLEL)]
         [1, 2, 4, 8, 16]
     """
-    architecture = read_architecture(base.config)
-    positions = _positions(base, varied, architecture, cards)
     present = _present(base, varied)
+    found = [_planned(value, scenario, base) for value, scenario in _positions(base, varied, cards)]
     return tuple(
         replace(variant, is_now=variant.is_now or (present is not None and variant.value == present))
-        for variant in (_planned(value, scenario, base) for value, scenario in positions)
+        for variant in found
     )
 
 
@@ -152,34 +152,31 @@ def _single_best(starting: Sequence[Variant], worth: Callable[[Variant], float])
 
 def _planned(value: object, scenario: Scenario, base: Scenario) -> Variant:
     scenario = carried_over(base, scenario)
+    planned, refusal = None, None
     try:
-        return Variant(value=value, scenario=scenario, plan=plan(scenario), is_now=scenario == base)
+        planned = plan(scenario)
     except KvPlannerError as error:
-        return Variant(value=value, scenario=scenario, plan=None, error=error, is_now=scenario == base)
+        refusal = error
+    return Variant(value=value, scenario=scenario, plan=planned, error=refusal, is_now=scenario == base)
 
 
 def _positions(
-    base: Scenario, varied: Varied, architecture: Architecture, cards: Sequence[Accelerator]
-) -> list[tuple[object, Scenario]]:
-    parallel = base.parallel
-    if varied in _PARALLEL_SIZES:
-        now = getattr(parallel, varied)
-        sizes = TENSOR_PARALLEL_SIZES if varied is Varied.TENSOR_PARALLEL else SIZES
-        return [
-            (size, replace(base, parallel=replace(parallel, **{str(varied): size})))
-            for size in sorted({*sizes, now})
-        ]
-    if varied is Varied.SPLIT:
-        return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
+    base: Scenario, varied: Varied, cards: Sequence[Accelerator]
+) -> Iterable[tuple[object, Scenario]]:
+    architecture = read_architecture(base.config)
+    field, parallel = str(varied), base.parallel
     if varied is Varied.ACCELERATOR:
-        chosen = dict.fromkeys((*((base.accelerator,) if base.accelerator is not None else ()), *cards))
+        now = (base.accelerator,) if base.accelerator is not None else ()
+        chosen = dict.fromkeys((*now, *cards))
         return [
             (card.id, base if card == base.accelerator else with_accelerator(base, card)) for card in chosen
         ]
-    if varied is Varied.SPECULATIVE:
-        return [(one, replace(base, speculative_config=one)) for one in _drafts(base, architecture)]
-    field = str(varied)
+    if varied is Varied.SPLIT:
+        return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
     values = _VALUES[varied](base, architecture)
+    if varied in _PARALLEL_SIZES:
+        sizes: list[Any] = sorted({*values, getattr(parallel, field)})
+        return [(size, replace(base, parallel=replace(parallel, **{field: size}))) for size in sizes]
     return [(value, replace(base, **{field: value})) for value in values]  # type: ignore[arg-type]
 
 
@@ -238,6 +235,9 @@ def _shares(base: Scenario, architecture: Architecture) -> list[float]:
 
 _Values = Callable[[Scenario, Architecture], Sequence[object]]
 _VALUES: Final[Mapping[Varied, _Values]] = {
+    Varied.TENSOR_PARALLEL: lambda base, _: TENSOR_PARALLEL_SIZES,
+    Varied.PIPELINE_PARALLEL: lambda base, _: SIZES,
+    Varied.DATA_PARALLEL: lambda base, _: SIZES,
     Varied.KV_CACHE_DTYPE: lambda base, _: tuple(
         dict.fromkeys((*FLAGS["kv_cache_dtype"].common, base.kv_cache_dtype))
     ),
@@ -248,4 +248,56 @@ _VALUES: Final[Mapping[Varied, _Values]] = {
     Varied.LENGTH: _lengths,
     Varied.BLOCK_SIZE: lambda base, _: tuple(dict.fromkeys((base.block_size, *BLOCK_SIZES))),
     Varied.EAGER: lambda base, _: (False, True),
+    Varied.SPECULATIVE: _drafts,
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConcurrencyCurve:
+    """Requests of each length that the pool has room for at once, per replica; 0 where not even the weights fit.
+
+    `low` and `high` are the same with the KV memory at the ends of its 80 % interval.
+    """
+
+    tensor_parallel_size: int
+    lengths: tuple[int, ...]
+    concurrency: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def concurrency_curve(base: Plan, lengths: Sequence[int]) -> ConcurrencyCurve:
+    """The curve of `base` itself, as if each length were its max_model_len."""
+
+    def at(end: int | None = None) -> tuple[float, ...]:
+        available = stage_kv_bytes(base.stage_kv, end)
+        if min(available, default=0) <= 0:
+            return (0.0,) * len(lengths)
+        return max_concurrency_at(
+            base.specs, available, base.resolved, base.scenario.parallel, tuple(lengths)
+        )
+
+    return ConcurrencyCurve(
+        tensor_parallel_size=base.scenario.parallel.tensor_parallel_size,
+        lengths=tuple(lengths),
+        concurrency=at(),
+        low=at(LOW),
+        high=at(HIGH),
+    )
+
+
+def tensor_parallel_curves(base: Plan, lengths: Sequence[int]) -> tuple[ConcurrencyCurve, ...]:
+    """One curve per tensor parallel size that the engine accepts for this model, smallest first."""
+    curves = []
+    parallel = base.scenario.parallel
+    for size in sorted({*TENSOR_PARALLEL_SIZES, parallel.tensor_parallel_size}):
+        if size == parallel.tensor_parallel_size:
+            curves.append(concurrency_curve(base, lengths))
+            continue
+        try:
+            changed = replace(base.scenario, parallel=replace(parallel, tensor_parallel_size=size))
+            neighbour = plan(carried_over(base.scenario, changed))
+        except KvPlannerError:
+            continue
+        curves.append(concurrency_curve(neighbour, lengths))
+    return tuple(curves)

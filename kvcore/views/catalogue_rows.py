@@ -1,28 +1,39 @@
-"""The catalogues as rows of tables: models, accelerators, engine versions, with sources and dates."""
+"""The catalogues as rows of tables, with sources and dates, and as the facts next to a name where people choose."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Final
 
-from packaging.version import Version
-
 from kvcore import catalogue
-from kvcore.catalogue.accelerators import Accelerator
-from kvcore.catalogue.models import ModelEntry, find_model
-from kvcore.engine.protocol import Engine
+from kvcore.catalogue.accelerators import Accelerator, Interconnect
+from kvcore.catalogue.documented import license_of
+from kvcore.catalogue.models import Checkpoint, ModelEntry, find_model
 from kvcore.engine.rooms import engines
 from kvcore.engine.vllm.switches import V1Engine
-from kvcore.engine.vllm.versions import releases_of, switches_of
+from kvcore.engine.vllm.versions import releases_of, switches_of, vllm_releases
 from kvcore.errors import KvPlannerError
+from kvcore.model.architecture import Architecture, elements
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
+from kvcore.model.rope import derived_max_model_len
 from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.words import Words, count, msg
 from kvcore.units import GIB, KIB
 
 LARGEST_CARD_GIB: Final = 1024.0
 """Of the card that models are read on for the table: everything fits."""
+LINK_NAMES: Final = {
+    Interconnect.NVLINK: "NVLink",
+    Interconnect.XGMI: "xGMI",
+    Interconnect.HCCS: "HCCS",
+    Interconnect.PCIE: "PCIe",
+    Interconnect.NONE: msg("single card"),
+}
+SEPARATOR: Final = " · "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,14 +42,14 @@ class ModelRow:
 
     id: str
     model_type: str
-    layers: int | None
-    heads: int | None
-    kv_heads: int | None
-    attention: str
-    context_tokens: int | None
-    weights_gib: float | None
+    layers: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    attention: str = ""
+    context_tokens: int | None = None
+    weights_gib: float | None = None
     """On one GPU, as loaded."""
-    kv_kib_per_token: float | None
+    kv_kib_per_token: float | None = None
     """On one GPU, as the newest version stores it by default."""
     source: str
     checked: str
@@ -81,26 +92,16 @@ def model_rows() -> tuple[ModelRow, ...]:
 
 def _model_row(entry: ModelEntry) -> ModelRow:
     request = {"model": entry.id, "accelerator": {"memory_gib": LARGEST_CARD_GIB, "vendor": "nvidia"}}
+    model_type = str(entry.config.raw.get("model_type", ""))
+    named = ModelRow(id=entry.id, model_type=model_type, source=entry.source, checked=entry.checked)
     try:
         planned = plan(scenario_from_request(request))
     except KvPlannerError:
-        return ModelRow(
-            id=entry.id,
-            model_type=str(entry.config.raw.get("model_type", "")),
-            layers=None,
-            heads=None,
-            kv_heads=None,
-            attention="",
-            context_tokens=None,
-            weights_gib=None,
-            kv_kib_per_token=None,
-            source=entry.source,
-            checked=entry.checked,
-        )
+        return named
     architecture, cache_plan = planned.architecture, planned.cache
     kinds = sorted({spec.kind.value for specs in planned.specs for spec in specs})
-    return ModelRow(
-        id=entry.id,
+    return replace(
+        named,
         model_type=architecture.model_type,
         layers=architecture.num_layers,
         heads=architecture.num_attention_heads,
@@ -109,30 +110,26 @@ def _model_row(entry: ModelEntry) -> ModelRow:
         context_tokens=planned.resolved.derived_max_model_len,
         weights_gib=round(planned.loaded_weights.value / GIB, 2),
         kv_kib_per_token=round(cache_plan.bytes_per_token / KIB, 2) if cache_plan is not None else None,
-        source=entry.source,
-        checked=entry.checked,
     )
 
 
 @cache
 def accelerator_rows() -> tuple[AcceleratorRow, ...]:
     """All bundled accelerators, by vendor and memory."""
-    return tuple(_accelerator_row(card) for card in catalogue.load_accelerators())
-
-
-def _accelerator_row(card: Accelerator) -> AcceleratorRow:
-    capability = card.compute_capability
-    return AcceleratorRow(
-        id=card.id,
-        name=card.name,
-        vendor=card.vendor.value,
-        memory_gib=card.memory_gib,
-        is_exact=card.memory_grade is Grade.EXACT,
-        bandwidth_gb_s=card.memory_bandwidth_gb_s,
-        interconnect=card.interconnect.value,
-        capability=f"{capability[0]}.{capability[1]}" if capability is not None else "",
-        source=card.source,
-        checked=card.checked,
+    return tuple(
+        AcceleratorRow(
+            id=card.id,
+            name=card.name,
+            vendor=card.vendor.value,
+            memory_gib=card.memory_gib,
+            is_exact=card.memory_grade is Grade.EXACT,
+            bandwidth_gb_s=card.memory_bandwidth_gb_s,
+            interconnect=card.interconnect.value,
+            capability=".".join(map(str, card.compute_capability or ())),
+            source=card.source,
+            checked=card.checked,
+        )
+        for card in catalogue.load_accelerators()
     )
 
 
@@ -140,20 +137,76 @@ def _accelerator_row(card: Accelerator) -> AcceleratorRow:
 def version_rows() -> tuple[VersionRow, ...]:
     """Every known release, newest first, vLLM before its plug-ins."""
     return tuple(
-        _version_row(engine, own, host)
+        VersionRow(
+            engine=engine.name,
+            version=str(own),
+            runs_on=str(host) if engine.releases else "",
+            generation="V0" if switches_of(host).v1_engine in (V1Engine.NEVER, V1Engine.OPT_IN) else "V1",
+            utilization=switches_of(host).gpu_memory_utilization,
+            source=engine.source,
+        )
         for engine in engines()
         for own, host in reversed(releases_of(engine.name))
     )
 
 
-def _version_row(engine: Engine, version: Version, host: Version) -> VersionRow:
-    switches = switches_of(host)
-    generation = "V0" if switches.v1_engine in (V1Engine.NEVER, V1Engine.OPT_IN) else "V1"
-    return VersionRow(
-        engine=engine.name,
-        version=str(version),
-        runs_on=str(host) if engine.releases else "",
-        generation=generation,
-        utilization=switches.gpu_memory_utilization,
-        source=engine.source,
-    )
+def model_facts(config: ModelConfig, checkpoint: Checkpoint, license_name: str, t: Words) -> str:
+    """Parameters, longest context and license, as far as they are known; "" where the config cannot be read.
+
+    Example:
+        >>> from kvcore.texts.words import Language, words
+        >>> entry = find_model("Qwen/Qwen3-32B")
+        >>> model_facts(entry.config, entry.checkpoint, "Apache-2.0", words(Language.ENGLISH))
+        '32.8B · 40,960 tokens · Apache-2.0'
+    """
+    try:
+        architecture = read_architecture(config)
+    except KvPlannerError:
+        return license_name
+    total = checkpoint.total_parameters or parameters(architecture)
+    length = derived_max_model_len(architecture.context, vllm_releases()[-1])
+    parts = [short_count(total), t("{tokens} tokens", tokens=count(length)), license_name]
+    return SEPARATOR.join(part for part in parts if part)
+
+
+@lru_cache(maxsize=2048)
+def bundled_facts(model: str, t: Words) -> str:
+    """The same of a bundled model."""
+    entry = find_model(model)
+    return model_facts(entry.config, entry.checkpoint, license_of(model), t)
+
+
+def accelerator_facts(card: Accelerator, t: Words) -> str:
+    """Memory, link and memory bandwidth.
+
+    Example:
+        >>> from kvcore.catalogue import find_accelerator
+        >>> from kvcore.texts.words import Language, words
+        >>> accelerator_facts(find_accelerator("H100-80GB"), words(Language.ENGLISH))
+        '79.19 GiB · NVLink · 3,350 GB/s'
+    """
+    bandwidth = card.memory_bandwidth_gb_s
+    parts = [f"{card.memory_gib:g} GiB", t(LINK_NAMES[card.interconnect])]
+    if bandwidth is not None:
+        parts.append(f"{count(round(bandwidth))} GB/s")
+    return SEPARATOR.join(parts)
+
+
+def parameters(architecture: Architecture) -> int:
+    """Numbers in the weights of the whole model."""
+    per_layer = {id(layer): sum(map(elements, layer.modules)) for layer in architecture.layers}
+    around = (*architecture.first, *architecture.every, *architecture.last)
+    return sum(per_layer[id(layer)] for layer in architecture.layers) + sum(map(elements, around))
+
+
+def short_count(total: int) -> str:
+    """A number of parameters as names of models have it.
+
+    Example:
+        >>> short_count(32_762_123_264), short_count(751_632_384), short_count(1_026_900_000_000)
+        ('32.8B', '752M', '1.03T')
+    """
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
+        if total >= size:
+            return f"{total / size:.3g}{unit}"
+    return count(total)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from kvcore.advice.curve import ConcurrencyCurve
+from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.planning import Plan
 from kvcore.texts.palette import (
     BUDGET,

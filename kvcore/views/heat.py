@@ -10,18 +10,17 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from textwrap import wrap
+from typing import Final
 
-from kvcore.advice.smallest import Cost
-from kvcore.advice.sweep_cell import Cell
+from kvcore.advice.sweep_cell import Cell, Cost
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.planning import Verdict
 from kvcore.texts.palette import DARK_TEXT
 from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, msg
 from kvcore.units import GIB
-from kvcore.views.matrix import VENDOR_NAMES, Row, Target, money
-
-Figure: TypeAlias = dict[str, Any]
+from kvcore.views.matrix import FAILURE_WORDS, VENDOR_NAMES, Row, Target, money
+from kvcore.views.plotting import Figure, axis, figure, note, scatter
 
 ROW_PIXELS: Final = 34
 NAME_LETTERS: Final = 17
@@ -64,11 +63,6 @@ REFUSAL_WORDS: Final[Mapping[str, str]] = {
     "architecture-gone-from-release": msg("refused: release"),
     "weight-block-cut": msg("refused: weights"),
 }
-_WORDS: Final = {
-    Verdict.WEIGHTS_DO_NOT_FIT: msg("too big"),
-    Verdict.NO_KV_MEMORY: msg("too big"),
-    Verdict.CONTEXT_TOO_LONG: msg("too short"),
-}
 
 
 def cell_word(cell: Cell, t: Words) -> str:
@@ -76,7 +70,7 @@ def cell_word(cell: Cell, t: Words) -> str:
     if cell.verdict is None:
         return t(REFUSAL_WORDS.get(cell.refusal, REFUSED))
     if not cell.starts:
-        return t(_WORDS[cell.verdict])
+        return t(FAILURE_WORDS[cell.verdict])
     requests = concurrency_text(cell.max_concurrency)
     return t("{requests} tight", requests=requests) if cell.verdict is Verdict.TIGHT else requests
 
@@ -119,52 +113,35 @@ def heat_map(rows: Sequence[Row], target: Target, t: Words, *, is_grouped: bool 
     columns = len(column_names(rows, target, t))
     lines = _lines(rows, is_grouped)
     by_id = {card.id: card for card, _ in rows}
-    names = short_names([by_id[line] for line in lines if line in by_id])
-    names_left = iter(names)
-    return {
-        "data": [*_fewest(rows, target, t), *_cells(rows, target, t)] if rows else [],
-        "layout": {
-            "barmode": "overlay",
-            "bargap": 0,
-            "height": ROW_PIXELS * max(len(lines), 1) + 12,
-            "margin": {"l": NAME_PIXELS, "r": EDGE_PIXELS, "t": 4, "b": 8},
-            "showlegend": False,
-            "dragmode": False,
-            "clickmode": "event+select",
-            "hovermode": "closest",
-            "hoverlabel": {"align": "left"},
-            "annotations": [
-                {
-                    "x": 0, "xref": "paper", "xanchor": "left", "xshift": -NAME_PIXELS, "y": line, "yref": "y",
-                    "yanchor": "middle", "showarrow": False, "font": {"size": 14},
-                    "text": f"<b>{t(VENDOR_NAMES[Vendor(line.removeprefix(VENDOR_LINE))])}</b>",
-                }
-                for line in lines
-                if line.startswith(VENDOR_LINE)
-            ],
-            "xaxis": {
-                "range": [0, columns],
-                "showticklabels": False,
-                "ticks": "",
-                "fixedrange": True,
-                "showgrid": False,
-                "zeroline": False,
-            },
-            "yaxis": {
-                "fixedrange": True,
-                "showgrid": False,
-                "zeroline": False,
-                "ticks": "",
-                "tickfont": {"size": 12},
-                "tickvals": [line for line in lines if line in by_id],
-                "ticktext": [next(names_left) for line in lines if line in by_id],
-                "type": "category",
-                "categoryorder": "array",
-                "categoryarray": lines,
-                "range": [len(lines) - 0.5, -0.5],
-            },
-        },
-    }  # fmt: skip
+    named = [line for line in lines if line in by_id]
+    vendors = {line: Vendor(line.removeprefix(VENDOR_LINE)) for line in lines if line.startswith(VENDOR_LINE)}
+    place = {"xref": "paper", "xanchor": "left", "xshift": -NAME_PIXELS, "yanchor": "middle"}
+    bare: Figure = {"showgrid": False, "zeroline": False, "ticks": ""}
+    return figure(
+        [*_fewest(rows, target, t), *_cells(rows, target, t)] if rows else [],
+        ROW_PIXELS * max(len(lines), 1) + 12,
+        (NAME_PIXELS, EDGE_PIXELS, 4, 8),
+        barmode="overlay",
+        bargap=0,
+        clickmode="event+select",
+        hovermode="closest",
+        hoverlabel={"align": "left"},
+        annotations=[
+            note(0, line, f"<b>{t(VENDOR_NAMES[vendor])}</b>", size=14) | place
+            for line, vendor in vendors.items()
+        ],
+        xaxis=axis(range=[0, columns], showticklabels=False, **bare),
+        yaxis=axis(
+            tickfont={"size": 12},
+            tickvals=named,
+            ticktext=short_names([by_id[line] for line in named]),
+            type="category",
+            categoryorder="array",
+            categoryarray=lines,
+            range=[len(lines) - 0.5, -0.5],
+            **bare,
+        ),
+    )
 
 
 def _lines(rows: Sequence[Row], is_grouped: bool) -> list[str]:
@@ -186,15 +163,9 @@ def short_name(card: Accelerator) -> str:
         >>> short_name(find_accelerator("RTX-PRO-6000-Server-96GB")), short_name(find_accelerator("H100-80GB"))
         ('RTX PRO 6000<br>Blackwell Server', 'H100 SXM5 80GB')
     """
-    words = card.name.removeprefix("GeForce ").split(" (")[0].split()
-    lines = [""]
-    for word in words:
-        joined = f"{lines[-1]} {word}".strip()
-        if len(joined) <= NAME_LETTERS or not lines[-1] or len(lines) == 2:
-            lines[-1] = joined
-        else:
-            lines.append(word)
-    return "<br>".join(lines)
+    name = " ".join(card.name.removeprefix("GeForce ").split(" (")[0].split())
+    first, *rest = wrap(name, NAME_LETTERS, break_long_words=False, break_on_hyphens=False) or [""]
+    return "<br>".join((first, " ".join(rest))) if rest else first
 
 
 def short_names(cards: Sequence[Accelerator]) -> list[str]:
@@ -225,20 +196,13 @@ def _two_lines(word: str) -> str:
 
 def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
     """The columns before the sizes: the fewest GPUs of each card, and what they cost."""
-    names = [(row[0], target.smallest(row)) for row in rows]
-    serving = [(card, cell) for card, cell in names if cell is not None]
-    yield {
-        **_plain_bars([(card.id, 0) for card, _ in serving]),
-        "hovertext": [cell_sentence(cell, card, t) for card, cell in serving],
-        "customdata": [[card.id, cell.tensor_parallel_size] for card, cell in serving],
-        "marker": {"color": "rgba(0,0,0,0)"},
-    }
-    yield _texts(
-        [(card.id, 0.5, f"<b>{cell.gpus}</b>" if cell is not None else DASH) for card, cell in names]
-    )
+    smallest = [(card, target.smallest((card, cells))) for card, cells in rows]
+    serving = [(card, cell) for card, cell in smallest if cell is not None]
+    yield {**_plain_bars(serving, 0, t), "marker": {"color": "rgba(0,0,0,0)"}}
+    yield _texts(0, [(card, f"<b>{cell.gpus}</b>" if cell is not None else DASH) for card, cell in smallest])
     if target.prices:
-        costs = [(row[0].id, target.cost(row)) for row in rows]
-        yield _texts([(card, 1.5, DASH if cost is None else _cost_text(cost)) for card, cost in costs])
+        costs = [(row[0], target.cost(row)) for row in rows]
+        yield _texts(1, [(card, DASH if cost is None else _cost_text(cost)) for card, cost in costs])
 
 
 def _cost_text(cost: Cost) -> str:
@@ -249,18 +213,17 @@ def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
     """The cells by size: a trace of bars for what stores the wanted requests, and one for the others with its texts."""
     first = len(column_names((), target, t))
     for index in range(len(rows[0][1])):
-        met = [(card, cells[index]) for card, cells in rows if target.is_met(cells[index], card)]
-        others = [(card, cells[index]) for card, cells in rows if not target.is_met(cells[index], card)]
-        for is_met, part in ((True, met), (False, others)):
+        column = [(card, cells[index]) for card, cells in rows]
+        for is_met in (True, False):
+            part = [(card, cell) for card, cell in column if target.is_met(cell, card) is is_met]
             if not part:
                 continue
+            texts = [_two_lines(cell_word(cell, t)) for _, cell in part]
             yield {
-                **_plain_bars([(card.id, first + index) for card, _ in part]),
+                **_plain_bars(part, first + index, t),
                 "name": f"TP {part[0][1].tensor_parallel_size}",
                 "meta": MET if is_met else NOT_MET,
-                "hovertext": [cell_sentence(cell, card, t) for card, cell in part],
-                "customdata": [[card.id, cell.tensor_parallel_size] for card, cell in part],
-                "text": [_two_lines(cell_word(cell, t)) for _, cell in part],
+                "text": texts,
                 "textposition": "inside" if is_met else "none",
                 "insidetextanchor": "middle",
                 "constraintext": "none",
@@ -271,40 +234,41 @@ def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
                     "line": {"color": OUTLINE, "width": OUTLINE_PIXELS if is_met else 0},
                 },
             }
-        texts = [(card.id, first + index + 0.5, _two_lines(cell_word(cell, t))) for card, cell in others]
-        if texts:
-            yield _texts(texts)
+            if not is_met:
+                yield _texts(
+                    first + index, [(card, text) for (card, _), text in zip(part, texts, strict=True)]
+                )
 
 
-def _plain_bars(places: Sequence[tuple[str, int]]) -> Figure:
+def _plain_bars(cells: Sequence[tuple[Accelerator, Cell]], column: int, t: Words) -> Figure:
     """Bars that fill their cells but for a gap; chosen or not, they look the same."""
     return {
         "type": "bar",
         "orientation": "h",
-        "y": [card for card, _ in places],
-        "x": [1 - 2 * GAP] * len(places),
-        "base": [column + GAP for _, column in places],
+        "y": [card.id for card, _ in cells],
+        "x": [1 - 2 * GAP] * len(cells),
+        "base": [column + GAP] * len(cells),
         "width": 1 - 3 * GAP,
+        "hovertext": [cell_sentence(cell, card, t) for card, cell in cells],
         "hovertemplate": "%{hovertext}<extra></extra>",
+        "customdata": [[card.id, cell.tensor_parallel_size] for card, cell in cells],
         "selected": {"marker": {"opacity": 1}},
         "unselected": {"marker": {"opacity": 1}},
     }
 
 
-def _texts(places: Sequence[tuple[str, float, str]]) -> Figure:
+def _texts(column: int, named: Sequence[tuple[Accelerator, str]]) -> Figure:
     """Texts in the theme's own colour: they stand on the page's ground, light or dark."""
-    return {
-        "type": "scatter",
-        "mode": "text",
-        "y": [card for card, _, _ in places],
-        "x": [x for _, x, _ in places],
-        "text": [text for _, _, text in places],
-        "textfont": {"size": 12},
-        "hoverinfo": "skip",
-        "cliponaxis": False,
-        "selected": {"textfont": {}},
-        "unselected": {"textfont": {}},
-    }
+    return scatter(
+        "text",
+        [column + 0.5] * len(named),
+        [card.id for card, _ in named],
+        text=[text for _, text in named],
+        textfont={"size": 12},
+        cliponaxis=False,
+        selected={"textfont": {}},
+        unselected={"textfont": {}},
+    )
 
 
 def _ground(cell: Cell, is_met: bool) -> str:

@@ -1,50 +1,87 @@
-"""One page to print or to file: a complete HTML document with its charts inside. No script, nothing loaded."""
+"""A plan to hand on: an HTML document to print with its charts inside, a text for a ticket, the QR code of a link.
+
+The document has no script, and nothing in it is loaded from elsewhere. Every text is escaped; colours and patterns are
+those of the page.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 from html import escape
+from importlib import resources
 from typing import Final
 
-from kvcore.advice.curve import concurrency_curve
+import segno
+
+from kvcore.advice.vary import ConcurrencyCurve, concurrency_curve
 from kvcore.deploy.checklist import expected_log_lines
 from kvcore.deploy.launch import launch_command
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
 from kvcore.scenario.link import carries_configs
 from kvcore.scenario.settings import override_steps
-from kvcore.texts.palette import OVERESTIMATED, UNACCOUNTED
-from kvcore.texts.words import Words, count, gib_text
-from kvcore.units import GIB
-from kvcore.views.bar import overlap, segments
+from kvcore.texts.palette import (
+    BUDGET,
+    CAPACITY,
+    CURRENT_LINE,
+    OPERATING_POINT,
+    OVERESTIMATED,
+    PARTS,
+    UNACCOUNTED,
+    WARNING_TEXT,
+)
+from kvcore.texts.words import Words, concurrency_text, count, gib_text, msg, short_tokens
+from kvcore.units import GIB, gib
+from kvcore.views.bar import (
+    budget_end_gib,
+    budget_label,
+    difference_name,
+    end_gib,
+    overlap,
+    segments,
+    shortage,
+)
 from kvcore.views.charts import curve_lengths
-from kvcore.views.summary import cards, scenario_line, verdict_sentence
-from kvcore.views.svg import curve_svg, memory_svg, swatch_svg
-from kvcore.views.ticket import NOT_CARRIED
+from kvcore.views.summary import (
+    cards,
+    model_name,
+    requests_at_once,
+    scenario_line,
+    verdict_sentence,
+    waiting_seats,
+)
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 SIGNS: Final = {"fits": "✔", "caution": "▲", "fails": "✖"}
 WIDE_COLUMN: Final = 2
-STYLE: Final = """
-@page { size: A4; margin: 9mm; }
-body { font: 12px/1.4 system-ui, "Noto Sans", "Noto Sans CJK SC", sans-serif; color: #111; background: #fff;
-  max-width: 190mm; margin: 0 auto; padding: 8px; -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-h1 { font-size: 17px; margin: 0 0 2px; overflow-wrap: anywhere; } h2 { font-size: 12.5px; margin: 7px 0 2px; }
-p { margin: 2px 0; } .verdict { font-weight: 600; border: 1px solid #888; border-radius: 4px; padding: 5px 8px; }
-.fits { border-left: 6px solid #009E73; } .caution { border-left: 6px solid #E69F00; }
-.fails { border-left: 6px solid #D55E00; }
-.cards { display: grid; grid-template-columns: repeat(4, 1fr); gap: 6px; margin: 6px 0; }
-.cards div { border: 1px solid #bbb; border-radius: 4px; padding: 4px 7px; }
-.cards b { font-size: 16px; display: block; }
-.legend { display: flex; flex-wrap: wrap; gap: 1px 14px; padding: 0; margin: 2px 0; list-style: none; }
-.legend svg { vertical-align: -2px; margin-right: 4px; }
-table { border-collapse: collapse; width: 100%; font-size: 9px; line-height: 1.2; }
-th, td { text-align: left; vertical-align: top; padding: 1.5px 8px 1.5px 0; border-bottom: 1px solid #ddd; }
-td.figure { white-space: nowrap; } td { overflow-wrap: anywhere; }
-pre { font-size: 9.5px; margin: 2px 0; padding: 4px 6px; border: 1px solid #ddd; white-space: pre-wrap;
-  overflow-wrap: anywhere; } .soft { color: #555; } section { break-inside: avoid; }
-@media print { body { padding: 0; font-size: 11px; } }
-"""
+MAX_QR_CHARACTERS: Final = 2953
+"""Bytes in the largest code with the least error correction. Source: ISO/IEC 18004, version 40-L."""
+QUIET_ZONE: Final = 4
+"""Modules of white around it, without which many readers find nothing. Source: ISO/IEC 18004."""
+WIDTH: Final = 720
+BAR_TOP: Final = 34
+BAR_SIZE: Final = 46
+BAR_HEIGHT: Final = 104
+CURVE_HEIGHT: Final = 165
+LEFT: Final = 48
+BOTTOM: Final = 34
+NAMED_SHARE: Final = 0.075
+"""A narrower part of the bar is named by the legend alone."""
+INK: Final = "#333"
+UNUSED: Final = "#F4F4F4"
+HATCHES: Final = {
+    "/": ("slash", '<path d="M0 8L8 0" stroke="#555" stroke-width="1"/>'),
+    "x": ("cross", '<path d="M0 8L8 0M0 0L8 8" stroke="#555" stroke-width="1"/>'),
+    ".": ("dot", '<circle cx="4" cy="4" r="1.2" fill="#555"/>'),
+    "-": ("dash", '<path d="M0 4L8 4" stroke="#555" stroke-width="1"/>'),
+}
+"""Name and drawing of each of Plotly's patterns."""
+NOT_CARRIED: Final = msg(
+    "The config.json of this model is too long for a link. Send the file along: the link alone, and a reload of this "
+    "page, plan another model."
+)
 
 
 def report_html(plan: Plan, link: str, t: Words) -> str:
@@ -78,11 +115,16 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         f'<!doctype html>\n<html lang="{t.language.tag}">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{title}</title>\n<style>\n{_style()}</style>\n</head>\n<body>\n"
         + "\n".join(filter(None, parts))
         + "\n"
         "</body>\n</html>\n"
     )
+
+
+@cache
+def _style() -> str:
+    return resources.files("kvcore.views").joinpath("report.css").read_text("utf-8")
 
 
 def _titled(title: str, body: str) -> str:
@@ -150,3 +192,204 @@ def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
         for row in rows
     )
     return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def memory_svg(plan: Plan, t: Words) -> str:
+    """The memory of one GPU as a stacked bar with the lines of budget and card; "" without a card."""
+    memory = plan.memory
+    if memory is None:
+        return ""
+    missing, reaching = shortage(plan), overlap(plan)
+    total, budget = gib(memory.total.value), budget_end_gib(plan)
+    scale = (WIDTH - 2) / end_gib(plan, missing)
+    body = [_defs()]
+    for segment in segments(plan):
+        x, width, part = 1 + segment.start * scale, segment.size * scale, segment.part
+        if width < 0.5:
+            continue
+        is_unused = part.name == "unused"
+        body.append(_rectangle(x, width, UNUSED if is_unused else part.color))
+        if part.pattern:
+            body.append(_rectangle(x, width, f"url(#hatch-{HATCHES[part.pattern][0]})"))
+        if missing is not None and not is_unused:
+            width = min(width, max(0.0, (missing.start - segment.start) * scale))
+        if width > NAMED_SHARE * WIDTH:
+            color = "#444" if is_unused else part.text_color
+            for row, line in enumerate((t(part.label), gib_text(segment.figure * GIB))):
+                body.append(_text(x + width / 2, BAR_TOP + 20 + 15 * row, line, "middle", color))
+    if reaching is not None:
+        x, width = 1 + reaching.start * scale, reaching.size * scale
+        body.append(_rectangle(x, width, "url(#hatch-dash)", UNACCOUNTED.color))
+    if missing is not None:
+        x, width = 1 + missing.start * scale, missing.size * scale
+        body.append(_rectangle(x, width, "url(#hatch-missing)", CAPACITY))
+        note = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
+        body.append(_text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", CAPACITY))
+    lines = (
+        (budget, BUDGET, "5 3", 12, budget_label(plan, t)),
+        (total, CAPACITY, "", 26, t("card {size}", size=gib_text(memory.total.value))),
+    )
+    for position, color, dash, height, label in lines:
+        x = 1 + position * scale
+        body.append(_line(x, BAR_TOP - 6, x, BAR_TOP + BAR_SIZE + 6, color, dash, 2))
+        body.append(_text(x - 4, height, label, "end", INK))
+    return _drawing(BAR_HEIGHT, t("Memory of one GPU"), body)
+
+
+def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
+    """Requests of each length that fit at once, log-log; "" where none fits."""
+    points = [(x, y) for x, y in zip(curve.lengths, curve.concurrency, strict=True) if y > 0]
+    if len(points) < 2:
+        return ""
+    left, right = math.log2(curve.lengths[0]), math.log2(curve.lengths[-1])
+    peak = max(y for _, y in points)
+    low, high = math.log10(0.5), math.log10(max(10.0, peak * 1.3))
+
+    def x_of(length: float) -> float:
+        return LEFT + (math.log2(length) - left) / (right - left) * (WIDTH - LEFT - 12)
+
+    def y_of(requests: float) -> float:
+        share = (math.log10(max(requests, 0.5)) - low) / (high - low)
+        return CURVE_HEIGHT - BOTTOM - share * (CURVE_HEIGHT - BOTTOM - 12)
+
+    body = []
+    for power in range(math.ceil(high) + 1):
+        for step in (1, 3):
+            mark = step * 10**power
+            if math.log10(mark) <= high:
+                body.append(_line(LEFT, y_of(mark), WIDTH - 12, y_of(mark), "#DDD", "", 1))
+                body.append(_text(LEFT - 6, y_of(mark) + 4, f"{mark:,}", "end", INK))
+    body += [
+        _text(x_of(2**power), CURVE_HEIGHT - BOTTOM + 16, short_tokens(2**power), "middle", INK)
+        for power in range(math.ceil(left), math.floor(right) + 1)
+    ]
+    body.append(_line(LEFT, y_of(1), WIDTH - 12, y_of(1), CAPACITY, "", 1.5))
+    warning = t("OOM at start: not even one request fits")
+    body.append(_text(LEFT + 6, y_of(1) + 13, warning, "start", WARNING_TEXT))
+    band = [
+        *zip(curve.lengths, curve.high, strict=True),
+        *reversed([*zip(curve.lengths, curve.low, strict=True)]),
+    ]
+    outline = _points((x_of(x), y_of(y)) for x, y in band)
+    body.append(f'<polygon points="{outline}" fill="{CURRENT_LINE}" opacity="0.2"/>')
+    drawn = _points((x_of(x), y_of(y)) for x, y in points)
+    body.append(f'<polyline points="{drawn}" fill="none" stroke="{CURRENT_LINE}" stroke-width="2"/>')
+    now = plan.resolved.max_model_len
+    if plan.cache is not None and plan.cache.max_concurrency > 0 and left <= math.log2(now) <= right:
+        x, y = x_of(now), y_of(plan.cache.max_concurrency)
+        body.append(
+            f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{OPERATING_POINT}" stroke="#333"/>'
+        )
+        note = t("{name}: {count} requests of {tokens} tokens", name=f"TP {curve.tensor_parallel_size}",
+                 count=concurrency_text(plan.cache.max_concurrency), tokens=count(now))  # fmt: skip
+        end = x > WIDTH * 0.6
+        body.append(_text(x - 10 if end else x + 10, y - 8, note, "end" if end else "start", INK))
+    body.append(_text(WIDTH / 2, CURVE_HEIGHT - 4, t("context length (tokens)"), "middle", INK))
+    return _drawing(CURVE_HEIGHT, t("Requests at once by context length"), body)
+
+
+def swatch_svg(color: str, pattern: str) -> str:
+    """A patch of a part's colour and pattern for the legend."""
+    hatch = f'<rect width="13" height="13" fill="url(#hatch-{HATCHES[pattern][0]})"/>' if pattern else ""
+    fill = UNUSED if color.startswith("rgba") else color
+    return (
+        '<svg width="13" height="13" aria-hidden="true">'
+        f'<rect width="13" height="13" fill="{fill}" stroke="#555"/>{hatch}</svg>'
+    )
+
+
+def _defs() -> str:
+    hatches = "".join(_pattern(name, drawing) for name, drawing in HATCHES.values())
+    ground = '<rect width="8" height="8" fill="#FCEBE1" fill-opacity="0.2"/>'
+    missing = _pattern("missing", f'{ground}<path d="M0 8L8 0" stroke="{CAPACITY}" stroke-width="2"/>')
+    return f"<defs>{hatches}{missing}</defs>"
+
+
+def _pattern(name: str, drawing: str) -> str:
+    size = 'width="8" height="8" patternUnits="userSpaceOnUse"'
+    return f'<pattern id="hatch-{name}" {size}>{drawing}</pattern>'
+
+
+def _drawing(height: int, title: str, body: Iterable[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height}" width="100%" role="img" font-size="12" font-family="inherit">'
+        f"<title>{escape(title)}</title>{''.join(body)}</svg>"
+    )
+
+
+def _rectangle(x: float, width: float, fill: str, stroke: str = "#555") -> str:
+    return f'<rect x="{x:.1f}" y="{BAR_TOP}" width="{width:.1f}" height="{BAR_SIZE}" fill="{fill}" stroke="{stroke}"/>'
+
+
+def _line(x0: float, y0: float, x1: float, y1: float, color: str, dash: str, width: float) -> str:
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    return (
+        f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{color}" '
+        f'stroke-width="{width:g}"{dashes}/>'
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str, color: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}">{escape(text)}</text>'
+
+
+def _points(pairs: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)
+
+
+def ticket_text(plan: Plan, link: str, t: Words) -> str:
+    """Verdict, memory table, capacity, command, log lines to expect, link. The model name stands in code marks."""
+    line = " · ".join((f"`{model_name(plan.scenario)}`", *scenario_line(plan, t)))
+    lines = [f"**{verdict_sentence(plan, t).text}**", "", line, ""]
+    if plan.memory is not None:
+        lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
+        labels = {"total": msg("Memory of one GPU"), **{part.name: part.label for part in PARTS}}
+        if difference_name(plan):
+            labels["unaccounted"] = difference_name(plan)
+        sizes = {name: gib_text(getattr(plan.memory, name).value) for name in labels}
+        lines += [*(f"| {t(label)} | {sizes[name]} |" for name, label in labels.items()), ""]
+    if plan.cache is not None:
+        lines += [
+            f"- {t('KV cache tokens')}: {count(plan.cache.tokens)}",
+            f"- {t('Requests at once')}: {_requests(plan, t)}",
+            f"- {t('Longest request')}: {count(plan.cache.longest_request_tokens)}",
+            "",
+        ]
+    lines += [t("Start command:"), "", *_indented(launch_command(plan))]
+    expected = expected_log_lines(plan)
+    if expected:
+        lines += ["", t("Lines to expect in the log:"), "", *_indented(*expected)]
+    lines += ["", f"{t('The same plan as a link:')} <{link}>", ""]
+    if not carries_configs(plan.scenario):
+        lines += [t(NOT_CARRIED), ""]
+    return "\n".join(lines)
+
+
+def _requests(plan: Plan, t: Words) -> str:
+    """As the verdict and the card say it."""
+    requests = concurrency_text(requests_at_once(plan))
+    if plan.cache is None or waiting_seats(plan) is None:
+        return requests
+    held = concurrency_text(plan.cache.max_concurrency)
+    return t("{requests} (max_num_seqs; the KV cache has room for {held})", requests=requests, held=held)
+
+
+def _indented(*lines: str) -> list[str]:
+    """An indented code block: no fence that a text could close."""
+    return [f"    {line}" for line in lines]
+
+
+@lru_cache(maxsize=8)
+def qr_image(text: str) -> str:
+    """The address of an SVG of the code, black on white in every theme, of any size; "" for too long a text.
+
+    Example:
+        >>> qr_image("https://example.org/?v=1")[:18], qr_image("x" * 2954)
+        ('data:image/svg+xml', '')
+    """
+    if len(text.encode()) > MAX_QR_CHARACTERS:
+        return ""
+    code = segno.make_qr(text, error="l")
+    return code.svg_data_uri(
+        border=QUIET_ZONE, dark="#000", light="#fff", omitsize=True, encode_minimal=False
+    )

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, FixPair
+from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.cache.spec import CacheKind
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
@@ -46,7 +46,7 @@ class Card:
     label: str
     value: str
     note: str
-    help: str
+    help: str = ""
 
 
 _MODEL_ID: Final = re.compile(r"[\w./: -]{1,200}", re.ASCII)

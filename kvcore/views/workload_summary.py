@@ -1,18 +1,27 @@
-"""The Workload page in words: one sentence, the table of limits, and both as CSV."""
+"""The Workload page in words: one sentence, the table of limits, the panels below it, and what goes out as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from kvcore.planning import Verdict
+from kvcore.planning import Plan, Verdict
 from kvcore.texts.words import DASH, Words, concurrency_text, count, msg
-from kvcore.views.summary import Outcome, Sentence
-from kvcore.workload.limits import LimitChoice, is_above_model, refuses_longer
-from kvcore.workload.mix import PERCENT, Mix
+from kvcore.units import ceil_div, round_up
+from kvcore.views.summary import Card, Outcome, Sentence
+from kvcore.workload.limits import (
+    Conversation,
+    LimitChoice,
+    PrefixSharing,
+    is_above_model,
+    refuses_longer,
+    requests_at,
+)
+from kvcore.workload.mix import PERCENT, ROUND_TO, Mix
 from kvcore.workload.random_batch import Share
 from kvcore.workload.requests import Unusable
 
@@ -87,43 +96,46 @@ def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> 
     """What 99 % of the requests need, what that length and the present one have room for, and what fits of the
     real mix.
     """
-    words = {
-        "need": count(mix.needed.percentile_tokens(PERCENT)),
-        "limit": count(recommended.limit_tokens),
-        "held": concurrency_text(recommended.worst_case_requests),
-        "now": count(now.limit_tokens),
-        "held_now": concurrency_text(now.worst_case_requests),
-        "left_out": share_text(now.share_left_out, t),
-    }
-    if not recommended.starts:
-        text = t(
-            "99 % of the requests need {need} tokens, and this deployment does not start with {limit}",
-            **words,
-        )
-        return Sentence(outcome=Outcome.FAILS, text=text)
-    if now.limit_tokens == recommended.limit_tokens:
-        text = t("99 % of the requests need {need} tokens: your {now} is right, and fits {held_now} "
-                 "of that length at once", **words)  # fmt: skip
-        return Sentence(outcome=Outcome.FITS, text=text)
-    if not now.starts:
-        text = t("99 % of the requests need {need} tokens: with max_model_len {limit} this "
-                 "deployment starts and fits {held} of that length at once; with your {now} it does "
-                 "not start", **words)  # fmt: skip
-        return Sentence(outcome=Outcome.CAUTION, text=text)
-    if now.share_left_out > ENOUGH_SHARE:
-        text = t("99 % of the requests need {need} tokens: {left_out} of them exceed your {now}; "
-                 "max_model_len {limit} fits {held} of its length at once", **words)  # fmt: skip
-        return Sentence(outcome=Outcome.CAUTION, text=text)
-    if now.limit_tokens < recommended.limit_tokens:
-        text = t("99 % of the requests need {need} tokens: your {now} is enough, and fits {held_now} "
-                 "of that length at once", **words)  # fmt: skip
-        return Sentence(outcome=Outcome.FITS, text=text)
-    text = t(
-        "99 % of the requests need {need} tokens: at max_model_len {limit} this deployment fits "
-        "{held} of that length at once; your {now} fits {held_now}",
-        **words,
+    outcome, text = _judged(recommended, now)
+    said = t(
+        text,
+        need=count(mix.needed.percentile_tokens(PERCENT)),
+        limit=count(recommended.limit_tokens),
+        held=concurrency_text(recommended.worst_case_requests),
+        now=count(now.limit_tokens),
+        held_now=concurrency_text(now.worst_case_requests),
+        left_out=share_text(now.share_left_out, t),
     )
-    return Sentence(outcome=Outcome.FITS, text=text)
+    return Sentence(outcome=outcome, text=said)
+
+
+def _judged(recommended: LimitChoice, now: LimitChoice) -> tuple[Outcome, str]:
+    if not recommended.starts:
+        return Outcome.FAILS, msg(
+            "99 % of the requests need {need} tokens, and this deployment does not start with {limit}"
+        )
+    if now.limit_tokens == recommended.limit_tokens:
+        return Outcome.FITS, msg(
+            "99 % of the requests need {need} tokens: your {now} is right, and fits {held_now} of that length at once"
+        )
+    if not now.starts:
+        return Outcome.CAUTION, msg(
+            "99 % of the requests need {need} tokens: with max_model_len {limit} this deployment starts and fits "
+            "{held} of that length at once; with your {now} it does not start"
+        )
+    if now.share_left_out > ENOUGH_SHARE:
+        return Outcome.CAUTION, msg(
+            "99 % of the requests need {need} tokens: {left_out} of them exceed your {now}; max_model_len {limit} "
+            "fits {held} of its length at once"
+        )
+    if now.limit_tokens < recommended.limit_tokens:
+        return Outcome.FITS, msg(
+            "99 % of the requests need {need} tokens: your {now} is enough, and fits {held_now} of that length at once"
+        )
+    return Outcome.FITS, msg(
+        "99 % of the requests need {need} tokens: at max_model_len {limit} this deployment fits {held} of that "
+        "length at once; your {now} fits {held_now}"
+    )
 
 
 def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
@@ -131,40 +143,33 @@ def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
     here, there = recommended.batches, now.batches
     if here is None:
         return ""
-    typical = concurrency_text(here.mean_requests)
+    text = msg("With your real lengths, about {count} fit at once under that limit.")
     if recommended.limit_tokens == now.limit_tokens:
-        return t(
-            "With your real lengths, about {count} fit at once: most are shorter than the limit.",
-            count=typical,
+        text = msg("With your real lengths, about {count} fit at once: most are shorter than the limit.")
+    elif there is not None and math.isclose(here.mean_requests, there.mean_requests, rel_tol=0.02):
+        text = msg(
+            "With your real lengths, about {count} fit at once under either limit: a request takes blocks for its "
+            "own tokens, not for max_model_len."
         )
-    if there is not None and math.isclose(here.mean_requests, there.mean_requests, rel_tol=0.02):
-        return t(
-            "With your real lengths, about {count} fit at once under either limit: a request takes "
-            "blocks for its own tokens, not for max_model_len.",
-            count=typical,
-        )
-    return t("With your real lengths, about {count} fit at once under that limit.", count=typical)
+    return t(text, count=concurrency_text(here.mean_requests))
 
 
 def left_out_note(choice: LimitChoice, t: Words) -> str:
     """What the engine does with a request that needs more than the limit."""
     if choice.plan is None:
         return ""
-    refuses = refuses_longer(choice.plan.resolved.version)
-    version = f"{choice.plan.resolved.engine} {choice.plan.resolved.engine_version}"
-    if refuses is None:
-        return t(
-            "Over the limit: refused with an error up to vLLM 0.28, its answer stopped at the limit "
-            "from 0.32 on."
-        )
+    text = msg(
+        "Over the limit: refused with an error up to vLLM 0.28, its answer stopped at the limit from 0.32 on."
+    )
+    resolved = choice.plan.resolved
+    refuses = refuses_longer(resolved.version)
     if refuses:
-        return t(
-            "Over the limit: {version} refuses a request whose prompt + max_tokens exceeds the limit.",
-            version=version,
+        text = msg("Over the limit: {version} refuses a request whose prompt + max_tokens exceeds the limit.")
+    elif refuses is False:
+        text = msg(
+            "Over the limit: {version} stops the answer at the limit; only a prompt that is too long is refused."
         )
-    return t(("Over the limit: {version} stops the answer at the limit; only a prompt that is too "
-             "long is refused."),
-             version=version)  # fmt: skip
+    return t(text, version=f"{resolved.engine} {resolved.engine_version}")
 
 
 def choice_rows(
@@ -232,3 +237,157 @@ def histogram_csv(mix: Mix) -> str:
         f"{length},{taken.get(length, 0)},{needed.get(length, 0)}" for length in sorted({*taken, *needed})
     ]
     return "\n".join(lines) + "\n"
+
+
+def batch_figures(choice: LimitChoice, mix: Mix, t: Words) -> tuple[Card, ...]:
+    """Random batches of the mix under one limit: what fits, and how often max_num_seqs requests do not."""
+    batches, planned = choice.batches, choice.plan
+    if batches is None or planned is None:
+        return ()
+    seats = planned.resolved.max_num_seqs
+    figures = [
+        Card(
+            label=t("Fit at once, on average"),
+            value=concurrency_text(batches.mean_requests),
+            note=t("{count} random batches", count=count(len(batches.held))),
+        ),
+        Card(
+            label=t("Fit in 95 % of the batches"),
+            value=count(batches.requests_in(95)),
+            note=t("the largest max_num_seqs without much preemption"),
+        ),
+        Card(
+            label=t("Preemption risk"),
+            value=share_text(batches.overflow(seats).value, t),
+            note=t("{seats} requests at once, your max_num_seqs", seats=count(seats)),
+        ),
+    ]
+    if mix.running_tokens:
+        (running,) = requests_at(planned, (max(1, min(choice.limit_tokens, math.ceil(mix.running_tokens))),))
+        figures.append(
+            Card(
+                label=t("Running at once, steady"),
+                value=concurrency_text(running),
+                note=t("answers half written: {tokens} tokens each", tokens=count(mix.running_tokens)),
+            )
+        )
+    return tuple(figures)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRow:
+    """One turn of a conversation, as text."""
+
+    turn: str
+    taken: str
+    new: str
+    requests: str
+    fits: str
+
+
+def turn_rows(chat: Conversation, choice: LimitChoice, turns: Sequence[int], t: Words) -> tuple[TurnRow, ...]:
+    """Tokens and requests at once, turn by turn."""
+    lengths = tuple(max(1, chat.taken_tokens(turn)) for turn in turns)
+    held = (
+        requests_at(choice.plan, lengths)
+        if choice.plan is not None and choice.starts
+        else (0.0,) * len(lengths)
+    )
+    return tuple(
+        TurnRow(
+            turn=str(turn),
+            taken=count(length),
+            new=count(chat.new_tokens(turn)),
+            requests=concurrency_text(requests) if requests and length <= choice.limit_tokens else DASH,
+            fits=t("fits") if length <= choice.limit_tokens else t("beyond the limit"),
+        )
+        for turn, length, requests in zip(turns, lengths, held, strict=True)
+    )
+
+
+def conversation_sentence(chat: Conversation, limit_tokens: int, t: Words) -> str:
+    """Up to which turn a conversation fits."""
+    last = chat.last_turn_within(limit_tokens)
+    text = msg("Up to turn {turn} the conversation fits into {limit} tokens; the next one exceeds it.")
+    if last is None:
+        text = msg("Every turn fits into {limit} tokens: old turns are dropped before that.")
+    elif last == 0:
+        text = msg("Not even the first turn fits into {limit} tokens.")
+    return t(text, turn=count(last or 0), limit=count(limit_tokens))
+
+
+def prefix_sentence(found: PrefixSharing, t: Words) -> str:
+    """What sharing a prefix buys."""
+    text = msg(
+        "Nothing is shared: the prefix is shorter than one block, or this model keeps no block that could be."
+    )
+    if found.shared_blocks:
+        text = msg(
+            "{blocks} blocks are stored once instead of in every request: {before} requests at once become {after}."
+        )
+    return t(
+        text,
+        blocks=count(found.shared_blocks),
+        before=concurrency_text(found.requests_without),
+        after=concurrency_text(found.requests_with),
+    )
+
+
+_ADVICE: Final[Mapping[str, str]] = {
+    "--max-model-len": msg(
+        "The P99 of prompt + max_tokens, rounded up: {limit}. It is a promise for the worst case, not a reservation: "
+        "a request of {mean} tokens takes {blocks} blocks of {block} under any limit. A shorter limit starts in less "
+        "memory, and no single request can preempt the others."
+    ),
+    "--max-num-seqs": msg(
+        "As many as fit in the cache in 95 % of the batches of your mix: {seats}. Too many do not run out of memory: "
+        "requests wait, or are preempted and computed again."
+    ),
+    "max_tokens": msg(
+        "It takes no memory in advance: blocks are allocated as the answer grows. Here it asks for little more than "
+        "answers take."
+    ),
+    "--block-size": msg(
+        "Leave it: the last block of a request is on average half empty. At {mean} tokens that is {waste} % with "
+        "blocks of {block}, and {large} % with blocks of 64."
+    ),
+    "messages": msg(
+        "History grows with each turn: keep the last turns only, or summarise them, in the client. A smaller "
+        "max_tokens does not shorten the history that is already there."
+    ),
+    "--enable-prefix-caching": msg(
+        "Saves computing a common prefix again, and keeps its blocks once. It does not lower max_model_len: the prefix "
+        "counts in the length of every request."
+    ),
+}
+_ASKS_FOR_TOO_MUCH: Final = msg(
+    "It takes no memory in advance, but it counts against max_model_len. 99 % of the requests end at {taken} tokens "
+    "and ask for {needed}: if clients ask for less, {shorter} is enough."
+)
+
+
+def advice_lines(plan: Plan, mix: Mix, recommended: LimitChoice, t: Words) -> tuple[tuple[str, str], ...]:
+    """A flag or a field, and what to do with it."""
+    block, mean = plan.resolved.block_size, recommended.mean_tokens
+    needed, taken = mix.needed.percentile_tokens(PERCENT), mix.taken.percentile_tokens(PERCENT)
+    shorter = round_up(max(1, taken), ROUND_TO)
+    # Clients that ask for far more than answers take make the limit longer than it need be.
+    asks_for_much = shorter < round_up(max(1, needed), ROUND_TO)
+    texts = {**_ADVICE, "max_tokens": _ASKS_FOR_TOO_MUCH} if asks_for_much else _ADVICE
+    params = {
+        "limit": count(recommended.limit_tokens),
+        "mean": count(mean),
+        "blocks": count(ceil_div(max(1, round(mean)), block)),
+        "block": count(block),
+        "seats": DASH if recommended.batches is None else count(recommended.batches.requests_in(95)),
+        "waste": _waste(block, mean),
+        "large": _waste(64, mean),
+        "taken": count(taken),
+        "needed": count(needed),
+        "shorter": count(shorter),
+    }
+    return tuple((flag, t(text, **params)) for flag, text in texts.items())
+
+
+def _waste(block: int, tokens: float) -> str:
+    return f"{100 * block / 2 / (tokens + block / 2):.1f}" if tokens else "0"

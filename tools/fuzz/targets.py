@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from kvcore import catalogue
-from kvcore.advice.curve import tensor_parallel_curves
 from kvcore.advice.fixes import fixes, refusal_fixes
+from kvcore.advice.vary import tensor_parallel_curves
 from kvcore.cli import planned_answer
 from kvcore.deploy import launch
 from kvcore.engine.vllm.versions import find_release

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from kvcore import catalogue
-from kvcore.advice.curve import tensor_parallel_curves
+from kvcore.advice.vary import tensor_parallel_curves
 from kvcore.errors import KvPlannerError
 from kvcore.planning import plan
 from kvcore.scenario import link

@@ -7,8 +7,7 @@ from dataclasses import replace
 import streamlit as st
 
 from kvcore import catalogue
-from kvcore.advice.shared_sweep import sweep_of_cards
-from kvcore.advice.sweep import SweptModel, cell_scenario, sweep
+from kvcore.advice.sweep import SweptModel, cell_scenario, sweep, sweep_of_cards
 from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry

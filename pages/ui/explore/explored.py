@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import streamlit as st
 
-from kvcore.advice.shared_sweep import SWEEPS, SweepRequest, Swept
+from kvcore.advice.sweep import SWEEPS, SweepRequest, Swept
 from kvcore.texts.words import Words, count
 
 OWN = "_own_sweeps"

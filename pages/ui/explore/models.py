@@ -8,8 +8,7 @@ from typing import Any
 import streamlit as st
 
 from kvcore import catalogue
-from kvcore.advice.shared_sweep import sweep_of_models
-from kvcore.advice.sweep import cell_scenario, sweep
+from kvcore.advice.sweep import cell_scenario, sweep, sweep_of_models
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.scenario import Scenario

@@ -6,7 +6,7 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.advice.curve import concurrency_curve
+from kvcore.advice.vary import concurrency_curve
 from kvcore.explain.derivation import Equation, Step, StepName
 from kvcore.explain.derivation.lesson import LOOKS, prose
 from kvcore.explain.numbers import GRADES, SCOPES

@@ -11,8 +11,7 @@ from kvcore.deploy.checklist import expected_log_lines
 from kvcore.planning import Plan
 from kvcore.scenario.contract import result_of
 from kvcore.texts.words import Words, msg
-from kvcore.views.plan_report import report_html
-from kvcore.views.ticket import ticket_text
+from kvcore.views.plan_report import report_html, ticket_text
 from pages.ui.shared import share_link, state
 from pages.ui.shared.fold import fold
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from kvcore.advice.curve import ConcurrencyCurve
 from kvcore.advice.fixes import Fix, fix_pairs, refusal_fixes
+from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario

@@ -11,8 +11,7 @@ import streamlit as st
 from kvcore.planning import Plan
 from kvcore.scenario import link
 from kvcore.texts.words import Words, count
-from kvcore.views.svg import MAX_QR_CHARACTERS, qr_image
-from kvcore.views.ticket import NOT_CARRIED
+from kvcore.views.plan_report import MAX_QR_CHARACTERS, NOT_CARRIED, qr_image
 from pages.ui.shared import state
 
 LARGE = "share.large"

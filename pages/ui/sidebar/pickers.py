@@ -11,7 +11,7 @@ from kvcore import catalogue
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.errors import KvPlannerError
 from kvcore.texts.words import Words
-from kvcore.views import name_facts, summary
+from kvcore.views import catalogue_rows, summary
 from kvcore.views.matrix import VENDOR_NAMES
 from pages.ui.shared import net, problems, state
 from pages.ui.sidebar import command_source, model_source
@@ -63,7 +63,8 @@ def model(t: Words) -> None:
                 "Type a few words: `llama 3.3 70b`. Any other model comes from the Hub or from its config.json."
             ),
             find=lambda text: [
-                Hit(name, name, name_facts.bundled_facts(name, t)) for name in catalogue.search_models(text)
+                Hit(name, name, catalogue_rows.bundled_facts(name, t))
+                for name in catalogue.search_models(text)
             ],
             take=_take_model,
             nothing=t("No bundled model has this name."),
@@ -77,7 +78,7 @@ def model(t: Words) -> None:
     model_source.show_error("model", t)
     known = catalogue.bundled_model(scenario.model)
     license_name = catalogue.license_of(scenario.model) if known and known.config == scenario.config else ""
-    facts = name_facts.model_facts(scenario.config, scenario.checkpoint, license_name, t)
+    facts = catalogue_rows.model_facts(scenario.config, scenario.checkpoint, license_name, t)
     with st.container(key="model_facts", gap=None):
         st.caption(facts)
         with st.popover(
@@ -100,7 +101,7 @@ def accelerator(t: Words) -> None:
             label=t("Accelerator"),
             help_text=t("The memory is what the driver shows, a little less than the figure in the name."),
             find=lambda text: [
-                Hit(found.id, found.name, name_facts.accelerator_facts(found, t))
+                Hit(found.id, found.name, catalogue_rows.accelerator_facts(found, t))
                 for found in catalogue.search_accelerators(text)
             ],
             take=_take_card,
@@ -114,7 +115,7 @@ def accelerator(t: Words) -> None:
     )
     with st.container(key="accelerator_facts", gap=None):
         if card is not None:
-            st.caption(name_facts.accelerator_facts(card, t))
+            st.caption(catalogue_rows.accelerator_facts(card, t))
         popover = st.popover(
             t("Another accelerator"),
             icon=":material/add:",
@@ -249,9 +250,9 @@ def _own_card(t: Words) -> None:
     )
     st.selectbox(
         t("Link between cards"),
-        list(name_facts.LINK_NAMES),
-        index=list(name_facts.LINK_NAMES).index(Interconnect.PCIE),
-        format_func=lambda link: t(name_facts.LINK_NAMES[link]),
+        list(catalogue_rows.LINK_NAMES),
+        index=list(catalogue_rows.LINK_NAMES).index(Interconnect.PCIE),
+        format_func=lambda link: t(catalogue_rows.LINK_NAMES[link]),
         key=OWN_LINK,
     )
     st.button(t("Use this accelerator"), key="own_card.use", on_click=_use_own_card)

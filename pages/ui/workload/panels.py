@@ -8,13 +8,12 @@ import streamlit as st
 
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count
-from kvcore.views.workload_panels import (
+from kvcore.views.workload_summary import (
     advice_lines,
     batch_figures,
     conversation_sentence,
     prefix_sentence,
     turn_rows,
-    wanted_seats,
 )
 from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing
 from kvcore.workload.mix import Mix
@@ -29,7 +28,7 @@ DEFAULT_SYSTEM, DEFAULT_USER = 500, 100
 def batch(plan: Plan, mix: Mix, choice: LimitChoice, t: Words) -> None:
     """How many requests of the real mix fit, and the max_num_seqs that this suggests."""
     figures = batch_figures(choice, mix, t)
-    if not figures:
+    if not figures or choice.batches is None:
         return
     st.subheader(t("Batches of your requests"), anchor=False)
     grid = st.grid(len(figures), min_column_width=190)
@@ -43,7 +42,7 @@ def batch(plan: Plan, mix: Mix, choice: LimitChoice, t: Words) -> None:
             border=True,
             height="stretch",
         )
-    seats, wanted = plan.resolved.max_num_seqs, wanted_seats(choice.batches)
+    seats, wanted = plan.resolved.max_num_seqs, choice.batches.requests_in(95)
     if 0 < wanted < seats:
         st.text(
             t("Beyond {wanted} requests at once the cache overflows in more than 5 % of the batches: with max_num_seqs "
@@ -142,9 +141,8 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
 
 def advice(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
     """What to set, with today's numbers."""
-    wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
     with st.expander(t("What to set, and what it does not do"), icon=":material/lightbulb:"):
-        for flag, text in advice_lines(plan, mix, choices[wanted], choices[now], t):
+        for flag, text in advice_lines(plan, mix, choices[mix.recommended_max_model_len], t):
             st.markdown(f"`{flag}`")
             st.text(text)
 
