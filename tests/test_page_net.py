@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.advice import vary
 from kvcore.evidence.log import reader as logs
 from kvcore.scenario import edit, link
 from pages.ui.shared import notes, shell, state
