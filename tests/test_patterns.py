@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.errors import ModelError
-from kvcore.model.quantization.automaton import MAX_STEPS, Allowance
-from kvcore.model.quantization.patterns import Patterns
+from kvcore.model.quantization.patterns import MAX_STEPS, Allowance, Patterns
 from kvcore.planning import plan
 from kvcore.scenario.request import scenario_from_request
 from tests.cpu import answer_within
@@ -118,6 +117,10 @@ HOSTILE = {
     "looking around in looking around": (["(?=.*(?=.*(?=.*(?=.*x))))" * 5] * 9, ""),
     "powers": (["((((a{9}){9}){9}){9}){9}"], "too-many-patterns"),
     "nothing, often": (["(?:){4000000000}"], "too-many-patterns"),
+    "classes of their own": (
+        ["".join(f"[{chr(0x4E00 + 128 * n + m)}!]" for m in range(128)) for n in range(60)],
+        None,
+    ),
     "long": (["a" * 513], "unsupported-pattern"),
     "many": ([f"{n}" for n in range(1025)], "too-many-patterns"),
     "long and many": (["a" * 500] * 4096, "too-many-patterns"),

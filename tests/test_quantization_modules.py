@@ -5,7 +5,6 @@ from fnmatch import fnmatchcase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.modules import (
     SHORT_LIST,
     FragmentList,
@@ -18,6 +17,7 @@ from kvcore.model.quantization.modules import (
     beginnings,
     component_runs,
 )
+from kvcore.model.quantization.patterns import Allowance
 
 NAMES = st.text("ab.1", max_size=5)
 LONG = [f"never.in.it.{number}" for number in range(SHORT_LIST + 1)]

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kvcore.model.config import Section
-from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
     UNQUANTIZED,
@@ -27,6 +26,7 @@ from kvcore.model.quantization.modules import (
     is_encoder,
 )
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackQuantized
+from kvcore.model.quantization.patterns import Allowance
 from kvcore.model.quantization.scheme import (
     ATTENTION_SCALE_BYTES,
     Quantization,

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kvcore.model.config import Section
-from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.formats import UNQUANTIZED, BlockScaled, Format
 from kvcore.model.quantization.modules import (
     FragmentList,
@@ -17,7 +16,7 @@ from kvcore.model.quantization.modules import (
     is_encoder,
 )
 from kvcore.model.quantization.packed import BitsPerWeight, Mxfp4, Mxfp8, PackedInteger
-from kvcore.model.quantization.patterns import Patterns
+from kvcore.model.quantization.patterns import Allowance, Patterns
 from kvcore.model.quantization.scheme import Quantization, names_a_layer, unknown
 
 NF4_BITS: Final = 4 + 32 / 64

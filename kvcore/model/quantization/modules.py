@@ -12,8 +12,7 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import Final
 
-from kvcore.model.quantization.automaton import Allowance
-from kvcore.model.quantization.patterns import Patterns
+from kvcore.model.quantization.patterns import Allowance, Patterns
 
 SHORT_LIST: Final = 64
 """Entries up to which a list is read through: faster than every piece of a name."""

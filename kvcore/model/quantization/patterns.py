@@ -2,7 +2,8 @@
 
 Python's `re` tries one alternative after the other, and a short pattern of a stranger's can keep it busy for hours.
 Here its parser reads a pattern, and the tree becomes an automaton that follows all alternatives at once: no pattern
-backtracks. All patterns of a list are one automaton, built further only as names need it.
+backtracks. All patterns of a list are one automaton, in many states at once, so that it reads each character of a name
+once. Sets of states and the moves between them are remembered as names need them; what that costs is counted.
 
 What needs memory of the text matched so far (references, atomic groups, possessive repeats) and inline flags are
 refused; groups, classes, repeats, anchors, lookaheads and lookbehinds mean what they mean to `re`.
@@ -11,15 +12,36 @@ refused; groups, classes, repeats, anchors, lookaheads and lookbehinds mean what
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import translate
 from itertools import takewhile
+from re import _compiler as compiler  # type: ignore[attr-defined]
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kvcore.errors import ModelError
-from kvcore.model.quantization.automaton import FIELD, Allowance, Machine, State, Test
+
+FIELD: Final = "config.quantization_config"
+MAX_PATTERNS: Final = 1024
+MAX_CHARACTERS: Final = 1 << 15
+MAX_STATES: Final = 1 << 15
+MAX_STEPS: Final = 150_000
+"""Of one config: its patterns, all of their characters, the states of their automata, and the steps over all names.
+
+The longest lists that are published take 8 % of the steps.
+"""
+CHARACTERS_PER_STEP: Final = 8
+"""A remembered move takes less time than one of the states that a new move looks at."""
+JUMPS_PER_STEP: Final = 4
+REMEMBERED_EXTRA: Final = 16
+MAX_REMEMBERED: Final = 200_000
+"""States in all that an automaton remembers, before it begins to remember anew."""
+
+Test: TypeAlias = Callable[..., object]
+"""Whether a character is one that a state reads, or a place of a name one that an anchor means."""
 
 MAX_PATTERN_CHARACTERS: Final = 512
 MAX_GROUPS: Final = 64
@@ -61,20 +83,16 @@ class Patterns:
 
     def first(self, name: str) -> int | None:
         """The first pattern that matches `name`, by its place in the list."""
-        truths = self._truths(name)
-        hits = 0
-        for reached in self._machine.run(name, truths):
-            hits = reached.hits if self._whole else hits | reached.hits
-        return (hits & -hits).bit_length() - 1 if hits else None
-
-    def _truths(self, name: str) -> list[int]:
-        """Which conditions are true at each place of `name`, one bit each; inner conditions come before outer ones."""
         truths = [0] * (len(name) + 1)
+        """Which conditions are true at each place, one bit each; inner conditions come before outer ones."""
         for number, condition in enumerate(self._conditions):
             self._allowance.spend(1 + len(name) // 2)
             for place in condition(name, truths):
                 truths[place] |= 1 << number
-        return truths
+        hits = 0
+        for reached in self._machine.run(name, truths):
+            hits = reached.hits if self._whole else hits | reached.hits
+        return (hits & -hits).bit_length() - 1 if hits else None
 
 
 class _Read(NamedTuple):
@@ -93,10 +111,6 @@ def _key(part: Any) -> object:
     return repr(part) if operation in CHARACTERS else id(part)
 
 
-def _are_alike(keys: Sequence[object]) -> bool:
-    return all(key == keys[0] for key in keys)
-
-
 class _Builder:
     """States made from the trees of `re`'s parser, backwards: each part is given the state that comes after it."""
 
@@ -106,6 +120,7 @@ class _Builder:
         self._allowance = allowance
         self._are_wildcards = are_wildcards
         self._anchors: dict[Any, int] = {}
+        self._tests: dict[str, Test] = {}
         self._text = ""
 
     def read(self, number: int, text: str) -> _Read:
@@ -131,14 +146,12 @@ class _Builder:
             groups.setdefault(_key(pattern.parts[0]) if pattern.parts else (), []).append(pattern)
         starts = []
         for group in groups.values():
-            alike = takewhile(_are_alike, zip(*(map(_key, pattern.parts) for pattern in group), strict=False))
-            shared = len(list(alike))
+            keys = zip(*(map(_key, pattern.parts) for pattern in group), strict=False)
+            shared = len(list(takewhile(lambda alike: len(set(alike)) == 1, keys)))
             if len(group) > 1 and shared and forks:
-                self._text, parts = group[0].text, group[0].parts[:shared]
                 rests = [pattern._replace(parts=pattern.parts[shared:]) for pattern in group]
                 fork = self._new(exits=self.together(rests, forks - 1))
-                starts.append(self._sequence(parts, fork, forward=True))
-                continue
+                group = [group[0]._replace(parts=group[0].parts[:shared], hit=fork)]
             for self._text, parts, hit in group:
                 starts.append(self._sequence(parts, hit, forward=True))
         return starts
@@ -162,7 +175,8 @@ class _Builder:
         if operation is codes.LITERAL:
             return self._new(literal=chr(argument), after=after)
         if operation in CHARACTERS:
-            return self._new(test=self._test(operation, argument), after=after)
+            test = self._class(argument) if operation is codes.IN else self._alone(operation, argument)
+            return self._new(test=test, after=after)
         if operation is codes.BRANCH:
             branches = [self._sequence(branch, after, forward=forward) for branch in argument[1]]
             return self._new(exits=branches)
@@ -173,10 +187,9 @@ class _Builder:
         if operation in REPEATS:
             least, most, body = argument
             return self._repeat(least, most, body, after, forward=forward)
-        if operation is codes.AT:
-            return self._under(self._anchor(argument), after, wants=True)
-        if operation in (codes.ASSERT, codes.ASSERT_NOT):
-            return self._under(self._around(*argument), after, wants=operation is codes.ASSERT)
+        if operation in (codes.AT, codes.ASSERT, codes.ASSERT_NOT):
+            number = self._anchor(argument) if operation is codes.AT else self._around(*argument)
+            return self._new(exits=[after], condition=1 << number, wants=operation is not codes.ASSERT_NOT)
         if operation is codes.FAILURE:
             return self._new()
         if operation is codes.ATOMIC_GROUP and self._are_wildcards:
@@ -185,24 +198,23 @@ class _Builder:
         raise self._refused(reason="a reference, a condition, an atomic group or a possessive repeat")
 
     def _repeat(self, least: int, most: Any, body: Any, after: int, *, forward: bool) -> int:
-        entry = after
-        if most is codes.MAXREPEAT:
-            entry = self._new()
+        is_endless = most is codes.MAXREPEAT
+        entry = self._new() if is_endless else after
+        if is_endless:
             self.states[entry].exits = [self._sequence(body, entry, forward=forward), after]
-        else:
-            for _ in range(most - least):
-                entry = self._new(exits=[self._sequence(body, entry, forward=forward), after])
+        for _ in range(0 if is_endless else most - least):
+            entry = self._new(exits=[self._sequence(body, entry, forward=forward), after])
         for _ in range(least):
             self._allowance.take_state()
             entry = self._sequence(body, entry, forward=forward)
         return entry
 
-    def _under(self, condition: int, after: int, *, wants: bool) -> int:
-        return self._new(exits=[after], condition=1 << condition, wants=wants)
-
     def _anchor(self, kind: Any) -> int:
         if kind not in self._anchors:
-            self._anchors[kind] = self._condition(ANCHORS[kind])
+            matches = self._alone(codes.AT, kind)
+            self._anchors[kind] = self._condition(
+                lambda name, truths: (place for place in range(len(name) + 1) if matches(name, place))
+            )
         return self._anchors[kind]
 
     def _around(self, direction: int, tree: Any) -> int:
@@ -224,67 +236,164 @@ class _Builder:
         self.conditions.append(condition)
         return len(self.conditions) - 1
 
-    def _test(self, operation: Any, argument: Any) -> Test:
-        if operation is codes.NOT_LITERAL:
-            return chr(argument).__ne__
-        if operation is codes.ANY:
-            return _anything if self._are_wildcards else "\n".__ne__
-        return _class(argument)
+    def _alone(self, operation: Any, argument: Any) -> Test:
+        """`re`'s own answer for one character or one place, where nothing can backtrack."""
+        key = repr((operation, argument))
+        if key not in self._tests:
+            state = parser.State()
+            state.flags = re.UNICODE | (re.DOTALL if self._are_wildcards else 0)
+            self._tests[key] = compiler.compile(parser.SubPattern(state, [(operation, argument)])).match
+        return self._tests[key]
+
+    def _class(self, parts: Any) -> Test:
+        """Whether a character is in a class like `[a-z\\d_]`, of which strangers write too many to compile each."""
+        wanted = parts[0][0] is not codes.NEGATE
+        categories = [self._alone(codes.IN, [part]) for part in parts if part[0] is codes.CATEGORY]
+        literals = {argument for operation, argument in parts if operation is codes.LITERAL}
+        ranges = [argument for operation, argument in parts if operation is codes.RANGE]
+
+        def is_in(character: str) -> bool:
+            place = ord(character)
+            found = place in literals or any(low <= place <= high for low, high in ranges)
+            return (found or any(test(character) for test in categories)) is wanted
+
+        return is_in
 
 
-def _anything(character: str) -> bool:
-    return True
+@dataclass(kw_only=True, slots=True)
+class Allowance:
+    """What the lists of modules of one config may cost; every list of it draws on the same."""
+
+    patterns: int = MAX_PATTERNS
+    characters: int = MAX_CHARACTERS
+    states: int = MAX_STATES
+    steps: int = MAX_STEPS
+
+    def take_pattern(self, characters: int) -> None:
+        """Counts one pattern. Raises ModelError `too-many-patterns`."""
+        self.patterns -= 1
+        self.characters -= characters
+        if self.patterns < 0 or self.characters < 0:
+            limit = f"{MAX_PATTERNS:,}" if self.patterns < 0 else f"{MAX_CHARACTERS:,}"
+            raise ModelError("too-many-patterns", field=FIELD, limit=limit)
+
+    def take_state(self) -> None:
+        """Counts one state of an automaton. Raises ModelError `too-many-patterns`."""
+        self.states -= 1
+        if self.states < 0:
+            raise ModelError("too-many-patterns", field=FIELD, limit=f"{MAX_STATES:,}")
+
+    def spend(self, steps: int) -> None:
+        """Counts steps over a module name. Raises ModelError `module-lists-too-costly`."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise ModelError("module-lists-too-costly", field=FIELD, limit=f"{MAX_STEPS:,}")
 
 
-def _class(parts: Any) -> Test:
-    """Whether a character is in a class like `[a-z\\d_]`."""
-    is_negated = bool(parts) and parts[0][0] is codes.NEGATE
-    tests: list[Test] = []
-    for operation, argument in parts[is_negated:]:
-        if operation is codes.LITERAL:
-            tests.append(chr(argument).__eq__)
-        elif operation is codes.RANGE:
-            low, high = map(chr, argument)
-            tests.append(lambda character, low=low, high=high: low <= character <= high)  # type: ignore[misc]
-        else:
-            tests.append(CATEGORIES[argument])
-    return lambda character: any(test(character) for test in tests) is not is_negated
+@dataclass(slots=True)
+class Reached:
+    """The states that the automaton is in together, of those that read a character; and the patterns that matched."""
+
+    alive: array[int]
+    hits: int
+    moves: dict[str | tuple[str, int], Reached] = field(default_factory=dict)
 
 
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
+@dataclass(slots=True)
+class State:
+    """Reads `literal`, or a character that passes `test`, and goes to `after`; or reads nothing and has `exits`."""
+
+    literal: str = ""
+    test: Test | None = None
+    after: int = 0
+    exits: list[int] = field(default_factory=list)
+    hit: int = 0
+    condition: int = 0
+    """Bit of the condition under which the exits are open; 0 for none."""
+    wants: bool = True
 
 
-CATEGORIES: Final[dict[Any, Test]] = {
-    codes.CATEGORY_DIGIT: str.isdecimal,
-    codes.CATEGORY_NOT_DIGIT: lambda character: not character.isdecimal(),
-    codes.CATEGORY_SPACE: str.isspace,
-    codes.CATEGORY_NOT_SPACE: lambda character: not character.isspace(),
-    codes.CATEGORY_WORD: _is_word,
-    codes.CATEGORY_NOT_WORD: lambda character: not _is_word(character),
-}
-"""Source: Modules/_sre/sre.c:sre_category, the categories of unicode texts (CPython 3.13)."""
+@dataclass(slots=True)
+class Machine:
+    """An automaton over names: sets of states, and the moves between them as they were asked for."""
 
+    states: list[State]
+    starts: list[int]
+    allowance: Allowance
+    everywhere: bool = False
+    """Whether a match may begin at any place."""
+    _known: dict[tuple[bytes, int], Reached] = field(default_factory=dict)
+    _jumps: dict[tuple[int, int], tuple[tuple[int, ...], int]] = field(default_factory=dict)
+    _remembered: int = 0
 
-def _boundaries(name: str) -> Iterator[int]:
-    words = [False, *map(_is_word, name), False]
-    return (place for place in range(len(name) + 1) if words[place] is not words[place + 1])
+    def run(self, name: str, truths: Sequence[int]) -> Iterator[Reached]:
+        """What is reached at each place of `name`, its beginning and its end among them; nothing where all is lost."""
+        spend = self.allowance.spend
+        spend(1 + len(name) // CHARACTERS_PER_STEP)
+        reached = self._closed(self.starts, truths[0])
+        yield reached
+        for place, character in enumerate(name, 1):
+            truth = truths[place]
+            key = (character, truth) if truth else character
+            following = reached.moves.get(key)
+            if following is None:
+                spend(len(reached.alive))
+                following = self._move(reached, character, truth)
+                reached.moves[key] = following
+            reached = following
+            yield reached
+            if not (reached.alive or reached.hits or self.everywhere):
+                return
 
+    def _move(self, reached: Reached, character: str, truth: int) -> Reached:
+        states = self.states
+        after = {
+            state.after
+            for state in map(states.__getitem__, reached.alive)
+            if (state.literal == character if state.test is None else state.test(character))
+        }
+        if self.everywhere:
+            after.update(self.starts)
+        return self._closed(after, truth)
 
-def _inner_places(name: str) -> Iterator[int]:
-    boundaries = set(_boundaries(name))
-    return (place for place in range(len(name) + 1) if place not in boundaries)
+    def _closed(self, entered: Iterable[int], truth: int) -> Reached:
+        """Everything that is reached from `entered` without reading a character."""
+        alive: set[int] = set()
+        hits = looked_at = 0
+        for number in entered:
+            found = self._jumps.get((number, truth)) or self._jump(number, truth)
+            alive.update(found[0])
+            hits |= found[1]
+            looked_at += 1 + len(found[0]) // JUMPS_PER_STEP
+        self.allowance.spend(looked_at)
+        together = array("I", sorted(alive))
+        key = (together.tobytes(), hits)
+        known = self._known.get(key)
+        if known is None:
+            self._remember(len(alive))
+            known = self._known[key] = Reached(together, hits)
+        return known
 
+    def _jump(self, entered: int, truth: int) -> tuple[tuple[int, ...], int]:
+        """The reading states that `entered` leads to under the conditions of a place, and what matched on the way."""
+        states, seen, waiting = self.states, {entered}, [entered]
+        alive, hits = [], 0
+        while waiting:
+            number = waiting.pop()
+            state = states[number]
+            hits |= state.hit
+            if state.literal or state.test is not None:
+                alive.append(number)
+            elif not state.condition or bool(truth & state.condition) is state.wants:
+                new = [other for other in state.exits if other not in seen]
+                seen.update(new)
+                waiting.extend(new)
+        self.allowance.spend(len(seen))
+        self._remember(len(alive))
+        found = self._jumps[entered, truth] = tuple(alive), hits
+        return found
 
-def _ends(name: str) -> Iterator[int]:
-    return iter((len(name) - 1, len(name)) if name.endswith("\n") else (len(name),))
-
-
-ANCHORS: Final[dict[Any, Condition]] = {
-    codes.AT_BEGINNING: lambda name, truths: iter((0,)),
-    codes.AT_BEGINNING_STRING: lambda name, truths: iter((0,)),
-    codes.AT_END: lambda name, truths: _ends(name),
-    codes.AT_END_STRING: lambda name, truths: iter((len(name),)),
-    codes.AT_BOUNDARY: lambda name, truths: _boundaries(name),
-    codes.AT_NON_BOUNDARY: lambda name, truths: _inner_places(name),
-}
+    def _remember(self, states: int) -> None:
+        self._remembered += states + REMEMBERED_EXTRA
+        if self._remembered > MAX_REMEMBERED:
+            self._known, self._jumps, self._remembered = {}, {}, 0

@@ -12,7 +12,6 @@ from typing import Any, Final
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.kept import kept
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.compressed import read_compressed_tensors, read_modelopt
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
@@ -39,6 +38,7 @@ from kvcore.model.quantization.modules import (
     is_quantized_encoder,
 )
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4
+from kvcore.model.quantization.patterns import Allowance
 from kvcore.model.quantization.scheme import (
     ATTENTION_SCALE_BYTES,
     Quantization,

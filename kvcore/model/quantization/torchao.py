@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from kvcore.errors import EngineRefusalError
 from kvcore.model.config import Section
-from kvcore.model.quantization.automaton import Allowance
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
     UNQUANTIZED,
@@ -17,7 +16,7 @@ from kvcore.model.quantization.formats import (
     Format,
 )
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical, component_runs, is_encoder
-from kvcore.model.quantization.patterns import Patterns
+from kvcore.model.quantization.patterns import Allowance, Patterns
 from kvcore.model.quantization.scheme import Quantization, names_a_layer, unknown
 from kvcore.units import ceil_div, round_up
 
