@@ -32,6 +32,7 @@ def query(page: Page) -> dict[str, str]:
 
 
 def go(page: Page, name: str) -> None:
+    at_rest(page)  # the links follow the address
     page.get_by_test_id("stMain").get_by_role("link", name=name, exact=True).click()
     at_rest(page)
 
@@ -74,7 +75,6 @@ def test_pins_open_in_a_fresh_browser(server: str, open_page: OpenPage) -> None:
     go(page, "Compare")
     page.get_by_role("button", name="Pin this scenario").click()
     page.wait_for_function("() => new URLSearchParams(location.search).has('pin.1')")
-    page.locator("[data-testid=stMain] a[href*='pin.1']").first.wait_for()  # the links follow the address
     go(page, "Plan")
     on_plan(page)
     assert "pin.1" in query(page)
