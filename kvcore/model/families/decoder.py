@@ -11,22 +11,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, TypeVar, assert_never
 
-from kvcore.model.architecture import (
-    Architecture,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Module,
-    Parameter,
-    RotaryTable,
-)
+from kvcore.model import architecture as arch
+from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
 from kvcore.model.parts.blocks import Flag, Heads, flag
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
-from kvcore.model.parts.pattern import SPARSE_BY, by_kind, layer_windows
+from kvcore.model.parts.pattern import SPARSE_BY, by_kind, crossed, layer_windows, with_modules
 from kvcore.versioned import OneOf, convert, read_toml, wrong
 
 Read = TypeVar("Read")
@@ -53,6 +46,16 @@ class QkNorm(StrEnum):
     """One a head, divided like the heads."""
 
 
+class TiedBy(StrEnum):
+    """Who says whether lm_head is the embedding."""
+
+    CONFIG = "config"
+    """The language part, else the whole config, else the class."""
+    SECTION = "section"
+    """The language part, else the class."""
+    CLASS = "class"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Names:
     """What a checkpoint calls the tensors of a decoder, where it is not what Llama's calls them."""
@@ -66,7 +69,8 @@ class Names:
     attention: tuple[str, str, str] = ("self_attn", "qkv_proj", "o_proj")
     """Where attention is, its first projection, and its last."""
     mlp: tuple[str, ...] = ()
-    """The first layer of the MLP, and its last."""
+    """The first layer of the MLP, and its last, where `mlp_prefix` does not say them."""
+    mlp_prefix: str = "mlp"
     final_norm: str = "model.norm"
     """ "" without one."""
     head: str = "lm_head"
@@ -122,8 +126,7 @@ class Decoder:
     """The key that switches the norms of queries and keys on; "" when they are always there."""
     tied: bool = False
     """The class's default of tie_word_embeddings."""
-    reads_tied: bool = True
-    """False: `tied` is so whatever the config says."""
+    tied_by: TiedBy = TiedBy.CONFIG
     head_bias: Flag = False
     extra_elements: int = 0
     """Further parameter elements a layer (xIELU's two alphas)."""
@@ -137,6 +140,8 @@ class Decoder:
     experts: ExpertTraits | None = None
     sparse: Annotated[str, OneOf(tuple(SPARSE_BY))] = "everywhere"
     """Which layers have the experts: all, or by the config key that decides."""
+    norms_last: bool = False
+    """The norms of a layer with experts stand behind these, as without experts."""
     dense_key: str = "intermediate_size"
     """The width of layers without experts, in a model with some."""
     drafts: DraftTraits | None = None
@@ -151,39 +156,33 @@ def read_decoder(
     section: Section | None = None,
     *,
     heads: Heads | None = None,
+    mixers: tuple[Layer, ...] = (),
+    sparse: tuple[bool, ...] = (),
     width: int | None = None,
-    attends: tuple[Module, ...] | None = None,
-    mlp: tuple[Module, ...] | None = None,
-    rotary_tables: tuple[RotaryTable, ...] | None = None,
+    mlp: tuple[Module, ...] = (),
+    rotary_tables: tuple[arch.RotaryTable, ...] | None = None,
 ) -> Architecture:
-    """A decoder of a row. What is given stands in place of what the row says: heads, the width of the MLP, attention,
-    the MLP, tables of rotary positions.
+    """A decoder of a row. `section` is the language part; without one it is found in the config.
 
-    `section` is the language part; without one it is found in the config.
+    What is given stands in place of what the row says: the heads, attention of each layer with what it keeps
+    (`mixers`), which layers have experts, the width of the MLP, its modules, tables of rotary positions.
     """
     section = section or config.language
     heads = heads or blocks.read_heads(section, reads_head_dim=traits.reads_head_dim)
     hidden = heads.hidden_size
     moe = read_moe(traits.experts, section) if traits.experts else None
     intermediate = width or mlp_width(traits, section, moe)
-    attends = attends or attention(traits, section, heads)
+    mixers = mixers or attending(traits, section, heads)
     around = layer_norms(traits, section, heads)
-    sparse = sparse_layers(traits, section)
-    bodies: dict[bool, tuple[Module, ...]] = {
-        has_experts: (
-            *attends,
-            *(around if moe else ()),
-            *(mlp or feed_forward(traits, section, hidden, intermediate, moe if has_experts else None)),
-            *(() if moe else around),
-        )
-        for has_experts in dict.fromkeys(sparse)
-    }
-    windows = layer_windows(section) if traits.uses_window else (None,) * section.layers()
-    layers = by_kind(
-        zip(sparse, (window and window + traits.window_extra for window in windows), strict=True),
-        lambda kind: Layer(modules=bodies[kind[0]], caches=(blocks.cache_of(heads, kind[1]),)),
-    )
-    tied = blocks.is_tied(config, section, traits.tied) if traits.reads_tied else traits.tied
+    if not sparse:
+        sparse = SPARSE_BY[traits.sparse](section) if moe else (False,) * len(mixers)
+    bodies: dict[bool, tuple[Module, ...]] = {}
+    for has_experts in dict.fromkeys(sparse):
+        body = mlp or feed_forward(traits, section, hidden, intermediate, moe if has_experts else None)
+        bodies[has_experts] = (*around, *body) if moe and not traits.norms_last else (*body, *around)
+    kinds = zip(map(id, mixers), sparse, strict=True)
+    layers = crossed(kinds, {id(mixer): mixer for mixer in mixers}, bodies)
+    tied = is_tied(traits, config, section)
     vocab = section.integer(traits.vocab_key)
     built = blocks.decoder(
         config,
@@ -201,10 +200,11 @@ def read_decoder(
     )
     if traits.drafts is None:
         return built
-    body = built.layers[-1]
+    draft = built.layers[-1]
     if traits.dense_drafts:
-        body = replace(body, modules=(*attends, *around, *plain_part(traits, section, hidden, intermediate)))
-    return with_drafts(built, section, traits.drafts, body)
+        plain = plain_part(traits, section, hidden, intermediate)
+        draft = replace(draft, modules=(*mixers[-1].modules, *around, *plain))
+    return with_drafts(built, section, traits.drafts, draft)
 
 
 def mlp_width(traits: Decoder, section: Section, moe: MixtureOfExperts | None) -> int:
@@ -226,14 +226,32 @@ def first_integer(section: Section, keys: tuple[str, ...], default: int = 0) -> 
 
 def attention(traits: Decoder, section: Section, heads: Heads) -> tuple[Linear, ...]:
     """The projections of attention."""
-    prefix, *names = traits.names.attention
-    return blocks.attention(
-        heads,
-        prefix,
-        (names[0], names[1]),
-        qkv_bias=flag(section, traits.qkv_bias),
-        out_bias=flag(section, traits.out_bias),
+    prefix, fused, out = traits.names.attention
+    biases = {"qkv_bias": flag(section, traits.qkv_bias), "out_bias": flag(section, traits.out_bias)}
+    return blocks.attention(heads, prefix, (fused, out), **biases)
+
+
+def attending(traits: Decoder, section: Section, heads: Heads) -> tuple[Layer, ...]:
+    """Attention of each layer, with what it keeps."""
+    modules = attention(traits, section, heads)
+    windows = layer_windows(section) if traits.uses_window else (None,) * section.layers()
+    return by_kind(
+        (window and window + traits.window_extra for window in windows),
+        lambda window: Layer(modules=modules, caches=(blocks.cache_of(heads, window),)),
     )
+
+
+def is_tied(traits: Decoder, config: ModelConfig, section: Section) -> bool:
+    """Whether lm_head is the embedding."""
+    match traits.tied_by:
+        case TiedBy.CONFIG:
+            return blocks.is_tied(config, section, traits.tied)
+        case TiedBy.SECTION:
+            return section.boolean("tie_word_embeddings", traits.tied)
+        case TiedBy.CLASS:
+            return traits.tied
+        case _ as never:
+            assert_never(never)
 
 
 def before_layers(traits: Decoder, section: Section, hidden_size: int, vocab: int) -> tuple[Module, ...]:
@@ -261,13 +279,6 @@ def behind_layers(
     return tuple(modules)
 
 
-def sparse_layers(traits: Decoder, section: Section) -> tuple[bool, ...]:
-    """Whether each layer has experts."""
-    if traits.experts is None:
-        return (False,) * section.layers()
-    return SPARSE_BY[traits.sparse](section)
-
-
 def feed_forward(
     traits: Decoder, section: Section, hidden_size: int, width: int, moe: MixtureOfExperts | None
 ) -> tuple[Module, ...]:
@@ -285,7 +296,7 @@ def plain_part(traits: Decoder, section: Section, hidden_size: int, width: int) 
     bias, names = flag(section, traits.mlp_bias), traits.names.mlp
     if not traits.gated:
         return blocks.plain_mlp(hidden_size, width, *names, bias=bias)
-    up, down = blocks.gated_mlp(hidden_size, width, bias=bias)
+    up, down = blocks.gated_mlp(hidden_size, width, traits.names.mlp_prefix, bias=bias)
     up = replace(up, bias=bias and traits.up_bias)
     return (replace(up, name=names[0], parts=()), replace(down, name=names[1])) if names else (up, down)
 
@@ -331,38 +342,6 @@ def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body
     return replace(built, draft_layers=(draft,) * count, draft_prefix=traits.prefix, draft_steps=count)
 
 
-def read_exaone_moe(config: ModelConfig, section: Section | None = None) -> Architecture:
-    """K-EXAONE, with its prediction layers: each like the layer of its number, with an MLP instead of experts.
-
-    Source: vllm/model_executor/models/exaone_moe.py, exaone_moe_mtp.py (0.32).
-    """
-    section = section or config.language
-    built = read_decoder(DECODERS["exaone_moe"], config, section)
-    count = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=built.num_layers)
-    if not count:
-        return built
-    hidden = built.hidden_size
-    mlp = blocks.gated_mlp(hidden, built.intermediate_size, bias=section.boolean("mlp_bias", False))
-    return replace(
-        built,
-        draft_layers=tuple(
-            replace(layer, modules=(*(each for each in layer.modules if not is_of_mlp(each)), *mlp))
-            for layer in built.layers[:count]
-        ),
-        draft_prefix="mtp.layers",
-        draft_modules=(
-            blocks.column("mtp.fc", 2 * hidden, hidden),
-            *blocks.norms(hidden, "mtp.norm", "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding"),
-        ),
-        draft_steps=count,
-    )
-
-
-def is_of_mlp(module: Module) -> bool:
-    """Whether a module belongs to the MLP or the experts."""
-    return module.name.startswith("mlp.")
-
-
 def load_rows(text: str) -> Mapping[str, Decoder]:
     r"""The rows of a table of decoders, by model_type.
 
@@ -396,6 +375,16 @@ DECODERS: Final = load_rows(files(__package__).joinpath(ROWS).read_text("utf-8")
 """By model_type."""
 
 
+def experts_of(row: str) -> ExpertTraits:
+    """What a row says of its experts."""
+    return DECODERS[row].experts or ExpertTraits()
+
+
+def with_everywhere(built: Architecture, *modules: Module) -> Architecture:
+    """The architecture with more modules in each layer; all of them are alike."""
+    return replace(built, layers=(with_modules(built.layers[0], *modules),) * built.num_layers)
+
+
 def by_row(readers: Mapping[str, Read]) -> Mapping[str, Read]:
     """Readers of rows, by every name that a config may give such a model."""
     spelled = ((name, (name, *DECODERS[name].classes)) for name in readers)
@@ -403,8 +392,7 @@ def by_row(readers: Mapping[str, Read]) -> Mapping[str, Read]:
 
 
 SECTION_READERS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
-    **{name: partial(read_decoder, traits) for name, traits in DECODERS.items() if not traits.code},
-    "exaone_moe": read_exaone_moe,
+    name: partial(read_decoder, traits) for name, traits in DECODERS.items() if not traits.code
 }
 """For multimodal models, by the model_type of their language part."""
 

@@ -1,6 +1,7 @@
-"""GPT-2's line and other early decoders, where their rows in decoders.toml do not say all: Falcon, OPT, MPT, ChatGLM.
+"""Decoders whose rows in decoders.toml say nearly all: GPT-2's line, Falcon, OPT, MPT, ChatGLM, Qwen 1, MiniCPM.
 
-DBRX, which has MPT's names, and gpt-oss, with windows and experts, are found here by their makers' names.
+DBRX, which has MPT's names, is found here as well, and so are decoders that run their layers several times for a token
+(IQuest-Coder Loop, Ouro, HRM-Text): one set of weights, a cache for each time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,16 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, by_row, feed_forward, mlp_width, read_decoder
+from kvcore.model.families.decoder import (
+    DECODERS,
+    by_row,
+    feed_forward,
+    mlp_width,
+    read_decoder,
+    with_everywhere,
+)
 from kvcore.model.parts import blocks, vision
-from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, expert_modules, read_moe
-from kvcore.model.parts.pattern import with_modules
+from kvcore.model.parts.experts import MAX_EXPERTS
 from kvcore.model.rope import Rope
 
 Pieces = tuple[arch.Module, ...]
@@ -113,7 +120,7 @@ def read_mpt(config: ModelConfig) -> arch.Architecture:
         return built
     bias = blocks.flag(section, traits.norm_bias)
     norms = blocks.norms(heads.hidden_size, "attn.q_ln", "attn.k_ln", bias=bias)
-    return replace(built, layers=(with_modules(built.layers[0], *norms),) * built.num_layers)
+    return with_everywhere(built, *norms)
 
 
 def heads_of(section: Section, attn: Section) -> blocks.Heads:
@@ -270,41 +277,70 @@ def read_minicpm(config: ModelConfig) -> arch.Architecture:
     return replace(read_decoder(traits, config, mlp=mlp), moe=moe)
 
 
-OSS_EXPERTS: Final = ExpertTraits(
-    experts_key="num_local_experts", intermediate_key="intermediate_size", router="router", biased=True
-)
+MAX_LOOPS: Final = 64
 
 
-def read_gpt_oss(config: ModelConfig) -> arch.Architecture:
-    """gpt-oss: every other layer slides, attention sinks, experts with biases, float32 rotary table.
+def repetitions(section: Section, key: str, default: int) -> int:
+    """How often something runs, by `key`; at most MAX_LOOPS times."""
+    return section.integer(key, default, maximum=MAX_LOOPS)
 
-    Source: vllm/model_executor/models/gpt_oss.py (0.32).
+
+def read_loop_coder(config: ModelConfig) -> arch.Architecture:
+    """IQuest-Coder Loop: every further time a layer looks at a short window too, mixed in by a gate for each head.
+
+    Source: vllm/model_executor/models/iquest_loopcoder.py (0.32).
     """
     section = config.language
-    heads = blocks.read_heads(section)
-    hidden = heads.hidden_size
-    moe = read_moe(OSS_EXPERTS, section)
-    modules: tuple[arch.Module, ...] = (
-        *blocks.attention(heads, qkv_bias=True, out_bias=True),
-        arch.Parameter(name="self_attn.sinks", sharded=heads.num_heads),
-        *expert_modules(OSS_EXPERTS, section, hidden, moe),
-        *blocks.norms(hidden, *blocks.TWO_NORMS),
+    heads = blocks.read_heads(section, reads_head_dim=False)
+    further = repetitions(section, "loop_num", 2) - 1
+    local = blocks.cache_of(heads, section.integer("loop_window_size", 64))
+    mixer = arch.Layer(modules=blocks.attention(heads), caches=(blocks.cache_of(heads), *(local,) * further))
+    built = read_decoder(DECODERS["iquestloopcoder"], config, heads=heads, mixers=(mixer,) * section.layers())
+    gate = blocks.column("gate_projections.gate_proj", heads.head_dim, heads.num_heads, bias=True)
+    return with_everywhere(built, gate)
+
+
+def read_ouro(config: ModelConfig) -> arch.Architecture:
+    """Ouro: four norms a layer, and a gate behind the last that may end a token early.
+
+    Source: vllm/model_executor/models/ouro.py (0.26.0, the last with it).
+    """
+    section = config.language
+    heads = blocks.read_heads(section, reads_head_dim=False)
+    caches = (blocks.cache_of(heads),) * repetitions(section, "total_ut_steps", 4)
+    mixer = arch.Layer(modules=blocks.attention(heads), caches=caches)
+    built = read_decoder(DECODERS["ouro"], config, heads=heads, mixers=(mixer,) * section.layers())
+    gate = blocks.row("model.early_exit_gate", heads.hidden_size, 1, bias=True)
+    norm, *head = built.last
+    return replace(built, last=(norm, gate, *head))
+
+
+def read_hrm_text(config: ModelConfig) -> arch.Architecture:
+    """HRM-Text: a low stack that runs several times for each time that a high one does; gated attention, bare norms.
+
+    Source: vllm/model_executor/models/hrm_text.py (0.32).
+    """
+    section = config.language
+    heads = blocks.read_heads(section, "")
+    bias = section.boolean("attention_bias", False)
+    modules = (
+        gated_attention(heads, bias=bias),
+        blocks.row("self_attn.o_proj", heads.attended, heads.hidden_size, bias=bias),
     )
-    window = section.integer("sliding_window")
-    layers = (
-        arch.Layer(modules=modules, caches=(blocks.cache_of(heads, window),)),
-        arch.Layer(modules=modules, caches=(blocks.cache_of(heads),)),
-    )
-    built = blocks.decoder(
-        config,
-        heads=heads,
-        layers=tuple(layers[index % 2] for index in range(section.layers())),
-        intermediate_size=moe.moe_intermediate_size,
-        tied=section.boolean("tie_word_embeddings", False),
-        moe=moe,
-    )
-    tables = tuple(replace(table, dtype="float32") for table in built.rotary_tables)
-    return replace(built, rotary_tables=tables)
+    high = repetitions(section, "H_cycles", 2)
+    low = high * repetitions(section, "L_cycles", 3)
+    stack = section.layers("num_layers_per_stack")
+    kinds = (arch.Layer(modules=modules, caches=(blocks.cache_of(heads),) * times) for times in (low, high))
+    mixers = tuple(layer for layer in kinds for _ in range(stack))
+    built = read_decoder(DECODERS["hrm_text"], config, heads=heads, mixers=mixers)
+    start = arch.Parameter(name="model.z_L_init", replicated=heads.hidden_size)
+    return replace(built, first=(*built.first, start))
+
+
+def gated_attention(heads: blocks.Heads, *, bias: bool) -> arch.Linear:
+    """Gate, queries, keys and values in one projection, each as wide as all heads."""
+    each = arch.Output(units=heads.num_heads, width=heads.head_dim)
+    return replace(blocks.qkv(heads, "self_attn.gqkv_proj", bias=bias), outputs=(each,) * 4)
 
 
 READERS: Final = {
@@ -319,11 +355,13 @@ READERS: Final = {
             "qwen": read_qwen,
             "step1": read_step1,
             "minicpm": read_minicpm,
+            "iquestloopcoder": read_loop_coder,
+            "ouro": read_ouro,
+            "hrm_text": read_hrm_text,
         }
     ),
     **blocks.named(
         (read_glm_vision, "GLM4VForCausalLM"),
         (read_dbrx, "DbrxForCausalLM", "dbrx"),
-        (read_gpt_oss, "GptOssForCausalLM", "gpt_oss"),
     ),
 }

@@ -9,7 +9,7 @@ from typing import Final
 from kvcore.errors import ModelError
 from kvcore.model.architecture import Architecture, Module, RotaryTable, VisionEncoder
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import clip, decoder, gemma, gpt, mistral4
+from kvcore.model.families import clip, decoder, gemma, gpt, longcat, mixtures
 from kvcore.model.parts import vision
 
 
@@ -39,7 +39,8 @@ READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
 LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
     **decoder.SECTION_READERS,
     **{name: decoder.SECTION_READERS[same] for same, names in READ_AS.items() for name in names},
-    "mistral4": mistral4.read_section,
+    "mistral4": longcat.read_mistral4,
+    "exaone_moe": mixtures.read_exaone_moe,
     "gemma2": lambda config, section: gemma.read_gemma2(config),
     "opt": lambda config, section: gpt.read_opt(config),
     "isaac": read_isaac_text,

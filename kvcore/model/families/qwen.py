@@ -1,4 +1,4 @@
-"""Qwen3-Next, 3.5 and 3.6, gated delta nets with full attention; Olmo Hybrid, which has them too."""
+"""Delta nets and linear attention between layers of full attention: Qwen3-Next and 3.5, Olmo Hybrid, Ling and Ring."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from typing import Final
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import qwen_vl
+from kvcore.model.families.decoder import DECODERS, by_row, experts_of, feed_forward, read_decoder
 from kvcore.model.parts import blocks
-from kvcore.model.parts.experts import ExpertTraits, Part, expert_modules, optional_moe
-from kvcore.model.parts.mixers import DeltaNet, convolution, read_conv_kernel, wide_column
-from kvcore.model.parts.pattern import by_kind, sparse_by_step
+from kvcore.model.parts.experts import optional_moe, read_moe
+from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer
+from kvcore.model.parts.mixers import (
+    DeltaNet,
+    convolution,
+    kda_state,
+    linear_state,
+    read_conv_kernel,
+    wide_column,
+)
+from kvcore.model.parts.pattern import sparse_from, with_modules
+from kvcore.model.rope import read_ropes
 
 LINEAR: Final = "linear_attention"
 FULL: Final = "full_attention"
@@ -39,17 +49,26 @@ def read(config: ModelConfig) -> arch.Architecture:
 
 def read_text(config: ModelConfig) -> arch.Architecture:
     """The decoder."""
-    section = config.language
-    heads = blocks.read_heads(section)
-    net = read_delta_net(config, section)
-    moe = optional_moe(EXPERTS, section, minimum=0)
-    kinds = layer_kinds(section)
-    sparse = sparse_by_step(section) if moe else (False,) * section.layers()
-    layers = by_kind(
-        zip(kinds, sparse, strict=True),
-        lambda kind: read_layer(section, heads, net, moe if kind[1] else None, kind[0]),
+    section, traits = config.language, DECODERS["qwen3_next"]
+    heads, net = blocks.read_heads(section), read_delta_net(config, section)
+    hidden, moe = heads.hidden_size, optional_moe(experts_of("qwen3_next"), section, minimum=0)
+    if moe is None:
+        traits = replace(traits, experts=None)
+    mixers = {
+        LINEAR: arch.Layer(modules=net.modules("linear_attn"), caches=(net.cache,)),
+        FULL: arch.Layer(modules=gated_attention(section, heads), caches=(blocks.cache_of(heads),)),
+    }
+    width = section.optional_integer("intermediate_size", minimum=1) if moe else None
+    width = width or (moe.moe_intermediate_size if moe else section.integer("intermediate_size"))
+    built = read_decoder(
+        traits,
+        config,
+        heads=heads,
+        mixers=tuple(mixers[kind] for kind in layer_kinds(section)),
+        width=width,
     )
-    tied = blocks.is_tied(config, section, default=False)
+    if config.root.optional_section("vision_config") is not None:
+        built = replace(built, layer_prefix="model.language_model.layers")
     published = 1 if section.model_type == "qwen3_next" else 0
     drafts = section.integer(
         "mtp_num_hidden_layers",
@@ -57,24 +76,13 @@ def read_text(config: ModelConfig) -> arch.Architecture:
         minimum=0,
         maximum=16,
     )
-    draft = read_layer(section, heads, net, moe, FULL)
-    encoder = config.root.optional_section("vision_config")
-    built = blocks.decoder(
-        config,
-        heads=heads,
-        layers=layers,
-        intermediate_size=section.optional_integer("intermediate_size", minimum=1)
-        or (moe.moe_intermediate_size if moe else heads.hidden_size),
-        first=(blocks.embedding(section),),
-        tied=tied,
-        moe=moe,
-        layer_prefix="model.layers" if encoder is None else "model.language_model.layers",
-    )
+    body = feed_forward(traits, section, hidden, width, moe)
+    draft = with_modules(mixers[FULL], *body, *blocks.norms(hidden, *blocks.TWO_NORMS))
     return replace(
         built,
         draft_layers=(draft,) * drafts,
         draft_prefix="mtp.layers",
-        draft_modules=draft_modules(config, heads.hidden_size) if drafts else (),
+        draft_modules=draft_modules(config, hidden) if drafts else (),
         draft_steps=drafts,
     )
 
@@ -106,49 +114,12 @@ def layer_kinds(section: Section) -> tuple[str, ...]:
     return kinds
 
 
-EXPERTS: Final = ExpertTraits(
-    shared_size_key="shared_expert_intermediate_size",
-    shared="shared_expert",
-    shared_gate=True,
-    gates_nothing=True,
-    shared_whole=True,
-    order=(Part.ROUTER, Part.SHARED_GATE, Part.EXPERTS, Part.SHARED),
-)
-
-
-def read_layer(
-    section: Section, heads: blocks.Heads, net: DeltaNet, moe: arch.MixtureOfExperts | None, kind: str
-) -> arch.Layer:
-    """One layer."""
-    hidden = heads.hidden_size
-    mixer = net.modules("linear_attn") if kind == LINEAR else gated_attention(section, heads)
-    if moe is not None:
-        body = expert_modules(EXPERTS, section, hidden, moe)
-    else:
-        body = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
-    return arch.Layer(
-        modules=(*mixer, *body, *blocks.norms(hidden, *blocks.TWO_NORMS)),
-        caches=(net.cache if kind == LINEAR else blocks.cache_of(heads),),
-    )
-
-
 def gated_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module, ...]:
     """Full attention; with an output gate, queries are twice as wide."""
-    gate = 2 if section.boolean("attn_output_gate", True) else 1
+    gate = section.boolean("attn_output_gate", True)
+    bias = section.boolean("qkv_bias", False)
     return (
-        arch.Linear(
-            name="self_attn.qkv_proj",
-            in_features=heads.hidden_size,
-            outputs=(
-                arch.Output(units=heads.num_heads, width=heads.head_dim * gate),
-                arch.Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
-                arch.Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
-            ),
-            split=arch.Split.COLUMN,
-            bias=section.boolean("qkv_bias", False),
-            parts=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        ),
-        blocks.row("self_attn.o_proj", heads.num_heads * heads.head_dim, heads.hidden_size),
+        *blocks.attention(heads, qkv_bias=bias, query_parts=2 if gate else 1),
         *blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
     )
 
@@ -183,36 +154,25 @@ def read_olmo_hybrid(config: ModelConfig) -> arch.Architecture:
     """
     section = config.language
     heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden = heads.hidden_size
-    intermediate = section.integer("intermediate_size")
-    body = blocks.gated_mlp(hidden, intermediate)
-    net = read_delta_net(config, section)
+    hidden, net = heads.hidden_size, read_delta_net(config, section)
+    body = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
+    attends: tuple[arch.Module, ...] = (
+        *blocks.attention(heads),
+        blocks.norm("self_attn.q_norm", hidden),
+        blocks.norm("self_attn.k_norm", heads.num_kv_heads * heads.head_dim),
+    )
+    behind = blocks.norms(hidden, "post_attention_layernorm", "post_feedforward_layernorm")
+    before = blocks.norms(hidden, *blocks.TWO_NORMS)
     layers = {
-        LINEAR: arch.Layer(
-            modules=(
-                *olmo_delta_net(net),
-                *body,
-                *blocks.norms(hidden, *blocks.TWO_NORMS),
-            ),
-            caches=(net.cache,),
-        ),
-        FULL: arch.Layer(
-            modules=(
-                *blocks.attention(heads),
-                blocks.norm("self_attn.q_norm", hidden),
-                blocks.norm("self_attn.k_norm", heads.num_kv_heads * heads.head_dim),
-                *body,
-                *blocks.norms(hidden, "post_attention_layernorm", "post_feedforward_layernorm"),
-            ),
-            caches=(blocks.cache_of(heads),),
-        ),
+        LINEAR: arch.Layer(modules=(*olmo_delta_net(net), *body, *before), caches=(net.cache,)),
+        FULL: arch.Layer(modules=(*attends, *body, *behind), caches=(blocks.cache_of(heads),)),
     }
     rope = section.optional_section("rope_parameters")
     return blocks.decoder(
         config,
         heads=heads,
         layers=tuple(layers[kind] for kind in layer_kinds(section)),
-        intermediate_size=intermediate,
+        intermediate_size=section.integer("intermediate_size"),
         tied=blocks.is_tied(config, section, default=False),
         rotary_tables=None if rope is not None and rope.get("rope_theta") is not None else (),
     )
@@ -238,19 +198,154 @@ def olmo_delta_net(net: DeltaNet) -> tuple[arch.Module, ...]:
     )
 
 
-READERS: Final = blocks.named(
-    (
-        read,
-        "Qwen3NextForCausalLM",
-        "qwen3_next",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5ForCausalLM",
-        "Qwen3_5MoeForConditionalGeneration",
-        "Qwen3_5MoeForCausalLM",
-        "qwen3_5",
-        "qwen3_5_text",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-    ),
-    (read_olmo_hybrid, "OlmoHybridForCausalLM", "olmo_hybrid"),
+def read_ling(config: ModelConfig) -> arch.Architecture:
+    """Ling and Ring 2.5.
+
+    Source: vllm/model_executor/models/bailing_moe_linear.py (0.32).
+    """
+    section, experts = config.language, experts_of("bailing_hybrid")
+    if section.string("router_dtype", "fp32") != "fp32":
+        experts = replace(experts, router_dtype="bfloat16")
+    latent = read_latent(section)
+    attending, heads = latent_layer(latent), linear_heads(section, latent)
+    linear = arch.Layer(
+        modules=linear_attention(section, heads), caches=(linear_state(heads.num_heads, heads.head_dim),)
+    )
+    group = section.integer("layer_group_size", 1, minimum=0)
+    is_linear = tuple(group > 0 and (index + 1) % group != 0 for index in range(section.layers()))
+    has_experts = read_moe(experts, section).num_experts > 1
+    rope, positions = read_ropes(section)[0], section.integer("max_position_embeddings")
+    whole = replace(rope, partial_rotary_factor=1.0).table(latent.qk_rope_head_dim, positions)
+    built = read_decoder(
+        replace(DECODERS["bailing_hybrid"], experts=experts),
+        config,
+        heads=as_heads(latent),
+        mixers=tuple(linear if each else attending for each in is_linear),
+        sparse=tuple(has_experts and each for each in sparse_from(section)),
+        width=section.integer("intermediate_size"),
+        rotary_tables=(rope.table(heads.head_dim, positions), whole),
+    )
+    return replace(built, is_mla=True)
+
+
+def read_latent(section: Section) -> Latent:
+    """The latent geometry, with the defaults of the engine's class."""
+    return Latent(
+        hidden_size=section.integer("hidden_size"),
+        num_heads=section.integer("num_attention_heads"),
+        q_lora_rank=section.optional_integer("q_lora_rank", minimum=1),
+        kv_lora_rank=section.integer("kv_lora_rank", 512),
+        qk_nope_head_dim=section.integer("qk_nope_head_dim", 128),
+        qk_rope_head_dim=section.integer("qk_rope_head_dim", 64),
+        v_head_dim=section.integer("v_head_dim", 128),
+    )
+
+
+def linear_heads(section: Section, latent: Latent) -> blocks.Heads:
+    """The heads of linear attention: as many of keys and values as of queries."""
+    heads, hidden = latent.num_heads, latent.hidden_size
+    width = section.optional_integer("head_dim", minimum=1)
+    return blocks.Heads(
+        hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=width or hidden // heads
+    )
+
+
+def linear_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module, ...]:
+    """Projections, an output gate and its norm over groups of heads.
+
+    Source: vllm/model_executor/layers/mamba/linear/bailing_linear_attn.py:BailingMoELinearAttention (0.32).
+    """
+    inner, bias = heads.num_heads * heads.head_dim, section.boolean("use_bias", False)
+    prefix = "attention"
+    names = ("query_layernorm", "key_layernorm") if section.boolean("use_qk_norm", False) else ()
+    return (
+        blocks.qkv(
+            heads,
+            f"{prefix}.query_key_value",
+            ("query_key_value",),
+            bias=bias or section.boolean("use_qkv_bias", False),
+        ),
+        blocks.column(f"{prefix}.g_proj", heads.hidden_size, inner),
+        blocks.row(f"{prefix}.dense", inner, heads.hidden_size, bias=bias),
+        arch.Parameter(name=f"{prefix}.g_norm", sharded=inner),
+        *blocks.norms(heads.head_dim, *(f"{prefix}.{name}" for name in names)),
+    )
+
+
+def read_ling3(config: ModelConfig) -> arch.Architecture:
+    """Ling 3: delta nets with a gate for each channel where Ling 2.5 has linear attention.
+
+    Source: vllm/model_executor/models/bailing_moe_v3.py (0.32).
+    """
+    section = config.language
+    latent = read_latent(section)
+    for key in ("moe_shared_expert_intermediate_size", "num_shared_experts"):
+        section.integer(key)
+    heads, count = linear_heads(section, latent), section.layers()
+    kernel = read_conv_kernel(section, "short_conv_kernel_size")
+    linear = arch.Layer(
+        modules=delta_net(heads, kernel), caches=(kda_state(heads.num_heads, heads.head_dim, kernel),)
+    )
+    attending = latent_layer(latent, *output_gate(section, latent))
+    group = section.integer("layer_group_size")
+    whole = count // group * group
+    rope = replace(read_ropes(section)[0], partial_rotary_factor=1.0)
+    table = rope.table(latent.qk_rope_head_dim, section.integer("max_position_embeddings"))
+    built = read_decoder(
+        DECODERS["BailingMoeV3ForCausalLM"],
+        config,
+        heads=as_heads(latent),
+        mixers=tuple(
+            linear if (index + 1) % group and index < whole else attending for index in range(count)
+        ),
+        width=section.integer("intermediate_size"),
+        rotary_tables=(table,),
+    )
+    return replace(built, is_mla=True)
+
+
+def output_gate(section: Section, latent: Latent) -> tuple[arch.Module, ...]:
+    """The gate on what latent attention gives: a number a head, or one an element; () without."""
+    widths = {"head_wise": 1, "element_wise": latent.v_head_dim}
+    width = widths.get(section.string("gated_attention_proj_granularity_type", ""))
+    if width is None:
+        return ()
+    return (heads_column("self_attn.g_proj", latent.hidden_size, latent.num_heads, width),)
+
+
+def delta_net(heads: blocks.Heads, kernel: int) -> tuple[arch.Module, ...]:
+    """Projections, three float32 convolutions, decay and output gates of full rank.
+
+    Source: vllm/model_executor/models/bailing_moe_v3.py:BailingMoeV3KimiDeltaAttention (0.32).
+    """
+    prefix, hidden = "self_attn", heads.hidden_size
+    each = arch.Output(units=heads.num_heads, width=heads.head_dim)
+    convolutions = (
+        replace(convolution(f"{prefix}.{part}_conv1d", kernel, (each,), bias=False), dtype="float32")
+        for part in "qkv"
+    )
+    return (
+        arch.Linear(
+            name=f"{prefix}.qkvb_proj",
+            in_features=hidden,
+            outputs=(each, each, each, arch.Output(units=heads.num_heads)),
+            split=arch.Split.COLUMN,
+            parts=tuple(f"{prefix}.{part}_proj" for part in "qkvb"),
+        ),
+        *convolutions,
+        *(heads_column(f"{prefix}.{part}_proj", hidden, heads.num_heads, heads.head_dim) for part in "fg"),
+        arch.Parameter(name=f"{prefix}.dt_bias", sharded=heads.num_heads * heads.head_dim, dtype="float32"),
+        arch.Parameter(name=f"{prefix}.A_log", sharded=heads.num_heads, dtype="float32"),
+        blocks.norm(f"{prefix}.o_norm", heads.head_dim),
+        blocks.row(f"{prefix}.o_proj", heads.num_heads * heads.head_dim, hidden),
+    )
+
+
+READERS: Final = by_row(
+    {
+        "qwen3_next": read,
+        "olmo_hybrid": read_olmo_hybrid,
+        "bailing_hybrid": read_ling,
+        "BailingMoeV3ForCausalLM": read_ling3,
+    }
 )

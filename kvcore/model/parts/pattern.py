@@ -92,6 +92,7 @@ SPARSE_BY: Final[Mapping[str, Callable[[Section], tuple[bool, ...]]]] = {
     "first_k_dense_replace": sparse_from,
     "num_dense_layers": lambda section: sparse_from(section, "num_dense_layers"),
     "mlp_layer_types": lambda section: sparse_by_types(section) or sparse_from(section),
+    "all_but_the_first": sparse_but_the_first,
     "decoder_sparse_step": sparse_by_step,
     "moe_layer_interval": sparse_by_interval,
 }
