@@ -148,7 +148,7 @@ def invalid(field: str, value: object, reason: str) -> ScenarioError:
 
     Example:
         >>> str(invalid("max_num_seqs", 0, "it must lie between 1 and 1048576"))
-        'max_num_seqs is 0; it must lie between 1 and 1048576'
+        'max_num_seqs cannot be 0: it must lie between 1 and 1048576'
     """
     return ScenarioError("invalid-value", field=field, value=value, reason=reason)
 
