@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +21,7 @@ from kvcore.scenario.request import FetchModel, id_of, parse_request, scenario_f
 from kvcore.untrusted import utf8_text
 
 UNREADABLE_INPUT = 2
+SWEPT_FLAGS = ("max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "engine_version")
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
 
 
@@ -45,62 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kvcore", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
-
-    planning = commands.add_parser("plan", help="requests in, memory plans out, as JSON")
-    planning.add_argument("file", nargs="?", default="-", help="a request as JSON; - is standard input")
-    planning.add_argument("--jsonl", action="store_true", help="one request a line, one result a line")
-    planning.set_defaults(run=_plan)
-
-    curve = commands.add_parser("curve", help="concurrency at each of a list of context lengths")
-    curve.add_argument("file", nargs="?", default="-", help="a request as JSON; - is standard input")
-    curve.add_argument(
-        "--lengths", type=_lengths, default=CURVE_LENGTHS, help="context lengths, 2048,8192,..."
-    )
-    curve.add_argument("--json", action="store_true", help="JSON instead of a table")
-    curve.set_defaults(run=_curve)
-
-    log = commands.add_parser(
-        "log", help="a start-up log -> measured values, resolved flags, and how the plan differs"
-    )
-    log.add_argument("file", nargs="?", default="-", help="the log; - is standard input")
-    log.add_argument("--config", type=Path, help="config.json of a model that is not bundled")
-    log.add_argument("--json", action="store_true", help="JSON instead of a table")
-    log.set_defaults(run=_log)
-
-    workload = commands.add_parser(
-        "workload", help="request logs -> length statistics and the max_model_len that they need"
-    )
-    workload.add_argument(
-        "files", nargs="+", metavar="FILE", help="JSON lines, CSV or vLLM's own request lines"
-    )
-    workload.add_argument("--json", action="store_true", help="JSON instead of a table")
-    workload.set_defaults(run=_workload)
-
-    sweeping = commands.add_parser("sweep", help="every model on every accelerator, or those that are named")
-    sweeping.add_argument("--models", type=_names, default=(), help="catalogue ids, separated by commas")
-    sweeping.add_argument(
-        "--accelerators", type=_names, default=(), help="catalogue ids, separated by commas"
-    )
-    sweeping.add_argument("--tensor-parallel-sizes", type=_lengths, default=SIZES, help="1,2,4,8")
-    sweeping.add_argument(
-        "--max-model-len", type=int, help="8192, or what the model allows where that is less"
-    )
-    sweeping.add_argument("--gpu-memory-utilization", type=float)
-    sweeping.add_argument("--kv-cache-dtype")
-    sweeping.add_argument("--quantization")
-    sweeping.add_argument("--engine-version")
-    sweeping.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
-    sweeping.set_defaults(run=_sweep)
-
-    listing = commands.add_parser(
-        "catalogue", help="the bundled models and accelerators, and the known engine versions"
-    )
-    listing.add_argument("kind", choices=("models", "accelerators", "engines"), nargs="?", help="only these")
-    listing.add_argument("--json", action="store_true", help="JSON instead of a table")
-    listing.set_defaults(run=_catalogue)
-
-    schema = commands.add_parser("schema", help="the JSON Schema of a request")
-    schema.set_defaults(run=_schema)
+    for name, (run, text, arguments) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        command.set_defaults(run=run)
+        for argument, options in arguments.items():
+            command.add_argument(argument, **options)
     return parser
 
 
@@ -166,18 +116,14 @@ def _curve(arguments: argparse.Namespace) -> int:
     base = plan(scenario_from_request(request, from_hub))
     curves = tensor_parallel_curves(base, arguments.lengths)
     if arguments.json:
-        rows = [
-            {
-                "tensor_parallel_size": curve.tensor_parallel_size,
-                "points": [
-                    {"max_model_len": length, "max_concurrency": now, "interval": [low, high]}
-                    for length, now, low, high in zip(
-                        curve.lengths, curve.concurrency, curve.low, curve.high, strict=True
-                    )
-                ],
-            }
-            for curve in curves
-        ]
+        keys = ("max_model_len", "max_concurrency", "interval")
+        rows = []
+        for curve in curves:
+            values = zip(
+                curve.lengths, curve.concurrency, zip(curve.low, curve.high, strict=True), strict=True
+            )
+            points = [dict(zip(keys, value, strict=True)) for value in values]
+            rows.append({"tensor_parallel_size": curve.tensor_parallel_size, "points": points})
         print(json.dumps({"id": request_id, "status": "ok", "curves": rows}))
         return 0
     print("tokens".rjust(12) + "".join(f"TP {curve.tensor_parallel_size}".rjust(12) for curve in curves))
@@ -190,7 +136,8 @@ def _log(arguments: argparse.Namespace) -> int:
     from kvcore.evidence.log.reader import read_log
     from kvcore.evidence.log_report import log_report, log_table
 
-    data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
+    with _open(arguments.file) as source:
+        data = source.read()
     config = None if arguments.config is None else parse_request(utf8_text(arguments.config.read_bytes()))
     report = log_report(read_log(data), config)
     print(json.dumps(report, ensure_ascii=False) if arguments.json else log_table(report))
@@ -202,10 +149,7 @@ def _workload(arguments: argparse.Namespace) -> int:
     from kvcore.workload.records import read_request_logs
 
     with ExitStack() as opened:
-        files = [
-            sys.stdin.buffer if path == "-" else opened.enter_context(Path(path).open("rb"))
-            for path in arguments.files
-        ]
+        files = [opened.enter_context(_open(path)) for path in arguments.files]
         report = workload_report(read_request_logs(files))
     print(json.dumps(report, ensure_ascii=False) if arguments.json else workload_table(report))
     return 0
@@ -214,14 +158,7 @@ def _workload(arguments: argparse.Namespace) -> int:
 def _sweep(arguments: argparse.Namespace) -> int:
     from kvcore.views.matrix import json_lines, table_lines
 
-    flags = (
-        "max_model_len",
-        "gpu_memory_utilization",
-        "kv_cache_dtype",
-        "quantization",
-        "engine_version",
-    )
-    given = {flag: getattr(arguments, flag) for flag in flags if getattr(arguments, flag) is not None}
+    given = {name: value for name in SWEPT_FLAGS if (value := getattr(arguments, name)) is not None}
     sizes = tuple(dict.fromkeys(arguments.tensor_parallel_sizes))
     named = {"models": arguments.models, "accelerators": arguments.accelerators}
     for swept in sweep(**named, tensor_parallel_sizes=sizes, **given):
@@ -277,3 +214,45 @@ def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
             for version in engine_versions(engine)
         ],
     }
+
+
+_REQUEST = {"file": {"nargs": "?", "default": "-", "help": "a request as JSON; - is standard input"}}
+_JSON = {"--json": {"action": "store_true", "help": "JSON instead of a table"}}
+_IDS = {"type": _names, "default": (), "help": "catalogue ids, separated by commas"}
+_COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[str, Mapping[str, Any]]]] = {
+    "plan": (_plan, "requests in, memory plans out, as JSON", {
+        **_REQUEST,
+        "--jsonl": {"action": "store_true", "help": "one request a line, one result a line"},
+    }),
+    "curve": (_curve, "concurrency at each of a list of context lengths", {
+        **_REQUEST,
+        "--lengths": {"type": _lengths, "default": CURVE_LENGTHS, "help": "context lengths, 2048,8192,..."},
+        **_JSON,
+    }),
+    "log": (_log, "a start-up log -> measured values, resolved flags, and how the plan differs", {
+        "file": {"nargs": "?", "default": "-", "help": "the log; - is standard input"},
+        "--config": {"type": Path, "help": "config.json of a model that is not bundled"},
+        **_JSON,
+    }),
+    "workload": (_workload, "request logs -> length statistics and the max_model_len that they need", {
+        "files": {"nargs": "+", "metavar": "FILE", "help": "JSON lines, CSV or vLLM's own request lines"},
+        **_JSON,
+    }),
+    "sweep": (_sweep, "every model on every accelerator, or those that are named", {
+        "--models": _IDS,
+        "--accelerators": _IDS,
+        "--tensor-parallel-sizes": {"type": _lengths, "default": SIZES, "help": "1,2,4,8"},
+        "--max-model-len": {"type": int, "help": "8192, or what the model allows where that is less"},
+        "--gpu-memory-utilization": {"type": float},
+        "--kv-cache-dtype": {},
+        "--quantization": {},
+        "--engine-version": {},
+        "--json": {"action": "store_true", "help": "one JSON object a line instead of tables"},
+    }),
+    "catalogue": (_catalogue, "the bundled models and accelerators, and the known engine versions", {
+        "kind": {"choices": ("models", "accelerators", "engines"), "nargs": "?", "help": "only these"},
+        **_JSON,
+    }),
+    "schema": (_schema, "the JSON Schema of a request", {}),
+}  # fmt: skip
+"""What runs a command, what it says of itself, and its arguments."""

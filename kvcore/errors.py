@@ -25,27 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
-from kvcore.texts import MESSAGES, Message
-
-__all__ = [
-    "MESSAGES",
-    "CatalogueError",
-    "DefectError",
-    "EngineRefusalError",
-    "HubError",
-    "KvPlannerError",
-    "LogError",
-    "Message",
-    "ModelError",
-    "Notice",
-    "ScenarioError",
-    "TableError",
-    "WorkloadError",
-    "defect",
-    "invalid",
-    "render",
-    "shorten",
-]
+from kvcore.texts import MESSAGES as MESSAGES  # for those who translate an error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,7 +78,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "app.py", copy)
     insert(copy / "kvcore" / "flags" / "registry.toml", "\n[flag.block_size]\n", ROW)
-    insert(copy / "kvcore" / "scenario" / "scenario.py", "    block_size: int | None = None\n", FIELD)
+    insert(copy / "kvcore" / "scenario" / "__init__.py", "    block_size: int | None = None\n", FIELD)
     return copy
 
 

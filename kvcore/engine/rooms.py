@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ import kvcore.engine
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.protocol import Engine, MemoryVariables
 from kvcore.engine.resolved import CardView
-from kvcore.errors import ScenarioError
+from kvcore.errors import invalid
 from kvcore.scenario import Scenario
 from kvcore.versioned import convert, read_toml, wrong
 
@@ -22,11 +21,8 @@ FILE: Final = "engine.toml"
 @cache
 def engines() -> tuple[Engine, ...]:
     """All engines, in their order. Raises CatalogueError `invalid-catalogue-entry` for a file of any other shape."""
-    found = [
-        read_engine(file.read_text(encoding="utf-8"), f"{file.parent.name}/{FILE}")
-        for folder in kvcore.engine.__path__
-        for file in sorted(Path(folder).glob(f"*/{FILE}"))
-    ]
+    files = (file for folder in kvcore.engine.__path__ for file in sorted(Path(folder).glob(f"*/{FILE}")))
+    found = [read_engine(file.read_text("utf-8"), f"{file.parent.name}/{FILE}") for file in files]
     fitted = {engine.name for engine in found if engine.overheads is not None}
     for engine in found:
         if engine.memory.overheads not in (None, *fitted):
@@ -51,16 +47,10 @@ def find_engine(name: str) -> Engine:
         >>> find_engine("vllm-ascend").launch.program
         ('vllm', 'serve')
     """
-    known = _by_name().get(name)
+    known = {engine.name: engine for engine in engines()}.get(name)
     if known is None:
-        reason = f"it must be one of {', '.join(engine_names())}"
-        raise ScenarioError("invalid-value", field="engine", value=name, reason=reason)
+        raise invalid("engine", name, f"it must be one of {', '.join(engine_names())}")
     return known
-
-
-@cache
-def _by_name() -> Mapping[str, Engine]:
-    return {engine.name: engine for engine in engines()}
 
 
 def engine_for(card: Accelerator | CardView) -> Engine:

@@ -1,33 +1,234 @@
-"""What is served, on what, with which flags: frozen inputs, and what reads, writes or changes them."""
+"""What is served, on what, with which flags: frozen inputs in the engine's own flag names, and what handles them."""
 
-from kvcore.scenario.scenario import (
-    AUTO,
-    DEFAULT_ENGINE,
-    MEASURED_PARTS,
-    PARALLEL,
-    CudagraphMode,
-    Measured,
-    Origin,
-    Parallel,
-    Runner,
-    Scenario,
-    SpeculativeConfig,
-    value_of,
-    without_state_flags,
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import Checkpoint
+from kvcore.model.config import ModelConfig
+
+AUTO = "auto"
+"""What a dtype flag says for the engine's own choice."""
+DEFAULT_ENGINE: Final = "vllm"
+"""Where neither a request nor its card says another."""
+
+
+class Runner(StrEnum):
+    """`--runner`: what the engine makes of a model."""
+
+    AUTO = "auto"
+    GENERATE = "generate"
+    POOLING = "pooling"
+    """Embeddings, classes, rewards: no text."""
+
+
+class CudagraphMode(StrEnum):
+    """`cudagraph_mode` of `--compilation-config`: which batches run as CUDA graphs, and how much of a step is one."""
+
+    NONE = "NONE"
+    PIECEWISE = "PIECEWISE"
+    """Every batch, the attention outside."""
+    FULL = "FULL"
+    """Every batch, the attention inside."""
+    FULL_DECODE_ONLY = "FULL_DECODE_ONLY"
+    FULL_AND_PIECEWISE = "FULL_AND_PIECEWISE"
+    """Batches that only decode in full, all others piecewise."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parallel:
+    """How one replica is cut over ranks, and how many replicas there are."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+
+    @property
+    def ranks_per_replica(self) -> int:
+        """GPUs of one engine replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+class Origin(StrEnum):
+    """Where a given part comes from."""
+
+    MEASURED = "measured"
+    """Printed by a log in this configuration, or set by the person."""
+    FITTED = "fitted"
+    """Not printed: what makes the other parts meet the KV memory of the log."""
+    CARRIED = "carried"
+    """Taken here from another configuration by the estimate of both."""
+
+
+MEASURED_PARTS: Final = (
+    "weights_gib",
+    "peak_activation_gib",
+    "non_torch_gib",
+    "cuda_graph_gib",
+    "system_gib",
+    "available_kv_gib",
 )
+"""The fields of `Measured` that are memory."""
 
-__all__ = [
-    "AUTO",
-    "DEFAULT_ENGINE",
-    "MEASURED_PARTS",
-    "PARALLEL",
-    "CudagraphMode",
-    "Measured",
-    "Origin",
-    "Parallel",
-    "Runner",
-    "Scenario",
-    "SpeculativeConfig",
-    "value_of",
-    "without_state_flags",
-]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """Parts of one rank that the person gives himself, in GiB; each replaces the predicted part.
+
+    `fitted` and `carried` name the parts among them that nobody measured in this configuration.
+    """
+
+    weights_gib: float | None = None
+    peak_activation_gib: float | None = None
+    non_torch_gib: float | None = None
+    cuda_graph_gib: float | None = None
+    system_gib: float | None = None
+    available_kv_gib: float | None = None
+    fitted: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+    batched_tokens: int | None = None
+    """`max_num_batched_tokens` of the start in which the activations were measured."""
+
+    def values(self) -> dict[str, float]:
+        """The parts that are given, in GiB, by their fields.
+
+        Example:
+            >>> Measured(weights_gib=15.27, fitted=("weights_gib",)).values()
+            {'weights_gib': 15.27}
+        """
+        return {name: value for name in MEASURED_PARTS if (value := getattr(self, name)) is not None}
+
+    def origin(self, part: str) -> Origin:
+        """Where the given part of that field comes from."""
+        if part in self.carried:
+            return Origin.CARRIED
+        return Origin.FITTED if part in self.fitted else Origin.MEASURED
+
+    def with_origin(self, parts: Iterable[str], origin: Origin) -> Measured:
+        """The same figures, those of `parts` said to come from `origin`.
+
+        Example:
+            >>> both = Measured(weights_gib=15.27, fitted=("weights_gib",))
+            >>> both.with_origin(("weights_gib",), Origin.CARRIED).carried
+            ('weights_gib',)
+        """
+        changed = frozenset(parts)
+        return replace(
+            self,
+            fitted=_named(self.fitted, changed, origin is Origin.FITTED),
+            carried=_named(self.carried, changed, origin is Origin.CARRIED),
+        )
+
+
+def _named(names: tuple[str, ...], changed: frozenset[str], is_here: bool) -> tuple[str, ...]:
+    """`names` with `changed` among them or not, in the order of `MEASURED_PARTS`."""
+    kept = changed.union(names) if is_here else frozenset(names) - changed
+    return tuple(part for part in MEASURED_PARTS if part in kept)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeculativeConfig:
+    """`--speculative-config`."""
+
+    method: str
+    num_speculative_tokens: int | None = None
+    model: str | None = None
+    """A label; `config` is what is planned."""
+    config: ModelConfig | None = None
+    """Of the draft model or head; None where the method has none, or where it is not known."""
+    draft_tensor_parallel_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """One deployment to plan. None takes the default of that engine version on that accelerator.
+
+    `model` is a label; `config` is what is planned. `accelerator` is None for a log that does not name its card.
+    `max_model_len=-1` is the engine's `auto`.
+    """
+
+    model: str
+    config: ModelConfig
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    accelerator: Accelerator | None = None
+    engine: str = DEFAULT_ENGINE
+    """Its name: that of a folder in `kvcore/engine`."""
+    engine_version: str | None = None
+    parallel: Parallel = Parallel()
+    runner: Runner = Runner.AUTO
+    dtype: str = "auto"
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    enforce_eager: bool = False
+    max_cudagraph_capture_size: int | None = None
+    """In tokens; `--cuda-graph-sizes N` of older releases."""
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    """In tokens, ascending, each once."""
+    cudagraph_mode: CudagraphMode | None = None
+    enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool | None = None
+    mamba_cache_mode: str | None = None
+    """all, align or none; `none` leaves the choice to the engine, as None does."""
+    mamba_block_size: int | None = None
+    mamba_cache_dtype: str = AUTO
+    """Of all that recurrent layers keep."""
+    mamba_ssm_cache_dtype: str = AUTO
+    """Of their states, without convolution rows."""
+    disable_hybrid_kv_cache_manager: bool = False
+    kernels_compiled: bool = False
+    """The start finds its kernels in the compile cache: a restart, not a first start."""
+    speculative_config: SpeculativeConfig | None = None
+    enable_lora: bool = False
+    max_loras: int = 1
+    max_lora_rank: int = 16
+    fully_sharded_loras: bool = False
+    limit_mm_per_prompt: Mapping[str, int] | None = None
+    language_model_only: bool = False
+    cpu_offload_gb: float = 0.0
+    hf_overrides: str | None = None
+    """JSON of a stretched rope (`kvcore.model.rope`), the same for every release; others are not planned."""
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    measured: Measured = Measured()
+
+
+PARALLEL: Final = frozenset(entry.name for entry in fields(Parallel))
+"""Fields of a scenario that stand in its `parallel`."""
+
+
+def value_of(scenario: Scenario, field: str) -> Any:
+    """The value of a field by its name in a request; None for a field of an object that is not there.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> scenario = scenario_from_request({"model": "Qwen/Qwen3-8B", "measured": {"weights_gib": 15.3}})
+        >>> value_of(scenario, "tensor_parallel_size"), value_of(scenario, "measured.weights_gib")
+        (1, 15.3)
+    """
+    head, _, key = field.partition(".")
+    owner = getattr(scenario.parallel if head in PARALLEL else scenario, head)
+    return getattr(owner, key) if key and owner is not None else owner
+
+
+def without_state_flags(scenario: Scenario) -> Scenario:
+    """`scenario` with the flags about recurrent states and rope left to the engine: they are one model's own."""
+    return replace(
+        scenario,
+        mamba_cache_mode=None,
+        mamba_block_size=None,
+        mamba_cache_dtype=AUTO,
+        mamba_ssm_cache_dtype=AUTO,
+        hf_overrides=None,
+    )

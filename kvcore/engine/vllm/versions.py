@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import is_surely_there
 from kvcore.engine.vllm.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
-from kvcore.errors import Notice, ScenarioError
+from kvcore.errors import Notice, ScenarioError, invalid
 from kvcore.kept import kept
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import Scenario
@@ -115,27 +115,20 @@ def find_release(engine: str, engine_version: str | None) -> Release:
         >>> find_release("vllm", "v0.19.0").notices
         ()
     """
-    known = vllm_releases()
+    known, own = vllm_releases(), find_engine(engine).releases
     if engine_version is None:
-        newest = releases_of(engine)[-1][1]
-        return Release(version=newest, switches=switches_of(newest))
+        return _release(releases_of(engine)[-1][1])
     asked = parse_version(engine_version)
-    wanted = asked
-    if find_engine(engine).releases:
-        wanted = _host_version(find_engine(engine).releases, asked)
-    elif asked.dev is not None:
-        wanted = _behind(asked)
-    below = [version for version in known if version <= wanted]
-    if not below:
+    wanted = _host_version(own, asked) if own else asked if asked.dev is None else _behind(asked)
+    used = next((version for version in reversed(known) if version <= wanted), None)
+    if used is None:
         raise ScenarioError(
             "engine-version-too-old", field="engine_version", value=engine_version, oldest=str(known[0])
         )
-    used = below[-1]
     exact = used == Version(wanted.public) and asked.public == Version(asked.public).base_version + (
         f".post{asked.post}" if asked.post is not None else ""
     )
-    notices = () if exact else (_approximated(engine_version, used),)
-    return Release(version=used, switches=switches_of(used), notices=notices)
+    return _release(used) if exact else _release(used, _notice(APPROXIMATED, used, asked=engine_version))
 
 
 def planned_release(scenario: Scenario) -> Release:
@@ -158,29 +151,21 @@ def _assumed_release(config: ModelConfig, asks_for_v0: bool) -> Release:
     architectures = config.architectures
     releases = vllm_releases()
     if asks_for_v0:
-        releases = tuple(
-            version for version in releases if switches_of(version).v1_engine is not V1Engine.ONLY
-        )
+        releases = tuple(one for one in releases if switches_of(one).v1_engine is not V1Engine.ONLY)
     fitting = [version for version in releases if is_surely_there(architectures, version)]
     used = (fitting or releases)[-1]
-    notices = []
-    if asks_for_v0:
-        notices.append(_assumed("v0-release-assumed", used))
+    notices = [_notice("v0-release-assumed", used)] if asks_for_v0 else []
     if used != releases[-1]:
-        notices.append(_assumed("release-assumed-for-model", used, value=architectures[0]))
-    return Release(version=used, switches=switches_of(used), notices=tuple(notices))
+        notices.append(_notice("release-assumed-for-model", used, value=architectures[0]))
+    return _release(used, *notices)
 
 
-def _assumed(code: str, used: Version, **facts: str) -> Notice:
-    return Notice(code=code, field="engine_version", params={"used": str(used), **facts})
+def _release(version: Version, *notices: Notice) -> Release:
+    return Release(version=version, switches=switches_of(version), notices=notices)
 
 
-def _approximated(engine_version: str, used: Version) -> Notice:
-    return Notice(
-        code=APPROXIMATED,
-        field="engine_version",
-        params={"asked": engine_version, "used": str(used)},
-    )
+def _notice(code: str, used: Version, **facts: str) -> Notice:
+    return Notice(code=code, field="engine_version", params={**facts, "used": str(used)})
 
 
 def _host_version(releases: tuple[tuple[Version, Version], ...], asked: Version) -> Version:
@@ -221,9 +206,7 @@ def parse_version(text: str) -> Version:
     try:
         return Version(text.strip())
     except InvalidVersion:
-        raise ScenarioError(
-            "invalid-value", field="engine_version", value=text, reason="it must be a version such as 0.19.0"
-        ) from None
+        raise invalid("engine_version", text, "it must be a version such as 0.19.0") from None
 
 
 @lru_cache(maxsize=256)
