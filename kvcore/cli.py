@@ -169,7 +169,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _schema(arguments: argparse.Namespace) -> int:
     del arguments
-    from kvcore.flags.schema import request_schema
+    from kvcore.flags import request_schema
 
     print(json.dumps(request_schema(), indent=1, ensure_ascii=False))
     return 0

@@ -13,7 +13,7 @@ from kvcore.cache.capacity import CachePlan, check_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.partition import heads_per_rank
+from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import CardView, Resolved, view_of, without_card
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.draft import draft_notices, read_draft

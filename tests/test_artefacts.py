@@ -18,7 +18,7 @@ import yaml
 
 from kvcore import catalogue
 from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, has_image, kubernetes_name, start_seconds
-from kvcore.deploy.checklist import expected_log_lines
+from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_command
 from kvcore.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log

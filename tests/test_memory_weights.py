@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore.catalogue import find_model
-from kvcore.engine.partition import stage_layers
+from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
 from kvcore.memory.weights import SMALL_BYTES, WeightBytes, allocated_bytes, weight_bytes

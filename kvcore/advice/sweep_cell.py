@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kvcore.cache.capacity import Pool, Pools, plan_pools
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
-from kvcore.engine.partition import heads_per_rank
+from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import Resolved, view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.storage import storage_of

@@ -10,7 +10,7 @@ from functools import lru_cache
 from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
 from kvcore.cache.rules import HybridPages, PlannerRules, contiguous_pages, hybrid_block_size, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.engine.partition import divided, stage_layers, units_per_rank
+from kvcore.engine import divided, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import EngineRefusalError

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from kvcore.deploy.checklist import expected_log_lines
-from kvcore.engine.vllm.metrics import exported_metrics
+from kvcore.deploy.going_live import expected_log_lines
+from kvcore.engine.vllm.availability import exported_metrics
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request
 from kvcore.texts import Correction

@@ -10,7 +10,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.engine.partition import stage_layers
+from kvcore.engine import stage_layers
 from kvcore.engine.resolved import CardView, Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import End

@@ -9,7 +9,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.engine.partition import divided, units_per_rank
+from kvcore.engine import divided, units_per_rank
 from kvcore.engine.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, language_class
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept

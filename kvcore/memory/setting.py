@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
-from kvcore.engine.partition import stage_layers
+from kvcore.engine import stage_layers
 from kvcore.engine.protocol import MemoryRules, Overheads, RunnerKind
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine

@@ -8,7 +8,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.engine.partition import heads_per_rank
+from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvcore.engine.partition import divided, heads_per_rank, stage_layers, units_per_rank
+from kvcore.engine import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of

@@ -16,7 +16,7 @@ from typing import Final
 import segno
 
 from kvcore.advice.vary import ConcurrencyCurve, concurrency_curve
-from kvcore.deploy.checklist import expected_log_lines
+from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_command
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan

@@ -1,19 +1,23 @@
-"""Flags and values that a release does not have yet, or no more: its argument parser stops the start.
+"""What a release has: flags and their values, metrics (`metrics.toml`), a load generator (`benchmark.toml`).
 
-What older guides name and no release has today is in `former_flags.toml`.
+The argument parser stops the start for a flag or value that it does not have yet, or no more (`availability.toml`). What
+older guides name and no release has today is in `former_flags.toml`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from enum import StrEnum
+from functools import lru_cache
+from typing import Annotated, Final, Literal
 
 from packaging.version import Version
 
 from kvcore.errors import EngineRefusalError
 from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario, value_of
-from kvcore.versioned import OneOf, Pattern, Published, Reviewed, Source, TableFile
+from kvcore.versioned import OneOf, Pattern, Published, ReleaseRange, Reviewed, Source, TableFile
 
 Flag = Annotated[str, Pattern(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
 Field = Annotated[str, OneOf(tuple(FLAGS))]
@@ -28,6 +32,10 @@ class Availability:
     since: Published
     source: Source
     is_gone: bool = False
+
+    def refuses(self, value: str, version: Version) -> bool:
+        """Whether `version` does not take that value."""
+        return value.startswith(self.value) and (version < self.since) is not self.is_gone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,16 +79,15 @@ def check_availability(scenario: Scenario, version: Version) -> None:
     asked = _asked(scenario)
     for known in AVAILABILITY.load().value:
         given = asked.get(known.field)
-        if given is None or not given.startswith(known.value) or (version < known.since) is known.is_gone:
-            continue
-        raise EngineRefusalError(
-            "flag-gone-from-release" if known.is_gone else "flag-not-in-release",
-            field=known.field,
-            value=given,
-            flag=FLAGS[known.field].spelling,
-            version=version,
-            since=known.since,
-        )
+        if given is not None and known.refuses(given, version):
+            raise EngineRefusalError(
+                "flag-gone-from-release" if known.is_gone else "flag-not-in-release",
+                field=known.field,
+                value=given,
+                flag=FLAGS[known.field].spelling,
+                version=version,
+                since=known.since,
+            )
 
 
 def is_available(field: str, value: str, version: Version) -> bool:
@@ -92,12 +99,8 @@ def is_available(field: str, value: str, version: Version) -> bool:
         >>> is_available("mamba_cache_mode", "all", Version("0.32.0"))
         False
     """
-    return not any(
-        known.field == field
-        and value.startswith(known.value)
-        and (version < known.since) is not known.is_gone
-        for known in AVAILABILITY.load().value
-    )
+    rows = AVAILABILITY.load().value
+    return not any(known.field == field and known.refuses(value, version) for known in rows)
 
 
 def former_flag(flag: str) -> FormerFlag | None:
@@ -118,3 +121,106 @@ def _asked(scenario: Scenario) -> dict[str, str]:
         if value is not None and value != flag.default:
             asked[field] = "auto" if flag.auto is not None and value == flag.auto else str(value)
     return asked
+
+
+class MetricRole(StrEnum):
+    """What a metric is read for."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    WAITING_BY_REASON = "waiting_by_reason"
+    KV_CACHE_USAGE = "kv_cache_usage"
+    PREEMPTIONS = "preemptions"
+    REQUEST_LATENCY = "request_latency"
+    FIRST_TOKEN = "first_token"
+    OUTPUT_TOKEN = "output_token"
+    PROMPT_TOKENS = "prompt_tokens"
+    GENERATION_TOKENS = "generation_tokens"
+    PREFIX_CACHE_QUERIES = "prefix_cache_queries"
+    PREFIX_CACHE_HITS = "prefix_cache_hits"
+
+
+class MetricKind(StrEnum):
+    """Prometheus metric types."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric(ReleaseRange):
+    """One metric by the name that a scraper sees; a histogram without its suffix."""
+
+    role: MetricRole
+    name: Annotated[str, Pattern(r"vllm:[a-z0-9_]+", "a metric of vLLM")]
+    kind: MetricKind
+    source: Source
+    engine: Literal["any", "v0", "v1"] = "any"
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names of its time series."""
+        if self.kind is MetricKind.HISTOGRAM:
+            return tuple(f"{self.name}_{suffix}" for suffix in ("bucket", "sum", "count"))
+        return (self.name,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricTables(Reviewed):
+    """metrics.toml."""
+
+    metrics: tuple[Metric, ...]
+
+
+METRICS: Final = TableFile("kvcore.engine.vllm", "metrics.toml", MetricTables)
+
+
+@lru_cache(maxsize=256)
+def exported_metrics(version: Version, is_v0: bool) -> Mapping[str, Metric]:
+    """Role -> the metric that `version` exports for it; a role that it has no metric for is absent.
+
+    Example:
+        >>> exported_metrics(Version("0.33.0"), False)["kv_cache_usage"].name
+        'vllm:kv_cache_usage_perc'
+        >>> exported_metrics(Version("0.8.5"), True)["kv_cache_usage"].name
+        'vllm:gpu_cache_usage_perc'
+    """
+    mine = ("any", "v0" if is_v0 else "v1")
+    found: dict[str, Metric] = {}
+    for metric in sorted(METRICS.load().metrics, key=lambda metric: metric.since):
+        if metric.engine in mine and metric.covers(version):
+            found[metric.role] = metric
+    return found
+
+
+BareFlag = Annotated[str, Pattern(r"[a-z][a-z0-9-]*", "a flag without its dashes")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchmarkProgram(ReleaseRange):
+    """How it is called, and the flags that a command may use, without dashes."""
+
+    words: tuple[str, ...]
+    flags: frozenset[BareFlag]
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchmarkTables(Reviewed):
+    """benchmark.toml."""
+
+    programs: tuple[BenchmarkProgram, ...]
+
+
+BENCHMARK: Final = TableFile("kvcore.engine.vllm", "benchmark.toml", BenchmarkTables)
+
+
+def benchmark_program(version: Version) -> BenchmarkProgram:
+    """The load generator of `version`.
+
+    Example:
+        >>> " ".join(benchmark_program(Version("0.33.0")).words)
+        'vllm bench serve'
+    """
+    return next(program for program in BENCHMARK.load().programs if program.covers(version))

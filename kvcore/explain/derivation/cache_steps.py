@@ -10,7 +10,7 @@ from typing import Final
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.kv_formats import kv_format
 from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, LayerSpec, demand_of
-from kvcore.engine.vllm.metrics import exported_metrics
+from kvcore.engine.vllm.availability import exported_metrics
 from kvcore.explain.derivation.equation import equations
 from kvcore.explain.derivation.experiments import exercises
 from kvcore.explain.derivation.lesson import Content, Lesson, Prediction, Slip, StepName

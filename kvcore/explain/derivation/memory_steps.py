@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from kvcore.engine.partition import stage_layers
+from kvcore.engine import stage_layers
 from kvcore.engine.protocol import GraphApi
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import switches_of

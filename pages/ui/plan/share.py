@@ -7,7 +7,7 @@ import json
 import streamlit as st
 
 from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, has_image, no_image
-from kvcore.deploy.checklist import expected_log_lines
+from kvcore.deploy.going_live import expected_log_lines
 from kvcore.planning import Plan
 from kvcore.scenario.contract import result_of
 from kvcore.texts.words import Words, msg

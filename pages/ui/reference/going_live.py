@@ -5,9 +5,17 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.decode_bound import decode_bound
-from kvcore.deploy.checklist import Tick, checklist
-from kvcore.deploy.monitoring import Load, alert_rules, dashboard, default_load, load_test, thresholds
-from kvcore.engine.vllm.metrics import exported_metrics
+from kvcore.deploy.going_live import (
+    Load,
+    Tick,
+    alert_rules,
+    checklist,
+    dashboard,
+    default_load,
+    load_test,
+    thresholds,
+)
+from kvcore.engine.vllm.availability import exported_metrics
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count, gib_text
 from kvcore.units import GB

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.engine.partition import divided, heads_per_rank, stage_layers, units_per_rank
+from kvcore.engine import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.errors import EngineRefusalError
 
 
