@@ -1,7 +1,7 @@
 """What a release has: flags and their values, metrics (`metrics.toml`), a load generator (`benchmark.toml`).
 
-The argument parser stops the start for a flag or value that it does not have yet, or no more (`availability.toml`). What
-older guides name and no release has today is in `former_flags.toml`.
+The argument parser stops the start for a flag or value that it does not have yet, or no more (`availability.toml`).
+What older guides name and no release has today is in `former_flags.toml`.
 """
 
 from __future__ import annotations
