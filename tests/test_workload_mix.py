@@ -13,9 +13,18 @@ from packaging.version import Version
 from kvcore.errors import WorkloadError
 from kvcore.planning import Plan
 from kvcore.workload.histogram import LengthHistogram, LengthQuantiles, Percentiles, typed_quantiles
-from kvcore.workload.limits import ALLOW_LONG, limit_choice, limit_choices, refuses_longer, requests_at
+from kvcore.workload.limits import (
+    ALLOW_LONG,
+    Batches,
+    batches_of,
+    draw_batches,
+    limit_choice,
+    limit_choices,
+    pool_shares,
+    refuses_longer,
+    requests_at,
+)
 from kvcore.workload.mix import Mix, mix_of_log, mix_of_quantiles
-from kvcore.workload.random_batch import Batches, batches_of, draw_batches, pool_shares
 from kvcore.workload.records import read_request_log
 from kvcore.workload.requests import MAX_TOKENS
 from tests import present_plans

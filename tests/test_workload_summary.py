@@ -28,9 +28,8 @@ from kvcore.views.workload_summary import (
     turn_rows,
 )
 from kvcore.workload.histogram import LengthHistogram
-from kvcore.workload.limits import Conversation, limit_choice, limit_choices, prefix_sharing
+from kvcore.workload.limits import Conversation, Share, limit_choice, limit_choices, prefix_sharing
 from kvcore.workload.mix import Mix
-from kvcore.workload.random_batch import Share
 from tests import present_plans
 from tests.test_workload_mix import mix_of
 

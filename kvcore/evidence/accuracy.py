@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from importlib import resources
+from operator import attrgetter
 from statistics import median
 from typing import Any, Final
 
@@ -17,12 +18,6 @@ from kvcore.errors import CatalogueError
 FILE: Final = "accuracy.jsonl"
 CAMPAIGN: Final = "llm-d-incubation/llm-d-planner"
 _HEADER: Final = frozenset(("generated", "starts", "peers"))
-_START: Final = frozenset(
-    (
-        "id", "model", "engine", "engine_version", "date", "source", "card", "family", "layout",
-        "tensor_parallel_size", "checks", "left_out", "peers", "error", "verdict", "failed_as",
-    )
-)  # fmt: skip
 
 
 class Check(StrEnum):
@@ -132,6 +127,9 @@ class PublishedStart:
     """Verdicts that name this failed start rightly; empty for a start that succeeded."""
 
 
+_START: Final = frozenset(one.name for one in fields(PublishedStart)) - {"points"} | {"checks", "left_out"}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accuracy:
     """The whole record."""
@@ -187,23 +185,23 @@ def _checked(values: Mapping[str, Any], wanted: frozenset[str], where: str) -> M
 
 
 def _start(values: Mapping[str, Any]) -> PublishedStart:
-    plain = {name: values[name] for name in _START - {"checks", "left_out", "peers", "failed_as"}}
-    left_out = values["left_out"]
+    plain = dict(values)
+    checks, left_out = plain.pop("checks"), plain.pop("left_out")
     points = {
         Check(name): Point(
-            predicted=numbers[0],
-            measured=numbers[1],
-            interval=tuple(numbers[2:]) or None,
+            predicted=predicted,
+            measured=measured,
+            interval=tuple(interval) or None,
             is_fitted=name in left_out,
             left_out=left_out.get(name),
         )
-        for name, numbers in values["checks"].items()
+        for name, (predicted, measured, *interval) in checks.items()
     }
     peers = {
         peer: {Check(name): value for name, value in figures.items()}
-        for peer, figures in values["peers"].items()
+        for peer, figures in plain.pop("peers").items()
     }
-    return PublishedStart(points=points, peers=peers, failed_as=tuple(values["failed_as"]), **plain)
+    return PublishedStart(points=points, peers=peers, failed_as=tuple(plain.pop("failed_as")), **plain)
 
 
 def summarize(points: Iterable[Point]) -> Summary | None:
@@ -279,9 +277,7 @@ class Verdicts:
 
 def verdicts(starts: Iterable[PublishedStart]) -> Verdicts:
     """Of the starts whose card and budget are known."""
-    judged = [
-        start for start in starts if start.verdict and (start.failed_as or Check.KV_MEMORY in start.points)
-    ]
+    judged = [one for one in starts if one.verdict and (one.failed_as or Check.KV_MEMORY in one.points)]
     healthy = [start for start in judged if not start.failed_as]
     failed = [start for start in judged if start.failed_as]
     return Verdicts(
@@ -303,10 +299,8 @@ def held_out(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
     Points whose constants only their own publication informs drop out: nothing is known of their error elsewhere.
     """
     return [
-        replace(
-            start, points={check: left for check, point in start.points.items() if (left := point.held_out)}
-        )
-        for start in starts
+        replace(one, points={check: left for check, point in one.points.items() if (left := point.held_out)})
+        for one in starts
     ]
 
 
@@ -335,16 +329,8 @@ def release_name(start: PublishedStart) -> str:
     return f"{start.engine} {'.'.join(start.engine_version.split('.')[:2])}"
 
 
-def _card(start: PublishedStart) -> str:
-    return start.card
-
-
-def _family(start: PublishedStart) -> str:
-    return start.family
-
-
 _GROUPS: Final[Mapping[str, Callable[[PublishedStart], str]]] = {
     "version": release_name,
-    "card": _card,
-    "family": _family,
+    "card": attrgetter("card"),
+    "family": attrgetter("family"),
 }

@@ -7,7 +7,7 @@ Source: vllm-mindspore's tuning guide for Ascend, sections 3 and 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -228,47 +228,39 @@ def out_of_memory_remedies(
         >>> [(remedy.field, remedy.values) for remedy in out_of_memory_remedies(PreRun(), Parallel())][:2]
         [('vLLM_MODEL_MEMORY_USE_GB', ('51', '52', '54')), ('gpu_memory_utilization', ('0.87', '0.85', '0.8'))]
     """
-    return tuple(_remedies(prerun, parallel, has_experts))
-
-
-def _remedies(prerun: PreRun, parallel: Parallel, has_experts: bool) -> Iterator[Remedy]:
-    shares = [math.floor(prerun.model_gb) + step for step in (1, 2, 4)]
-    yield Remedy(
-        field=VARIABLES.model, values=tuple(str(share) for share in shares if share < prerun.budget_gb)
-    )
-    lower = [
-        step
-        for step in UTILIZATION_STEPS
-        if step < prerun.gpu_memory_utilization and step * prerun.total_gb > prerun.model_gb
-    ]
-    yield Remedy(field="gpu_memory_utilization", values=tuple(f"{step:g}" for step in lower))
-    lengths = [length for length in LENGTH_STEPS if length < prerun.max_model_len]
-    yield Remedy(field="max_model_len", values=tuple(map(str, lengths)))
-    yield Remedy(field="tensor_parallel_size", values=(str(2 * parallel.tensor_parallel_size),))
+    shares = (math.floor(prerun.model_gb) + step for step in (1, 2, 4))
+    tried: dict[str, Iterable[float]] = {
+        VARIABLES.model: [share for share in shares if share < prerun.budget_gb],
+        "gpu_memory_utilization": [
+            step
+            for step in UTILIZATION_STEPS
+            if step < prerun.gpu_memory_utilization and step * prerun.total_gb > prerun.model_gb
+        ],
+        "max_model_len": [length for length in LENGTH_STEPS if length < prerun.max_model_len],
+        "tensor_parallel_size": [2 * parallel.tensor_parallel_size],
+    }
     if has_experts:
-        yield Remedy(field="data_parallel_size", values=(str(2 * parallel.data_parallel_size),))
+        tried["data_parallel_size"] = [2 * parallel.data_parallel_size]
+    return tuple(Remedy(field=name, values=tuple(map(str, values))) for name, values in tried.items())
 
 
 def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
     """`given` with what the log's exports and flags say instead."""
+
+    def exported_gb(name: str, default: float) -> float:
+        value = written_gb(log.env.get(name, ""))
+        return value if value is not None and value < 1e4 else default
+
     flags = log.flags
+    says_batch = flags.max_num_batched_tokens not in (None, 0, flags.max_model_len)
     return replace(
         given,
-        total_gb=_number(log.env.get(VARIABLES.total), given.total_gb),
-        model_gb=_number(log.env.get(VARIABLES.model), given.model_gb),
+        total_gb=exported_gb(VARIABLES.total, given.total_gb),
+        model_gb=exported_gb(VARIABLES.model, given.model_gb),
         gpu_memory_utilization=flags.gpu_memory_utilization or given.gpu_memory_utilization,
-        max_model_len=flags.max_model_len
-        if flags.max_model_len is not None and flags.max_model_len > 0
-        else given.max_model_len,
-        batched_tokens=flags.max_num_batched_tokens
-        if flags.max_num_batched_tokens not in (None, 0, flags.max_model_len)
-        else given.batched_tokens,
+        max_model_len=flags.max_model_len if (flags.max_model_len or 0) > 0 else given.max_model_len,
+        batched_tokens=flags.max_num_batched_tokens if says_batch else given.batched_tokens,
     )
-
-
-def _number(text: str | None, default: float) -> float:
-    value = None if text is None else written_gb(text)
-    return value if value is not None and value < 1e4 else default
 
 
 def documented_bytes_per_token(layers: int, heads: int, head_size: int) -> int:

@@ -17,12 +17,12 @@ from kvcore.workload.limits import (
     Conversation,
     LimitChoice,
     PrefixSharing,
+    Share,
     is_above_model,
     refuses_longer,
     requests_at,
 )
 from kvcore.workload.mix import PERCENT, ROUND_TO, Mix
-from kvcore.workload.random_batch import Share
 from kvcore.workload.requests import Unusable
 
 ENOUGH_SHARE = 0.01
