@@ -45,21 +45,13 @@ class Names:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CharactersPerToken:
-    """Of a text whose tokenizer is not available."""
+class Estimate:
+    """Tokens of a text whose tokenizer is not available, and of what a chat template adds to a message."""
 
-    cjk: Amount
-    other: Amount
-    source: Source
-    checked: datetime.date
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PerMessage:
-    """What a chat template adds."""
-
-    tokens: Count
-    source: Source
+    cjk_characters_per_token: Amount
+    other_characters_per_token: Amount
+    tokens_per_message: Count
+    sources: tuple[Source, ...]
     checked: datetime.date
 
 
@@ -69,8 +61,7 @@ class RequestTables:
 
     keys: Names
     columns: Names
-    characters_per_token: CharactersPerToken
-    per_message: PerMessage
+    estimate: Estimate
 
 
 @cache
@@ -147,16 +138,14 @@ def checked_tokens(value: object, least: int = 0) -> int:
         value = int(value) if value.isdecimal() and len(value) <= MAX_DIGITS else _number(value)
     if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         raise UnusableLineError(Unusable.NO_LENGTH)
-    if not least <= value <= MAX_TOKENS:
-        raise UnusableLineError(Unusable.ABSURD_LENGTH)
-    if value != int(value):
+    if not least <= value <= MAX_TOKENS or value != int(value):
         raise UnusableLineError(Unusable.ABSURD_LENGTH)
     return int(value)
 
 
-def _number(text: str) -> float | None:
+def _number(text: str, longest: int = 24) -> float | None:
     digits = text.strip().replace(",", "")
-    if not digits or len(digits) > 24:
+    if not digits or len(digits) > longest:
         return None
     try:
         return float(digits)
@@ -218,14 +207,8 @@ def _request(record: Mapping[str, Any]) -> Request:
 
 def _layers(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """A record, what wraps a request or a response in it, and their bodies."""
-    layers = [record]
-    for name in _WRAPPERS:
-        inner = record.get(name)
-        if isinstance(inner, dict):
-            layers.append(inner)
-    if len(layers) > 1:
-        layers += [body for layer in layers[1:] if isinstance(body := layer.get("body"), dict)]
-    return layers
+    wrapped = [inner for name in _WRAPPERS if isinstance(inner := record.get(name), dict)]
+    return [record, *wrapped, *(body for one in wrapped if isinstance(body := one.get("body"), dict))]
 
 
 def _count(layers: Iterable[Mapping[str, Any]], names: tuple[str, ...], least: int = 0) -> int | None:
@@ -251,7 +234,7 @@ def _prompt_text_tokens(layer: Mapping[str, Any]) -> int | None:
         for part in parts:
             text = part.get("text") if isinstance(part, dict) else part
             total += estimated_tokens(text) if isinstance(text, str) else 0
-        total += _tables().per_message.tokens
+        total += _tables().estimate.tokens_per_message
     return total
 
 
@@ -262,12 +245,12 @@ def estimated_tokens(text: str) -> int:
         >>> estimated_tokens("a" * 35), estimated_tokens("显存容量规划")
         (10, 4)
     """
-    rates = _tables().characters_per_token
-    cjk = 0
+    rates, cjk = _tables().estimate, 0
     if not text.isascii():
         slices = (text[at : at + TEXT_SLICE] for at in range(0, len(text), TEXT_SLICE))
         cjk = sum(len(_CJK.findall(part)) for part in slices)
-    return -int(-(cjk / rates.cjk + (len(text) - cjk) / rates.other) // 1)
+    tokens = cjk / rates.cjk_characters_per_token + (len(text) - cjk) / rates.other_characters_per_token
+    return -int(-tokens // 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,7 +281,7 @@ def header_names(line: str) -> tuple[str, ...]:
         return ()
     names = tuple(cell.strip() for cell in cells)
     are_names = len(names) > 1 and all(len(name) <= LONGEST_NAME for name in names)
-    return names if are_names and not any(_is_number(name) for name in names) else ()
+    return names if are_names and all(_number(name, LONGEST_NAME) is None for name in names) else ()
 
 
 def columns_of(line: str) -> Columns | None:
@@ -342,11 +325,3 @@ def _optional(cells: Sequence[str], column: int | None) -> int | None:
 
 def _plain(name: str) -> str:
     return _NOT_IN_A_NAME.sub("", name.strip().strip("\ufeff\"'")).lower()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", ""))
-    except ValueError:
-        return False
-    return True

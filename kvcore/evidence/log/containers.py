@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -173,21 +174,16 @@ def find_manifests(lines: tuple[str, ...]) -> tuple[Manifest, ...]:
         return ()
     if not any(line.lstrip(" -").startswith(_KEYS) for line in lines):
         return ()
-    return tuple(_manifests("\n".join(lines).translate(_OTHER_BREAKS)))
-
-
-def _manifests(text: str) -> Iterator[Manifest]:
-    try:
+    text = "\n".join(lines).translate(_OTHER_BREAKS)
+    found: list[Manifest] = []
+    with suppress(yaml.YAMLError, RecursionError):
         for document in yaml.compose_all(text, Loader=yaml.BaseLoader):
-            yield from _starts(document)
-    except (yaml.YAMLError, RecursionError):
-        return
+            found += _starts(document) if document is not None else ()
+    return tuple(found)
 
 
-def _starts(document: yaml.Node | None) -> Iterator[Manifest]:
+def _starts(document: yaml.Node) -> Iterator[Manifest]:
     """The config that a document is, or the containers anywhere in it."""
-    if document is None:
-        return
     top = _fields(document)
     if isinstance(top.get("model"), yaml.ScalarNode) and not any(name in top for name in _ARGUMENTS):
         values = tuple((name, _value(node)) for name, node in top.items())

@@ -364,10 +364,6 @@ def _dividing_ranks(failure: Failure, facts: StartFacts) -> Change | None:
     return Change(field="tensor_parallel_size", value=largest)
 
 
-def _hybrid_manager(failure: Failure, facts: StartFacts) -> Change | None:
-    return Change(field="disable_hybrid_kv_cache_manager", value=False)
-
-
 _CHANGES: Final[Mapping[str, Callable[[Failure, StartFacts], Change | None]]] = {
     "start-context-too-long": _shorter_context,
     "start-context-exceeds-cache": _context_in_cache,
@@ -381,7 +377,9 @@ _CHANGES: Final[Mapping[str, Callable[[Failure, StartFacts], Change | None]]] = 
     "start-above-model-length": _take_number("max_model_len", "derived_max_model_len"),
     "start-batch-below-length": _take_number("max_num_batched_tokens", "max_model_len"),
     "start-batch-below-sequences": _take_number("max_num_seqs", "max_num_batched_tokens"),
-    "start-hybrid-manager-needed": _hybrid_manager,
+    "start-hybrid-manager-needed": lambda failure, facts: Change(
+        field="disable_hybrid_kv_cache_manager", value=False
+    ),
     "start-block-above-batch": _take_number("max_num_batched_tokens", "block_size"),
     "start-heads-not-divisible": _dividing_ranks,
     "start-oom-loading": _more_ranks,

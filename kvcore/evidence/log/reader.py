@@ -33,6 +33,7 @@ _GRAPHS_NOT_CHARGED: Final = "CUDAgraphmemoryprofilingisdisabled"
 _SERVER_MARKS: Final = ("vLLMAPIserverversion", "vLLMserverversion", "vLLMbatchprocessingAPIversion")
 _ENGINE_MARKS: Final = tuple(f"Initializing{one}LLMengine(v" for one in ("aV0", "aV1", "an"))
 _VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,4}[0-9A-Za-z.+]{0,60})")
+_RELEASE: Final = re.compile(r"(\d{1,3})\.(\d{1,60})")
 _ENGINE_VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,4}[0-9A-Za-z.+\-]{0,60})\)")
 _DEVICE: Final = re.compile(r"device_name=([A-Za-z0-9_\-]{3,48})")
 _ASCEND: Final = re.compile(r"(?:Ascend|\|)(910[A-C]?[1-4]?|310P[1-3]?)")
@@ -264,10 +265,8 @@ def engine_of(log: LogText) -> Engine:
 
 def is_v0(log: LogText, start: int, end: int) -> bool | None:
     """Whether the V0 engine wrote it; None when no line tells."""
-    for v0, marks in _GENERATIONS:
-        if any(log.has(mark, start, end) for mark in marks):
-            return v0
-    return None
+    found = (v0 for v0, marks in _GENERATIONS if any(log.has(mark, start, end) for mark in marks))
+    return next(found, None)
 
 
 def version_of(log: LogText, start: int, end: int) -> str | None:
@@ -326,10 +325,8 @@ def _card_name(line: str) -> str | None:
     position = line.find("NVIDIA ")
     if position < 0:
         return None
-    name = (
-        line[position : position + LONGEST_CARD_NAME + 2].split("  ")[0].split("|")[0].split(",")[0].strip()
-    )
-    name = shorten(name, LONGEST_CARD_NAME)
+    cell = re.split(" {2}|[|,]", line[position : position + LONGEST_CARD_NAME + 2])[0]
+    name = shorten(cell.strip(), LONGEST_CARD_NAME)
     return name if len(name.split()) >= SHORTEST_CARD_NAME and any(c.isdigit() for c in name) else None
 
 
@@ -340,9 +337,5 @@ def release_of(version: str | None) -> tuple[int, int] | None:
         >>> release_of("0.20.0rc1"), release_of("main")
         ((0, 20), None)
     """
-    match = _VERSION.match(version or "")
-    if match is None:
-        return None
-    major, minor = match[1].split(".")[:2]
-    digits = re.match(r"\d+", minor)
-    return (int(major), int(digits[0])) if digits else None
+    match = _RELEASE.match(version or "")
+    return None if match is None else (int(match[1]), int(match[2]))
