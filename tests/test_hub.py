@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from kvcore import hub
+from kvcore import hub_requests
+from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import HubError
-from kvcore.hub import fetch_model
-from kvcore.hub_limits import InFlight
+from kvcore.hub import KEPT_SECONDS, REFUSED_SECONDS, UNREACHED_SECONDS, HubModel, Lookups, fetch_model
+from kvcore.hub_requests import SWITCH, InFlight
+from kvcore.model.config import ModelConfig
 
 CONFIG = {"model_type": "llama", "hidden_size": 64}
 COMMIT = "c" * 40
@@ -279,7 +281,7 @@ def test_the_time_limit_holds_while_a_host_name_is_looked_up(
         (b"[1]", "hub-malformed"),
         (b"\xff\xfe", "hub-malformed"),
         (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "hub-malformed"),
-        (b'{"a": "' + b"x" * (hub.SIZE_LIMIT_BYTES + 1) + b'"}', "hub-too-large"),
+        (b'{"a": "' + b"x" * (hub_requests.SIZE_LIMIT_BYTES + 1) + b'"}', "hub-too-large"),
     ],
 )
 def test_bad_content(stand_in: StandIn, body: bytes, code: str) -> None:
@@ -296,7 +298,8 @@ def test_infinity_is_read_as_python_writes_it(stand_in: StandIn) -> None:
 
 def test_an_oversized_index_costs_only_the_size(stand_in: StandIn) -> None:
     stand_in.model(
-        "a/b", {"config.json": CONFIG, "model.safetensors.index.json": b"x" * (hub.INDEX_LIMIT_BYTES + 1)}
+        "a/b",
+        {"config.json": CONFIG, "model.safetensors.index.json": b"x" * (hub_requests.INDEX_LIMIT_BYTES + 1)},
     )
     assert fetch_model("a/b").checkpoint.total_size is None
 
@@ -373,7 +376,7 @@ def test_a_look_up_that_ran_out_of_time_counts_until_it_has_ended(
 ) -> None:
     is_over = threading.Event()
     going = InFlight(most=9, most_of_one=1)
-    monkeypatch.setattr(hub, "IN_FLIGHT", going)
+    monkeypatch.setattr(hub_requests, "IN_FLIGHT", going)
     with monkeypatch.context() as patched:
         patched.setattr(socket, "getaddrinfo", lambda *_, **__: is_over.wait(NEVER_SECONDS))
         assert code_of("a/b", time_limit_seconds=0.2, asker="one") == "hub-timeout"
@@ -381,3 +384,107 @@ def test_a_look_up_that_ran_out_of_time_counts_until_it_has_ended(
         is_over.set()
         while going.count:
             threading.Event().wait(0.01)
+
+
+# -- answers: shared, kept for a while, bounded
+
+
+class Publisher:
+    """Answers by name: a config's filling, or the code of a refusal."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def fetch(self, model: str, *, asker: str) -> HubModel:
+        self.asked.append(model)
+        self.entered.set()
+        self.gate.wait()
+        if model.startswith("no/"):
+            raise HubError(model[3:], field="model", value=model, limit="10", reason="x", owners="y")
+        config = ModelConfig.from_mapping({"model_type": "llama", "x": ["y" * 1000] * len(model)})
+        now = datetime.datetime.now(datetime.UTC)
+        return HubModel(id=model, config=config, checkpoint=Checkpoint(), revision="", fetched=now)
+
+
+@pytest.fixture
+def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
+    monkeypatch.delenv(SWITCH, raising=False)
+    return Publisher()
+
+
+def lookups(publisher: Publisher, **limits: int) -> Lookups:
+    return Lookups(fetch=publisher.fetch, clock=lambda: publisher.now, **limits)
+
+
+def test_an_answer_is_shared_and_kept_for_hours(publisher):
+    answers = lookups(publisher)
+    first = answers.look_up("a/b", asker="one")
+    publisher.now += KEPT_SECONDS - 1
+    assert answers.look_up("a/b", asker="another") is first
+    publisher.now += 2
+    answers.look_up("a/b", asker="one")
+    assert publisher.asked == ["a/b", "a/b"]
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds"),
+    [
+        ("hub-not-found", REFUSED_SECONDS),
+        ("hub-gated", REFUSED_SECONDS),
+        ("hub-no-config", REFUSED_SECONDS),
+        ("hub-malformed", REFUSED_SECONDS),
+        ("hub-timeout", UNREACHED_SECONDS),
+        ("hub-unreachable", UNREACHED_SECONDS),
+        ("hub-busy", 0),
+    ],
+)
+def test_a_refusal_is_kept_briefly(publisher, code, seconds):
+    answers = lookups(publisher)
+    for step in (0, max(0, seconds - 1), 2):
+        publisher.now += step
+        with pytest.raises(HubError) as caught:
+            answers.look_up(f"no/{code}", asker="one")
+        assert (caught.value.code, caught.value.value) == (code, f"no/{code}")
+    assert len(publisher.asked) == (2 if seconds else 3)
+
+
+def test_those_who_ask_the_same_at_once_share_one_question(publisher):
+    answers, found = lookups(publisher), []
+    publisher.gate.clear()
+    threads = [
+        threading.Thread(target=lambda: found.append(answers.look_up("a/b", asker="x"))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    publisher.entered.wait()
+    publisher.gate.set()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+    assert publisher.asked == ["a/b"]
+
+
+def test_answers_take_so_many_bytes_and_the_oldest_go_first(publisher):
+    answers = lookups(publisher, most_bytes=20_000)
+    for number in range(30):
+        answers.look_up(f"a/{number}", asker="one")
+        assert answers.bytes <= 20_000
+    asked = len(publisher.asked)
+    answers.look_up("a/29", asker="one")
+    assert len(publisher.asked) == asked
+    answers.look_up("a/0", asker="one")
+    assert len(publisher.asked) == asked + 1
+
+
+def test_what_was_kept_is_not_given_where_it_is_no_longer_allowed(publisher, monkeypatch):
+    answers = lookups(publisher)
+    answers.look_up("a/b", asker="one")
+    monkeypatch.setenv(SWITCH, "other")
+    with pytest.raises(HubError) as caught:
+        answers.look_up("a/b", asker="one")
+    assert caught.value.code == "hub-owner-not-allowed"

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.deploy.launch import launch_command
 from kvcore.engine.vllm.versions import switches_of, vllm_releases
-from kvcore.hub_lookups import LOOKUPS, REFUSED_SECONDS, Lookups
+from kvcore.hub import LOOKUPS, REFUSED_SECONDS, Lookups
 from kvcore.planning import plan
 from kvcore.scenario import link
 from kvcore.texts.words import DASH

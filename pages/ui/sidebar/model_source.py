@@ -7,12 +7,11 @@ from uuid import uuid4
 
 import streamlit as st
 
-from kvcore import catalogue, hub, hub_limits
+from kvcore import catalogue, hub_requests
 from kvcore.catalogue.models import Checkpoint
 from kvcore.deploy.launch import MODEL_PLACE
 from kvcore.errors import KvPlannerError
-from kvcore.hub import HubModel
-from kvcore.hub_lookups import LOOKUPS
+from kvcore.hub import LOOKUPS, HubModel
 from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
 from kvcore.scenario import link
 from kvcore.scenario.request import UNNAMED_MODEL, scenario_from_request
@@ -55,9 +54,9 @@ def other_model(t: Words) -> None:
     st.button(t("Look up"), on_click=look_up, args=("hub_id",), disabled=offline)
     show_error("hub_id", t)
     if offline:
-        switch = hub_limits.SWITCH if hub_limits.is_off() else "HF_HUB_OFFLINE"
+        switch = hub_requests.SWITCH if hub_requests.is_off() else "HF_HUB_OFFLINE"
         st.caption(t("This server works without the Hub ({switch}).", switch=switch))
-    elif owners := hub_limits.owners():
+    elif owners := hub_requests.owners():
         st.caption(t("This server asks only about models of {owners}.", owners=", ".join(sorted(owners))))
     st.text_area(t("Or paste a config.json"), key="config_text", height=140, placeholder='{"model_type": …}')
     st.text_input(
@@ -82,7 +81,7 @@ def other_model(t: Words) -> None:
 
 def is_offline() -> bool:
     """Whether this server never asks the Hub."""
-    return hub.is_offline() or hub_limits.is_off()
+    return hub_requests.is_offline() or hub_requests.is_off()
 
 
 def unsaved(t: Words) -> None:
