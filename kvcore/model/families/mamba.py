@@ -20,9 +20,8 @@ from kvcore.model.families.decoder import (
 )
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
-from kvcore.model.parts.mixers import Mamba1, Mamba2, read_conv_kernel, wide_column
+from kvcore.model.parts.mixers import given, mamba1, mamba2, wide_column
 from kvcore.model.parts.pattern import by_kind, crossed, with_modules
-from kvcore.units import ceil_div
 
 
 def hybrid(
@@ -56,11 +55,6 @@ def attending(row: Decoder, section: Section, heads: blocks.Heads) -> arch.Layer
     return arch.Layer(modules=attention(row, section, heads), caches=(blocks.cache_of(heads),))
 
 
-def mixing(mixer: Mamba1 | Mamba2, prefix: str = "mamba") -> arch.Layer:
-    """What of a layer keeps a state."""
-    return arch.Layer(modules=mixer.modules(prefix), caches=(mixer.cache,))
-
-
 def mlp_with_norms(row: Decoder, section: Section, hidden: int, width: int) -> tuple[arch.Module, ...]:
     """The MLP of a layer, and its norms."""
     bias = blocks.flag(section, row.mlp_bias)
@@ -78,16 +72,8 @@ def read_mamba(config: ModelConfig) -> arch.Architecture:
     section = config.language
     hidden = section.integer("hidden_size")
     expanded = section.optional_integer("intermediate_size", minimum=1)
-    mixer = Mamba1(
-        hidden_size=hidden,
-        intermediate_size=expanded or section.integer("expand") * hidden,
-        state_size=section.integer("state_size"),
-        conv_kernel=read_conv_kernel(section, "conv_kernel"),
-        time_step_rank=time_step_rank(section, "time_step_rank", hidden),
-        conv_bias=section.boolean("use_conv_bias", True),
-        bias=section.boolean("use_bias", False),
-    )
-    return pure(config, mixer)
+    inner = expanded or section.integer("expand") * hidden
+    return pure(config, mamba1(section, "mamba", "mixer", hidden, inner), inner)
 
 
 def read_mamba2(config: ModelConfig) -> arch.Architecture:
@@ -96,34 +82,18 @@ def read_mamba2(config: ModelConfig) -> arch.Architecture:
     Source: vllm/model_executor/models/mamba2.py (0.32).
     """
     section = config.language
-    mixer = Mamba2(
-        hidden_size=section.integer("hidden_size"),
-        num_heads=section.integer("num_heads"),
-        head_dim=section.integer("head_dim"),
-        n_groups=section.integer("n_groups"),
-        state_size=section.integer("state_size"),
-        conv_kernel=read_conv_kernel(section, "conv_kernel"),
-        conv_bias=section.boolean("use_conv_bias", True),
-        bias=section.boolean("use_bias", False),
-        chunk_size=section.integer("chunk_size", 2048, minimum=1),
-    )
-    return pure(config, mixer)
+    hidden, heads = section.integer("hidden_size"), section.integer("num_heads")
+    width = section.integer("head_dim")
+    return pure(config, mamba2(section, "mamba2", "mixer", hidden, heads, width), heads * width)
 
 
-def pure(config: ModelConfig, mixer: Mamba1 | Mamba2) -> arch.Architecture:
+def pure(config: ModelConfig, mixer: arch.Layer, inner: int) -> arch.Architecture:
     """A model without attention."""
-    hidden = mixer.hidden_size
+    section = config.language
+    hidden = section.integer("hidden_size")
     heads = blocks.Heads(hidden_size=hidden, num_heads=0, num_kv_heads=0, head_dim=0)
-    layer = with_modules(mixing(mixer, "mixer"), blocks.norm("norm", hidden))
-    layers = (layer,) * config.language.layers()
-    return hybrid(DECODERS["mamba"], config, heads, layers, mixer.intermediate_size)
-
-
-def time_step_rank(section: Section, key: str, hidden_size: int) -> int:
-    """The rank of the time step projection; `auto` is a sixteenth of the hidden size."""
-    if section.get(key) == "auto":
-        return ceil_div(hidden_size, 16)
-    return section.integer(key)
+    layers = (with_modules(mixer, blocks.norm("norm", hidden)),) * section.layers()
+    return hybrid(DECODERS["mamba"], config, heads, layers, inner)
 
 
 def read_jamba(config: ModelConfig) -> arch.Architecture:
@@ -134,16 +104,8 @@ def read_jamba(config: ModelConfig) -> arch.Architecture:
     row, section = DECODERS["jamba"], config.language
     heads = blocks.read_heads(section, reads_head_dim=row.reads_head_dim)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
-    mixer = Mamba1(
-        hidden_size=hidden,
-        intermediate_size=section.integer("mamba_expand") * hidden,
-        state_size=section.integer("mamba_d_state"),
-        conv_kernel=read_conv_kernel(section, "mamba_d_conv"),
-        time_step_rank=time_step_rank(section, "mamba_dt_rank", hidden),
-        conv_bias=section.boolean("mamba_conv_bias", True),
-        bias=section.boolean("mamba_proj_bias", False),
-        has_norms=True,
-    )
+    inner = section.integer("mamba_expand") * hidden
+    mixer = mamba1(section, "jamba", "mamba", hidden, inner, has_norms=True)
     traits = row.experts or ExpertTraits()
     moe = read_moe(traits, section)
     bodies = dict.fromkeys((False, True), mlp_with_norms(row, section, hidden, intermediate))
@@ -155,7 +117,7 @@ def read_jamba(config: ModelConfig) -> arch.Architecture:
         periodic(section, "expert_layer_period", "expert_layer_offset"),
         strict=True,
     )
-    layers = crossed(kinds, {True: attending(row, section, heads), False: mixing(mixer)}, bodies)
+    layers = crossed(kinds, {True: attending(row, section, heads), False: mixer}, bodies)
     return hybrid(row, config, heads, layers, intermediate, moe)
 
 
@@ -165,25 +127,15 @@ def periodic(section: Section, period_key: str, offset_key: str) -> tuple[bool, 
     return tuple(index % period == offset for index in range(section.layers()))
 
 
-def read_mamba2_sizes(section: Section, hidden: int) -> Mamba2:
+def bamba_mixer(section: Section, hidden: int, *, has_norm: bool = True) -> arch.Layer:
     """A Mamba 2 mixer under the names that Bamba, Granite and Falcon-H1 use."""
     inner = section.optional_integer("mamba_d_ssm", minimum=1) or int(
         section.number("mamba_expand", 2.0) * hidden
     )
-    num_heads = section.integer("mamba_n_heads")
-    if inner % num_heads:
-        raise section.contradicting("mamba_n_heads", f"{inner} is not divisible by {num_heads} state heads")
-    return Mamba2(
-        hidden_size=hidden,
-        num_heads=num_heads,
-        head_dim=inner // num_heads,
-        n_groups=section.integer("mamba_n_groups", 1),
-        state_size=section.integer("mamba_d_state"),
-        conv_kernel=read_conv_kernel(section, "mamba_d_conv"),
-        conv_bias=section.boolean("mamba_conv_bias", True),
-        bias=section.boolean("mamba_proj_bias", False),
-        chunk_size=section.integer("mamba_chunk_size", 2048, minimum=1),
-    )
+    heads = section.integer("mamba_n_heads")
+    if inner % heads:
+        raise section.contradicting("mamba_n_heads", f"{inner} is not divisible by {heads} state heads")
+    return mamba2(section, "bamba", "mamba", hidden, heads, inner // heads, has_norm=has_norm)
 
 
 def read_falcon_h1(config: ModelConfig) -> arch.Architecture:
@@ -194,8 +146,8 @@ def read_falcon_h1(config: ModelConfig) -> arch.Architecture:
     row, section = DECODERS["falcon_h1"], config.language
     heads = blocks.read_heads(section)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
-    mixer = replace(read_mamba2_sizes(section, hidden), has_norm=section.boolean("mamba_rms_norm", False))
-    first, second = attending(row, section, heads), mixing(mixer)
+    has_norm = section.boolean("mamba_rms_norm", False)
+    first, second = attending(row, section, heads), bamba_mixer(section, hidden, has_norm=has_norm)
     body = mlp_with_norms(row, section, hidden, intermediate)
     layer = arch.Layer(
         modules=(*first.modules, *second.modules, *body), caches=(*first.caches, *second.caches)
@@ -211,7 +163,7 @@ def read_bamba(config: ModelConfig) -> arch.Architecture:
     row, section = DECODERS["bamba"], config.language
     heads = blocks.read_heads(section, reads_head_dim=row.reads_head_dim)
     hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
-    mixers = {True: attending(row, section, heads), False: mixing(read_mamba2_sizes(section, hidden))}
+    mixers = {True: attending(row, section, heads), False: bamba_mixer(section, hidden)}
     body = mlp_with_norms(row, section, hidden, intermediate)
     chosen = frozenset(section.integers("attn_layer_indices") or ())
     kinds = (index in chosen for index in range(section.layers()))
@@ -241,8 +193,7 @@ def read_granite_hybrid(config: ModelConfig) -> arch.Architecture:
     if shared:
         body.append(wide_column("shared_mlp.input_linear", hidden, (arch.Output(units=shared),) * 2))
         body.append(blocks.row("shared_mlp.output_linear", shared, hidden))
-    mixer = mixing(read_mamba2_sizes(section, hidden))
-    mixers = {"attention": attending(row, section, heads), "mamba": mixer}
+    mixers = {"attention": attending(row, section, heads), "mamba": bamba_mixer(section, hidden)}
     unknown = set(kinds[:count]) - set(mixers)
     if unknown:
         raise section.invalid("layer_types", sorted(unknown), "expected mamba and attention")
@@ -266,7 +217,7 @@ def read_zamba2(config: ModelConfig) -> arch.Architecture:
     kinds = section.words("layers_block_type", (HYBRID, PLAIN))
     if kinds is None:
         raise section.missing("layers_block_type")
-    mixer = mixing(read_zamba2_sizes(section, hidden))
+    mixer = zamba2_mixer(section, hidden)
     heads = read_shared_heads(section, hidden)
     plain = with_modules(mixer, blocks.norm("input_layernorm", hidden))
     adapted = (
@@ -275,7 +226,7 @@ def read_zamba2(config: ModelConfig) -> arch.Architecture:
         *plain.modules,
     )
     hybrid_layer = arch.Layer(modules=adapted, caches=(blocks.cache_of(heads), *plain.caches))
-    width = renamed(section, *MLP_WIDTH)
+    width = section.integer(given(section, MLP_WIDTH))
     shared: list[arch.Module] = []
     for index in range(section.integer("num_mem_blocks", 1, maximum=64)):
         shared += shared_block(section, heads, hidden, width, f"shared_blocks.{index}.")
@@ -289,7 +240,7 @@ MLP_WIDTH: Final = ("ffn_hidden_size", "intermediate_size")
 """Of the shared MLP, by its old and its new name."""
 
 
-def read_zamba2_sizes(section: Section, hidden: int) -> Mamba2:
+def zamba2_mixer(section: Section, hidden: int) -> arch.Layer:
     """The Mamba 2 mixer, under its old or its new names."""
     inner = int(section.number("mamba_expand", section.number("expansion_factor", 2.0)) * hidden)
     if section.has("n_mamba_heads") or not section.has("mamba_headdim"):
@@ -298,23 +249,7 @@ def read_zamba2_sizes(section: Section, hidden: int) -> Mamba2:
         num_heads = inner // section.integer("mamba_headdim")
     if num_heads < 1 or inner % num_heads:
         raise section.contradicting("n_mamba_heads", f"{inner} is not divisible by {num_heads} state heads")
-    conv_key = "conv_dimension" if section.has("conv_dimension") else "mamba_d_conv"
-    return Mamba2(
-        hidden_size=hidden,
-        num_heads=num_heads,
-        head_dim=inner // num_heads,
-        n_groups=section.integer("mamba_ngroups", 1),
-        state_size=renamed(section, "state_size", "mamba_d_state"),
-        conv_kernel=read_conv_kernel(section, conv_key),
-        conv_bias=section.boolean("use_conv_bias", True),
-        bias=section.boolean("add_bias_linear", False),
-        chunk_size=section.integer("chunk_size", 2048, minimum=1),
-    )
-
-
-def renamed(section: Section, old: str, new: str) -> int:
-    """A size under its old name where the file has it, else under its new one."""
-    return section.integer(old if section.has(old) else new)
+    return mamba2(section, "zamba2", "mamba", hidden, num_heads, inner // num_heads)
 
 
 def read_shared_heads(section: Section, hidden: int) -> blocks.Heads:
@@ -347,8 +282,8 @@ def shared_block(
 
 def adapters(section: Section, heads: blocks.Heads, hidden: int) -> tuple[arch.Module, ...]:
     """The low-rank adapters of one hybrid layer on the shared block."""
-    rank = renamed(section, "lora_rank", "adapter_rank")
-    width = renamed(section, *MLP_WIDTH)
+    rank = section.integer(given(section, ("lora_rank", "adapter_rank")))
+    width = section.integer(given(section, MLP_WIDTH))
     modules: list[arch.Module] = [
         blocks.column("shared_transformer.gate_up_proj_adapter.A", hidden, rank),
         wide_column("shared_transformer.gate_up_proj_adapter.B", rank, (arch.Output(units=width),) * 2),

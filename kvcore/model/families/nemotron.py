@@ -9,11 +9,11 @@ from typing import Final
 from kvcore.model import architecture as arch
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row
-from kvcore.model.families.mamba import attending, hybrid, mixing
+from kvcore.model.families.mamba import attending, hybrid
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, read_moe
 from kvcore.model.parts.latent import latent_experts
-from kvcore.model.parts.mixers import Mamba2, read_conv_kernel
+from kvcore.model.parts.mixers import mamba2
 from kvcore.model.parts.pattern import by_kind, with_modules
 from kvcore.units import round_up
 
@@ -37,20 +37,9 @@ def read_h(config: ModelConfig) -> arch.Architecture:
     hidden = heads.hidden_size
     kinds = nemotron_kinds(section)
     moe = read_moe(EXPERTS, section) if "moe" in kinds else None
-    mixer = Mamba2(
-        hidden_size=hidden,
-        num_heads=section.integer("mamba_num_heads"),
-        head_dim=section.integer("mamba_head_dim"),
-        n_groups=section.integer("n_groups"),
-        state_size=section.integer("ssm_state_size"),
-        conv_kernel=read_conv_kernel(section, "conv_kernel"),
-        conv_bias=section.boolean("use_conv_bias", True),
-        bias=section.boolean("use_bias", False),
-        state_dtype=section.string("mamba_ssm_cache_dtype", "float32"),
-        chunk_size=section.integer("chunk_size", 2048, minimum=1),
-    )
+    state_heads, width = section.integer("mamba_num_heads"), section.integer("mamba_head_dim")
     bodies = {
-        "mamba": mixing(mixer, "mixer"),
+        "mamba": mamba2(section, "nemotron_h", "mixer", hidden, state_heads, width),
         "attention": attending(NEMOTRON_H, section, heads),
     }
     if moe is not None:
@@ -62,7 +51,7 @@ def read_h(config: ModelConfig) -> arch.Architecture:
         mlp = blocks.plain_mlp(hidden, width, "mixer.up_proj", "mixer.down_proj", bias=bias)
         return with_modules(bodies.get(kind) or arch.Layer(modules=mlp), blocks.norm("norm", hidden))
 
-    intermediate = max(widths) or section.integer("moe_intermediate_size", mixer.intermediate_size)
+    intermediate = max(widths) or section.integer("moe_intermediate_size", state_heads * width)
     layers = by_kind(zip(kinds, widths, strict=True), lambda kind: layer(*kind))
     built = hybrid(NEMOTRON_H, config, heads, layers, intermediate, moe)
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)

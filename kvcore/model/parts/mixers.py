@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +18,8 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norm, norms, replicated, row
+from kvcore.units import ceil_div
+from kvcore.versioned import TableFile
 
 MAX_CONV_TAPS: Final = 1024
 
@@ -30,117 +33,112 @@ def read_conv_kernel(section: Section, name: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mamba1:
-    """The sizes of a Mamba 1 mixer."""
+class MambaKeys:
+    """How a config spells the sizes of its Mamba mixer; mixers.toml says it by model."""
 
-    hidden_size: int
-    intermediate_size: int
-    state_size: int
-    conv_kernel: int
-    time_step_rank: int
-    conv_bias: bool = True
-    bias: bool = False
-    has_norms: bool = False
-    """Norms with weights on the time step, B and C (Jamba)."""
-
-    def modules(self, prefix: str) -> tuple[Module, ...]:
-        """Projections, convolution and state matrices; the engine never quantizes them.
-
-        Source: vllm/model_executor/layers/mamba/mamba_mixer.py:MambaMixer (0.32).
-        """
-        inner, rank, state = self.intermediate_size, self.time_step_rank, self.state_size
-        whole = Output(units=inner)
-        linears = (
-            convolution(f"{prefix}.conv1d", self.conv_kernel, (whole,), bias=self.conv_bias),
-            wide_column(f"{prefix}.in_proj", self.hidden_size, (whole, whole), bias=self.bias),
-            row(f"{prefix}.x_proj", inner, rank + 2 * state),
-            column(f"{prefix}.dt_proj", rank, inner, bias=True),
-            row(f"{prefix}.out_proj", inner, self.hidden_size, bias=self.bias),
-        )
-        small: tuple[Module, ...] = (
-            Parameter(name=f"{prefix}.A", sharded=inner, replicated=state, dtype="float32"),
-            Parameter(name=f"{prefix}.D", sharded=inner),
-        )
-        if self.has_norms:
-            small += norms(rank, f"{prefix}.dt_layernorm")
-            small += norms(state, f"{prefix}.b_layernorm", f"{prefix}.c_layernorm")
-        return (*(replace(linear, quantizable=False) for linear in linears), *small)
-
-    @property
-    def cache(self) -> RecurrentState:
-        """Convolution rows and the state.
-
-        Source: vllm/model_executor/layers/mamba/mamba_utils.py:mamba1_state_shape (0.32).
-        """
-        return RecurrentState(
-            kind="mamba1",
-            heads=self.intermediate_size,
-            shapes=(
-                StateShape(sharded=self.intermediate_size * (self.conv_kernel - 1), replicated=1),
-                matrices(self.intermediate_size, self.state_size),
-            ),
-        )
+    state: tuple[str, ...]
+    conv: tuple[str, ...]
+    conv_bias: str
+    bias: str
+    rank: str = ""
+    """Of the projection of the time step (Mamba 1)."""
+    groups: str = ""
+    usual_groups: int | None = None
+    state_dtype: str = ""
+    """The key of the state's dtype, float32 without it; "" where the config has no such key."""
+    chunk: str = "chunk_size"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mamba2:
-    """The sizes of a Mamba 2 mixer."""
+class Spellings:
+    """mixers.toml."""
 
-    hidden_size: int
-    num_heads: int
-    head_dim: int
-    n_groups: int
-    state_size: int
-    conv_kernel: int
-    conv_bias: bool = True
-    bias: bool = False
-    has_norm: bool = True
-    state_dtype: str = ""
-    chunk_size: int = 2048
+    mamba: Mapping[str, MambaKeys]
 
-    @property
-    def intermediate_size(self) -> int:
-        """Elements of all heads."""
-        return self.num_heads * self.head_dim
 
-    def modules(self, prefix: str) -> tuple[Module, ...]:
-        """Projections, convolution and state vectors.
+SPELLINGS: Final = TableFile("kvcore.model.parts", "mixers.toml", Spellings)
 
-        Source: vllm/model_executor/layers/mamba/mamba_mixer2.py:MambaMixer2 (0.32).
-        """
-        inner = Output(units=self.num_heads, width=self.head_dim)
-        groups = Output(units=self.n_groups, width=self.state_size, replicable=True)
-        steps = Output(units=self.num_heads)
-        modules: list[Module] = [
-            convolution(f"{prefix}.conv1d", self.conv_kernel, (inner, groups, groups), bias=self.conv_bias),
-            wide_column(
-                f"{prefix}.in_proj", self.hidden_size, (inner, inner, groups, groups, steps), bias=self.bias
-            ),
-            Parameter(name=f"{prefix}.A", sharded=self.num_heads, dtype="float32"),
-            Parameter(name=f"{prefix}.D", sharded=self.num_heads),
-            Parameter(name=f"{prefix}.dt_bias", sharded=self.num_heads),
-            row(f"{prefix}.out_proj", self.intermediate_size, self.hidden_size, bias=self.bias),
-        ]
-        if self.has_norm:
-            modules.append(Parameter(name=f"{prefix}.norm", sharded=self.intermediate_size))
-        return tuple(modules)
 
-    @property
-    def cache(self) -> RecurrentState:
-        """Convolution rows, with groups that are replicated when they do not divide, and the state.
+def given(section: Section, names: tuple[str, ...]) -> str:
+    """Of the names that a size has had the first that the file has, else the last."""
+    return next((name for name in names if section.has(name)), names[-1])
 
-        Source: vllm/model_executor/layers/mamba/mamba_utils.py:mamba2_state_shape (0.32).
-        """
-        channels = self.intermediate_size + 2 * self.n_groups * self.state_size
-        per_group = 2 * self.state_size * (self.conv_kernel - 1)
-        rows = replace(conv_rows(channels, self.conv_kernel), sharded_per_group=per_group)
-        return RecurrentState(
-            kind="mamba2",
-            heads=self.num_heads,
-            replicable_groups=self.n_groups,
-            chunk_size=self.chunk_size,
-            shapes=(rows, matrices(self.num_heads, self.head_dim * self.state_size, self.state_dtype)),
-        )
+
+def mamba1(
+    section: Section, model: str, prefix: str, hidden: int, inner: int, *, has_norms: bool = False
+) -> Layer:
+    """A Mamba 1 mixer, `inner` elements wide: projections, convolution and state matrices, never quantized.
+
+    `has_norms`: with weights, on the time step, B and C (Jamba). A rank `auto` is a sixteenth of the hidden size.
+
+    Source: vllm/model_executor/layers/mamba/mamba_mixer.py:MambaMixer, mamba_utils.py:mamba1_state_shape (0.32).
+    """
+    keys = SPELLINGS.load().mamba[model]
+    state = section.integer(given(section, keys.state))
+    kernel = read_conv_kernel(section, given(section, keys.conv))
+    rank = ceil_div(hidden, 16) if section.get(keys.rank) == "auto" else section.integer(keys.rank)
+    conv_bias, bias = section.boolean(keys.conv_bias, True), section.boolean(keys.bias, False)
+    whole = Output(units=inner)
+    linears = (
+        convolution(f"{prefix}.conv1d", kernel, (whole,), bias=conv_bias),
+        wide_column(f"{prefix}.in_proj", hidden, (whole, whole), bias=bias),
+        row(f"{prefix}.x_proj", inner, rank + 2 * state),
+        column(f"{prefix}.dt_proj", rank, inner, bias=True),
+        row(f"{prefix}.out_proj", inner, hidden, bias=bias),
+    )
+    small: tuple[Module, ...] = (
+        Parameter(name=f"{prefix}.A", sharded=inner, replicated=state, dtype="float32"),
+        Parameter(name=f"{prefix}.D", sharded=inner),
+    )
+    if has_norms:
+        small += norms(rank, f"{prefix}.dt_layernorm")
+        small += norms(state, f"{prefix}.b_layernorm", f"{prefix}.c_layernorm")
+    shapes = (StateShape(sharded=inner * (kernel - 1), replicated=1), matrices(inner, state))
+    return Layer(
+        modules=(*(replace(linear, quantizable=False) for linear in linears), *small),
+        caches=(RecurrentState(kind="mamba1", heads=inner, shapes=shapes),),
+    )
+
+
+def mamba2(
+    section: Section, model: str, prefix: str, hidden: int, heads: int, width: int, *, has_norm: bool = True
+) -> Layer:
+    """A Mamba 2 mixer of `heads` of `width`: projections, convolution and state vectors.
+
+    It keeps convolution rows, with groups that are replicated when they do not divide, and the state.
+
+    Source: vllm/model_executor/layers/mamba/mamba_mixer2.py:MambaMixer2, mamba_utils.py:mamba2_state_shape (0.32).
+    """
+    keys = SPELLINGS.load().mamba[model]
+    groups = section.integer(keys.groups, keys.usual_groups)
+    state = section.integer(given(section, keys.state))
+    kernel = read_conv_kernel(section, given(section, keys.conv))
+    conv_bias, bias = section.boolean(keys.conv_bias, True), section.boolean(keys.bias, False)
+    dtype = section.string(keys.state_dtype, "float32") if keys.state_dtype else ""
+    inner, steps = Output(units=heads, width=width), Output(units=heads)
+    shared = Output(units=groups, width=state, replicable=True)
+    modules: list[Module] = [
+        convolution(f"{prefix}.conv1d", kernel, (inner, shared, shared), bias=conv_bias),
+        wide_column(f"{prefix}.in_proj", hidden, (inner, inner, shared, shared, steps), bias=bias),
+        Parameter(name=f"{prefix}.A", sharded=heads, dtype="float32"),
+        Parameter(name=f"{prefix}.D", sharded=heads),
+        Parameter(name=f"{prefix}.dt_bias", sharded=heads),
+        row(f"{prefix}.out_proj", heads * width, hidden, bias=bias),
+    ]
+    if has_norm:
+        modules.append(Parameter(name=f"{prefix}.norm", sharded=heads * width))
+    rows = conv_rows(heads * width + 2 * groups * state, kernel)
+    kept = RecurrentState(
+        kind="mamba2",
+        heads=heads,
+        replicable_groups=groups,
+        chunk_size=section.integer(keys.chunk, 2048, minimum=1),
+        shapes=(
+            replace(rows, sharded_per_group=2 * state * (kernel - 1)),
+            matrices(heads, width * state, dtype),
+        ),
+    )
+    return Layer(modules=tuple(modules), caches=(kept,))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
