@@ -103,16 +103,8 @@ def read_head(config: ModelConfig, method: str, target: arch.Architecture, max_m
         )
     heads = blocks.read_heads(section)
     has_qk_norm = any("Qwen3" in name for name in names) or section.model_type == "qwen3"
-    bias = section.boolean("attention_bias", False)
     layers = tuple(
-        head_layer(
-            heads,
-            section.integer("intermediate_size"),
-            method,
-            is_first=index == 0,
-            bias=bias,
-            has_qk_norm=has_qk_norm,
-        )
+        head_layer(section, heads, method, is_first=index == 0, has_qk_norm=has_qk_norm)
         for index in range(section.layers())
     )
     return Draft(
@@ -133,24 +125,22 @@ def usual_head(method: str, target: arch.Architecture) -> Draft:
         raise EngineRefusalError(
             "speculative-method-unsupported", field="speculative_config.method", value=method
         )
-    heads = blocks.Heads(
-        hidden_size=target.hidden_size,
-        num_heads=target.num_attention_heads,
-        num_kv_heads=target.num_kv_heads,
-        head_dim=target.head_dim if not target.is_mla else target.hidden_size // target.num_attention_heads,
-    )
-    layer = head_layer(heads, target.intermediate_size, method, is_first=True, bias=False, has_qk_norm=False)
+    width = target.hidden_size // target.num_attention_heads if target.is_mla else target.head_dim
+    usual = {
+        "hidden_size": target.hidden_size,
+        "intermediate_size": target.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": target.num_attention_heads,
+        "num_key_value_heads": target.num_kv_heads,
+        "head_dim": width,
+        "vocab_size": target.vocab_size,
+        "draft_vocab_size": min(USUAL_VOCABULARY, target.vocab_size),
+    }
+    head = read_head(ModelConfig.from_mapping(usual), method, target, target.max_model_len)
     if target.is_mla:
-        layer = replace(layer, caches=target.layers[-1].caches[-1:])
-    facts = Section({"hidden_size": target.hidden_size, "vocab_size": target.vocab_size})
-    facts_root = Section({"draft_vocab_size": min(USUAL_VOCABULARY, target.vocab_size)})
-    return Draft(
-        layers=(layer,),
-        quantization=Quantization(),
-        modules=head_modules(facts_root, facts, heads, method, target),
-        embedding=first_embedding(target),
-        is_assumed=True,
-    )
+        latents = target.layers[-1].caches[-1:]
+        head = replace(head, layers=tuple(replace(layer, caches=latents) for layer in head.layers))
+    return replace(head, rotary_tables=(), is_assumed=True)
 
 
 def head_section(config: ModelConfig) -> Section:
@@ -163,19 +153,19 @@ def head_section(config: ModelConfig) -> Section:
 
 
 def head_layer(
-    heads: blocks.Heads, intermediate: int, method: str, *, is_first: bool, bias: bool, has_qk_norm: bool
+    section: Section, heads: blocks.Heads, method: str, *, is_first: bool, has_qk_norm: bool
 ) -> arch.Layer:
     """One layer. The first of EAGLE has no input norm; the first of EAGLE-3 sees two hidden states at once."""
-    qkv, out = blocks.attention(heads, qkv_bias=bias)
-    names = ["input_layernorm", "post_attention_layernorm"]
+    hidden, names = heads.hidden_size, list(blocks.TWO_NORMS)
+    qkv, out = blocks.attention(heads, qkv_bias=section.boolean("attention_bias", False))
     if method == EAGLE3:
         names.append("hidden_norm")
         if is_first:
-            qkv = replace(qkv, in_features=2 * heads.hidden_size)
+            qkv = replace(qkv, in_features=2 * hidden)
     elif is_first:
         names.remove("input_layernorm")
-    modules: list[arch.Module] = [qkv, out, *blocks.gated_mlp(heads.hidden_size, intermediate)]
-    modules += blocks.norms(heads.hidden_size, *names)
+    mlp = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
+    modules: list[arch.Module] = [qkv, out, *mlp, *blocks.norms(hidden, *names)]
     if has_qk_norm:
         modules += blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm")
     return arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
