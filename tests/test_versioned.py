@@ -45,6 +45,7 @@ OPEN_NAMES = (
     "former_flags.toml flags replaced_by",
     "metrics.toml metrics name",
     "quantization_methods.toml plugin",
+    "rope.toml length_keys",
     "vllm/engine.toml attention backend",
     "vllm/engine.toml functions",
     "vllm/engine.toml launch images name",

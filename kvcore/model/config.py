@@ -8,7 +8,7 @@ coded error that names the key when a value is missing, of a wrong type, negativ
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,14 +18,12 @@ from typing import Any, Final
 from kvcore.errors import CatalogueError, ModelError
 from kvcore.kept import Keeper
 
-ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "hidden_size": ("n_embd", "n_embed", "d_model"),
-        "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-        "num_attention_heads": ("n_head", "n_heads"),
-        "torch_dtype": ("dtype",),
-    }
-)
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "hidden_size": ("n_embd", "n_embed", "d_model"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "torch_dtype": ("dtype",),
+}
 """Other spellings of the same thing, in the configs of real checkpoints."""
 
 ESSENTIAL: Final = frozenset(
@@ -33,16 +31,12 @@ ESSENTIAL: Final = frozenset(
 )
 """Keys that every config.json writes at its root; only nested parts leave out what equals the class default."""
 
-DTYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "bfloat16": "bfloat16",
-        "float16": "float16",
-        "half": "float16",
-        "float32": "float32",
-        "float": "float32",
-        "float64": "float32",
-    }
-)
+DTYPES: Final[Mapping[str, str]] = {
+    **{name: name for name in ("bfloat16", "float16", "float32")},
+    "half": "float16",
+    "float": "float32",
+    "float64": "float32",
+}
 """Dtypes a config may name, and what the engine makes of them."""
 
 LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -167,36 +161,30 @@ class Section:
 
         What is beyond MAX_NUMBER is as good as infinite: multiplied with a width it would be.
         """
-        value = self.get(name)
-        if value is None:
-            if default is None:
-                raise self.missing(name)
-            return default
+        value = self._given(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
             raise self.invalid(name, value, "expected a finite number")
         return float(value)
 
     def boolean(self, name: str, default: bool | None = None) -> bool:
         """The flag `name`; null and absent give `default`, and without one an error."""
-        value = self.get(name)
-        if value is None:
-            if default is None:
-                raise self.missing(name)
-            return default
+        value = self._given(name, default)
         if not isinstance(value, bool) and value not in (0, 1):
             raise self.invalid(name, value, "expected true or false")
         return bool(value)
 
     def string(self, name: str, default: str | None = None) -> str:
         """The text `name`; null and absent give `default`, and without one an error."""
-        value = self.get(name)
-        if value is None:
-            if default is None:
-                raise self.missing(name)
-            return default
+        value = self._given(name, default)
         if not isinstance(value, str):
             raise self.invalid(name, value, "expected a text")
         return value
+
+    def _given(self, name: str, default: object) -> Any:
+        value = self.get(name)
+        if value is None and default is None:
+            raise self.missing(name)
+        return default if value is None else value
 
     def sequence(self, name: str) -> Sequence[Any] | None:
         """The list `name` of at most MAX_VALUES values, or None when it is null or absent."""
@@ -211,23 +199,22 @@ class Section:
 
     def integers(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> tuple[int, ...] | None:
         """The list of integers `name`, or None when it is null or absent."""
-        values = self.sequence(name)
-        if values is None:
-            return None
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-                raise self.invalid(name, value, f"expected integers, {minimum} to {maximum}")
-        return tuple(values)
+
+        def is_one(value: object) -> bool:
+            return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
+
+        return self._all(name, is_one, f"expected integers, {minimum} to {maximum}")
 
     def strings(self, name: str) -> tuple[str, ...] | None:
         """The list of texts `name`, or None when it is null or absent."""
+        return self._all(name, lambda value: isinstance(value, str), "expected texts")
+
+    def _all(self, name: str, is_one: Callable[[object], bool], reason: str) -> tuple[Any, ...] | None:
         values = self.sequence(name)
-        if values is None:
-            return None
-        for value in values:
-            if not isinstance(value, str):
-                raise self.invalid(name, value, "expected texts")
-        return tuple(values)
+        for value in values or ():
+            if not is_one(value):
+                raise self.invalid(name, value, reason)
+        return None if values is None else tuple(values)
 
     def words(self, name: str, known: Collection[str], count: int | None = None) -> tuple[str, ...] | None:
         """The list `name` of words that are all `known`, one for each of `count` layers; None where it is absent.

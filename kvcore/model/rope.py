@@ -7,20 +7,56 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from packaging.version import Version
 
 from kvcore.errors import ModelError, ScenarioError, shorten
 from kvcore.model.architecture import ContextLimits, RopeScaling, RotaryTable
 from kvcore.model.config import ModelConfig, Section
-from kvcore.versioned import ByRelease, Reviewed, TableFile
+from kvcore.versioned import Bounds, ByRelease, Pattern, Reviewed, TableFile
 
-LEGACY_TYPES: Final[Mapping[str, str]] = {"su": "longrope", "mrope": "default"}
+RopeKind: TypeAlias = Literal["longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"]
+"""Types of rope that keep the length they were trained for."""
+
+OLD_KINDS: Final[Mapping[str, str]] = {"su": "longrope", "mrope": "default"}
 """Old spellings. Source: vllm/transformers_utils/config.py:patch_legacy_rope_type (0.32)."""
 
-KEYS_WITH_ORIGINAL: Final = ("yarn", "deepseek_yarn", "deepseek_llama_scaling", "longrope", "llama3")
-"""Types whose original_max_position_embeddings falls back to the model's."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LengthRules:
+    """What one release makes of a config's lengths; each field is a table of rope.toml, which names its source."""
+
+    rope_parameters: bool
+    """`--hf-overrides` says `rope_parameters`, with the base of the rope; before `rope_scaling`."""
+    already_scaled: tuple[RopeKind, ...]
+    """Types of rope whose max_position_embeddings counts as it is written, whatever their factor."""
+    longrope_original: bool
+    """The default length of a longrope model is its original one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RopeTables(Reviewed):
+    """rope.toml."""
+
+    rules: ByRelease[LengthRules]
+    with_original: tuple[RopeKind, ...]
+    """Types whose original_max_position_embeddings falls back to the model's."""
+    with_original_table: tuple[RopeKind, ...]
+    """Types whose table is as long as the original length times the factor."""
+    length_keys: tuple[Annotated[str, Pattern(r"\w+", "a key")], ...]
+    """Keys of which the smallest is the length."""
+    unknown_length: Annotated[int, Bounds(1, 1 << 24)]
+    """What the engine assumes when no key names a length."""
+
+
+TABLES: Final = TableFile("kvcore.model", "rope.toml", RopeTables)
+
+
+@lru_cache(maxsize=256)
+def length_rules(version: Version) -> LengthRules:
+    """The rules that apply in `version`."""
+    return TABLES.load().rules.at(version)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,19 +82,17 @@ class Rope(RopeScaling):
         if self.kind == "longrope":
             return max_positions + (self.original_max_positions or max_positions)
         rows = float(max_positions)
-        if self.kind in ("yarn", "deepseek_yarn", "deepseek_llama_scaling"):
+        if self.kind in TABLES.load().with_original_table:
             rows = (self.original_max_positions or max_positions) * (self.factor or 1.0)
         elif self.kind == "linear":
             rows = max_positions * (self.factor or 1.0)
         return math.ceil(rows * (4 if self.is_multimodal else 1))
 
-    def table(self, head_dim: int, max_positions: int, dtype: str = "") -> RotaryTable:
+    def table(self, head_dim: int, max_positions: int) -> RotaryTable:
         """The cos/sin table of this setup."""
-        rotary_dim = int(head_dim * self.partial_rotary_factor)
         return RotaryTable(
             max_positions=self.table_positions(max_positions),
-            rotary_dim=rotary_dim,
-            dtype=dtype,
+            rotary_dim=int(head_dim * self.partial_rotary_factor),
             is_plain=self.kind == "default" and not self.is_multimodal,
         )
 
@@ -81,12 +115,12 @@ def read_rope(section: Section, raw: Mapping[str, Any]) -> Rope:
     """One rotary setup from its JSON object."""
     values = Section(raw, f"{section.path}.rope_scaling", "")
     kind = values.string("rope_type", values.string("type", "default"))
-    kind = LEGACY_TYPES.get(kind, kind)
+    kind = OLD_KINDS.get(kind, kind)
     factor = None if values.get("factor") is None else values.number("factor")
     if factor is not None and not 0 < factor <= 4096:
         raise values.invalid("factor", factor, "expected a scaling factor above 0")
     original = values.optional_integer("original_max_position_embeddings", minimum=1)
-    if original is None and kind in KEYS_WITH_ORIGINAL:
+    if original is None and kind in TABLES.load().with_original:
         original = section.optional_integer("original_max_position_embeddings", minimum=1)
         if original is None:
             original = section.optional_integer("max_position_embeddings", minimum=1)
@@ -113,64 +147,14 @@ def partial_rotary_factor(section: Section, values: Section) -> float:
     return 1.0
 
 
-LENGTH_KEYS: Final = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "model_max_length",
-    "max_target_positions",
-    "max_sequence_length",
-    "max_seq_length",
-    "seq_len",
-)
-"""Source: vllm/transformers_utils/model_arch_config_convertor.py:derive_max_model_len_and_key (0.32)."""
-
-UNKNOWN_LENGTH: Final = 2048
-"""What the engine assumes when no key names a length. Source: vllm/config/model.py:_get_and_verify_max_len (0.32)."""
-
-ALREADY_SCALED: Final = ("longrope", "llama3")
-"""Scaling types whose max_position_embeddings needs no factor, in all versions."""
-ALREADY_SCALED_SINCE_0_30: Final = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LengthRules:
-    """What one release makes of a config's lengths; each field is a table of rope.toml, which names its source."""
-
-    rope_parameters: bool
-    """`--hf-overrides` says `rope_parameters`, with the base of the rope; before `rope_scaling`."""
-    yarn_as_written: bool
-    """max_position_embeddings stores as it is written, whatever the factor of the rope."""
-    longrope_original: bool
-    """The default length of a longrope model is its original one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContextTables(Reviewed):
-    """rope.toml."""
-
-    rules: ByRelease[LengthRules]
-
-
-CONTEXT: Final = TableFile("kvcore.model", "rope.toml", ContextTables)
-
-
-@lru_cache(maxsize=256)
-def length_rules(version: Version) -> LengthRules:
-    """The rules that apply in `version`."""
-    return CONTEXT.load().rules.at(version)
-
-
 def read_context_limits(section: Section, model_type: str) -> ContextLimits:
     """What a config says about lengths.
 
-    The smallest of `LENGTH_KEYS` counts; a `model_max_length` wins over all of them.
+    The smallest of the keys that name a length counts; a `model_max_length` wins over all of them.
     """
-    lengths = [
-        value for key in LENGTH_KEYS if (value := section.optional_integer(key, minimum=1)) is not None
-    ]
-    stated = section.optional_integer("model_max_length", minimum=1) or min(lengths, default=None)
+    lengths = (section.optional_integer(key, minimum=1) for key in TABLES.load().length_keys)
+    shortest = min(filter(None, lengths), default=None)
+    stated = section.optional_integer("model_max_length", minimum=1) or shortest
     return ContextLimits(
         stated_tokens=stated,
         scalings=read_ropes(section),
@@ -195,13 +179,12 @@ def derived_max_model_len(limits: ContextLimits, version: Version) -> int:
         >>> derived_max_model_len(limits, Version("0.28")), derived_max_model_len(limits, Version("0.32"))
         (131072, 32768)
     """
-    length: float = limits.stated_tokens or UNKNOWN_LENGTH
+    length: float = limits.stated_tokens or TABLES.load().unknown_length
     if limits.is_already_scaled:
         return int(length)
-    as_written = length_rules(version).yarn_as_written
     factor = 1.0
     for scaling in limits.scalings:
-        if scaling.kind in ALREADY_SCALED or (as_written and scaling.kind in ALREADY_SCALED_SINCE_0_30):
+        if scaling.kind in length_rules(version).already_scaled:
             continue
         factor = scaling.factor if scaling.factor is not None else factor
         if scaling.kind == "yarn" and scaling.original_max_positions is not None:
@@ -287,12 +270,13 @@ class Yarn:
             >>> yarn.overrides(qwen, Version("0.32.0"))["max_position_embeddings"]
             131072
         """
-        if not length_rules(version).rope_parameters:
+        rules = length_rules(version)
+        if not rules.rope_parameters:
             return {"rope_scaling": self._values}
         values, base = self._values, _rope_base(config)
         if base is not None:
             values["rope_theta"] = base
-        length = {_LENGTH: self.max_model_len} if length_rules(version).yarn_as_written else {}
+        length = {_LENGTH: self.max_model_len} if YARN in rules.already_scaled else {}
         return {"rope_parameters": values, **length}
 
     def config(self, config: ModelConfig, version: Version) -> ModelConfig:

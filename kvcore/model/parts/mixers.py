@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Final
 
 from kvcore.model.architecture import (
@@ -19,7 +20,7 @@ from kvcore.model.architecture import (
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norm, norms, replicated, row
 from kvcore.units import ceil_div
-from kvcore.versioned import TableFile
+from kvcore.versioned import convert, read_toml
 
 MAX_CONV_TAPS: Final = 1024
 
@@ -49,14 +50,11 @@ class MambaKeys:
     chunk: str = "chunk_size"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spellings:
-    """mixers.toml."""
-
-    mamba: Mapping[str, MambaKeys]
-
-
-SPELLINGS: Final = TableFile("kvcore.model.parts", "mixers.toml", Spellings)
+ROWS: Final = "mixers.toml"
+MAMBA: Final[Mapping[str, MambaKeys]] = convert(
+    read_toml(files(__package__).joinpath(ROWS).read_text("utf-8"), ROWS), Mapping[str, MambaKeys], ROWS
+)
+"""By model."""
 
 
 def given(section: Section, names: tuple[str, ...]) -> str:
@@ -73,7 +71,7 @@ def mamba1(
 
     Source: vllm/model_executor/layers/mamba/mamba_mixer.py:MambaMixer, mamba_utils.py:mamba1_state_shape (0.32).
     """
-    keys = SPELLINGS.load().mamba[model]
+    keys = MAMBA[model]
     state = section.integer(given(section, keys.state))
     kernel = read_conv_kernel(section, given(section, keys.conv))
     rank = ceil_div(hidden, 16) if section.get(keys.rank) == "auto" else section.integer(keys.rank)
@@ -109,7 +107,7 @@ def mamba2(
 
     Source: vllm/model_executor/layers/mamba/mamba_mixer2.py:MambaMixer2, mamba_utils.py:mamba2_state_shape (0.32).
     """
-    keys = SPELLINGS.load().mamba[model]
+    keys = MAMBA[model]
     groups = section.integer(keys.groups, keys.usual_groups)
     state = section.integer(given(section, keys.state))
     kernel = read_conv_kernel(section, given(section, keys.conv))
