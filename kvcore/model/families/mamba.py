@@ -132,10 +132,10 @@ def bamba_mixer(section: Section, hidden: int, *, has_norm: bool = True) -> arch
     inner = section.optional_integer("mamba_d_ssm", minimum=1) or int(
         section.number("mamba_expand", 2.0) * hidden
     )
-    heads = section.integer("mamba_n_heads")
-    if inner % heads:
-        raise section.contradicting("mamba_n_heads", f"{inner} is not divisible by {heads} state heads")
-    return mamba2(section, "bamba", "mamba", hidden, heads, inner // heads, has_norm=has_norm)
+    num_heads = section.integer("mamba_n_heads")
+    if inner % num_heads:
+        raise section.contradicting("mamba_n_heads", f"{inner} is not divisible by {num_heads} state heads")
+    return mamba2(section, "bamba", "mamba", hidden, num_heads, inner // num_heads, has_norm=has_norm)
 
 
 def read_falcon_h1(config: ModelConfig) -> arch.Architecture:
