@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.rules import KERNEL_BLOCKS, PLANNER, hybrid_block_size, planner_rules, smallest_kernel_block
-from kvcore.cache.states import aligned_block_size, rank_layer_specs, recurrent_state_bytes
+from kvcore.cache.states import aligned_block_size, rank_layer_specs, state_tensor_bytes
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.architecture import Architecture, RecurrentState, StateShape
@@ -255,7 +255,7 @@ def test_groups_that_do_not_divide_are_replicated() -> None:
     """2 groups on 4 ranks: each rank keeps one."""
     state = mamba2_state(heads=64, groups=2, state_size=128)
     convolution = 3 * (64 * 64 // 4 + 2 * 128) * 2
-    assert recurrent_state_bytes(state, 4, "bfloat16", 0) == convolution + 16 * 64 * 128 * 4
+    assert sum(state_tensor_bytes(state, 4, "bfloat16", 0)) == convolution + 16 * 64 * 128 * 4
 
 
 def test_heads_must_divide() -> None:

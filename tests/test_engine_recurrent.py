@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvcore.advice.fixes import fixes
-from kvcore.cache.states import recurrent_state_bytes
+from kvcore.cache.states import state_tensor_bytes
 from kvcore.deploy.launch import launch_arguments
 from kvcore.engine.vllm.recurrent import mamba_cache_mode
 from kvcore.errors import EngineRefusalError
@@ -144,7 +144,7 @@ MAMBA = RecurrentState(
     ],
 )
 def test_a_flag_stands_above_the_dtype_of_the_config(rows: str, states: str, size: int) -> None:
-    assert recurrent_state_bytes(MAMBA, 1, rows, 0, states) == size
+    assert sum(state_tensor_bytes(MAMBA, 1, rows, 0, states)) == size
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.protocol import OverheadRow
 from kvcore.errors import CatalogueError
 from kvcore.memory.activations import ACTIVATIONS
-from kvcore.memory.framework import FRAMEWORK, overhead_row
+from kvcore.memory.budget import FRAMEWORK, overhead_row
 from kvcore.memory.graphs import GRAPHS, GraphDriver
 from kvcore.versioned import convert
 

@@ -19,8 +19,7 @@ from kvcore import catalogue
 from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS, sampler_row
-from kvcore.memory.budget import rank_memory
-from kvcore.memory.framework import find_overhead_of
+from kvcore.memory.budget import find_overhead_of, rank_memory
 from kvcore.memory.graphs import (
     GRAPHS,
     captured_graphs,

@@ -19,8 +19,14 @@ from kvcore.engine.vllm.switches import V1Engine
 from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
-from kvcore.memory.budget import available_of, budget_of, total_of, weights_of
-from kvcore.memory.framework import find_overhead_of, non_torch_bytes
+from kvcore.memory.budget import (
+    available_of,
+    budget_of,
+    find_overhead_of,
+    non_torch_bytes,
+    total_of,
+    weights_of,
+)
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_card_terms
 from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting, link_of, setting_of

@@ -195,23 +195,6 @@ def _attention_token_bytes(
     return heads * storage.head_bytes(architecture.head_dim, architecture.head_dim)
 
 
-def recurrent_state_bytes(
-    state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int, ssm_dtype: str = ""
-) -> int:
-    """Bytes of one request's state of one layer on one rank: the sum of `state_tensor_bytes`.
-
-    Raises EngineRefusalError when the heads do not divide.
-
-    Example:
-        >>> from kvcore.model.architecture import StateShape
-        >>> delta_net = RecurrentState(kind="gdn_attention", heads=32, shapes=(
-        ...     StateShape(sharded=3 * 8192, replicated=1), StateShape(sharded=32, replicated=128 * 128)))
-        >>> recurrent_state_bytes(delta_net, 1, "bfloat16", 0)
-        1097728
-    """
-    return sum(state_tensor_bytes(state, ranks, dtype, num_speculative_tokens, ssm_dtype))
-
-
 def state_tensor_bytes(
     state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int, ssm_dtype: str = ""
 ) -> tuple[int, ...]:
@@ -223,6 +206,13 @@ def state_tensor_bytes(
     Raises EngineRefusalError when the heads do not divide.
 
     Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateShapeCalculator (0.32.0).
+
+    Example:
+        >>> from kvcore.model.architecture import StateShape
+        >>> delta_net = RecurrentState(kind="gdn_attention", heads=32, shapes=(
+        ...     StateShape(sharded=3 * 8192, replicated=1), StateShape(sharded=32, replicated=128 * 128)))
+        >>> state_tensor_bytes(delta_net, 1, "bfloat16", 0)
+        (49152, 1048576)
     """
     if state.heads % ranks:
         raise EngineRefusalError(

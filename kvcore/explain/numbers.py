@@ -171,21 +171,7 @@ def numbers_csv(plan: Plan, t: Words) -> str:
     """The same table for a spreadsheet: raw values, units and bounds."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        (
-            "name",
-            "label",
-            "value",
-            "unit",
-            "scope",
-            "formula",
-            "substituted",
-            "grade",
-            "source",
-            "low",
-            "high",
-        )
-    )
+    writer.writerow("name label value unit scope formula substituted grade source low high".split())
     for label, quantity in quantities(plan, t):
         low, high = quantity.interval or ("", "")
         writer.writerow(

@@ -99,13 +99,6 @@ def expert_kernel(version: Version, vendor: str, capability: int) -> ExpertKerne
     return None
 
 
-def kernel_on(architecture: Architecture, version: Version, card: CardView) -> ExpertKernel | None:
-    """The kernel that keeps the experts of `architecture` on a card in a way of its own; None for any other model."""
-    if architecture.model_type != MODEL_TYPE:
-        return None
-    return expert_kernel(version, card.vendor.value, card.number)
-
-
 def expert_kernel_bytes(
     *,
     scenario: Scenario,
@@ -122,8 +115,10 @@ def expert_kernel_bytes(
 
     Source: the row's own; vllm/.../fused_moe/oracle/mxfp4.py:select_mxfp4_moe_backend (0.19.0).
     """
-    kernel = kernel_on(architecture, resolved.version, card)
-    if kernel is None or quantization.method != METHOD or scenario.enable_lora:
+    if architecture.model_type != MODEL_TYPE or quantization.method != METHOD or scenario.enable_lora:
+        return 0
+    kernel = expert_kernel(resolved.version, card.vendor.value, card.number)
+    if kernel is None:
         return 0
     parallel = scenario.parallel
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])

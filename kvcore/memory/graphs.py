@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Annotated, Final, assert_never, get_args
 
 from kvcore.engine.protocol import GraphRate, Layers
@@ -93,11 +92,11 @@ GRAPHS: Final = TableFile("kvcore.memory", "graphs.toml", GraphTables)
 class CapturedGraphs:
     """What captured graphs take on one rank, in bytes but for `count`."""
 
-    count: int
+    count: int = 0
     bytes_per_graph_and_layer: float
-    largest_batch: int
-    attention_splits: int
-    workspaces: int
+    largest_batch: int = 0
+    attention_splits: int = 0
+    workspaces: int = 0
     """Of cuBLAS, and of an attention that allocates its own."""
 
     def bytes_of(self, layers: int) -> int:
@@ -165,9 +164,7 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
     count = graph_count(setting)
     rate = graph_rate(setting).bytes_per_graph_and_layer
     if not count:
-        return CapturedGraphs(
-            count=0, bytes_per_graph_and_layer=rate, largest_batch=0, attention_splits=0, workspaces=0
-        )
+        return CapturedGraphs(bytes_per_graph_and_layer=rate)
     workspaces = gemm_workspace_bytes(setting)
     capability = setting.accelerator.compute_capability
     if capability is not None and capability < SHARED_WORKSPACE and full_count(setting):
@@ -214,7 +211,7 @@ def attention_split_bytes(setting: Setting) -> int:
     mla/flashattn_mla.py, vllm/config/attention.py:flash_attn_max_num_splits_for_cuda_graph (0.11.0, 0.19.0, 0.32.0).
     """
     row, full, resolved = GRAPHS.load().attention_splits, full_count(setting), setting.resolved
-    if not full or setting.runner not in ("v1", "v2") or capability_name(setting) != row.capability:
+    if not full or setting.runner not in ("v1", "v2") or setting.capability != row.capability:
         return 0
     if not resolved.attention_backend.startswith("FLASH_ATTN"):
         return 0
@@ -241,8 +238,8 @@ def gemm_workspace_bytes(setting: Setting) -> int:
     """The workspace that cuBLAS gets on the stream of the capture."""
     if not setting.rules.has_graph_workspace:
         return 0
-    name = capability_name(setting)
-    return next(row.kib for row in GRAPHS.load().gemm_workspace if row.capability in (None, name)) * KIB
+    rows = GRAPHS.load().gemm_workspace
+    return next(row.kib for row in rows if row.capability in (None, setting.capability)) * KIB
 
 
 def attention_workspace_bytes(setting: Setting) -> int:
@@ -298,35 +295,18 @@ def graph_count(setting: Setting) -> int:
     return (pieces + full_count(setting)) * (2 if doubled else 1)
 
 
-def capability_name(setting: Setting) -> str:
-    """Compute capability with a dot; "" where there is none."""
-    return _dotted(setting.accelerator.compute_capability or ())
-
-
-@lru_cache(maxsize=64)
-def _dotted(capability: tuple[int, ...]) -> str:
-    return ".".join(map(str, capability))
-
-
 def driver_factor(setting: Setting) -> float:
     """How many times as much each graph takes on hosts of this card: older drivers keep more of a kernel."""
-    capability, version = capability_name(setting), setting.resolved.version
+    capability, version = setting.capability, setting.resolved.version
     for row in GRAPHS.load().driver:
         if row.capability == capability and row.covers(version):
             return row.factor
     return 1.0
 
 
-def graph_kind(setting: Setting) -> str:
-    """Which rate of vLLM's own stores: sparse, latent, experts or dense."""
-    if setting.architecture.is_mla:
-        return "sparse" if has_indexer(setting.architecture) else "latent"
-    return "dense" if setting.architecture.moe is None else "experts"
-
-
 def graph_card_terms(setting: Setting) -> tuple[bool, int, float]:
     """What the engine's estimate takes from the card: settings that differ in cards with the same terms agree in it."""
-    has_splits = capability_name(setting) == GRAPHS.load().attention_splits.capability
+    has_splits = setting.capability == GRAPHS.load().attention_splits.capability
     return has_splits, gemm_workspace_bytes(setting), driver_factor(setting)
 
 
@@ -335,5 +315,8 @@ def graph_rate(setting: Setting) -> GraphRate:
     own = own_overheads(setting.runner)
     if own is not None:
         return own.graph_rate
-    kind = graph_kind(setting)
+    if setting.architecture.is_mla:
+        kind = "sparse" if has_indexer(setting.architecture) else "latent"
+    else:
+        kind = "dense" if setting.architecture.moe is None else "experts"
     return next(rate for rate in GRAPHS.load().rates if rate.kind == kind)

@@ -4,7 +4,6 @@ compares with the checkpoint's own size."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -31,7 +30,7 @@ from kvcore.memory.weights import (
     scale_bytes,
     weight_bytes,
 )
-from kvcore.model.architecture import Architecture, VocabEmbedding
+from kvcore.model.architecture import Architecture, Module, VocabEmbedding
 from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.quantity import Grade, Quantity, figure
@@ -251,30 +250,19 @@ def offloaded_bytes(
 
     Source: vllm/model_executor/models/utils.py:maybe_offload_to_cpu (0.11.0), model_executor/offloader/uva.py (0.32.0).
     """
+    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
+    modules: list[tuple[Module, str]] = []
+    if switches_of(version).offloads_encoders and architecture.is_multimodal:
+        modules += ((module, module.name) for module in architecture.every)
+    for index in stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage):
+        prefix = f"{architecture.layer_prefix}.{index}."
+        modules += ((module, prefix + module.name) for module in architecture.layers[index].modules)
     moved = 0
-    for size in offloadable_tensors(architecture, quantization, parallel, version, dtype, stage):
+    for size in (size for module, name in modules for size in rank.tensor_bytes(module, name)):
         if moved >= limit_bytes:
             break
         moved += size
     return moved
-
-
-def offloadable_tensors(
-    architecture: Architecture,
-    quantization: Quantization,
-    parallel: Parallel,
-    version: Version,
-    dtype: str,
-    stage: int,
-) -> Iterator[int]:
-    """Sizes of the parameters that may be offloaded, in the order in which they are."""
-    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
-    if switches_of(version).offloads_encoders and architecture.is_multimodal:
-        for module in architecture.every:
-            yield from rank.tensor_bytes(module, module.name)
-    for index in stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage):
-        for module in architecture.layers[index].modules:
-            yield from rank.tensor_bytes(module, f"{architecture.layer_prefix}.{index}.{module.name}")
 
 
 def uncounted_bytes(

@@ -112,22 +112,15 @@ def lora_bytes(
     has_embedding = what.embedding and stores(End.EMBEDDING, architecture, parallel, stage, everywhere)
     has_head = what.head and stores(End.HEAD, architecture, parallel, stage, everywhere)
     if has_head:
-        check_vocabulary(architecture, what)
+        size, limit = architecture.vocab_size, what.limits.vocabulary_limit
+        if size > limit:
+            raise EngineRefusalError("lora-vocabulary", field="enable_lora", value=size, limit=limit)
         elements += adapted.head_elements(architecture)
     if has_embedding:
         elements += adapted.embedding_elements(architecture)
     tables = int(has_embedding) + int(has_head)
     rows = what.limits.extra_vocabulary * architecture.hidden_size * tables // parallel.tensor_parallel_size
     return (slots.max_loras * elements + rows) * DTYPE_BYTES[dtype]
-
-
-def check_vocabulary(architecture: Architecture, what: Adaptable) -> None:
-    """Raises EngineRefusalError for a vocabulary that lm_head's adapters cannot have."""
-    limit = what.limits.vocabulary_limit
-    if architecture.vocab_size > limit:
-        raise EngineRefusalError(
-            "lora-vocabulary", field="enable_lora", value=architecture.vocab_size, limit=limit
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

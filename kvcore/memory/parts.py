@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from kvcore.errors import Notice
-from kvcore.quantity import Grade, Quantity, Unit
+from kvcore.quantity import Grade, Quantity, Unit, figure
 from kvcore.scenario import Measured, Origin
 from kvcore.units import GIB, gib
 
@@ -28,8 +28,8 @@ KV_FIELD: Final = "available_kv_gib"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankMemory:
-    """Where every byte of the worst rank goes; the parts sum to `total`. All in bytes."""
+class Parts:
+    """What an engine spends the memory of a rank on, before the KV cache, and what that leaves. All in bytes."""
 
     total: Quantity
     system: Quantity
@@ -39,21 +39,27 @@ class RankMemory:
     activations: Quantity
     cuda_graphs: Quantity
     """What captured graphs really take, inside the budget or out of it."""
+    counted_graphs: Quantity
+    """What the engine takes off the budget for graphs; 0 where they come on top of it."""
+    budget: Quantity
+    """utilization × total: what the engine may spend."""
+    remainder: Quantity
+    """What the parts leave for the KV cache, whether or not its memory is given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMemory(Parts):
+    """Where every byte of the worst rank goes; the parts sum to `total`. All in bytes."""
+
     unaccounted: Quantity
     """What the parts above leave of the budget beyond a KV memory that is given; negative where they are estimated too
     high for it. 0 where the KV memory is what they leave."""
     kv_cache: Quantity
     unused: Quantity
     """Negative: an out-of-memory to come."""
-    budget: Quantity
-    """utilization × total: what the engine may spend."""
     available_kv: Quantity
     """What the KV cache is planned in, before it is cut into blocks: given, or what the parts leave; negative when
     short."""
-    remainder: Quantity
-    """What the parts leave for the KV cache, whether or not its memory is given."""
-    counted_graphs: Quantity
-    """What the engine takes off the budget for graphs; 0 where they come on top of it."""
     notices: tuple[Notice, ...] = ()
 
     def with_cache(
@@ -70,16 +76,9 @@ class RankMemory:
         notices = self.notices
         if unused.value < 0 <= available_bytes:
             outside = self.cuda_graphs.value > self.counted_graphs.value
-            notices += (
-                Notice(
-                    code="memory-overrun",
-                    field="gpu_memory_utilization",
-                    params={
-                        "over": f"{gib(-unused.value):.2f}",
-                        "part": "CUDA graphs" if outside else "memory outside the budget",
-                    },
-                ),
-            )
+            part = "CUDA graphs" if outside else "memory outside the budget"
+            params = {"over": f"{gib(-unused.value):.2f}", "part": part}
+            notices += (Notice(code="memory-overrun", field="gpu_memory_utilization", params=params),)
         return replace(self, kv_cache=pool, unused=unused, notices=notices)
 
     def _parts(self, pool: Quantity) -> tuple[Quantity, ...]:
@@ -96,27 +95,14 @@ def _cut_interval(available: Quantity, pool_bytes: float) -> tuple[float, float]
     return min(low, pool_bytes), max(high, pool_bytes)
 
 
-def rank_parts(
-    *,
-    total: Quantity,
-    system: Quantity,
-    framework: Quantity,
-    weights: Quantity,
-    activations: Quantity,
-    cuda_graphs: Quantity,
-    counted_graphs: Quantity,
-    budget: Quantity,
-    remainder: Quantity,
-    measured: Measured,
-    notices: tuple[Notice, ...],
-) -> RankMemory:
+def rank_parts(parts: Parts, measured: Measured, notices: tuple[Notice, ...] = ()) -> RankMemory:
     """The parts with all that is available as KV cache, and the rest as unused.
 
-    `remainder` is what the parts leave for the KV cache; a KV memory in `measured` takes its place.
+    A KV memory in `measured` takes the place of what the parts leave.
     """
-    available_kv = given_kv(measured, remainder)
-    inside = framework.value + weights.value + activations.value + counted_graphs.value
-    unaccounted = unaccounted_of(remainder, available_kv, inside)
+    remainder, available_kv = parts.remainder, given_kv(measured, parts.remainder)
+    inside = parts.framework, parts.weights, parts.activations, parts.counted_graphs
+    unaccounted = unaccounted_of(remainder, available_kv, sum(part.value for part in inside))
     pool = replace(
         available_kv,
         name="kv_cache",
@@ -126,22 +112,14 @@ def rank_parts(
         interval=None,
     )
     memory = RankMemory(
-        total=total,
-        system=system,
-        framework=framework,
-        weights=weights,
-        activations=activations,
-        cuda_graphs=cuda_graphs,
+        **{field.name: getattr(parts, field.name) for field in fields(parts)},
         unaccounted=unaccounted,
         kv_cache=pool,
-        unused=total,
-        budget=budget,
+        unused=parts.total,
         available_kv=available_kv,
-        remainder=remainder,
-        counted_graphs=counted_graphs,
         notices=(*notices, *_unaccounted_notices(unaccounted, remainder, available_kv)),
     )
-    return replace(memory, unused=unused_of(total, memory._parts(pool)))
+    return replace(memory, unused=unused_of(memory.total, memory._parts(pool)))
 
 
 def given_kv(measured: Measured, remainder: Quantity) -> Quantity:
@@ -175,14 +153,13 @@ def unaccounted_of(remainder: Quantity, available_kv: Quantity, inside_bytes: fl
     value = max(remainder.value - available_kv.value, -inside_bytes) if is_known else 0
     spread = half_width(remainder)
     is_difference = value != 0 and value == remainder.value - available_kv.value
-    return Quantity(
-        name="unaccounted",
-        value=value,
-        unit=Unit.BYTES,
-        formula="{remainder} − {available_kv}" if is_difference else "",
-        inputs=(replace(remainder, name="remainder"), available_kv) if is_difference else (),
+    return figure(
+        "unaccounted",
+        value,
+        "{remainder} − {available_kv}" if is_difference else "",
+        *((replace(remainder, name="remainder"), available_kv) if is_difference else ()),
         grade=remainder.grade,
-        interval=(value - spread, value + spread) if value and spread else None,
+        spread=spread if value and spread else None,
     )
 
 
@@ -203,13 +180,9 @@ def _unaccounted_notices(
 
 def unused_of(total: Quantity, parts: tuple[Quantity, ...]) -> Quantity:
     """total − all parts."""
-    return Quantity(
-        name="unused",
-        value=total.value - sum(part.value for part in parts),
-        unit=Unit.BYTES,
-        formula="{total} − " + " − ".join("{" + part.name + "}" for part in parts),
-        inputs=(total, *parts),
-    )
+    formula = " − ".join("{" + part.name + "}" for part in (total, *parts))
+    left = total.value - sum(part.value for part in parts)
+    return figure("unused", left, formula, total, *parts, grade=Grade.DERIVED)
 
 
 CARRIED_SHARE: Final = 0.01

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import get_args
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -46,6 +47,11 @@ class Setting:
         return find_engine(self.resolved.engine).memory
 
     @property
+    def capability(self) -> str:
+        """Compute capability with a dot; "" where there is none."""
+        return dotted(self.accelerator.compute_capability or ())
+
+    @property
     def is_last(self) -> bool:
         """Whether this stage makes the logits."""
         return self.stage == self.parallel.pipeline_parallel_size - 1
@@ -76,6 +82,12 @@ def setting_of(
         storage=f"{quantization.method} {quantization.detail}".lower(),
         layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
     )
+
+
+@lru_cache(maxsize=64)
+def dotted(capability: tuple[int, ...]) -> str:
+    """As the tables write a compute capability."""
+    return ".".join(map(str, capability))
 
 
 def own_overheads(runner: str) -> Overheads | None:

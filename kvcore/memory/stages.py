@@ -83,13 +83,10 @@ def stage_modules(
     """What a pipeline stage has besides its layers: encoders, and its ends of the model."""
     stored = {end for end in End if stores(end, architecture, parallel, stage, everywhere)}
     before = architecture.first if End.EMBEDDING in stored else ()
-    behind = (module for module in architecture.last if end_of(module) in stored)
+    heads = [isinstance(module, VocabEmbedding) for module in architecture.last]
+    ends = (End.HEAD if is_head else End.NORM for is_head in heads)
+    behind = (module for module, end in zip(architecture.last, ends, strict=True) if end in stored)
     return (*architecture.every, *before, *behind)
-
-
-def end_of(module: Module) -> End:
-    """Which end a module behind the layers belongs to."""
-    return End.HEAD if isinstance(module, VocabEmbedding) else End.NORM
 
 
 def takes_images_or_video(architecture: Architecture, scenario: Scenario) -> bool:
@@ -107,17 +104,13 @@ def takes_images_or_video(architecture: Architecture, scenario: Scenario) -> boo
     return takes_video and limits.get("video", 1) != 0
 
 
-def takes_audio(scenario: Scenario) -> bool:
-    """Whether the two flags leave an audio encoder something to do."""
-    limits = scenario.limit_mm_per_prompt or {}
-    return not scenario.language_model_only and limits.get("audio", 1) != 0
-
-
 def loaded_architecture(architecture: Architecture, scenario: Scenario, version: Version) -> Architecture:
     """The architecture without the encoders and projectors that the engine does not load."""
     if not architecture.is_multimodal or not switches_of(version).skips_encoders:
         return architecture
-    sees, hears = takes_images_or_video(architecture, scenario), takes_audio(scenario)
+    limits = scenario.limit_mm_per_prompt or {}
+    hears = not scenario.language_model_only and limits.get("audio", 1) != 0
+    sees = takes_images_or_video(architecture, scenario)
     return architecture if sees and hears else with_encoders(architecture, sees, hears)
 
 
@@ -127,10 +120,11 @@ def with_encoders(architecture: Architecture, sees: bool, hears: bool) -> Archit
 
     A model that only hears has a projector for audio, whatever it is called.
     """
-    also_sees = architecture.vision is not None or not any(
-        m.name.startswith(AUDIO_PARTS) for m in architecture.every
-    )
+    of_audio = [module.name.startswith(AUDIO_PARTS) for module in architecture.every]
+    also_sees = architecture.vision is not None or not any(of_audio)
     kept = (
-        m for m in architecture.every if (sees if also_sees and not m.name.startswith(AUDIO_PARTS) else hears)
+        module
+        for module, is_audio in zip(architecture.every, of_audio, strict=True)
+        if (sees if also_sees and not is_audio else hears)
     )
     return replace(architecture, every=tuple(kept))

@@ -98,7 +98,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Correction:
-    """A claim of a source document, and what is true; `truth` has parameters that `corrections.facts` gives."""
+    """A claim of a source document, and what is true; `truth` has parameters that `explain.reference.facts` gives."""
 
     name: str
     source: Source

@@ -9,7 +9,7 @@ from kvcore.engine.protocol import written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import invalid
 from kvcore.memory.graphs import counted_graph_bytes
-from kvcore.memory.parts import RankMemory, measured_or, rank_parts
+from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts
 from kvcore.memory.setting import Setting
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.units import GIB
@@ -52,7 +52,7 @@ def declared_memory(setting: Setting, weights: Quantity) -> RankMemory:
         inputs=(budget, allotted),
     )
     graphs = figure(name="cuda_graphs", value=0, grade=Grade.EXACT)
-    return rank_parts(
+    parts = Parts(
         total=total,
         system=measured_or(measured, "system_gib", system),
         framework=framework,
@@ -62,9 +62,8 @@ def declared_memory(setting: Setting, weights: Quantity) -> RankMemory:
         counted_graphs=counted_graph_bytes(setting, graphs),
         budget=budget,
         remainder=available,
-        measured=measured,
-        notices=(),
     )
+    return rank_parts(parts, measured)
 
 
 def _given(

@@ -6,7 +6,7 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.explain import corrections as known_slips
+from kvcore.explain import reference as known_slips
 from kvcore.explain.derivation import Step
 from kvcore.explain.derivation.experiments import IN_MORE_OPTIONS
 from kvcore.texts import CORRECTIONS, SOURCES

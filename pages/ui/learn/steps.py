@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.explain import corrections
 from kvcore.explain.derivation import STEPS, StepName
+from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
 from kvcore.scenario import link
 from kvcore.texts.words import Words
 from pages.ui.learn import guess
@@ -71,8 +71,8 @@ def ends(t: Words, *, offers_undo: bool) -> None:
     with st.container(horizontal=True, key="learn_examples", vertical_alignment="center", gap="small"):
         st.caption(t("Step through a published example:"), width="content")
         for key, label, example in (
-            ("learn.rule_of_thumb", t("Qwen3-32B on 8 × RTX 4090"), corrections.RULE_OF_THUMB),
-            ("learn.post_mortem", t("Llama-2-70B on 4 × A100"), corrections.POST_MORTEM),
+            ("learn.rule_of_thumb", t("Qwen3-32B on 8 × RTX 4090"), RULE_OF_THUMB),
+            ("learn.post_mortem", t("Llama-2-70B on 4 × A100"), POST_MORTEM),
         ):
             params = {field: str(value) for field, value in example.items()}
             st.button(label, key=key, type="tertiary", on_click=_load, args=(params,))

@@ -12,15 +12,18 @@ from html import escape
 import streamlit as st
 
 from kvcore.engine.vllm.availability import former_flag
-from kvcore.explain import corrections
 from kvcore.explain.reference import (
+    POST_MORTEM,
+    RULE_OF_THUMB,
     DefaultRun,
     Effect,
     defaults_by_version,
     effects,
+    facts,
     matching,
     present_value,
     takes_part,
+    truth,
     value_text,
 )
 from kvcore.planning import Plan
@@ -157,10 +160,10 @@ def _corrections(plan: Plan, t: Words) -> None:
     st.caption(
         t("Four guides that this planner grew from, checked against the engine. Figures are computed here.")
     )
-    known = corrections.facts(plan)
+    known = facts(plan)
     rows = "".join(
         f"<tr><td>{escape(t(SOURCES[one.source].name))}</td><td>{escape(t(one.claim))}</td>"
-        f"<td>{escape(corrections.truth(one, known, t))}</td></tr>"
+        f"<td>{escape(truth(one, known, t))}</td></tr>"
         for one in CORRECTIONS.values()
     )
     head = "".join(
@@ -174,9 +177,9 @@ def _corrections(plan: Plan, t: Words) -> None:
             (
                 "load_rule_of_thumb",
                 t("Load Qwen3-32B on 8 × RTX 4090, with its assumptions"),
-                corrections.RULE_OF_THUMB,
+                RULE_OF_THUMB,
             ),
-            ("load_post_mortem", t("Load Llama-2-70B on 4 × A100"), corrections.POST_MORTEM),
+            ("load_post_mortem", t("Load Llama-2-70B on 4 × A100"), POST_MORTEM),
         ):
             params = {name: str(value) for name, value in example.items()}
             st.button(
