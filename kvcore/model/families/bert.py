@@ -17,6 +17,7 @@ from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.embedders import HEAD_DTYPE, number_of_labels
 from kvcore.model.parts import blocks, vision
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.rope import read_ropes
 
 Pieces = tuple[arch.Module, ...]
@@ -127,16 +128,6 @@ def encoder(
     )
 
 
-BLOCK: Final = vision.Block(
-    qkv="attention.self.qkv_proj",
-    parts=("query", "key", "value"),
-    out="attention.output.dense",
-    up="intermediate.dense",
-    down="output.dense",
-    norms=("attention.output.LayerNorm", "output.LayerNorm"),
-)
-
-
 def read_bert(head: Head, config: ModelConfig) -> arch.Architecture:
     """BERT, RoBERTa and XLM-RoBERTa: positions from a table, a norm behind each half of a layer.
 
@@ -147,7 +138,7 @@ def read_bert(head: Head, config: ModelConfig) -> arch.Architecture:
         return read_jina(head, config)
     heads = blocks.read_heads(section, "", reads_head_dim=False)
     hidden, inner = heads.hidden_size, section.integer("intermediate_size")
-    modules = vision.block(BLOCK, "", heads, inner)
+    modules = read_encoder("bert_block", section).modules
     words, positions, types = (
         section.integer(key) for key in ("vocab_size", "max_position_embeddings", "type_vocab_size")
     )

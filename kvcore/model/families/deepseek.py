@@ -9,6 +9,7 @@ from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, DraftTraits, by_row, with_drafts
 from kvcore.model.parts import blocks
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
 from kvcore.model.parts.latent import (
     COMPRESSOR_BLOCKS,
@@ -23,7 +24,6 @@ from kvcore.model.parts.latent import (
     read_latent,
 )
 from kvcore.model.parts.pattern import by_kind, sparse_by_frequency
-from kvcore.model.parts.vision import moonvit
 from kvcore.model.rope import read_ropes
 
 
@@ -49,7 +49,7 @@ def read(config: ModelConfig, *further_norms: str) -> arch.Architecture:
         heads=as_heads(latent),
         layers=by_kind(zip(sparse, indexed, strict=True), lambda kind: layer(*kind)),
         intermediate_size=section.integer("intermediate_size"),
-        every=moonvit(vision, latent.hidden_size, *seen) if vision and seen else (),
+        every=read_encoder(seen, vision, text=latent.hidden_size).modules if vision and seen else (),
         tied=section.boolean("tie_word_embeddings", False),
         rotary_tables=rotary_tables(section, latent, with_indexer=any(indexed)),
         layer_prefix="language_model.model.layers" if vision else "model.layers",
@@ -70,8 +70,8 @@ DIVIDES_SHARED_EXPERTS: Final = ("glm4_moe_lite",)
 CORRECTED: Final = ("AXK1", "axk1")
 """Models whose routing has a bias unless set otherwise. Source: vllm/model_executor/models/AXK1.py (0.32)."""
 
-MOONVIT: Final = {"kimi_k25": ("vt_", "mm_projector"), "kimi_vl": ("", "multi_modal_projector")}
-"""Models whose vision encoder is MoonViT: what its keys begin with, and what its projector is called."""
+MOONVIT: Final = {"kimi_k25": "moonvit3d", "kimi_vl": "moonvit"}
+"""Models whose vision encoder is MoonViT, and its row."""
 
 
 def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tuple[arch.RotaryTable, ...]:

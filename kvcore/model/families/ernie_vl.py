@@ -7,14 +7,12 @@ from typing import Final
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks, vision
+from kvcore.model.parts.encoder import read_encoder
 
 POSITIONS_PER_TOKEN: Final = 4
 """By how much the table is longer than the context.
 
 Source: vllm/model_executor/layers/rotary_embedding/ernie45_vl_rope.py, mrope.py (0.32)."""
-
-MAX_TOKENS: Final = 16_384
-"""Of the largest image. Source: preprocessor_config.json of ERNIE-4.5-VL-28B-A3B-PT, max_pixels / 28²."""
 
 KINDS: Final = ("text", "vision")
 
@@ -59,9 +57,11 @@ def read(config: ModelConfig) -> arch.Architecture:
             shared_intermediate_size=shared,
         ),
     )
-    image = image_encoder(config.root.section("vision_config"))
-    modules = (*image.modules, *resampler(config.root, heads.hidden_size))
-    return vision.with_images(built, modules, image.vision)
+    images = config.root.section("vision_config")
+    width = images.integer("embed_dim", images.optional_integer("hidden_size"))
+    image = read_encoder("ernie_vit", images, "vision_model", width=width)
+    resampler = read_encoder("ernie_resampler", config.root, "model.resampler_model", text=heads.hidden_size)
+    return vision.with_images(built, (*image.modules, *resampler.modules), image.vision)
 
 
 def pair(section: Section, name: str, default: int | None = None) -> tuple[int, int]:
@@ -120,54 +120,6 @@ def which_layers_are_sparse(section: Section, count: int) -> tuple[bool, ...]:
             "moe_layer_start_index", "layers with experts of one kind alone are not read"
         )
     return kinds[0]
-
-
-def image_encoder(section: Section) -> vision.Encoder:
-    """The image encoder: plain blocks behind a linear patch embedding.
-
-    Source: vllm/model_executor/models/ernie45_vl.py:Ernie4_5_VisionTransformer (0.32).
-    """
-    width = section.integer("embed_dim", section.optional_integer("hidden_size"))
-    inner = int(width * section.number("mlp_ratio", 4))
-    heads = vision.square_heads(section, width, "num_heads")
-    pixels = section.integer("in_channels", 3, maximum=64) * section.integer("patch_size", maximum=4096) ** 2
-    prefix = "vision_model"
-    modules = (
-        vision.whole(f"{prefix}.patch_embed.proj", pixels, width, bias=False),
-        blocks.norm(f"{prefix}.ln", width, bias=True),
-        *vision.blocks(vision.Block(), f"{prefix}.blocks", section.layers("depth"), heads, inner),
-    )
-    limits = arch.VisionEncoder(
-        hidden_size=width,
-        intermediate_size=inner,
-        max_tokens_per_item=MAX_TOKENS,
-        patches_per_token=section.integer("spatial_merge_size", 2, maximum=64) ** 2,
-    )
-    return vision.Encoder(modules=modules, vision=limits)
-
-
-def resampler(root: Section, text: int) -> tuple[arch.Module, ...]:
-    """From a square of patches, and two moments of a video, to one token.
-
-    Source: vllm/model_executor/models/ernie45_vl.py:VariableResolutionResamplerModel (0.32).
-    """
-    prefix, space = "model.resampler_model", root.integer("spatial_conv_size", 2, maximum=64)
-    time = root.integer("temporal_conv_size", 2, maximum=64)
-    width = root.integer("pixel_hidden_size") * space**2
-    modules: list[arch.Module] = [
-        blocks.column(f"{prefix}.spatial_linear.0", width, width, bias=True),
-        blocks.column(f"{prefix}.spatial_linear.2", width, width, bias=True),
-        blocks.norm(f"{prefix}.spatial_linear.3", width, bias=True),
-        blocks.column(f"{prefix}.mlp", width, text, bias=True),
-        blocks.norm(f"{prefix}.after_norm", text),
-    ]
-    if root.boolean("use_temporal_conv", True):
-        modules += (
-            blocks.column(f"{prefix}.temporal_linear.0", width * time, width, bias=True),
-            blocks.column(f"{prefix}.temporal_linear.2", width, width, bias=True),
-            blocks.norm(f"{prefix}.temporal_linear.3", width, bias=True),
-        )
-    return tuple(modules)
 
 
 READERS: Final = blocks.named(

@@ -7,12 +7,10 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.clip import siglip
 from kvcore.model.parts import blocks
-from kvcore.model.parts.audio import gemma4_audio
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, optional_moe, routed_experts
 from kvcore.model.parts.pattern import by_kind
-from kvcore.model.parts.vision import gemma4_vision
 from kvcore.model.rope import read_ropes
 
 SLIDING: Final = "sliding_attention"
@@ -115,7 +113,7 @@ def gemma3_vision(vision: Section, hidden_size: int) -> tuple[arch.Module, ...]:
     """
     width = vision.integer("hidden_size")
     return (
-        *siglip(vision),
+        *read_encoder("siglip", vision, "vision_tower.vision_model").modules,
         arch.Parameter(
             name="multi_modal_projector.mm_input_projection_weight", replicated=width * hidden_size
         ),
@@ -164,9 +162,9 @@ def read_gemma4(config: ModelConfig, embedders: tuple[arch.Module, ...] = ()) ->
     vision, audio = (config.root.optional_section(f"{name}_config") for name in ("vision", "audio"))
     encoders = embedders
     if vision is not None and not embedders:
-        encoders += gemma4_vision(vision, local.hidden_size)
+        encoders += read_encoder("gemma4_vision", vision, text=local.hidden_size).modules
     if audio is not None and not embedders:
-        encoders += gemma4_audio(audio, local.hidden_size)
+        encoders += read_encoder("gemma4_audio", audio, text=local.hidden_size).modules
     return blocks.decoder(
         config,
         heads=local,

@@ -20,6 +20,7 @@ from kvcore.model.families.decoder import (
     with_everywhere,
 )
 from kvcore.model.parts import blocks, vision
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import MAX_EXPERTS
 from kvcore.model.rope import Rope
 
@@ -200,38 +201,9 @@ def read_glm_vision(config: ModelConfig) -> arch.Architecture:
     Source: vllm/model_executor/models/glm4v.py (0.32).
     """
     built, section = read_glm(config), config.root.section("vision_config")
-    width, hidden, prefix = section.integer("hidden_size"), built.hidden_size, "transformer.vision"
-    patch, positions = section.integer("patch_size", maximum=4096), section.integer("num_positions")
-    channels = section.integer("in_channels", 3)
-    modules: list[arch.Module] = [
-        arch.Parameter(name=f"{prefix}.boi", replicated=hidden),
-        arch.Parameter(name=f"{prefix}.eoi", replicated=hidden),
-        arch.Parameter(name=f"{prefix}.patch_embedding.cls_embedding", replicated=width),
-        vision.convolution(f"{prefix}.patch_embedding.proj", channels, width, (patch, patch), bias=True),
-        vision.table(f"{prefix}.patch_embedding.position_embedding", positions, width),
-        vision.convolution(f"{prefix}.conv", width, hidden, (2, 2), bias=True),
-        blocks.replicated(f"{prefix}.linear_proj.linear_proj", hidden, hidden),
-        blocks.norm(f"{prefix}.linear_proj.norm1", hidden, bias=True),
-        vision.merged(
-            f"{prefix}.linear_proj.merged_proj",
-            hidden,
-            built.intermediate_size,
-            (f"{prefix}.linear_proj.gate_proj", f"{prefix}.linear_proj.dense_h_to_4h"),
-        ),
-        blocks.row(f"{prefix}.linear_proj.dense_4h_to_h", built.intermediate_size, hidden),
-    ]
-    heads, inner = vision.square_heads(section, width, "num_heads"), section.integer("intermediate_size")
-    modules += vision.blocks(GLM_BLOCK, f"{prefix}.transformer.layers", section.layers(), heads, inner)
-    tokens = (positions - 1) // PATCHES_PER_TOKEN + 2
-    return vision.with_images(built, modules, vision.input_limits(section, tokens, PATCHES_PER_TOKEN))
-
-
-GLM_BLOCK: Final = vision.Block(
-    qkv="attention.query_key_value", out="attention.dense", norms=blocks.TWO_NORMS
-)
-
-PATCHES_PER_TOKEN: Final = 4
-"""Source: vllm/model_executor/models/glm4v.py:EVA2CLIPModel.conv (0.32)."""
+    hidden, wide = built.hidden_size, built.intermediate_size
+    image = read_encoder("chatglm_vision", section, "transformer.vision", text=hidden, wide=wide)
+    return vision.with_images(built, image.modules, image.vision)
 
 
 def read_qwen(config: ModelConfig) -> arch.Architecture:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row
-from kvcore.model.parts import blocks, vision
+from kvcore.model.parts import blocks
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
 from kvcore.model.parts.latent import as_heads, heads_column, latent_experts, latent_layer, read_latent
 from kvcore.model.parts.mixers import kda
@@ -92,7 +92,7 @@ def read_k3(config: ModelConfig) -> arch.Architecture:
         heads=as_heads(latent),
         layers=crossed(which_layers(linear, sparse_by_frequency(section)), mixers, bodies, tuple(around)),
         intermediate_size=intermediate,
-        every=read_encoder(encoder, hidden),
+        every=image_encoder(encoder, hidden),
         last=(*last, blocks.head(section)),
         tied=False,
         rotary_tables=(),
@@ -133,7 +133,7 @@ def k3_experts(section: Section, hidden: int, moe: arch.MixtureOfExperts) -> tup
     return latent_experts(K3_EXPERTS, section, hidden, moe, inner, *ways)
 
 
-def read_encoder(section: Section, text_hidden_size: int) -> tuple[arch.Module, ...]:
+def image_encoder(section: Section, text_hidden_size: int) -> tuple[arch.Module, ...]:
     """MoonViT with RMS norms and no biases, its heads together wider than the model, and a projector of two layers.
 
     Source: vllm/model_executor/models/kimi_k25_vit.py:MoonViT3dPretrainedModel, KimiK25MultiModalProjector (0.32).
@@ -141,40 +141,10 @@ def read_encoder(section: Section, text_hidden_size: int) -> tuple[arch.Module, 
     kind = section.string("mm_projector_type", "patchmergerv2")
     if kind != "patchmergerv2":
         raise section.invalid("mm_projector_type", kind, "expected patchmergerv2")
-    width, inner = section.integer("vt_hidden_size"), section.integer("vt_intermediate_size")
-    patch, count = section.integer("patch_size"), section.integer("vt_num_attention_heads")
-    attended = section.integer("qkv_hidden_size", 1536)
+    attended, count = section.integer("qkv_hidden_size", 1536), section.integer("vt_num_attention_heads")
     if attended % count:
         raise section.contradicting("qkv_hidden_size", f"{attended} is not divisible by {count} heads")
-    heads = blocks.Heads(hidden_size=width, num_heads=count, num_kv_heads=count, head_dim=attended // count)
-    merge = section.integers("merge_kernel_size", minimum=1) or (2, 2)
-    if len(merge) != 2:
-        raise section.invalid("merge_kernel_size", merge, "expected two numbers")
-    merged = width * merge[0] * merge[1]
-    attention_bias, bias = section.boolean("attn_bias", False), section.boolean("linear_bias", False)
-    block = replace(
-        vision.MOONVIT,
-        qkv="wqkv",
-        parts=(),
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
-        mlp_bias=bias,
-        has_layer_norms=section.string("norm_type", "rmsnorm") == "layernorm",
-    )
-    positions = section.integer("init_pos_emb_height", 64) * section.integer("init_pos_emb_width", 64)
-    pixels = 3 * patch**2 + section.boolean("patch_embed_proj_bias", False)
-    modules: list[arch.Module] = [
-        vision.table("vision_tower.patch_embed.proj", pixels, width),
-        vision.table("vision_tower.patch_embed.pos_emb", positions, width),
-        blocks.norm("vision_tower.encoder.final_layernorm", width, bias=block.has_layer_norms),
-        *vision.whole_pair("mm_projector", merged, merged, text_hidden_size, bias=False, quantizable=True),
-        blocks.norm("mm_projector.post_norm", text_hidden_size),
-    ]
-    for index in range(section.layers("vt_num_hidden_layers")):
-        prefix = f"vision_tower.encoder.blocks.{index}."
-        *linears, first, second = vision.block(block, prefix, heads, inner, attended)
-        modules += (first, second, *vision.change_linears(linears, whole_unless_divided=count))
-    return tuple(modules)
+    return read_encoder("kimi_k3_vision", section, text=text_hidden_size, head=attended // count).modules
 
 
 READERS: Final = by_row({"kimi_linear": read_linear, "kimi_k3": read_k3})

@@ -7,9 +7,9 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.clip import siglip2
 from kvcore.model.families.decoder import DECODERS, by_row
 from kvcore.model.parts import blocks, vision
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe
 from kvcore.model.parts.mixers import read_conv_kernel, short_convolution
 from kvcore.model.parts.pattern import by_kind
@@ -53,8 +53,9 @@ def read_vision(config: ModelConfig) -> arch.Architecture:
     width, merge = encoder.integer("hidden_size"), root.integer("downsample_factor", 2, maximum=64)
     inner, merged = root.integer("projector_hidden_size"), width * merge**2
     bias, prefix = root.boolean("projector_bias", True), "multi_modal_projector"
+    layers = vision.feature_layers(root, encoder, default=-1)
     modules: list[arch.Module] = [
-        *siglip2(encoder, vision.feature_layers(root, encoder, default=-1)),
+        *read_encoder("siglip2", encoder, "vision_tower.vision_model", layers=layers).modules,
         *vision.whole_pair(prefix, merged, inner, built.hidden_size, bias=bias),
     ]
     tiles = root.integer("max_tiles", 10, maximum=1024) + 1

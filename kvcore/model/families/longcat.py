@@ -8,12 +8,11 @@ from typing import Final
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import clip
 from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder
 from kvcore.model.families.deepseek import rotary_tables, which_layers_index
 from kvcore.model.families.windows import step_sparse_layers
 from kvcore.model.parts import blocks
-from kvcore.model.parts import vision as image
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import MAX_EXPERTS, expert_modules, read_moe, routed_experts
 from kvcore.model.parts.latent import (
     Latent,
@@ -286,10 +285,6 @@ def stream_mix(
     return (arch.Parameter(name=prefix, replicated=numbers, dtype="float32"),)
 
 
-MAX_PATCHES: Final = 6
-"""Tiles of the largest image. Source: vllm/transformers_utils/processors/step3_vl.py:ImagePatcher (0.32)."""
-
-
 def read_step3(config: ModelConfig) -> arch.Architecture:
     """Step 3, with its encoder where the config has one.
 
@@ -317,12 +312,9 @@ def read_step3(config: ModelConfig) -> arch.Architecture:
     )
     if encoder is None:
         return built
-    return replace(
-        built,
-        every=(*step3_vision(encoder), *step3_projector(config.root, encoder, heads.hidden_size)),
-        vision=step3_limits(encoder),
-        is_multimodal=True,
-    )
+    biased = config.root.boolean("projector_bias", True)
+    image = read_encoder("step3_vision", encoder, text=heads.hidden_size, projector_biased=biased)
+    return replace(built, every=image.modules, vision=image.vision, is_multimodal=True)
 
 
 def step3_layer(
@@ -345,40 +337,6 @@ def step3_layer(
     else:
         modules += blocks.gated_mlp(hidden, section.integer("intermediate_size"))
     return arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
-
-
-def step3_vision(section: Section) -> Pieces:
-    """A ViT with a class token.
-
-    Source: vllm/model_executor/models/step3_vl.py:Step3VisionTransformer (0.32).
-    """
-    width, prefix = section.integer("hidden_size"), "vision_model"
-    heads = image.square_heads(section, width)
-    channels, inner = section.integer("num_channels", 3, maximum=64), section.integer("intermediate_size")
-    return (
-        *image.embeddings(section, f"{prefix}.embeddings", width, channels),
-        *image.blocks(clip.BLOCK, f"{prefix}.transformer.layers", section.layers(), heads, inner),
-    )
-
-
-def step3_projector(root: Section, section: Section, text: int) -> Pieces:
-    """Two convolutions that each take a square of patches to one, and a linear layer.
-
-    Source: vllm/model_executor/models/step3_vl.py:Step3VLForConditionalGeneration (0.32).
-    """
-    width, out = section.integer("hidden_size"), section.integer("output_hidden_size")
-    bias = root.boolean("projector_bias", True)
-    return (
-        image.convolution("vit_downsampler", width, out, (2, 2), bias=True),
-        image.convolution("vit_downsampler2", out, 2 * out, (3, 3), bias=True),
-        image.whole("vit_large_projector", 2 * out, text, bias=bias),
-    )
-
-
-def step3_limits(section: Section) -> arch.VisionEncoder:
-    """What the profile run sees: a whole image and its tiles, four times four patches a token."""
-    side = section.integer("image_size") // section.integer("patch_size")
-    return image.input_limits(section, (-(-side // 4)) ** 2 * (MAX_PATCHES + 1), 16)
 
 
 READERS: Final = {

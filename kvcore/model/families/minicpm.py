@@ -9,9 +9,10 @@ from typing import Final
 from kvcore.errors import ModelError, shorten
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import clip, qwen
 from kvcore.model.families import decoder as plain
-from kvcore.model.parts import audio, blocks, vision
+from kvcore.model.families import qwen
+from kvcore.model.parts import blocks, vision
+from kvcore.model.parts.encoder import read_encoder
 
 LANGUAGE_OF_VERSION: Final[Mapping[str, str]] = {
     "2.5": "llama",
@@ -34,7 +35,7 @@ def read_omni(config: ModelConfig) -> arch.Architecture:
     width = section.integer("hidden_size")
     names = ("linear1", "linear2")
     encoder = (
-        *audio.whole_whisper(section, "apm"),
+        *read_encoder("whole_whisper", section, "apm").modules,
         *vision.whole_pair("audio_projection_layer", width, text, text, names),
     )
     return replace(built, every=(*built.every, *encoder))
@@ -62,7 +63,7 @@ def read_vision(config: ModelConfig) -> arch.Architecture:
     queries, width, out = root.integer("query_num"), section.integer("hidden_size"), language.hidden_size
     patches = (root.integer("image_size", 448) // section.integer("patch_size")) ** 2
     modules = (
-        *clip.siglip(section, layers, "vpm"),
+        *read_encoder("siglip", section, "vpm", layers=layers).modules,
         *resampler(queries, width, out),
         *(() if layers == section.layers() else (blocks.norm("vpm.post_layernorm", width, bias=True),)),
     )
@@ -113,7 +114,10 @@ def read_4_6(config: ModelConfig) -> arch.Architecture:
     width, merged = section.integer("hidden_size"), section.integer("hidden_size") * WINDOW**2
     layers = section.layers() - (1 if root.boolean("drop_vision_last_layer", False) else 0)
     times = root.integer("merger_times", 1, maximum=16)
-    modules = [*clip.siglip(section, layers, "vpm"), *middle_merger(section, width, merged)]
+    modules = [
+        *read_encoder("siglip", section, "vpm", layers=layers).modules,
+        *middle_merger(section, width, merged),
+    ]
     if layers != section.layers():
         modules.append(blocks.norm("vpm.post_layernorm", width, bias=True))
     for index in range(times):

@@ -7,31 +7,15 @@ from typing import Final
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks, vision
+from kvcore.model.parts.encoder import read_encoder
 
 EXTRA_VOCABULARY: Final = 128
 """Source: vllm/model_executor/models/molmo.py:ADDITIONAL_VOCAB_SIZE (0.32)."""
-
-WIDTH: Final = 1024
-INTERMEDIATE: Final = 4096
-LAYERS: Final = 23
-POSITIONS: Final = 577
-PATCH: Final = 14
-FEATURE_LAYERS: Final = 2
-MAX_CROPS: Final = 12
-"""Source: vllm/model_executor/models/molmo.py:VisionBackboneConfig, VIT_LAYERS (0.32)."""
 
 MAX_CROPS_2: Final = 8
 """Source: preprocessor_config.json of Molmo2-8B, max_crops."""
 
 PREFIX: Final = "vision_backbone"
-NAMES: Final = vision.Block(
-    qkv="attention.merged_qkv",
-    out="attention.wo",
-    up="feed_forward.w1",
-    down="feed_forward.w2",
-    parts=("wq", "wk", "wv"),
-    norms=("attention_norm", "ffn_norm"),
-)
 
 
 def read(config: ModelConfig) -> arch.Architecture:
@@ -58,12 +42,7 @@ def read(config: ModelConfig) -> arch.Architecture:
         name="lm_head", num_embeddings=vocabulary, embedding_dim=hidden, quantizable=True
     )
     final = blocks.norm("model.norm", hidden)
-    limits = arch.VisionEncoder(
-        hidden_size=WIDTH,
-        intermediate_size=INTERMEDIATE,
-        max_tokens_per_item=(POSITIONS - 1) // 4 * (MAX_CROPS + 1),
-        patches_per_token=4,
-    )
+    image = read_encoder("molmo", config.root, PREFIX, gate=double // 2, text=hidden)
     return blocks.decoder(
         config,
         heads=heads,
@@ -72,44 +51,10 @@ def read(config: ModelConfig) -> arch.Architecture:
         first=(vision.sharded_table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
         last=(final,) if tied else (final, output),
         tied=tied,
-        every=encoder(hidden, double // 2),
-        vision=limits,
+        every=image.modules,
+        vision=image.vision,
         is_multimodal=True,
         vocab_size=section.integer("vocab_size"),
-    )
-
-
-def encoder(hidden: int, intermediate: int) -> tuple[arch.Module, ...]:
-    """Molmo's image encoder, the pooling attention over two of its layers, and the projector."""
-    vit, projector = f"{PREFIX}.image_vit", f"{PREFIX}.image_projector"
-    modules: list[arch.Module] = [
-        arch.Parameter(name=f"{vit}.class_embedding", replicated=WIDTH),
-        vision.table(f"{vit}.positional_embedding", POSITIONS, WIDTH),
-        vision.table(f"{vit}.patch_embedding", 3 * PATCH**2, WIDTH),
-        blocks.norm(f"{vit}.pre_ln", WIDTH, bias=True),
-    ]
-    for index in range(LAYERS):
-        block = f"{vit}.transformer.resblocks.{index}"
-        modules += dot_product_attention(f"{block}.attention", 1)
-        modules += blocks.plain_mlp(
-            WIDTH, INTERMEDIATE, f"{block}.feed_forward.w1", f"{block}.feed_forward.w2", bias=True
-        )
-        modules += blocks.norms(WIDTH, f"{block}.attention_norm", f"{block}.ffn_norm", bias=True)
-    return (
-        *modules,
-        *dot_product_attention(f"{PREFIX}.image_pooling_2d", FEATURE_LAYERS),
-        vision.merged(f"{projector}.merged_linear", WIDTH, intermediate),
-        blocks.row(f"{projector}.down_proj", intermediate, hidden),
-        vision.table(f"{PREFIX}.pad_embed", 2 * FEATURE_LAYERS, WIDTH),
-    )
-
-
-def dot_product_attention(prefix: str, feature_layers: int) -> tuple[arch.Linear, ...]:
-    """Attention whose input is as wide as `feature_layers` layers of the encoder."""
-    wide = feature_layers * WIDTH
-    return (
-        *(blocks.column(f"{prefix}.{name}", wide, WIDTH, bias=True) for name in ("wq", "wk", "wv")),
-        blocks.row(f"{prefix}.wo", WIDTH, WIDTH, bias=True),
     )
 
 
@@ -137,13 +82,17 @@ def read_molmo2(config: ModelConfig) -> arch.Architecture:
     adapter, vit = config.root.section("adapter_config"), config.root.section("vit_config")
     image, patch = vit.integers("image_default_input_size", minimum=1), vit.integer("image_patch_size")
     side = (image[0] if image else 378) // patch
+    layers = max(feature_layers(vit, adapter)) + 1
     return blocks.decoder(
         config,
         heads=heads,
         layers=(arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),)),) * section.layers(),
         intermediate_size=intermediate,
         first=(vision.sharded_table("model.transformer.wte", vocabulary, hidden),),
-        every=(*encoder2(vit, adapter), *pooling(vit, adapter)),
+        every=(
+            *read_encoder("molmo2", vit, f"{PREFIX}.image_vit", layers=layers).modules,
+            *pooling(vit, adapter),
+        ),
         tied=section.boolean("tie_word_embeddings", False),
         vision=vision.input_limits(vit, (-(-side // 2)) ** 2 * (MAX_CROPS_2 + 1), 4),
         is_multimodal=True,
@@ -160,34 +109,6 @@ def feature_layers(vit: Section, adapter: Section) -> tuple[int, ...]:
     ):
         raise adapter.invalid("vit_layers", chosen, f"expected numbers of the encoder's {total} layers")
     return tuple(index + total if index < 0 else index for index in chosen)
-
-
-def encoder2(vit: Section, adapter: Section) -> tuple[arch.Module, ...]:
-    """Molmo 2's image encoder up to the deepest block that is looked at.
-
-    Source: vllm/model_executor/models/molmo2.py:Molmo2VisionTransformer (0.32).
-    """
-    prefix, width = f"{PREFIX}.image_vit", vit.integer("hidden_size")
-    count, head_dim = vit.integer("num_attention_heads"), vit.integer("head_dim")
-    heads = blocks.Heads(
-        hidden_size=width,
-        num_heads=count,
-        num_kv_heads=vit.integer("num_key_value_heads", count),
-        head_dim=head_dim,
-    )
-    pixels = 3 * vit.integer("image_patch_size", maximum=4096) ** 2
-    return (
-        vision.table(f"{prefix}.positional_embedding", vit.integer("image_num_pos"), width),
-        vision.whole(f"{prefix}.patch_embedding", pixels, width),
-        *vision.blocks(
-            NAMES,
-            f"{prefix}.transformer.resblocks",
-            max(feature_layers(vit, adapter)) + 1,
-            heads,
-            vit.integer("intermediate_size"),
-            attended=count * head_dim,
-        ),
-    )
 
 
 def pooling(vit: Section, adapter: Section) -> tuple[arch.Module, ...]:

@@ -1,16 +1,23 @@
-"""How a multimodal model is composed: encoders and projectors in front of a decoder that another family reads."""
+"""Multimodal models: encoders and projectors in front of a decoder that another family reads, rows of multimodal.toml.
+
+Next to them Whisper, whose decoder attends to its encoder, and CLIP and SigLIP, in which a transformer for texts stands
+next to one for images: CLIP's texts are read forwards, so their keys and values are kept; SigLIP's are not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from kvcore.errors import ModelError
-from kvcore.model.architecture import Architecture, Module, RotaryTable, VisionEncoder
-from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import clip, decoder, gemma, gpt, longcat, mixtures
-from kvcore.model.parts import vision
+from kvcore.model.architecture import Architecture, CrossAttention, Layer, Module
+from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
+from kvcore.model.families import decoder, gemma, gpt, longcat, mixtures, nemotron
+from kvcore.model.parts import blocks, vision
+from kvcore.model.parts.blocks import Reader
+from kvcore.model.parts.encoder import Scope, not_read, read_encoder
+from kvcore.model.parts.encoder_rows import Row, load_rows
 
 
 def read_isaac_text(config: ModelConfig, section: Section) -> Architecture:
@@ -47,13 +54,6 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
 }
 """By the model_type of the language part."""
 
-ENCODERS: Final[Mapping[str, Callable[[Section, int], tuple[Module, ...]]]] = {
-    "clip_vision_model": clip.clip,
-    "siglip_vision_model": clip.siglip,
-    "pixtral": vision.pixtral,
-}
-"""By the model_type of the vision part."""
-
 
 def read_language(config: ModelConfig) -> Architecture:
     """The language part of a multimodal config.
@@ -63,38 +63,150 @@ def read_language(config: ModelConfig) -> Architecture:
     section = config.language
     reader = LANGUAGE_MODELS.get(section.model_type)
     if reader is None:
-        raise not_read(section, "no family reads this language part")
+        raise not_read(section, section.model_type, reason="no family reads this language part")
     return reader(config, section)
 
 
-def read_encoder(section: Section, layers: int) -> tuple[Module, ...]:
-    """The encoder that a vision config names, up to `layers` blocks.
+def read_row(row: Row, config: ModelConfig, read: Reader | None = None) -> Architecture:
+    """The model of a row: its encoders and projectors in front of its language part, which `read` reads.
 
-    Raises ModelError `unknown-architecture` when it is none that is known.
+    Raises ModelError for a missing or unusable key, or for a language part or an encoder that is not known.
     """
-    encoder = ENCODERS.get(section.model_type)
-    if encoder is None:
-        raise not_read(section, "this vision encoder is not known")
-    return encoder(section, layers)
+    text = config.root if row.language else config.language
+    built = Scope(row, {"root": config.root, "text": text}).build()
+    if row.language:
+        language = decoder.SECTION_READERS[row.language](config, config.root)
+    else:
+        language = (read or read_language)(config)
+    language = replace(language, rotary_tables=(*language.rotary_tables, *built.tables))
+    prefix = row.layer_prefix.format(language.layer_prefix)
+    return vision.with_images(language, built.modules, built.vision, prefix)
 
 
-def not_read(section: Section, reason: str) -> ModelError:
-    """The error that the model_type of a section is not known."""
-    return ModelError(
-        "unknown-architecture",
-        field=f"{section.path}.model_type",
-        architecture=section.model_type or "(none named)",
-        reason=reason,
+def read_whisper(config: ModelConfig) -> Architecture:
+    """Whisper: an audio encoder, and a decoder that attends to itself and to the encoder's output.
+
+    Source: vllm/model_executor/models/whisper.py (0.32).
+    """
+    section = config.language
+    width, inner = section.integer("d_model"), section.integer("decoder_ffn_dim")
+    heads = vision.heads_of(width, section.integer("decoder_attention_heads"))
+    frames, positions = section.integer("max_source_positions"), section.integer("max_target_positions")
+    block = read_encoder("whisper_decoder_block", section, width=width, inner=inner, heads=heads.num_heads)
+    across = CrossAttention(num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, encoder_tokens=frames)
+    layer = Layer(modules=block.modules, caches=(blocks.cache_of(heads), across))
+    return blocks.decoder(
+        config,
+        heads=heads,
+        layers=(layer,) * section.layers("decoder_layers"),
+        intermediate_size=inner,
+        first=(
+            blocks.embedding(section, "model.decoder.embed_tokens"),
+            vision.table("model.decoder.embed_positions", positions, width),
+            *read_encoder("whisper", section, "model.encoder").modules,
+        ),
+        last=(blocks.norm("model.decoder.layer_norm", width, bias=True),),
+        tied=True,
+        rotary_tables=(),
+        layer_prefix="model.decoder.layers",
+        is_multimodal=True,
     )
 
 
-def with_encoder(
-    config: ModelConfig,
-    modules: tuple[Module, ...],
-    limits: VisionEncoder | None = None,
-    tables: tuple[RotaryTable, ...] = (),
+def read_clip(config: ModelConfig) -> Architecture:
+    """CLIP.
+
+    Source: vllm/model_executor/models/clip.py:CLIPEmbeddingModel (0.32).
+    """
+    root, section = config.root, config.root.section("vision_config", "clip_vision_model")
+    width, out = section.integer("hidden_size"), root.integer("projection_dim", 512)
+    text = config.language.integer("hidden_size")
+    modules = (
+        *read_encoder("clip", section, "vision_model").modules,
+        vision.whole("visual_projection", width, out, bias=False),
+        vision.whole("text_projection", text, out, bias=False),
+    )
+    return dual_tower(config, section, modules, is_kept=True)
+
+
+def read_siglip(config: ModelConfig) -> Architecture:
+    """SigLIP, with its pooling head.
+
+    Source: vllm/model_executor/models/siglip.py:SiglipEmbeddingModel (0.32).
+    """
+    section = config.root.section("vision_config", "siglip_vision_model")
+    text = config.language.integer("hidden_size")
+    out = config.language.integer("projection_size", text)
+    has_head = section.boolean("vision_use_head", True)
+    modules = (
+        *read_encoder("siglip", section, "vision_model").modules,
+        *(read_encoder("siglip_head", section, "vision_model.head").modules if has_head else ()),
+        vision.whole("text_model.head", text, out),
+    )
+    return dual_tower(config, section, modules, is_kept=False)
+
+
+def dual_tower(
+    config: ModelConfig, section: Section, modules: tuple[Module, ...], *, is_kept: bool
 ) -> Architecture:
-    """The language part with `modules` on every pipeline stage; without `limits` no image is profiled."""
-    language = read_language(config)
-    language = replace(language, rotary_tables=(*language.rotary_tables, *tables))
-    return vision.with_images(language, modules, limits, f"language_model.{language.layer_prefix}")
+    """The text transformer's layers, next to `modules`."""
+    text = config.language
+    heads = blocks.read_heads(text, "", reads_head_dim=False)
+    width, inner = heads.hidden_size, text.integer("intermediate_size")
+    prefix, positions = "text_model.embeddings", text.integer("max_position_embeddings")
+    layer = Layer(
+        modules=read_encoder("clip_block", text).modules, caches=(blocks.cache_of(heads),) if is_kept else ()
+    )
+    built = blocks.decoder(
+        config,
+        section=text,
+        heads=heads,
+        layers=(layer,) * text.layers(),
+        intermediate_size=inner,
+        first=(
+            vision.sharded_table(f"{prefix}.token_embedding", text.integer("vocab_size"), width),
+            vision.sharded_table(f"{prefix}.position_embedding", positions, width),
+        ),
+        every=modules,
+        last=(blocks.norm("text_model.final_layer_norm", width, bias=True),),
+        tied=True,
+        rotary_tables=(),
+        layer_prefix="text_model.encoder.layers",
+        is_multimodal=True,
+    )
+    return replace(built, vision=vision.square_limits(section))
+
+
+def read_ultravox(config: ModelConfig) -> Architecture:
+    """Ultravox, whose projector is two layers and no more."""
+    further = config.root.integer("num_projector_layers", 0, minimum=0, maximum=MAX_LAYERS)
+    if further:
+        raise config.root.invalid(
+            "num_projector_layers", further, "expected 0: a projector of whole layers is not read"
+        )
+    return read_row(ROWS["ultravox"], config)
+
+
+def read_nemotron(config: ModelConfig) -> Architecture:
+    """Nemotron Nano VL 2, and the omni models without their audio encoder."""
+    uncounted = ("sound encoder",) if config.root.has("sound_config") else ()
+    return replace(read_row(ROWS["nemotron_vl"], config, nemotron.read_h), uncounted=uncounted)
+
+
+ROWS: Final = load_rows(__package__, "multimodal.toml")
+
+OTHERS: Final[Mapping[str, Reader]] = {"ultravox": read_ultravox, "nemotron_vl": read_nemotron}
+"""Rows with a check or a language part of their own."""
+
+
+def named_reader(name: str, row: Row) -> tuple[Reader, *tuple[str, ...]]:
+    """What reads a row's model, and what a config calls it."""
+    return (OTHERS.get(name) or partial(read_row, row), *row.classes)
+
+
+READERS: Final = blocks.named(
+    (read_whisper, "WhisperForConditionalGeneration", "whisper"),
+    (read_clip, "CLIPModel", "clip"),
+    (read_siglip, "SiglipModel", "siglip"),
+    *(named_reader(name, row) for name, row in ROWS.items()),
+)

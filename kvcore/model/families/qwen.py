@@ -7,9 +7,9 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import qwen_vl
 from kvcore.model.families.decoder import DECODERS, by_row, experts_of, feed_forward, read_decoder
 from kvcore.model.parts import blocks
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import optional_moe, read_moe
 from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer
 from kvcore.model.parts.mixers import (
@@ -37,7 +37,7 @@ def read(config: ModelConfig) -> arch.Architecture:
     built, encoder = read_text(config), config.root.optional_section("vision_config")
     if encoder is None:
         return built
-    image = qwen_vl.qwen3_encoder(encoder)
+    image = read_encoder("qwen3_vl_encoder", encoder, "visual")
     return replace(
         built,
         is_multimodal=True,

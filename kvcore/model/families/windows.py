@@ -10,7 +10,7 @@ from kvcore.model.architecture import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder
 from kvcore.model.parts import blocks
-from kvcore.model.parts import vision as image
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.pattern import by_kind, layer_windows
 
 Pieces = tuple[arch.Module, ...]
@@ -75,37 +75,9 @@ def read_llama4(config: ModelConfig) -> arch.Architecture:
     vision = config.root.optional_section("vision_config", "llama4_vision_model")
     if vision is None:
         return built
-    prefix, encoder = f"language_model.{built.layer_prefix}", llama4_vision(vision, heads.hidden_size)
+    encoder = read_encoder("llama4_vision", vision, text=heads.hidden_size).modules
+    prefix = f"language_model.{built.layer_prefix}"
     return replace(built, layer_prefix=prefix, is_multimodal=True, every=encoder)
-
-
-LLAMA4_BLOCK: Final = image.Block(qkv="self_attn.qkv_proj", out="self_attn.o_proj", norms=blocks.TWO_NORMS)
-
-
-def llama4_vision(vision: Section, text: int) -> tuple[arch.Module, ...]:
-    """Llama 4's vision model and projector.
-
-    Source: vllm/model_executor/models/mllama4.py (0.32).
-    """
-    width, intermediate = vision.integer("hidden_size"), vision.integer("intermediate_size")
-    patch, prefix = vision.integer("patch_size"), "vision_model"
-    positions = (vision.integer("image_size") // patch) ** 2 + 1
-    pixels = vision.integer("num_channels", 3) * patch**2
-    inner, outer = vision.integer("projector_input_dim"), vision.integer("projector_output_dim")
-    bias = vision.boolean("multi_modal_projector_bias", False)
-    heads = image.heads_of(width, vision.integer("num_attention_heads"))
-    return (
-        blocks.column(f"{prefix}.patch_embedding.linear", pixels, width),
-        arch.Parameter(name=f"{prefix}.class_embedding", replicated=width),
-        image.table(f"{prefix}.positional_embedding_vlm", positions, width),
-        blocks.norm(f"{prefix}.layernorm_pre", width, bias=True),
-        blocks.norm(f"{prefix}.layernorm_post", width, bias=True),
-        *image.sharded_pair(
-            f"{prefix}.vision_adapter.mlp", intermediate, inner, outer, ("fc1", "fc2"), bias=bias
-        ),
-        blocks.column("multi_modal_projector.linear_1", vision.integer("vision_output_dim"), text),
-        *image.blocks(LLAMA4_BLOCK, f"{prefix}.model.layers", vision.layers(), heads, intermediate),
-    )
 
 
 def read_laguna(config: ModelConfig) -> arch.Architecture:
@@ -214,7 +186,12 @@ def mimo_draft(sliding: arch.Layer, hidden: int, width: int) -> arch.Layer:
         blocks.replicated("eh_proj", 2 * hidden, hidden, quantizable=False),
         *blocks.norms(hidden, "enorm", "hnorm", "final_layernorm"),
     )
-    plain = image.change_linears(sliding.modules, "self_attn.o_proj", quantizable=False)
+    plain = (
+        replace(each, quantizable=False)
+        if isinstance(each, arch.Linear) and each.name == "self_attn.o_proj"
+        else each
+        for each in sliding.modules
+    )
     return replace(sliding, modules=(*start, *plain, *blocks.gated_mlp(hidden, width)))
 
 
