@@ -24,6 +24,8 @@ SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""
 SAME_CARD_SHARE: Final = 0.01
 """A total so near the current card's is that card with another driver."""
+_IDENTITY: Final = ("model", "config", "checkpoint", "accelerator", "engine", "engine_version")
+"""What a log says of a start without any line of arguments."""
 
 
 def request_from(log: StartupLog) -> dict[str, Any]:
@@ -196,20 +198,9 @@ def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None
 def _over(current: Scenario, read: Scenario, known: Set[str]) -> Scenario:
     """The current flags under those that the log shows."""
     parallel = {name: getattr(read.parallel, name) for name in known & PARALLEL}
-    plain = {name: getattr(read, name) for name in known - PARALLEL}
-    return replace(
-        current,
-        model=read.model,
-        config=read.config,
-        checkpoint=read.checkpoint,
-        accelerator=read.accelerator,
-        engine=read.engine,
-        engine_version=read.engine_version,
-        parallel=replace(current.parallel, **parallel),
-        env={**current.env, **read.env},
-        measured=Measured(),
-        **plain,
-    )
+    changes = {name: getattr(read, name) for name in (*_IDENTITY, *(known - PARALLEL))}
+    changes["parallel"] = replace(current.parallel, **parallel)
+    return replace(current, env={**current.env, **read.env}, measured=Measured(), **changes)
 
 
 def with_logged_graphs(scenario: Scenario, log: StartupLog) -> Scenario:

@@ -233,20 +233,16 @@ class EngineLines:
     def take(self, line: str) -> bool:
         """Whether the line speaks of a request; what it says is kept until `rest`."""
         head = line[:HEAD_CHARACTERS]
-        received, details = _RECEIVED.search(head), _DETAILS.search(head)
-        if received is not None:
+        if (received := _RECEIVED.search(head)) is not None:
             tail = line[received.end() :]
             start = tail.rfind("SamplingParams(")
             wanted = _MAX_TOKENS.search(tail, start, start + PARAMETER_CHARACTERS) if start >= 0 else None
             self._merge(received[1], (_ids(tail, _PROMPT_IDS), None, int(wanted[1]) if wanted else None))
-            return True
-        if details is not None:
+        elif (details := _DETAILS.search(head)) is not None:
             self._merge(details[1], (_ids(line, _PROMPT_IDS), None, None))
-            return True
-        generated = _GENERATED.search(head)
-        if generated is None:
+        elif (generated := _GENERATED.search(head)) is None:
             return False
-        if generated[2] != "delta":
+        elif generated[2] != "delta":
             self._merge(generated[1], (None, _ids(line, _OUTPUT_IDS), None))
         return True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from kvcore.engine.rooms import memory_variable_names
@@ -39,10 +40,7 @@ MAX_COMMAND_NOTICES: Final = 4
 _MODELS: Final = ("model", "model_tag")
 _NO_VALUES: Final = ("", "none", "null", "auto")
 """What says of a flag that it is not set."""
-_LINES: Final = (
-    ("arguments", "non-defaultargs:{", "}"),
-    ("namespace", "args:Namespace(", ")"),
-)
+_LINES: Final = (("arguments", "non-defaultargs:{", "}"), ("namespace", "args:Namespace(", ")"))
 _CONFIG: Final = "withconfig:model="
 _COMPILATION: Final = (("DirectlyloadAOTcompilationfrompath", True), ("savedAOTcompiledfunctionto", False))
 """Source: vllm/compilation/decorators.py (0.20.2, 0.32.0)."""
@@ -55,6 +53,7 @@ _ENVIRONMENT: Final = re.compile(
 _LOGGED: Final = tuple(name for name, flag in FLAGS.items() if flag.log is not LogRule.NEVER)
 
 
+@dataclass(init=False)
 class LogFlags:
     """Engine arguments in the contract's field names; None where the log does not show them, -1 is `auto`.
 
@@ -64,35 +63,24 @@ class LogFlags:
         (8192, None)
     """
 
+    values: Mapping[str, Any]
+
     def __init__(self, **values: Any) -> None:
         """Raises TypeError for a flag that no log shows."""
         if unknown := values.keys() - set(_LOGGED):
             raise TypeError(f"no log shows {', '.join(sorted(unknown))}")
-        self.values: Mapping[str, Any] = {
-            name: values[name] for name in _LOGGED if values.get(name) is not None
-        }
+        self.values = {name: values[name] for name in _LOGGED if values.get(name) is not None}
 
     def __getattr__(self, name: str) -> Any:
         if name in _LOGGED:
             return self.values.get(name)
         raise AttributeError(name)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LogFlags) and self.values == other.values
-
-    def __repr__(self) -> str:
-        return f"LogFlags({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
-
-    def completed(self, **values: Any) -> LogFlags:
-        """The same, with what else is known."""
-        return LogFlags(**{**self.values, **values})
-
     @property
     def ranks_per_replica(self) -> int | None:
         """Tensor times pipeline parallel size, when either is known."""
-        if self.tensor_parallel_size is None and self.pipeline_parallel_size is None:
-            return None
-        return (self.tensor_parallel_size or 1) * (self.pipeline_parallel_size or 1)
+        sizes = (self.tensor_parallel_size, self.pipeline_parallel_size)
+        return None if sizes == (None, None) else (sizes[0] or 1) * (sizes[1] or 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,16 +147,16 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         env |= command.env
         version = command.version or version
     for kind, anchor, closing in _LINES:
-        for offset in _occurrences(log, anchor, start, end):
+        for offset in islice(log.occurrences(anchor, start, end), MAX_ARGUMENT_LINES):
             keep(kind, offset)
             asked.take(_fields(log, offset + len(anchor), end, closing))
-    for offset in _occurrences(log, _CONFIG, start, end):
+    for offset in islice(log.occurrences(_CONFIG, start, end), MAX_ARGUMENT_LINES):
         keep("config", offset)
         fields = list(_fields(log, offset + len(_CONFIG) - len("model="), end, ""))
         method = next((read_word(value) for name, value in fields if name == "quantization"), None) or method
         resolved.take(pair for pair in fields if pair[0] != "quantization")
     for anchor in _VARIABLES:
-        for offset in _occurrences(log, anchor, start, end):
+        for offset in islice(log.occurrences(anchor, start, end), MAX_ARGUMENT_LINES):
             match = _ENVIRONMENT.match(log.text, offset, min(end, log.line_end(offset)))
             if match is not None:
                 env[match[1]] = match[2]
@@ -240,13 +228,3 @@ def _fields(log: LogText, begin: int, end: int, closing: str) -> Iterator[tuple[
             if not log.steps.take(FIELD_STEPS):
                 return
             yield field
-
-
-def _occurrences(log: LogText, anchor: str, start: int, end: int) -> Iterator[int]:
-    at = start
-    for _ in range(MAX_ARGUMENT_LINES):
-        at = log.find(anchor, at, end)
-        if at < 0:
-            return
-        yield at
-        at += len(anchor)

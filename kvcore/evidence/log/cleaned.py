@@ -122,6 +122,13 @@ class LogText:
                 return found
         return -1
 
+    def occurrences(self, words: str, start: int = 0, end: int | None = None) -> Iterator[int]:
+        """Offsets of `words` between two offsets, in order, none within another."""
+        at = self.find(words, start, end)
+        while at >= 0:
+            yield at
+            at = self.find(words, at + len(words), end)
+
     def rfind(self, words: str, start: int, end: int) -> int:
         """Offset of the last `words` between two offsets, -1 without."""
         stop = min(end, len(self.text))

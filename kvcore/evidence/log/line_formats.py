@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Annotated, Final, Literal
 
 from kvcore.errors import CatalogueError
@@ -86,33 +87,24 @@ def compile_format(text: str, ends_line: bool = False) -> LineFormat:
         >>> line.beginning, line.fields
         ('AvailableKVcachememory:', (('available_kv_gib', 'number'),))
     """
-    pattern: list[str] = []
-    fields: list[tuple[str, str]] = []
-    beginning = ""
-    at = 0
-    for match in _FIELD.finditer(text):
-        literal = "".join(text[at : match.start()].split())
-        pattern.append(re.escape(literal))
-        if at == 0:
-            beginning = literal
-        at = match.end()
-        name, kind = match[1], match[2] or "number"
-        if name in _FILLERS:
-            pattern.append(_FILLERS[name])
-        elif kind in _KINDS:
-            pattern.append(_KINDS[kind])
-            fields.append((name, kind))
-        else:
-            raise CatalogueError("invalid-catalogue-entry", field=text[:80], reason=f"unknown kind {kind}")
-    rest = "".join(text[at:].split())
-    pattern.append(re.escape(rest))
-    beginning = beginning or (rest if at == 0 else "")
+    beginning, *parts = _FIELD.split("".join(text.split()))
     if len(beginning) < SHORTEST_BEGINNING:
         raise CatalogueError("invalid-catalogue-entry", field=text[:80], reason="no literal beginning")
+    pattern = re.escape(beginning)
+    fields: list[tuple[str, str]] = []
+    for name, given, literal in zip(parts[0::3], parts[1::3], parts[2::3], strict=True):
+        kind = given or "number"
+        if name not in _FILLERS:
+            if kind not in _KINDS:
+                raise CatalogueError(
+                    "invalid-catalogue-entry", field=text[:80], reason=f"unknown kind {kind}"
+                )
+            fields.append((name, kind))
+        pattern += (_FILLERS.get(name) or _KINDS[kind]) + re.escape(literal)
     return LineFormat(
         text=text,
         beginning=beginning,
-        pattern=re.compile("".join(pattern)),
+        pattern=re.compile(pattern),
         fields=tuple(fields),
         ends_line=ends_line,
     )
@@ -120,11 +112,9 @@ def compile_format(text: str, ends_line: bool = False) -> LineFormat:
 
 def find_lines(log: LogText, line: LineFormat, start: int, end: int) -> Iterator[Hit]:
     """Every occurrence of a format between two offsets of the log, in order, at most MAX_HITS."""
-    at = start
     hits = 0
-    for _ in range(MAX_TRIES):
-        at = log.find(line.beginning, at, end)
-        if at < 0 or hits == MAX_HITS or not log.steps.take(TRY_STEPS):
+    for at in islice(log.occurrences(line.beginning, start, end), MAX_TRIES):
+        if hits == MAX_HITS or not log.steps.take(TRY_STEPS):
             return
         match = line.pattern.match(log.text, at, end)
         if match is not None and line.ends_line:
@@ -132,14 +122,8 @@ def find_lines(log: LogText, line: LineFormat, start: int, end: int) -> Iterator
         if match is not None:
             hits += 1
             log.steps.take(HIT_STEPS)
-            yield Hit(
-                offset=at,
-                numbers=tuple(
-                    (name, _number(text, kind))
-                    for (name, kind), text in zip(line.fields, match.groups(), strict=True)
-                ),
-            )
-        at += len(line.beginning)
+            read = zip(line.fields, match.groups(), strict=True)
+            yield Hit(offset=at, numbers=tuple((name, _number(text, kind)) for (name, kind), text in read))
 
 
 def _number_end(log: LogText, offset: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from kvcore.engine.protocol import Engine
@@ -232,27 +233,23 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
         >>> start_offsets(clean_log("vLLM API server version 0.9.2"))
         (0,)
     """
-    marks: list[tuple[int, bool]] = []
-    for anchors, is_server in ((_SERVER_MARKS, True), (_ENGINE_MARKS, False)):
-        for anchor in anchors:
-            at = log.find(anchor)
-            while at >= 0 and len(marks) < MAX_MARKS:
-                marks.append((at, is_server))
-                at = log.find(anchor, at + len(anchor))
+    marks = (
+        (at, anchors is _SERVER_MARKS)
+        for anchors in (_SERVER_MARKS, _ENGINE_MARKS)
+        for anchor in anchors
+        for at in log.occurrences(anchor)
+    )
     starts = [0]
     seen: set[str] = set()
     server_seen = False
-    for at, is_server in sorted(marks):
+    for at, is_server in sorted(islice(marks, MAX_MARKS)):
         name = log.process(at).name
+        if (server_seen and seen) if is_server else name in seen:
+            starts.append(log.line_start(at))
+            seen.clear()
         if is_server:
-            if server_seen and seen:
-                starts.append(log.line_start(at))
-                seen.clear()
             server_seen = True
         else:
-            if name in seen:
-                starts.append(log.line_start(at))
-                seen.clear()
             seen.add(name)
     return tuple(dict.fromkeys(starts))
 
@@ -309,14 +306,10 @@ def card_of(log: LogText) -> str | None:
         match = _ASCEND.match(log.text, at) if at >= 0 else None
         if match is not None:
             return f"Ascend {match[1]}"
-    at = log.find("NVIDIA")
-    for _ in range(MAX_CARD_LINES):
-        if at < 0:
-            return None
+    for at in islice(log.occurrences("NVIDIA"), MAX_CARD_LINES):
         name = _card_name(log.lines[log.line_index(at)])
         if name is not None:
             return name
-        at = log.find("NVIDIA", at + 6)
     return None
 
 
