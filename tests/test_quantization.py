@@ -58,7 +58,8 @@ def linear_bytes(quantization: Quantization, name: str, parts: tuple[str, ...] =
     prefix = f"{prefix}." if prefix else ""
     outputs = tuple(Output(units=256 // max(1, len(parts))) for _ in parts or (own,))
     linear = Linear(name=own, in_features=256, outputs=outputs, parts=parts)
-    return quantization.linear_bytes(linear, 256, tuple(part.units for part in outputs), 2, prefix + own)
+    shape = LinearShape(in_features=256, outputs=tuple(part.units for part in outputs), element_bytes=2)
+    return quantization.format_for(linear, prefix + own).linear_bytes(shape)
 
 
 def is_quantized(quantization: Quantization, name: str, parts: tuple[str, ...] = ()) -> bool:
@@ -292,8 +293,9 @@ class TestLists:
     def test_the_lm_head_is_quantized_only_where_the_checkpoint_says_so(self):
         architecture = read_architecture(ModelConfig.from_mapping(LLAMA))
         (lm_head,) = (module for module in architecture.last if module.name == "lm_head")
-        plain = read(GPTQ).vocab_bytes(lm_head, 128256, 2, "lm_head")
-        quantized = read({**GPTQ, "lm_head": True}).vocab_bytes(lm_head, 128256, 2, "lm_head")
+        shape = LinearShape(in_features=4096, outputs=(128256,), element_bytes=2)
+        plain = read(GPTQ).format_for(lm_head, "lm_head").linear_bytes(shape)
+        quantized = read({**GPTQ, "lm_head": True}).format_for(lm_head, "lm_head").linear_bytes(shape)
         assert plain == 128256 * 4096 * 2
         assert quantized < plain / 3
 
@@ -352,18 +354,19 @@ class TestSideFile:
 
 
 class TestExperts:
-    def experts(self) -> Experts:
-        return Experts(name="mlp.experts", num_experts=8, hidden_size=256, intermediate_size=128)
+    def added_by_loading(self, quantization: dict) -> int:
+        """To eight experts of 256 × 128."""
+        experts = Experts(name="mlp.experts", num_experts=8, hidden_size=256, intermediate_size=128)
+        weights = read(quantization, MIXTRAL).format_for(experts, "model.layers.0.block_sparse_moe.experts")
+        shape = ExpertsShape(num_experts=8, hidden_size=256, intermediate_size=128, element_bytes=2)
+        return weights.experts_loading_bytes(shape)
 
     def test_gptq_experts_drop_their_zero_biases_after_loading(self):
-        quantization = read(GPTQ, MIXTRAL)
-        name = "model.layers.0.block_sparse_moe.experts"
-        assert quantization.experts_loading_bytes(self.experts(), 8, 128, 2, name) == -8 * (2 * 128 + 256) * 2
+        assert self.added_by_loading(GPTQ) == -8 * (2 * 128 + 256) * 2
 
     def test_the_rest_keep_what_they_load(self):
         for quantization in (FP8, AWQ, W4A16, {"quant_method": "mxfp4"}):
-            name = "model.layers.0.block_sparse_moe.experts"
-            assert read(quantization, MIXTRAL).experts_loading_bytes(self.experts(), 8, 128, 2, name) == 0
+            assert self.added_by_loading(quantization) == 0
 
 
 JSON = st.recursive(

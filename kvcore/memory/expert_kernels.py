@@ -14,7 +14,6 @@ from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.formats import ExpertsShape
-from kvcore.model.quantization.scheme import experts_shape
 from kvcore.scenario import Scenario
 from kvcore.units import round_up
 from kvcore.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
@@ -126,8 +125,7 @@ def expert_kernel_bytes(
     for layer, prefix, count in counted_layers(architecture, quantization, parallel, stage):
         for experts in layer.modules:
             if isinstance(experts, Experts):
-                share = rank.experts_share(experts)
-                shape = experts_shape(experts, share[0], share[1], rank.dtype_bytes, share[2])
+                shape = rank.experts_shape(experts)
                 counted = sum(rank.experts_tensors(experts, prefix + experts.name))
                 added += count * (kernel.experts_bytes(shape) - counted)
     return added

@@ -199,7 +199,7 @@ class Adapted:
         """
         rank = self.slots.max_lora_rank
         count, width, sharing = self.rank.experts_share(experts)
-        tiles = self.rank.quantization.expert_tiles(experts, self.layer_prefix + experts.name)
+        tiles = self.rank.quantization.format_for(experts, self.layer_prefix + experts.name).expert_tiles
         hidden, width = round_up(experts.hidden_size, tiles[0]), round_up(width, tiles[1])
         shards = sharing if self.slots.fully_sharded_loras else 1
         ups = 2 if experts.gated else 1

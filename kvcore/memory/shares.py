@@ -24,7 +24,7 @@ from kvcore.memory.weights import (
 )
 from kvcore.model.architecture import Architecture, Experts, Linear, Split, elements
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
-from kvcore.model.quantization.formats import Misfit, Side
+from kvcore.model.quantization.formats import LinearShape, Misfit, Side
 from kvcore.scenario import Parallel
 
 FUSED_METHODS: Final = frozenset({"fp8", "deepseek_v4_fp8"})
@@ -136,11 +136,13 @@ def _first_misfit(
         for module in layer.modules:
             name, misfit = prefix + module.name, None
             if isinstance(module, Experts):
-                _, width, sharing = rank.experts_share(module)
-                misfit = quantization.experts_misfit(module, width, name, is_cut=sharing > 1, refines=refines)
+                weights = quantization.format_for(module, name)
+                misfit = weights.experts_misfit(rank.experts_shape(module), refines=refines)
             elif isinstance(module, Linear) and (checks_fused or not _is_fused(module)):
                 cut = _SIDES.get(module.split) if rank.linear_ranks(module) > 1 else None
-                misfit = quantization.linear_misfit(module, *rank.linear_share(module), name, cut)
+                rank_in, rank_out = rank.linear_share(module)
+                shape = LinearShape(in_features=rank_in, outputs=rank_out, element_bytes=0)
+                misfit = quantization.format_for(module, name).linear_misfit(shape, cut)
             if misfit is not None:
                 return module.name, misfit
     return None

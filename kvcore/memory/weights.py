@@ -34,6 +34,7 @@ from kvcore.model.architecture import (
     VocabEmbedding,
 )
 from kvcore.model.quantization import Quantization
+from kvcore.model.quantization.formats import ExpertsShape, LinearShape
 from kvcore.scenario import Parallel
 from kvcore.units import MIB, ceil_div, round_up
 
@@ -302,7 +303,8 @@ class Rank:
         rank_in, rank_out = self.linear_share(linear)
         if padding := -sum(rank_out) % linear.row_multiple:
             rank_out = (*rank_out, padding)
-        total = self.quantization.linear_bytes(linear, rank_in, rank_out, element, name)
+        shape = LinearShape(in_features=rank_in, outputs=rank_out, element_bytes=element)
+        total = self.quantization.format_for(linear, name).linear_bytes(shape)
         bias = (sum(rank_out) * element,) if linear.bias else ()
         return (*weight_and_scales(total, sum(rank_out) * rank_in), *bias)
 
@@ -329,15 +331,27 @@ class Rank:
 
         Gate and up projections of all experts are one tensor, the down projections another.
         """
-        count, width, sharing = self.experts_share(experts)
-        total = self.quantization.experts_bytes(experts, count, width, self.dtype_bytes, name, sharing)
+        total = self.quantization.format_for(experts, name).experts_bytes(self.experts_shape(experts))
         down = total // (3 if experts.gated else 2)
         return (total - down, down)
 
     def experts_loading_bytes(self, experts: Experts, name: str) -> int:
         """What loading adds to routed experts on this rank."""
+        weights = self.quantization.format_for(experts, name)
+        return weights.experts_loading_bytes(self.experts_shape(experts))
+
+    def experts_shape(self, experts: Experts) -> ExpertsShape:
+        """The routed experts as this rank stores them."""
         count, width, sharing = self.experts_share(experts)
-        return self.quantization.experts_loading_bytes(experts, count, width, self.dtype_bytes, name, sharing)
+        return ExpertsShape(
+            num_experts=count,
+            hidden_size=experts.hidden_size,
+            intermediate_size=width,
+            element_bytes=self.dtype_bytes,
+            gated=experts.gated,
+            bias=experts.bias,
+            is_cut=sharing > 1,
+        )
 
     def experts_share(self, experts: Experts) -> tuple[int, int, int]:
         """Experts on this rank, features of each, and how many ranks share one expert."""
@@ -352,7 +366,8 @@ class Rank:
         """
         element = self._bytes_of(table.dtype)
         rows = divided(round_up(table.num_embeddings, table.padding), self._ranks)
-        total = self.quantization.vocab_bytes(table, rows, element, name)
+        shape = LinearShape(in_features=table.embedding_dim, outputs=(rows,), element_bytes=element)
+        total = self.quantization.format_for(table, name).linear_bytes(shape)
         bias = (rows * element,) if table.bias else ()
         return (*weight_and_scales(total, rows * table.embedding_dim), *bias)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
@@ -245,8 +245,18 @@ def gguf(architecture: Architecture, kind: str) -> Quantization:
     vllm/model_executor/layers/quantization/gguf.py:GGUFConfig.get_quant_method (0.8.5, 0.23.0).
     """
     name = MIXTURES.aliases.get(kind, kind)
-    places = places_of(architecture)
-    facts = facts_of(architecture)
+    places, num_values = places_of(architecture)
+    heads, kv_heads = architecture.num_attention_heads, max(1, architecture.num_kv_heads)
+    facts = Facts(
+        num_layers=architecture.num_layers,
+        num_values=num_values,
+        query_groups=heads // kv_heads,
+        num_experts=architecture.moe.num_experts if architecture.moe else 1,
+        is_70b=architecture.num_layers == 80
+        and (
+            architecture.model_type == "qwen2" or (architecture.model_type == "llama" and heads != kv_heads)
+        ),
+    )
     embeddings = {
         canonical(module.name): module.embedding_dim
         for module in (*architecture.first, *architecture.last)
@@ -284,60 +294,28 @@ def gguf(architecture: Architecture, kind: str) -> Quantization:
 def gguf_of_rate(bits: float) -> Quantization:
     """A GGUF file of which only the average bits a weight are known."""
     weights = BitsPerWeight(bits=bits)
-
-    def format_of(module: ModuleName) -> Format:
-        return UNQUANTIZED if is_encoder(module) else weights
-
     return Quantization(
         method=METHOD,
         detail=f"{bits:.2f} bits on average",
-        format_of=format_of,
+        format_of=lambda module: UNQUANTIZED if is_encoder(module) else weights,
         quantizes_embeddings=True,
         spread=SIZE_SPREAD,
     )
 
 
-def places_of(architecture: Architecture) -> Mapping[str, Place]:
-    """Every linear layer and set of experts of the decoder by its full name."""
+def places_of(architecture: Architecture) -> tuple[Mapping[str, Place], int]:
+    """Every linear layer and set of experts of the decoder by its full name; how many layers have value projections."""
     places: dict[str, Place] = {}
     values = 0
     for index in range(architecture.num_layers):
-        for module, _ in quantizable(architecture, index):
+        parts: list[str] = []
+        for module in architecture.layers[index].modules:
             name = canonical(f"{architecture.layer_prefix}.{index}.{module.name}")
-            if isinstance(module, Experts):
+            if isinstance(module, Linear):
+                places[name] = Place(layer=index, values=values, inputs=module.in_features)
+                parts += module.parts or (module.name,)
+            elif isinstance(module, Experts):
                 inputs, down = module.hidden_size, module.intermediate_size
-            else:
-                inputs, down = module.in_features, 0
-            places[name] = Place(layer=index, values=values, inputs=inputs, down_inputs=down)
-        values += has_values(architecture, index)
-    return places
-
-
-def has_values(architecture: Architecture, index: int) -> bool:
-    """Whether a layer has value projections."""
-    shards = (shard for _, parts in quantizable(architecture, index) for shard in parts)
-    return any(role_of(shard) is Role.VALUES for shard in shards)
-
-
-def quantizable(architecture: Architecture, index: int) -> Iterator[tuple[Linear | Experts, tuple[str, ...]]]:
-    """The linear layers and experts of one layer with the names of their parts."""
-    for module in architecture.layers[index].modules:
-        if isinstance(module, Linear):
-            yield module, module.parts or (module.name,)
-        elif isinstance(module, Experts):
-            yield module, (module.name,)
-
-
-def facts_of(architecture: Architecture) -> Facts:
-    """What the rules ask of the whole model."""
-    heads, kv_heads = architecture.num_attention_heads, max(1, architecture.num_kv_heads)
-    is_large = architecture.num_layers == 80 and (
-        architecture.model_type == "qwen2" or (architecture.model_type == "llama" and heads != kv_heads)
-    )
-    return Facts(
-        num_layers=architecture.num_layers,
-        num_values=sum(has_values(architecture, index) for index in range(architecture.num_layers)),
-        query_groups=heads // kv_heads,
-        num_experts=architecture.moe.num_experts if architecture.moe else 1,
-        is_70b=is_large,
-    )
+                places[name] = Place(layer=index, values=values, inputs=inputs, down_inputs=down)
+        values += any(role_of(part) is Role.VALUES for part in parts)
+    return places, values

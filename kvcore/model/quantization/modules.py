@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Final
 
 from kvcore.model.quantization.patterns import Allowance, Patterns
+from kvcore.versioned import TableFile
 
 SHORT_LIST: Final = 64
 """Entries up to which a list is read through: faster than every piece of a name."""
@@ -21,40 +22,18 @@ CHARACTERS_PER_STEP: Final = 2048
 ASKING_STEPS: Final = 8
 _SPECIAL: Final = frozenset("*?[")
 
-WRAPPERS: Final = (
-    ("model.language_model.model.", "model."),
-    ("model.language_model.", "model."),
-    ("language_model.model.", "model."),
-    ("language_model.lm_head", "lm_head"),
-    ("language_model.", "model."),
-    ("model.visual.", "visual."),
-    ("model.vision_tower", "vision_tower"),
-    ("model.embed_vision", "embed_vision"),
-    ("model.embed_audio", "embed_audio"),
-    ("model.multi_modal_projector.", "multi_modal_projector."),
-    ("thinker.model.", "model."),
-    ("thinker.lm_head", "lm_head"),
-)
-"""Prefixes of a language model inside a multimodal checkpoint, and what the bare model calls the same thing."""
 
-EXPERT_PROJECTIONS: Final = (
-    ("gate_proj", "up_proj", "down_proj"),
-    ("w1", "w3", "w2"),
-    ("up_proj", "down_proj"),
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spellings:
+    """The names of modules.toml."""
+
+    encoders: frozenset[str]
+    quantized_encoders: tuple[str, ...]
+    expert_projections: tuple[tuple[str, ...], ...]
+    wrappers: tuple[tuple[str, str], ...]
 
 
-ENCODERS: Final = (
-    "visual",
-    "vision_tower",
-    "vision_model",
-    "vision_encoder",
-    "audio_tower",
-    "multi_modal_projector",
-    "mm_projector",
-    "vision_adapter",
-)
-"""Components of the names of encoders and projectors."""
+SPELLINGS: Final = TableFile("kvcore.model.quantization", "modules.toml", Spellings).load()
 
 
 class Kind(StrEnum):
@@ -81,7 +60,9 @@ class ModuleName:
     @property
     def expert_shards(self) -> tuple[tuple[str, ...], ...]:
         """The projections of the first expert, by each of the usual spellings."""
-        return tuple(tuple(f"{self.name}.0.{part}" for part in parts) for parts in EXPERT_PROJECTIONS)
+        return tuple(
+            tuple(f"{self.name}.0.{part}" for part in parts) for parts in SPELLINGS.expert_projections
+        )
 
 
 def is_encoder(module: ModuleName) -> bool:
@@ -91,23 +72,17 @@ def is_encoder(module: ModuleName) -> bool:
         >>> is_encoder(ModuleName(name="visual.blocks.0.attn.qkv"))
         True
     """
-    return not set(ENCODERS).isdisjoint(module.name.split("."))
-
-
-QUANTIZED_ENCODERS: Final = ("vision_tower.transformer.", "multi_modal_projector.linear_")
-"""Beginnings of the names in Pixtral and its projector, which the engine quantizes like the language model."""
+    return not SPELLINGS.encoders.isdisjoint(module.name.split("."))
 
 
 def is_quantized_encoder(module: ModuleName) -> bool:
     """Whether the engine hands its quantization to this part of an encoder.
 
-    Source: vllm/model_executor/models/pixtral.py:PixtralHFTransformer, llava.py:LlavaMultiModalProjector (0.32).
-
     Example:
         >>> is_quantized_encoder(ModuleName(name="vision_tower.transformer.layers.0.attention.o_proj"))
         True
     """
-    return module.name.startswith(QUANTIZED_ENCODERS)
+    return module.name.startswith(SPELLINGS.quantized_encoders)
 
 
 def canonical(name: str) -> str:
@@ -117,7 +92,7 @@ def canonical(name: str) -> str:
         >>> canonical("model.language_model.layers.3.mlp.experts")
         'model.layers.3.mlp.experts'
     """
-    for wrapper, bare in WRAPPERS:
+    for wrapper, bare in SPELLINGS.wrappers:
         if name.startswith(wrapper):
             return bare + name[len(wrapper) :]
     return name

@@ -19,14 +19,7 @@ from kvcore.model.architecture import (
     VocabEmbedding,
 )
 from kvcore.model.config import Section
-from kvcore.model.quantization.formats import (
-    UNQUANTIZED,
-    ExpertsShape,
-    Format,
-    LinearShape,
-    Misfit,
-    Side,
-)
+from kvcore.model.quantization.formats import UNQUANTIZED, Format
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical
 
 FormatOf: TypeAlias = Callable[[ModuleName], Format]
@@ -66,70 +59,21 @@ class Quantization(Keeper):
     """What the bytes of all weights may be off by either way, where the format does not settle them: a share."""
     _formats: dict[tuple[str, Kind], Format] = field(default_factory=dict, repr=False)
 
-    def linear_bytes(
-        self, linear: Linear, rank_in: int, rank_out_parts: tuple[int, ...], dtype_bytes: int, name: str
-    ) -> int:
-        """Bytes of a linear layer's weight and scales on one rank, bias apart.
-
-        `rank_in` input features and `rank_out_parts` output features of each fused part are those of the rank;
-        `name` is the full checkpoint name.
-        """
-        shape = LinearShape(in_features=rank_in, outputs=rank_out_parts, element_bytes=dtype_bytes)
-        return self._linear_format(linear, name).linear_bytes(shape)
-
-    def linear_misfit(
-        self, linear: Linear, rank_in: int, rank_out_parts: tuple[int, ...], name: str, cut: Side | None
-    ) -> Misfit | None:
-        """What the engine refuses about a linear layer's shape on one rank, of which `cut` is divided."""
-        shape = LinearShape(in_features=rank_in, outputs=rank_out_parts, element_bytes=0)
-        return self._linear_format(linear, name).linear_misfit(shape, cut)
-
-    def experts_bytes(
-        self,
-        experts: Experts,
-        rank_experts: int,
-        rank_intermediate: int,
-        dtype_bytes: int,
-        name: str,
-        sharing_ranks: int = 1,
-    ) -> int:
-        """Bytes of the routed experts on one rank, biases and scales with them.
-
-        `rank_experts` experts of `rank_intermediate` features each; `sharing_ranks` ranks share one expert.
-        """
-        shape = experts_shape(experts, rank_experts, rank_intermediate, dtype_bytes, sharing_ranks)
-        return self._experts_format(experts, name).experts_bytes(shape)
-
-    def experts_loading_bytes(
-        self,
-        experts: Experts,
-        rank_experts: int,
-        rank_intermediate: int,
-        dtype_bytes: int,
-        name: str,
-        sharing_ranks: int = 1,
-    ) -> int:
-        """Bytes that loading adds to the experts of one rank for good; negative when it drops some."""
-        shape = experts_shape(experts, rank_experts, rank_intermediate, dtype_bytes, sharing_ranks)
-        return self._experts_format(experts, name).experts_loading_bytes(shape)
-
-    def experts_misfit(
-        self, experts: Experts, rank_intermediate: int, name: str, *, is_cut: bool, refines: bool
-    ) -> Misfit | None:
-        """What the engine refuses about the width of the experts on one rank."""
-        shape = experts_shape(experts, 1, rank_intermediate, 0, 2 if is_cut else 1)
-        return self._experts_format(experts, name).experts_misfit(shape, refines=refines)
-
-    def expert_tiles(self, experts: Experts, name: str) -> tuple[int, int]:
-        """Multiples that hidden and intermediate size of the experts are padded to on a rank."""
-        return self._experts_format(experts, name).expert_tiles
-
-    def vocab_bytes(self, table: VocabEmbedding, rank_rows: int, dtype_bytes: int, name: str) -> int:
-        """Bytes of an embedding or lm_head on one rank, bias apart."""
-        shape = LinearShape(in_features=table.embedding_dim, outputs=(rank_rows,), element_bytes=dtype_bytes)
-        if not (table.quantizable or self.quantizes_embeddings):
-            return UNQUANTIZED.linear_bytes(shape)
-        return self._format(name, (), Kind.VOCAB).linear_bytes(shape)
+    def format_for(self, module: Linear | Experts | VocabEmbedding, name: str) -> Format:
+        """The format of a module by its full checkpoint name, asked for once."""
+        is_vocab = isinstance(module, VocabEmbedding)
+        if not (module.quantizable or (is_vocab and self.quantizes_embeddings)):
+            return UNQUANTIZED
+        kind = Kind.VOCAB if is_vocab else Kind.EXPERTS if isinstance(module, Experts) else Kind.LINEAR
+        known = self._formats.get((name, kind))
+        if known is None:
+            prefix = name.removesuffix(module.name)
+            parts = module.parts if isinstance(module, Linear) else ()
+            asked = ModuleName(
+                name=canonical(name), parts=tuple(canonical(prefix + part) for part in parts), kind=kind
+            )
+            known = self._formats[name, kind] = self.format_of(asked)
+        return known
 
     def scale_bytes(self, cache: CacheState) -> int:
         """Bytes of the scale parameters with one attention cache; loading drops them.
@@ -144,40 +88,6 @@ class Quantization(Keeper):
                 return self.mla_scale_bytes
             case _:
                 return 0
-
-    def _linear_format(self, linear: Linear, name: str) -> Format:
-        if not linear.quantizable:
-            return UNQUANTIZED
-        prefix = name.removesuffix(linear.name)
-        return self._format(name, tuple(prefix + part for part in linear.parts), Kind.LINEAR)
-
-    def _experts_format(self, experts: Experts, name: str) -> Format:
-        return self._format(name, (), Kind.EXPERTS) if experts.quantizable else UNQUANTIZED
-
-    def _format(self, name: str, parts: tuple[str, ...], kind: Kind) -> Format:
-        key = (name, kind)
-        known = self._formats.get(key)
-        if known is None:
-            module = ModuleName(
-                name=canonical(name), parts=tuple(canonical(part) for part in parts), kind=kind
-            )
-            known = self._formats[key] = self.format_of(module)
-        return known
-
-
-def experts_shape(
-    experts: Experts, rank_experts: int, rank_intermediate: int, dtype_bytes: int, sharing_ranks: int
-) -> ExpertsShape:
-    """The experts as one rank stores them."""
-    return ExpertsShape(
-        num_experts=rank_experts,
-        hidden_size=experts.hidden_size,
-        intermediate_size=rank_intermediate,
-        element_bytes=dtype_bytes,
-        gated=experts.gated,
-        bias=experts.bias,
-        is_cut=sharing_ranks > 1,
-    )
 
 
 def names_a_layer(names: Iterable[str]) -> bool:
