@@ -52,6 +52,16 @@ class Notice:
         return render(MESSAGES[self.code].next_step, self.field, self.params)
 
 
+def notice(code: str, field: str = "", **params: object) -> Notice:
+    """The notice of that code.
+
+    Example:
+        >>> notice("max-model-len-above-model", "max_model_len", asked=9, derived=8).params
+        {'asked': '9', 'derived': '8'}
+    """
+    return Notice(code=code, field=field, params={name: str(value) for name, value in params.items()})
+
+
 class KvPlannerError(ValueError):
     """An input that cannot be planned, with a code, the field it is about, and a next step.
 

@@ -20,7 +20,7 @@ from kvcore.engine.vllm.draft import draft_notices, read_draft
 from kvcore.engine.vllm.recurrent import check_aligned_block
 from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.versions import planned_release
-from kvcore.errors import Notice
+from kvcore.errors import Notice, notice
 from kvcore.memory.budget import RankMemory, rank_memory
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.shares import check_weight_shapes
@@ -172,8 +172,7 @@ def _class_notices(architecture: Architecture) -> tuple[Notice, ...]:
     """A class that no family reads."""
     if not architecture.is_assumed:
         return ()
-    params = {"architecture": architecture.read_as}
-    return (Notice(code="architecture-assumed", field="config.architectures", params=params),)
+    return (notice("architecture-assumed", "config.architectures", architecture=architecture.read_as),)
 
 
 def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:
@@ -181,7 +180,7 @@ def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:
     card = scenario.accelerator
     if card is None or card.vendor not in _WITHOUT_STARTS:
         return ()
-    return (Notice(code="overheads-of-another-vendor", field="accelerator"),)
+    return (notice("overheads-of-another-vendor", "accelerator"),)
 
 
 def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]:
@@ -198,10 +197,11 @@ def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]
             batch = resolved.max_model_len
     else:
         code, is_given = "activations-of-smaller-batch", measured.peak_activation_gib is not None
-    if not is_given or batch is None or resolved.max_num_batched_tokens <= batch:
+    tokens = resolved.max_num_batched_tokens
+    if not is_given or batch is None or tokens <= batch:
         return ()
-    params = {"measured_tokens": str(batch), "max_num_batched_tokens": str(resolved.max_num_batched_tokens)}
-    return (Notice(code=code, field="max_num_batched_tokens", params=params),)
+    params = {"measured_tokens": batch, "max_num_batched_tokens": tokens}
+    return (notice(code, "max_num_batched_tokens", **params),)
 
 
 def _label_notices(scenario: Scenario, quantization: Quantization) -> tuple[Notice, ...]:
@@ -209,8 +209,7 @@ def _label_notices(scenario: Scenario, quantization: Quantization) -> tuple[Noti
     promised = _FORMAT_IN_NAME.search(scenario.model)
     if promised is None or quantization.method != NOT_QUANTIZED or scenario.quantization:
         return ()
-    params = {"format": promised[1]}
-    return (Notice(code="quantization-not-in-config", field="config.quantization_config", params=params),)
+    return (notice("quantization-not-in-config", "config.quantization_config", format=promised[1]),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

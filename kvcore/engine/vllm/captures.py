@@ -15,7 +15,7 @@ from kvcore.engine.vllm.switches import (
     GraphSizeFlag,
     GraphSizes,
 )
-from kvcore.errors import EngineRefusalError, Notice, shorten
+from kvcore.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.flags import FLAGS
 from kvcore.scenario import CudagraphMode, Runner, Scenario
 from kvcore.units import ceil_div
@@ -75,15 +75,16 @@ def capture_sizes(
         case other:
             assert_never(other)
     largest = min(2 * max_num_seqs * query, limit)
-    sizes = set(_sixteens(min(largest, max_num_batched_tokens)))
-    if captures_batch and max_num_batched_tokens <= largest:
-        sizes.add(max_num_batched_tokens)
+    tokens = max_num_batched_tokens
+    sizes = {
+        *sizes_up_to(largest, in_eights=False, max_num_batched_tokens=tokens, captures_batch=captures_batch)
+    }
     if of_requests:
         requests = _sixteens(min(max_num_seqs, limit))
         sizes.update(count * query for count in (*requests, min(max_num_seqs, limit)))
     if of_widest:
         sizes.add(max_num_seqs)
-    return tuple(sorted(size for size in sizes if size <= min(largest, max_num_batched_tokens)))
+    return tuple(sorted(size for size in sizes if size <= min(largest, tokens)))
 
 
 def sizes_up_to(
@@ -160,6 +161,7 @@ def capture_modes(
             assert_never(other)
 
 
+LARGEST: Final = "max_cudagraph_capture_size"
 HOPPER: Final = 90
 GPT_OSS: Final = "gpt_oss"
 
@@ -220,17 +222,15 @@ def captures(start: Start, resolved: Resolved) -> Captures:
     modes, mixed_full = _modes(asked, start, resolved)
     notices: list[Notice] = []
     sizes = _sizes(start, resolved, notices)
-    is_asked_for = (
-        scenario.cudagraph_capture_sizes is not None or scenario.max_cudagraph_capture_size is not None
-    )
-    if is_asked_for and "FULL" in modes:
+    if _given(scenario, LARGEST, "cudagraph_capture_sizes") and "FULL" in modes:
         sizes = _rounded(sizes, start, resolved)
     captured = Captures(sizes=sizes, modes=modes if sizes else (), mixed_full=mixed_full and bool(sizes))
     if start.is_v0:
         notices += _unread_by_v0(scenario)
     elif asked is not None and captured.modes and (used := graph_mode(modes, mixed_full)) is not asked:
-        params = {"asked": asked.value, "used": used.value}
-        notices.append(Notice(code="cudagraph-mode-not-kept", field="cudagraph_mode", params=params))
+        notices.append(
+            notice("cudagraph-mode-not-kept", "cudagraph_mode", asked=asked.value, used=used.value)
+        )
     return replace(captured, notices=tuple(notices))
 
 
@@ -273,8 +273,8 @@ def _sizes(start: Start, resolved: Resolved, notices: list[Notice]) -> tuple[int
         return _by_default(start, resolved, limit)
     is_former = switches.graph_size_flag is GraphSizeFlag.FORMER
     if is_former:
-        params = {"version": str(start.version), "flag": GraphSizeFlag.FORMER.value, "value": str(largest)}
-        notices.append(Notice(code="capture-flag-former", field="max_cudagraph_capture_size", params=params))
+        facts = {"version": start.version, "flag": GraphSizeFlag.FORMER.value, "value": largest}
+        notices.append(notice("capture-flag-former", LARGEST, **facts))
     if is_former and largest < limit:
         sizes = _by_default(start, resolved, limit)
     else:
@@ -285,7 +285,7 @@ def _sizes(start: Start, resolved: Resolved, notices: list[Notice]) -> tuple[int
             captures_batch=switches.captures_batch,
         )
     if sizes[-1] != largest:
-        notices.append(_other_maximum(largest, sizes[-1]))
+        notices.append(notice("capture-maximum-not-kept", LARGEST, asked=largest, used=sizes[-1]))
     return sizes
 
 
@@ -315,17 +315,15 @@ def _listed(
     kept = tuple(size for size in given if size <= most)
     if len(kept) < len(given):
         dropped = ", ".join(str(size) for size in given if size > most)
-        params = {"limit": limit, "value": str(most), "dropped": shorten(dropped, 60)}
-        notices.append(Notice(code="capture-sizes-dropped", field="cudagraph_capture_sizes", params=params))
+        facts = {"limit": limit, "value": most, "dropped": shorten(dropped, 60)}
+        notices.append(notice("capture-sizes-dropped", "cudagraph_capture_sizes", **facts))
     used = kept[-1] if kept else 0
     if largest is None or start.is_v0 or largest == used:
         return kept
     if start.switches.graph_size_flag is GraphSizeFlag.FORMER:
-        notices.append(_other_maximum(largest, used))
+        notices.append(notice("capture-maximum-not-kept", LARGEST, asked=largest, used=used))
         return kept
-    raise EngineRefusalError(
-        "capture-sizes-inconsistent", field="max_cudagraph_capture_size", value=largest, largest=used
-    )
+    raise EngineRefusalError("capture-sizes-inconsistent", field=LARGEST, value=largest, largest=used)
 
 
 def _rounded(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> tuple[int, ...]:
@@ -347,31 +345,24 @@ def _rounded(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> tuple[
     return rounded or sizes
 
 
-def _other_maximum(asked: int, used: int) -> Notice:
-    params = {"asked": str(asked), "used": str(used)}
-    return Notice(code="capture-maximum-not-kept", field="max_cudagraph_capture_size", params=params)
-
-
 def _without_graphs(scenario: Scenario) -> tuple[Notice, ...]:
     """`capture-flags-without-effect` for flags that a start without graphs does not look at."""
-    flags = [*_given_flags(scenario, ("max_cudagraph_capture_size", "cudagraph_capture_sizes"))]
-    if scenario.cudagraph_mode not in (None, CudagraphMode.NONE):
-        flags.append(FLAGS["cudagraph_mode"].spelling)
-    if not flags:
-        return ()
+    fields = [*_given(scenario, LARGEST, "cudagraph_capture_sizes")]
+    if scenario.cudagraph_mode is not CudagraphMode.NONE:
+        fields += _given(scenario, "cudagraph_mode")
     field = "enforce_eager" if scenario.enforce_eager else "cudagraph_mode"
-    return (Notice(code="capture-flags-without-effect", field=field, params={"flags": ", ".join(flags)}),)
+    return (notice("capture-flags-without-effect", field, flags=_flags(fields)),) if fields else ()
 
 
 def _unread_by_v0(scenario: Scenario) -> tuple[Notice, ...]:
     """V0 takes the sizes of a list, from the compilation config, and nothing else."""
-    fields = ("max_cudagraph_capture_size", "cudagraph_mode")
-    flags = _given_flags(scenario, fields)
-    if not flags:
-        return ()
-    field = next(name for name in fields if getattr(scenario, name) is not None)
-    return (Notice(code="capture-flags-need-v1", field=field, params={"flags": ", ".join(flags)}),)
+    fields = _given(scenario, LARGEST, "cudagraph_mode")
+    return (notice("capture-flags-need-v1", fields[0], flags=_flags(fields)),) if fields else ()
 
 
-def _given_flags(scenario: Scenario, fields: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(FLAGS[name].spelling for name in fields if getattr(scenario, name) is not None)
+def _given(scenario: Scenario, *fields: str) -> list[str]:
+    return [name for name in fields if getattr(scenario, name) is not None]
+
+
+def _flags(fields: list[str]) -> str:
+    return ", ".join(FLAGS[name].spelling for name in fields)

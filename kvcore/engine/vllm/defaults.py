@@ -31,7 +31,7 @@ from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.storage import check_quantization, storage_of
 from kvcore.engine.vllm.switches import HybridPrefixCaching
 from kvcore.engine.vllm.versions import planned_release
-from kvcore.errors import EngineRefusalError, Notice
+from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.rope import default_max_model_len, derived_max_model_len
 from kvcore.scenario import AUTO, Runner, Scenario
@@ -141,11 +141,11 @@ def _card_notices(start: Start) -> tuple[Notice, ...]:
     """A card that nobody named, or one that the engine does not run on."""
     card, engine = start.card, find_engine(start.scenario.engine)
     if card.is_assumed:
-        return (Notice(code="accelerator-assumed", field="accelerator", params={"name": card.label}),)
+        return (notice("accelerator-assumed", "accelerator", name=card.label),)
     if engine.runs_on(card):
         return ()
-    facts = {"engine": engine.name, "name": card.label, "other": engine_for(card).name}
-    return (Notice(code="engine-not-on-card", field="engine", params=facts),)
+    other = engine_for(card).name
+    return (notice("engine-not-on-card", "engine", engine=engine.name, name=card.label, other=other),)
 
 
 def _dtype(start: Start, notices: list[Notice]) -> str:
@@ -160,7 +160,7 @@ def _dtype(start: Start, notices: list[Notice]) -> str:
     facts = {"name": card.label, "capability": f"{major}.{minor}"}
     if given != AUTO:
         raise EngineRefusalError("bfloat16-unsupported", field="dtype", value=given, **facts)
-    notices.append(Notice(code="dtype-falls-back", field="dtype", params=facts))
+    notices.append(notice("dtype-falls-back", "dtype", **facts))
     return "float16"
 
 
@@ -171,8 +171,7 @@ def _lengths(start: Start, notices: list[Notice]) -> tuple[int, int]:
     if asked is None or asked == -1:
         return default_max_model_len(context, start.version), derived
     if asked > derived:
-        params = {"asked": str(asked), "derived": str(derived)}
-        notices.append(Notice(code="max-model-len-above-model", field="max_model_len", params=params))
+        notices.append(notice("max-model-len-above-model", "max_model_len", asked=asked, derived=derived))
     return asked, derived
 
 

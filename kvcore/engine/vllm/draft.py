@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvcore import catalogue
-from kvcore.errors import EngineRefusalError, Notice, ScenarioError
+from kvcore.errors import EngineRefusalError, Notice, ScenarioError, notice
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -135,7 +135,7 @@ def draft_notices(speculative: SpeculativeConfig | None, draft: Draft | None) ->
         return ()
     facts = {"method": speculative.method[:40], "model": (speculative.model or "")[:80]}
     if draft is None:
-        return (Notice(code="draft-not-counted", field="speculative_config.method", params=facts),)
+        return (notice("draft-not-counted", "speculative_config.method", **facts),)
     if draft.is_assumed:
-        return (Notice(code="draft-head-assumed", field="speculative_config.model", params=facts),)
+        return (notice("draft-head-assumed", "speculative_config.model", **facts),)
     return ()

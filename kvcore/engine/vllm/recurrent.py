@@ -8,7 +8,7 @@ from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import MambaModes
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import EngineRefusalError, Notice
+from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.scenario import AUTO
 
 SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})
@@ -120,8 +120,7 @@ def state_notices(start: Start, mode: str) -> tuple[Notice, ...]:
     if not start.traits.recurrent:
         return ()
     if asked is not None and asked != mode:
-        params = {"asked": asked, "used": mode}
-        return (Notice(code="mamba-cache-mode-not-kept", field="mamba_cache_mode", params=params),)
+        return (notice("mamba-cache-mode-not-kept", "mamba_cache_mode", asked=asked, used=mode),)
     if asked is None and mode == "all":
-        return (Notice(code="every-state-cached", field="mamba_cache_mode", params={}),)
+        return (notice("every-state-cached", "mamba_cache_mode"),)
     return ()

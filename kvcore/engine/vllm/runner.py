@@ -14,7 +14,7 @@ from kvcore.engine.vllm.draft import proposed_tokens
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import BatchTiers, Switches, V1Engine, V2Models
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import EngineRefusalError, Notice
+from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, embedders
@@ -233,10 +233,10 @@ def runner_notices(start: Start) -> tuple[Notice, ...]:
     by_repository = scenario.runner is Runner.AUTO and scenario.checkpoint.sentence_transformers
     if start.runner is Runner.POOLING and by_repository:
         flag, value = runner_flag(scenario, Runner.GENERATE, start.version)
-        notices.append(Notice(code="runs-as-pooling", field="runner", params={"flag": f"--{flag} {value}"}))
+        notices.append(notice("runs-as-pooling", "runner", flag=f"--{flag} {value}"))
     if start.traits.is_bidirectional:
         deciding = "is_causal" if scenario.config.language.has("is_causal") else "architectures"
-        notices.append(Notice(code="keeps-no-cache", field=f"config.{deciding}", params={}))
+        notices.append(notice("keeps-no-cache", f"config.{deciding}"))
     return tuple(notices)
 
 

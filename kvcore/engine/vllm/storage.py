@@ -12,7 +12,7 @@ from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.start import Start
-from kvcore.errors import EngineRefusalError, ModelError, Notice
+from kvcore.errors import EngineRefusalError, ModelError, Notice, notice
 from kvcore.kept import kept
 from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
@@ -180,8 +180,8 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
     plugin = known.plugin.get(method)
     if plugin is None or version < plugin.since:
         return ()
-    facts = {"method": method, "version": str(version), "package": plugin.package}
-    return (Notice(code="quantization-needs-package", field="quantization", params=facts),)
+    facts = {"method": method, "version": version, "package": plugin.package}
+    return (notice("quantization-needs-package", "quantization", **facts),)
 
 
 def _platform(engine: str, card: CardView) -> str:

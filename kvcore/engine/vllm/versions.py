@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import is_surely_there
 from kvcore.engine.vllm.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
-from kvcore.errors import Notice, ScenarioError, invalid
+from kvcore.errors import Notice, ScenarioError, invalid, notice
 from kvcore.kept import kept
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import Scenario
@@ -128,7 +128,7 @@ def find_release(engine: str, engine_version: str | None) -> Release:
     exact = used == Version(wanted.public) and asked.public == Version(asked.public).base_version + (
         f".post{asked.post}" if asked.post is not None else ""
     )
-    return _release(used) if exact else _release(used, _notice(APPROXIMATED, used, asked=engine_version))
+    return _release(used) if exact else _release(used, _said(APPROXIMATED, used, asked=engine_version))
 
 
 def planned_release(scenario: Scenario) -> Release:
@@ -154,9 +154,9 @@ def _assumed_release(config: ModelConfig, asks_for_v0: bool) -> Release:
         releases = tuple(one for one in releases if switches_of(one).v1_engine is not V1Engine.ONLY)
     fitting = [version for version in releases if is_surely_there(architectures, version)]
     used = (fitting or releases)[-1]
-    notices = [_notice("v0-release-assumed", used)] if asks_for_v0 else []
+    notices = [_said("v0-release-assumed", used)] if asks_for_v0 else []
     if used != releases[-1]:
-        notices.append(_notice("release-assumed-for-model", used, value=architectures[0]))
+        notices.append(_said("release-assumed-for-model", used, value=architectures[0]))
     return _release(used, *notices)
 
 
@@ -164,8 +164,8 @@ def _release(version: Version, *notices: Notice) -> Release:
     return Release(version=version, switches=switches_of(version), notices=notices)
 
 
-def _notice(code: str, used: Version, **facts: str) -> Notice:
-    return Notice(code=code, field="engine_version", params={**facts, "used": str(used)})
+def _said(code: str, used: Version, **facts: str) -> Notice:
+    return notice(code, "engine_version", used=used, **facts)
 
 
 def _host_version(releases: tuple[tuple[Version, Version], ...], asked: Version) -> Version:
