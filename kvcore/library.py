@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
 
 from kvcore import catalogue, planning
-from kvcore.errors import ScenarioError
+from kvcore.errors import ScenarioError, invalid
 from kvcore.fields import Json
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
@@ -118,24 +118,13 @@ def from_hub(model: str) -> HubModel:
 
 def _as_json(request: Mapping[str, object]) -> Json:
     """`request` as it would come from a file, with the same bounds."""
-    try:
-        return parse_request(json.dumps(dict(request)))
-    except (TypeError, ValueError, RecursionError) as error:
-        if isinstance(error, ScenarioError):
-            raise
-    raise _not_json(request)
-
-
-def _not_json(request: Mapping[str, object]) -> ScenarioError:
-    """Names the field whose value JSON cannot write."""
     for name, value in request.items():
         try:
             json.dumps({name: value})
         except (TypeError, ValueError, RecursionError):
-            break
-    return ScenarioError(
-        "invalid-value",
-        field=str(name),
-        value=type(value).__name__,
-        reason="it must be what JSON can write: text, a number, true, false, a list or an object",
-    )
+            raise invalid(
+                str(name),
+                type(value).__name__,
+                "it must be what JSON can write: text, a number, true, false, a list or an object",
+            ) from None
+    return parse_request(json.dumps(dict(request)))

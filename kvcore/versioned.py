@@ -169,7 +169,7 @@ class TableFile(Generic[T]):
 
     def raw(self) -> Mapping[str, Any]:
         """What the file says, unchecked. Raises TableError `invalid-catalogue-entry` for what is no TOML."""
-        return read_toml(resources.files(self.package).joinpath(self.file).read_text("utf-8"), self.file)
+        return _bundled(self.package, self.file)
 
 
 @cache
@@ -180,8 +180,11 @@ def _load(table: TableFile[Any]) -> Any:
 @cache
 def known_releases() -> frozenset[Version]:
     """Every published release of vLLM, and 0.0."""
-    raw = read_toml(resources.files(RELEASES[0]).joinpath(RELEASES[1]).read_text("utf-8"), RELEASES[1])
-    return frozenset((OLDEST, *map(Version, raw["releases"])))
+    return frozenset((OLDEST, *map(Version, _bundled(*RELEASES)["releases"])))
+
+
+def _bundled(package: str, file: str) -> Mapping[str, Any]:
+    return read_toml(resources.files(package).joinpath(file).read_text("utf-8"), file)
 
 
 def read_toml(text: str, file: str) -> Mapping[str, Any]:

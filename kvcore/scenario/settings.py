@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 from kvcore import catalogue
 from kvcore.catalogue.models import Checkpoint
@@ -24,6 +24,12 @@ SHOWN_ELSEWHERE: Final = frozenset(
 )  # fmt: skip
 """In the scenario line itself, in the chip of the measured parts, or with chips of their own."""
 LORA: Final = ("enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras")
+MEMORY: Final = FLAGS["accelerator.memory_gib"]
+_PARTS: Final = (
+    (MEMORY, "total"),
+    *((flag, flag.part) for flag in fields_of("measured").values() if flag.part),
+)
+"""Figures that a person may give, and the part of a rank's memory whose place they take."""
 LISTED_SIZES: Final = 6
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,48}(?:\.\d{1,6})?")
 """What can stand in Markdown and in a table as it is."""
@@ -72,10 +78,16 @@ def _checkpoint(scenario: Scenario) -> Iterator[Setting]:
 
 
 def _memory(scenario: Scenario) -> Iterator[Setting]:
-    given, card = memory_override_gib(scenario), scenario.accelerator
-    if given is not None and card is not None and catalogue_card(card) is not None:
-        field = "accelerator.memory_gib"
-        yield Setting(field=field, text=f"memory {given:g} GiB", removal=((field, None),))
+    given = _memory_gib(scenario)
+    if given is not None:
+        yield Setting(field=MEMORY.name, text=f"memory {given:g} GiB", removal=((MEMORY.name, None),))
+
+
+def _memory_gib(scenario: Scenario) -> float | None:
+    """The memory that stands in place of a bundled card's."""
+    card = scenario.accelerator
+    is_bundled = card is not None and catalogue_card(card) is not None
+    return memory_override_gib(scenario) if is_bundled else None
 
 
 def _parallel(scenario: Scenario) -> Iterator[Setting]:
@@ -86,37 +98,31 @@ def _parallel(scenario: Scenario) -> Iterator[Setting]:
 
 
 def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
-    for field in fields(Scenario):
-        name, value = field.name, getattr(scenario, field.name)
-        if name in SHOWN_ELSEWHERE or name == "env" or value == field.default:
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(Scenario)}
+    for name, default in defaults.items():
+        value = getattr(scenario, name)
+        if name in SHOWN_ELSEWHERE or name == "env" or value == default:
             continue
-        if name in LORA:
-            if name == "enable_lora":
-                yield _lora(scenario)
-            continue
-        text = t("Restart: kernels are compiled") if name == "kernels_compiled" else _text(name, value)
-        if name == "hf_overrides":
+        removal: tuple[str, ...] = (name,)
+        text = _text(name, value)
+        if name == "kernels_compiled":
+            text = t("Restart: kernels are compiled")
+        elif name == "hf_overrides":
             text = f"hf_overrides YaRN × {read_yarn(value).factor:g}"
-        yield Setting(field=name, text=text, removal=((name, field.default),))
-
-
-def _lora(scenario: Scenario) -> Setting:
-    defaults = {field.name: field.default for field in fields(Scenario)}
-    text = f"enable_lora {scenario.max_loras} × rank {scenario.max_lora_rank}"
-    if scenario.fully_sharded_loras:
-        text += ", fully sharded"
-    return Setting(field="enable_lora", text=text, removal=tuple((name, defaults[name]) for name in LORA))
+        elif name == "enable_lora":
+            sharded = ", fully sharded" if scenario.fully_sharded_loras else ""
+            text = f"enable_lora {scenario.max_loras} × rank {scenario.max_lora_rank}{sharded}"
+            removal = LORA
+        elif name in LORA:
+            continue
+        yield Setting(field=name, text=text, removal=tuple((one, defaults[one]) for one in removal))
 
 
 def _environment(scenario: Scenario) -> Iterator[Setting]:
     for name, value in scenario.env.items():
         others = {other: text for other, text in scenario.env.items() if other != name}
-        shown = _plain(name) or "env"
-        yield Setting(
-            field=f"env.{name}",
-            text=f"{shown}={_plain(value) or '…'}",
-            removal=(("env", others),),
-        )
+        text = f"{_plain(name) or 'env'}={_plain(value) or '…'}"
+        yield Setting(field=f"env.{name}", text=text, removal=(("env", others),))
 
 
 def _text(field: str, value: object) -> str:
@@ -145,14 +151,6 @@ def _plain(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else ""
 
 
-MEMORY: Final = FLAGS["accelerator.memory_gib"]
-_PARTS: Final = (
-    (MEMORY, "total"),
-    *((flag, flag.part) for flag in fields_of("measured").values() if flag.part),
-)
-"""Figures that a person may give, and the part of a rank's memory whose place they take."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OverrideStep:
     """One figure given by the person, the engine's own in its place, and the pool before and after."""
@@ -168,25 +166,25 @@ class OverrideStep:
 def override_steps(planned: Plan) -> tuple[OverrideStep, ...]:
     """The way from the engine's own estimate to `planned`, one override at a time; empty without overrides."""
     scenario = planned.scenario
-    given = {field: value for field, value in _given(planned).items() if value is not None}
-    if not given or planned.memory is None:
+    given = {flag.name: value_of(scenario, flag.name) for flag, _ in _PARTS if flag is not MEMORY}
+    given[MEMORY.name] = _memory_gib(scenario)
+    if planned.memory is None or all(value is None for value in given.values()):
         return ()
-    bare = with_field(replace(scenario, measured=Measured()), "accelerator.memory_gib", None)
-    steps = []
+    bare = with_field(replace(scenario, measured=Measured()), MEMORY.name, None)
+    steps: list[OverrideStep] = []
     try:
         before = plan(bare)
         for flag, name in _PARTS:
-            field, label = flag.name, flag.label
-            if field not in given:
+            if given[flag.name] is None:
                 continue
-            bare = with_field(bare, field, given[field])
+            bare = with_field(bare, flag.name, given[flag.name])
             after = plan(bare)
             if before.memory is None or after.memory is None:
                 return ()
             steps.append(
                 OverrideStep(
-                    label=label,
-                    field=field,
+                    label=flag.label,
+                    field=flag.name,
                     predicted_bytes=getattr(before.memory, name).value,
                     given_bytes=getattr(after.memory, name).value,
                     tokens_before=before.cache.tokens if before.cache else 0,
@@ -197,12 +195,3 @@ def override_steps(planned: Plan) -> tuple[OverrideStep, ...]:
     except KvPlannerError:
         return ()
     return tuple(steps)
-
-
-def _given(planned: Plan) -> dict[str, float | None]:
-    card = planned.scenario.accelerator
-    is_bundled = card is not None and catalogue_card(card) is not None
-    memory_gib = memory_override_gib(planned.scenario) if is_bundled else None
-    return {MEMORY.name: memory_gib} | {
-        flag.name: value_of(planned.scenario, flag.name) for flag, _ in _PARTS if flag is not MEMORY
-    }
