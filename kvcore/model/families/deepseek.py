@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, DraftTraits, by_row, with_drafts
+from kvcore.model.families.decoder import DECODERS, Decoder, DraftTraits, by_row, with_drafts
 from kvcore.model.parts import blocks
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
@@ -27,12 +28,14 @@ from kvcore.model.parts.pattern import by_kind, sparse_by_frequency
 from kvcore.model.rope import read_ropes
 
 
-def read(config: ModelConfig, *further_norms: str) -> arch.Architecture:
-    """DeepSeek V2, V3 and V3.2 and the models that the engine runs with the same layers, some with further norms.
+def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Architecture:
+    """DeepSeek V2, V3 and V3.2 and the models that the engine runs with the same layers, some with further norms: A.X
+    K1, and openPangu Ultra where its config asks for them.
 
-    Source: vllm/model_executor/models/deepseek_v2.py, deepseek_mtp.py (0.32).
+    Source: vllm/model_executor/models/deepseek_v2.py, deepseek_mtp.py, AXK1.py, openpangu.py (0.32).
     """
-    section = config.language
+    section, key = config.language, row.further_norms_key
+    further_norms = () if key and not section.boolean(key, False) else row.further_norms
     latent = read_latent(section)
     moe = optional_moe(EXPERTS, section)
     count = section.layers()
@@ -135,23 +138,6 @@ def indexed_layer(
         body = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
     around, behind = blocks.norms(hidden, *blocks.TWO_NORMS), blocks.norms(hidden, *further_norms)
     return latent_layer(latent, *around, *index, *body, *behind, indexed=section if is_indexed else None)
-
-
-def read_pangu(config: ModelConfig) -> arch.Architecture:
-    """openPangu Ultra: DeepSeek's layers, with four norms.
-
-    Source: vllm/model_executor/models/openpangu.py (0.32).
-    """
-    has_four = config.language.boolean("sandwich_norm", False)
-    return read(config, *(("pre_mlp_layernorm", "post_mlp_layernorm") if has_four else ()))
-
-
-def read_axk1(config: ModelConfig) -> arch.Architecture:
-    """A.X K1: DeepSeek's layers, with a norm behind the MLP.
-
-    Source: vllm/model_executor/models/AXK1.py (0.32).
-    """
-    return read(config, "post_mlp_layernorm")
 
 
 def read_sarvam(config: ModelConfig) -> arch.Architecture:
@@ -327,9 +313,7 @@ def float32(name: str, elements: int) -> arch.Parameter:
 
 READERS: Final = by_row(
     {
-        "deepseek_v3": read,
-        "axk1": read_axk1,
-        "pangu_ultra_moe": read_pangu,
+        **{name: partial(read, row=DECODERS[name]) for name in ("deepseek_v3", "axk1", "pangu_ultra_moe")},
         "sarvam_mla": read_sarvam,
         "deepseek_v4": read_v4,
     }

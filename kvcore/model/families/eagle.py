@@ -86,11 +86,13 @@ def read_head(config: ModelConfig, method: str, target: arch.Architecture, max_m
     """The head that a config describes, for `target`. Embedding and, unless its vocabulary is its own, lm_head are
     the target's.
 
-    `max_model_len` is the target's: positions of the head's rope table reach at least that far.
+    `max_model_len` is the target's: positions of the head's rope table reach at least that far. A table of a size that
+    the target has counts as shared.
 
     Raises ModelError `unknown-architecture` for heads of other layers.
 
-    Source: vllm/model_executor/models/llama_eagle.py, llama_eagle3.py, qwen3_eagle3.py (0.32).
+    Source: vllm/model_executor/models/llama_eagle.py, llama_eagle3.py, qwen3_eagle3.py;
+    vllm/config/speculative.py:_maybe_override_draft_max_position_embeddings (0.32).
     """
     section = head_section(config)
     names = config.architectures or section.strings("architectures") or ()
@@ -107,12 +109,14 @@ def read_head(config: ModelConfig, method: str, target: arch.Architecture, max_m
         head_layer(section, heads, method, is_first=index == 0, has_qk_norm=has_qk_norm)
         for index in range(section.layers())
     )
+    positions = max(section.integer("max_position_embeddings", 2048), max_model_len)
+    tables = (rope.table(heads.head_dim, positions) for rope in read_ropes(section))
     return Draft(
         layers=layers,
         quantization=read_quantization(config, None),
         modules=head_modules(config.root, section, heads, method, target),
         embedding=first_embedding(target),
-        rotary_tables=own_tables(section, heads, target, max_model_len),
+        rotary_tables=tuple(table for table in tables if table not in target.rotary_tables),
     )
 
 
@@ -145,11 +149,8 @@ def usual_head(method: str, target: arch.Architecture) -> Draft:
 
 def head_section(config: ModelConfig) -> Section:
     """Where the head's own sizes are: inside `transformer_layer_config` (speculators), `model` (EAGLE), or plain."""
-    for name in ("transformer_layer_config", "model"):
-        nested = config.root.optional_section(name)
-        if nested is not None:
-            return nested
-    return config.language
+    nested = map(config.root.optional_section, ("transformer_layer_config", "model"))
+    return next(filter(None, nested), None) or config.language
 
 
 def head_layer(
@@ -200,23 +201,10 @@ def auxiliary_projection(
     eagle = section.optional_section("eagle_config") or root.optional_section("eagle_config")
     if eagle is not None and not eagle.boolean("use_aux_hidden_state", True):
         return None
-    layers = None
-    for place in (root, section, eagle):
-        if place is not None and layers is None:
-            layers = place.integers("eagle_aux_hidden_state_layer_ids")
+    places = filter(None, (root, section, eagle))
+    lists = (place.integers("eagle_aux_hidden_state_layer_ids") for place in places)
+    layers = next((found for found in lists if found is not None), ())
     count = section.optional_integer("num_aux_hidden_states", minimum=1, maximum=4096)
-    states = count or len(layers or ()) or AUXILIARY_STATES
+    states = count or len(layers) or AUXILIARY_STATES
     width = section.integer("target_hidden_size", root.integer("target_hidden_size", target.hidden_size))
     return blocks.replicated("model.fc", states * width, heads.hidden_size)
-
-
-def own_tables(
-    section: Section, heads: blocks.Heads, target: arch.Architecture, max_model_len: int
-) -> tuple[arch.RotaryTable, ...]:
-    """The head's rope tables, lengthened to the target's requests; one of a size that the target has counts as shared.
-
-    Source: vllm/config/speculative.py:_maybe_override_draft_max_position_embeddings (0.32).
-    """
-    positions = max(section.integer("max_position_embeddings", 2048), max_model_len)
-    tables = (rope.table(heads.head_dim, positions) for rope in read_ropes(section))
-    return tuple(table for table in tables if table not in target.rotary_tables)

@@ -202,8 +202,8 @@ def read_granite_hybrid(config: ModelConfig) -> arch.Architecture:
     return hybrid(row, config, heads, layers, max(intermediate, shared), moe)
 
 
-HYBRID: Final = "hybrid"
-PLAIN: Final = "mamba"
+MLP_WIDTH: Final = ("ffn_hidden_size", "intermediate_size")
+"""Of the MLP that Zamba2's layers share, by its old and its new name."""
 
 
 def read_zamba2(config: ModelConfig) -> arch.Architecture:
@@ -214,30 +214,35 @@ def read_zamba2(config: ModelConfig) -> arch.Architecture:
     """
     row, section = DECODERS["zamba2"], config.language
     hidden = section.integer("hidden_size")
-    kinds = section.words("layers_block_type", (HYBRID, PLAIN))
+    kinds = section.words("layers_block_type", ("hybrid", "mamba"))
     if kinds is None:
         raise section.missing("layers_block_type")
     mixer = zamba2_mixer(section, hidden)
-    heads = read_shared_heads(section, hidden)
+    heads = section.integer("num_attention_heads")
+    if 2 * hidden % heads:
+        raise section.contradicting("num_attention_heads", f"{2 * hidden} is not divisible by {heads}")
+    # Shared blocks attend over the hidden state with the embedding: twice as wide as the model.
+    wide = blocks.Heads(
+        hidden_size=2 * hidden,
+        num_heads=heads,
+        num_kv_heads=section.integer("num_key_value_heads", heads),
+        head_dim=2 * hidden // heads,
+    )
     plain = with_modules(mixer, blocks.norm("input_layernorm", hidden))
     adapted = (
         blocks.replicated("linear", hidden, hidden),
-        *adapters(section, heads, hidden),
+        *adapters(section, wide, hidden),
         *plain.modules,
     )
-    hybrid_layer = arch.Layer(modules=adapted, caches=(blocks.cache_of(heads), *plain.caches))
+    hybrid_layer = arch.Layer(modules=adapted, caches=(blocks.cache_of(wide), *plain.caches))
     width = section.integer(given(section, MLP_WIDTH))
     shared: list[arch.Module] = []
     for index in range(section.integer("num_mem_blocks", 1, maximum=64)):
-        shared += shared_block(section, heads, hidden, width, f"shared_blocks.{index}.")
+        shared += shared_block(section, wide, hidden, width, f"shared_blocks.{index}.")
     row = replace(row, rotary=section.boolean("use_mem_rope", False))
-    layers = tuple(hybrid_layer if kind == HYBRID else plain for kind in kinds)
-    built = hybrid(row, config, replace(heads, hidden_size=hidden), layers, width)
+    layers = tuple(hybrid_layer if kind == "hybrid" else plain for kind in kinds)
+    built = hybrid(row, config, replace(wide, hidden_size=hidden), layers, width)
     return replace(built, first=(*built.first, *shared))
-
-
-MLP_WIDTH: Final = ("ffn_hidden_size", "intermediate_size")
-"""Of the shared MLP, by its old and its new name."""
 
 
 def zamba2_mixer(section: Section, hidden: int) -> arch.Layer:
@@ -250,19 +255,6 @@ def zamba2_mixer(section: Section, hidden: int) -> arch.Layer:
     if num_heads < 1 or inner % num_heads:
         raise section.contradicting("n_mamba_heads", f"{inner} is not divisible by {num_heads} state heads")
     return mamba2(section, "zamba2", "mamba", hidden, num_heads, inner // num_heads)
-
-
-def read_shared_heads(section: Section, hidden: int) -> blocks.Heads:
-    """Attention over the hidden state with the embedding: twice as wide as the model."""
-    heads = section.integer("num_attention_heads")
-    if 2 * hidden % heads:
-        raise section.contradicting("num_attention_heads", f"{2 * hidden} is not divisible by {heads}")
-    return blocks.Heads(
-        hidden_size=2 * hidden,
-        num_heads=heads,
-        num_kv_heads=section.integer("num_key_value_heads", heads),
-        head_dim=2 * hidden // heads,
-    )
 
 
 def shared_block(
