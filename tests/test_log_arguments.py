@@ -208,11 +208,11 @@ class TestCompilation:
         log = clean_log(self.ARGUMENTS + lines)
         found = read_flags(log, 0, len(log.text))
         assert found.flags.kernels_compiled is compiled
-        kinds = [line.kind for line in found.lines]
+        kinds = [line.kind for line in found.flag_lines]
         assert kinds == ["arguments"] + ["compilation"] * (compiled is not None)
 
     def test_it_is_no_engine_argument(self) -> None:
         log = clean_log(self.LOADED)
         found = read_flags(log, 0, len(log.text))
         assert found.flags.kernels_compiled is True
-        assert found.lines == ()
+        assert found.flag_lines == ()

@@ -106,14 +106,16 @@ class LoggedArguments:
     """Flags, the model, and the lines they were read from."""
 
     flags: LogFlags
-    lines: tuple[FlagLine, ...]
+    flag_lines: tuple[FlagLine, ...]
     model: str | None
     env: Mapping[str, str]
     resolved_quantization: str | None
-    graphs: LoggedGraphs | None = None
-    notices: tuple[Notice, ...] = ()
+    """Method of the checkpoint, as the engine found it."""
+    graphs: LoggedGraphs | None
+    """What the engine's config line says is captured."""
+    notices: tuple[Notice, ...]
     """Flags of a command that were not taken."""
-    image_version: str | None = None
+    image_version: str | None
     """The release of the container image that a command names."""
 
 
@@ -169,7 +171,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
                 keep("compilation", at)
     return LoggedArguments(
         flags=LogFlags(**{**resolved.flags, **asked.flags, **asked.graphs}),
-        lines=tuple(lines),
+        flag_lines=tuple(lines),
         model=next(iter(asked.models + resolved.models), None),
         env=env,
         resolved_quantization=method,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Final
@@ -203,12 +203,11 @@ def _first(log: LogText, error: KnownError, start: int, end: int) -> Hit | None:
 
 def milestones(log: LogText, start: int, end: int) -> Milestones:
     """Where each phase was first reached between two offsets; without those that were not."""
-    reached: list[tuple[Phase, int]] = []
-    for phase, said in _MILESTONES.items():
-        ends = [at + len(text) for text in said if (at := log.find(text, start, end)) >= 0]
-        if ends:
-            reached.append((phase, min(ends)))
-    return reached
+    found = (
+        (phase, [at + len(text) for text in said if (at := log.find(text, start, end)) >= 0])
+        for phase, said in _MILESTONES.items()
+    )
+    return [(phase, min(ends)) for phase, ends in found if ends]
 
 
 def phase_at(reached: Milestones, offset: int) -> Phase:
@@ -234,36 +233,33 @@ def last_error(log: LogText, start: int, end: int) -> int | None:
     """
     given_up = max((log.rfind(text, start, end) for text in GIVING_UP), default=-1)
     stop = given_up if given_up >= 0 else end - 1
-    for index in _errors_upwards(log, start, stop):
-        if given_up >= 0:
-            return index
-        offset = log.starts[index]
-        is_raised = log.rfind(_TRACEBACK, start, offset) >= 0
-        return index if is_raised and not _went_on(log, offset + 1, end) else None
-    return None
+    index = _last_error_above(log, start, stop)
+    if index is None or given_up >= 0:
+        return index
+    offset = log.starts[index]
+    is_raised = log.rfind(_TRACEBACK, start, offset) >= 0
+    return index if is_raised and not _went_on(log, offset + 1, end) else None
 
 
 def _went_on(log: LogText, start: int, end: int) -> bool:
-    windows = range(start, end, WINDOW)
-    return any(
-        _WENT_ON.search(log.text, at, min(end, at + WINDOW + WENT_ON_CHARACTERS)) is not None
-        for at in windows
-    )
+    windows = ((at, min(end, at + WINDOW + WENT_ON_CHARACTERS)) for at in range(start, end, WINDOW))
+    return any(_WENT_ON.search(log.text, *window) is not None for window in windows)
 
 
-def _errors_upwards(log: LogText, start: int, stop: int) -> Iterator[int]:
+def _last_error_above(log: LogText, start: int, stop: int) -> int | None:
     if stop < start:
-        return
+        return None
     last, first = log.line_index(stop), log.line_index(start)
     for index in range(last, max(first, last - LINES_BACK) - 1, -1):
         if not log.steps.take(LINE_STEPS):
-            return
+            break
         message = message_of(log.lines[index][:LINE_CHARACTERS])
         found = _ERROR.search(message)
         if found is None or any(text in "".join(message.split()) for text in GIVING_UP):
             continue
         says_it_below = found[1].endswith(_VALIDATION) and index + 1 < len(log.lines)
-        yield index + 1 if says_it_below and log.starts[index + 1] < len(log.text) else index
+        return index + 1 if says_it_below and log.starts[index + 1] < len(log.text) else index
+    return None
 
 
 def _shorter_context(failure: Failure, facts: StartFacts) -> Change | None:

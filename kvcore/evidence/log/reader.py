@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Final
 
 from kvcore.engine.protocol import Engine
 from kvcore.engine.rooms import engines
 from kvcore.errors import LogError, Notice, shorten
-from kvcore.evidence.log.arguments import FlagLine, LogFlags, LoggedGraphs, read_flags
+from kvcore.evidence.log.arguments import LoggedArguments, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
 from kvcore.evidence.log.failures import Failure, StartFacts, find_failures
 from kvcore.evidence.log.figures import Figures, Reading, Spread, engine_figures, find_readings, rank_figures
@@ -47,33 +46,24 @@ _GENERATIONS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StartupLog:
-    """One start of an engine. Where a log has several, the last."""
+class StartupLog(LoggedArguments):
+    """One start of an engine, with its arguments. Where a log has several, the last."""
 
     engine: str
     version: str | None
     is_v0: bool | None
     """None where no line tells the V0 engine from V1."""
-    model: str | None
     card_name: str | None
-    flags: LogFlags
-    flag_lines: tuple[FlagLine, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    resolved_quantization: str | None = None
-    """Method of the checkpoint, as the engine found it."""
-    graphs: LoggedGraphs | None = None
-    """What the engine's config line says is captured."""
-    figures: Figures = field(default_factory=Figures)
-    ranks: tuple[Figures, ...] = ()
-    worst_rank: Figures = field(default_factory=Figures)
+    figures: Figures
+    ranks: tuple[Figures, ...]
+    worst_rank: Figures
     """The rank with the least KV memory; what it did not print is filled in from the others."""
-    spreads: tuple[Spread, ...] = ()
-    charges_graph_estimate: bool = False
+    spreads: tuple[Spread, ...]
+    charges_graph_estimate: bool
     """Whether the graph estimate was taken off the budget."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[Failure, ...]
     """The root cause first."""
-    notices: tuple[Notice, ...] = ()
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...]
     """Figures that this kind of log usually has and this one has not."""
 
     @property
@@ -143,24 +133,21 @@ def _start(
         utilization = value_of(figures.utilization)
     facts = StartFacts(flags=flags, rank=ranked.worst, utilization=utilization)
     known = {**ranked.worst.known, **figures.known}
+    said = {one.name: getattr(arguments, one.name) for one in fields(arguments)}
+    said["model"] = arguments.model or model_of(log, start, end)
+    said["notices"] = arguments.notices + ranked.notices + engine_notices
     return StartupLog(
+        **said,
         engine=engine.name,
         version=version,
         is_v0=v0,
-        model=arguments.model or model_of(log, start, end),
         card_name=card_name,
-        flags=flags,
-        flag_lines=arguments.lines,
-        env=arguments.env,
-        resolved_quantization=arguments.resolved_quantization,
-        graphs=arguments.graphs,
         figures=figures,
         ranks=ranked.ranks,
         worst_rank=ranked.worst,
         spreads=ranked.spreads,
         charges_graph_estimate=_charges_estimate(log, start, end, engine, version),
         failures=find_failures(log, start, end, facts),
-        notices=arguments.notices + ranked.notices + engine_notices,
         missing=tuple(name for name in (_EXPECTED_V0 if v0 else engine.log.figures) if name not in known),
     )
 
