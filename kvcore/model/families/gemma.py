@@ -1,4 +1,8 @@
-"""Gemma 2, 3 and 4: windows with full attention, four norms a layer, layers that share another's cache."""
+"""Gemma 2, 3, 3n and 4: windows with full attention, four norms a layer, layers that share another's cache.
+
+Gemma 3n has residual streams and low-rank residuals next to attention; its encoders are named as not counted. In
+Gemma 4 unified (12B) patches and samples go into the decoder through one projection each, without an encoder.
+"""
 
 from __future__ import annotations
 
@@ -7,54 +11,58 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families.decoder import DECODERS, attention, by_row, experts_of, read_decoder
 from kvcore.model.parts import blocks
+from kvcore.model.parts import vision as image
 from kvcore.model.parts.encoder import read_encoder
-from kvcore.model.parts.experts import ExpertTraits, optional_moe, routed_experts
+from kvcore.model.parts.experts import optional_moe, routed_experts
 from kvcore.model.parts.pattern import by_kind
 from kvcore.model.rope import read_ropes
+
+Pieces = tuple[arch.Module, ...]
 
 SLIDING: Final = "sliding_attention"
 FULL: Final = "full_attention"
 
-FOUR_NORMS: Final = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)
+FOUR_NORMS: Final = DECODERS["gemma2"].layer_norms
 
-GEMMA3_PATTERN: Final = 6
-"""Every sixth layer is full. Source: transformers 5.19, Gemma3TextConfig."""
-GEMMA4_PATTERN: Final = 6
+PERIODS: Final = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gemma4": 6}
+"""Every so many layers one is full. Source: transformers 5.19, Gemma3TextConfig and those of the others."""
 
 
-def layer_kinds(section: Section, pattern: int) -> tuple[str, ...]:
+def layer_kinds(section: Section, family: str) -> tuple[str, ...]:
     """sliding_attention or full_attention, layer by layer: `layer_types`, or every `sliding_window_pattern`th full."""
     count = section.layers()
     kinds = section.words("layer_types", (SLIDING, FULL), count)
     if kinds is None:
-        every = section.optional_integer("sliding_window_pattern", minimum=1) or pattern
+        every = section.optional_integer("sliding_window_pattern", minimum=1) or PERIODS[family]
         return tuple(FULL if (index + 1) % every == 0 else SLIDING for index in range(count))
     return kinds
 
 
-def sliding_layers(
-    section: Section, heads: blocks.Heads, pattern: int, *, qk_norm: bool
-) -> tuple[arch.Layer, ...]:
-    """The layers of Gemma 2 and 3: all alike but for their window."""
-    bias, window = section.boolean("attention_bias", False), section.integer("sliding_window")
-    modules: tuple[arch.Module, ...] = (
-        *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
-        *blocks.gated_mlp(heads.hidden_size, section.integer("intermediate_size")),
-        *blocks.norms(heads.hidden_size, *FOUR_NORMS),
-        *(blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm") if qk_norm else ()),
+def window_of(section: Section, kind: str) -> int | None:
+    """The window of a kind of layers."""
+    return section.integer("sliding_window") if kind == SLIDING else None
+
+
+def kinds_with_shared(section: Section, family: str) -> tuple[tuple[str, bool], ...]:
+    """The kind of each layer, and whether it shares the cache of another."""
+    kinds = layer_kinds(section, family)
+    first = len(kinds) - section.integer("num_kv_shared_layers", 0, minimum=0)
+    return tuple((kind, index >= first) for index, kind in enumerate(kinds))
+
+
+def read_sliding(family: str, config: ModelConfig) -> arch.Architecture:
+    """The decoder of Gemma 2 or 3: layers all alike but for their window."""
+    section, traits = config.language, DECODERS[family]
+    heads = blocks.read_heads(section)
+    modules = attention(traits, section, heads)
+    section.integer("sliding_window")
+    mixers = by_kind(
+        layer_kinds(section, family),
+        lambda kind: arch.Layer(modules=modules, caches=(blocks.cache_of(heads, window_of(section, kind)),)),
     )
-    return by_kind(
-        layer_kinds(section, pattern),
-        lambda kind: arch.Layer(
-            modules=modules, caches=(blocks.cache_of(heads, window if kind == SLIDING else None),)
-        ),
-    )
+    return read_decoder(traits, config, heads=heads, mixers=mixers)
 
 
 def read_gemma2(config: ModelConfig) -> arch.Architecture:
@@ -62,15 +70,7 @@ def read_gemma2(config: ModelConfig) -> arch.Architecture:
 
     Source: vllm/model_executor/models/gemma2.py (0.32).
     """
-    section = config.language
-    heads = blocks.read_heads(section)
-    return blocks.decoder(
-        config,
-        heads=heads,
-        layers=sliding_layers(section, heads, 2, qk_norm=False),
-        intermediate_size=section.integer("intermediate_size"),
-        tied=True,
-    )
+    return read_sliding("gemma2", config)
 
 
 def read_gemma3(config: ModelConfig) -> arch.Architecture:
@@ -78,35 +78,32 @@ def read_gemma3(config: ModelConfig) -> arch.Architecture:
 
     Source: vllm/model_executor/models/gemma3.py, gemma3_mm.py (0.32).
     """
-    section = config.language
-    heads = blocks.read_heads(section)
+    built = read_sliding("gemma3", config)
+    built = replace(built, rotary_tables=gemma3_rotary(config.language, built.head_dim))
     vision = config.root.optional_section("vision_config", "siglip_vision_model")
-    built = blocks.decoder(
-        config,
-        heads=heads,
-        layers=sliding_layers(section, heads, GEMMA3_PATTERN, qk_norm=True),
-        intermediate_size=section.integer("intermediate_size"),
-        tied=True,
-        rotary_tables=gemma3_rotary(section, heads),
-        layer_prefix="model.layers" if vision is None else "language_model.model.layers",
-        is_multimodal=vision is not None,
-        vision=None if vision is None else gemma3_encoder(config.root, vision),
+    if vision is None:
+        return built
+    return replace(
+        built,
+        layer_prefix="language_model.model.layers",
+        is_multimodal=True,
+        vision=gemma3_encoder(config.root, vision),
+        every=gemma3_vision(vision, built.hidden_size),
     )
-    return built if vision is None else replace(built, every=gemma3_vision(vision, heads.hidden_size))
 
 
-def gemma3_rotary(section: Section, heads: blocks.Heads) -> tuple[arch.RotaryTable, ...]:
+def gemma3_rotary(section: Section, width: int) -> tuple[arch.RotaryTable, ...]:
     """The table of full layers with its scaling, and the plain one of sliding layers.
 
     Source: vllm/model_executor/models/gemma3.py:Gemma3Attention (0.32).
     """
     positions = section.integer("max_position_embeddings")
-    written = [rope.table(heads.head_dim, positions) for rope in read_ropes(section)]
-    local = arch.RotaryTable(max_positions=positions, rotary_dim=heads.head_dim)
+    written = [rope.table(width, positions) for rope in read_ropes(section)]
+    local = arch.RotaryTable(max_positions=positions, rotary_dim=width)
     return (*written, local) if len(written) == 1 else tuple(written)
 
 
-def gemma3_vision(vision: Section, hidden_size: int) -> tuple[arch.Module, ...]:
+def gemma3_vision(vision: Section, hidden_size: int) -> Pieces:
     """SigLIP and the projector.
 
     Source: vllm/model_executor/models/gemma3_mm.py:Gemma3MultiModalProjector (0.32).
@@ -133,14 +130,7 @@ def gemma3_encoder(root: Section, vision: Section) -> arch.VisionEncoder:
     )
 
 
-EXPERTS: Final = ExpertTraits(
-    intermediate_key=("moe_intermediate_size", "expert_intermediate_size"),
-    top_k_key="top_k_experts",
-    prefix="",
-)
-
-
-def read_gemma4(config: ModelConfig, embedders: tuple[arch.Module, ...] = ()) -> arch.Architecture:
+def read_gemma4(config: ModelConfig, embedders: Pieces = ()) -> arch.Architecture:
     """Gemma 4: wide heads on full layers, experts with the MLP, per-layer inputs, shared caches.
 
     `embedders` stand where other models have encoders.
@@ -148,12 +138,11 @@ def read_gemma4(config: ModelConfig, embedders: tuple[arch.Module, ...] = ()) ->
     Source: vllm/model_executor/models/gemma4.py (0.32).
     """
     section = config.language
-    kinds = layer_kinds(section, GEMMA4_PATTERN)
-    shared_from = len(kinds) - section.integer("num_kv_shared_layers", 0, minimum=0)
+    kinds = kinds_with_shared(section, "gemma4")
     local = blocks.read_heads(section)
     full = gemma4_full_heads(section, local)
     layers = by_kind(
-        ((kind, index >= shared_from) for index, kind in enumerate(kinds)),
+        kinds,
         lambda kind: gemma4_layer(section, local if kind[0] == SLIDING else full, kind[0], is_shared=kind[1]),
     )
     inputs = section.integer("hidden_size_per_layer_input", 0, minimum=0)
@@ -177,7 +166,7 @@ def read_gemma4(config: ModelConfig, embedders: tuple[arch.Module, ...] = ()) ->
             arch.RotaryTable(max_positions=positions, rotary_dim=heads.head_dim) for heads in (local, full)
         ),
         layer_prefix="model.language_model.layers",
-        moe=optional_moe(EXPERTS, section),
+        moe=optional_moe(experts_of("gemma4"), section),
         vision=None if embedders else gemma4_encoder(vision),
         is_multimodal=vision is not None,
     )
@@ -217,38 +206,39 @@ def listed_head_dim(section: Section) -> int | None:
 
 def gemma4_layer(section: Section, heads: blocks.Heads, kind: str, *, is_shared: bool) -> arch.Layer:
     """One layer; one that shares another's cache has a query projection alone, and may have a double MLP."""
-    hidden = heads.hidden_size
+    hidden, traits = heads.hidden_size, experts_of("gemma4")
     wide = 2 if is_shared and section.boolean("use_double_wide_mlp", False) else 1
     modules: list[arch.Module] = [
         *query_or_qkv(section, heads, is_shared=is_shared),
         *blocks.gated_mlp(hidden, section.integer("intermediate_size") * wide),
         *blocks.norms(hidden, *FOUR_NORMS),
     ]
-    moe = optional_moe(EXPERTS, section)
+    moe = optional_moe(traits, section)
     if moe is not None:
+        before, after = "pre_feedforward_layernorm_2", "post_feedforward_layernorm"
         modules += [
             arch.Parameter(name="router.scale", replicated=hidden + moe.num_experts),
             blocks.replicated("router.proj", hidden, moe.num_experts, quantizable=False),
-            routed_experts(EXPERTS, hidden, moe),
-            *blocks.norms(
-                hidden,
-                "post_feedforward_layernorm_1",
-                "post_feedforward_layernorm_2",
-                "pre_feedforward_layernorm_2",
-            ),
+            routed_experts(traits, hidden, moe),
+            *blocks.norms(hidden, f"{after}_1", f"{after}_2", before),
         ]
     inputs = section.integer("hidden_size_per_layer_input", 0, minimum=0)
     if inputs:
-        modules += [
-            blocks.replicated("per_layer_input_gate", hidden, inputs),
-            blocks.replicated("per_layer_projection", inputs, hidden),
-            blocks.norm("post_per_layer_input_norm", hidden),
-        ]
-    window = section.integer("sliding_window") if kind == SLIDING else None
-    return arch.Layer(modules=tuple(modules), caches=() if is_shared else (blocks.cache_of(heads, window),))
+        modules += input_of_layer(hidden, inputs)
+    cache = blocks.cache_of(heads, window_of(section, kind))
+    return arch.Layer(modules=tuple(modules), caches=() if is_shared else (cache,))
 
 
-def query_or_qkv(section: Section, heads: blocks.Heads, *, is_shared: bool) -> tuple[arch.Module, ...]:
+def input_of_layer(hidden: int, inputs: int) -> Pieces:
+    """How a layer takes up its own slice of the second embedding."""
+    return (
+        blocks.replicated("per_layer_input_gate", hidden, inputs),
+        blocks.replicated("per_layer_projection", inputs, hidden),
+        blocks.norm("post_per_layer_input_norm", hidden),
+    )
+
+
+def query_or_qkv(section: Section, heads: blocks.Heads, *, is_shared: bool) -> Pieces:
     """Projections and norms of an attention layer that may share another's keys and values."""
     bias = section.boolean("attention_bias", False)
     if not is_shared:
@@ -256,15 +246,14 @@ def query_or_qkv(section: Section, heads: blocks.Heads, *, is_shared: bool) -> t
             *blocks.attention(heads, qkv_bias=bias, out_bias=bias),
             *blocks.norms(heads.head_dim, "self_attn.q_norm", "self_attn.k_norm"),
         )
-    width = heads.num_heads * heads.head_dim
     return (
-        blocks.column("self_attn.q_proj", heads.hidden_size, width, bias=bias),
-        blocks.row("self_attn.o_proj", width, heads.hidden_size, bias=bias),
+        blocks.column("self_attn.q_proj", heads.hidden_size, heads.attended, bias=bias),
+        blocks.row("self_attn.o_proj", heads.attended, heads.hidden_size, bias=bias),
         blocks.norm("self_attn.q_norm", heads.head_dim),
     )
 
 
-def per_layer_inputs(section: Section, hidden_size: int, width: int, layers: int) -> tuple[arch.Module, ...]:
+def per_layer_inputs(section: Section, hidden_size: int, width: int, layers: int) -> Pieces:
     """The second embedding, a slice of it for each layer, and its projection."""
     return (
         arch.VocabEmbedding(
@@ -277,8 +266,120 @@ def per_layer_inputs(section: Section, hidden_size: int, width: int, layers: int
     )
 
 
-READERS: Final = blocks.named(
-    (read_gemma2, "Gemma2ForCausalLM", "gemma2"),
-    (read_gemma3, "Gemma3ForCausalLM", "gemma3_text", "Gemma3ForConditionalGeneration", "gemma3"),
-    (read_gemma4, "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "gemma4", "gemma4_text"),
-)
+def read_gemma3n(config: ModelConfig) -> arch.Architecture:
+    """Gemma 3n: four residual streams (AltUp), low-rank residuals (Laurel), per-layer inputs, shared caches.
+
+    Source: vllm/model_executor/models/gemma3n.py (0.32).
+    """
+    section = config.language
+    heads = blocks.read_heads(section)
+    kinds = kinds_with_shared(section, "gemma3n")
+    widths = mlp_widths(section, len(kinds))
+    section.integer("sliding_window")
+    layers = by_kind(
+        zip(kinds, widths, strict=True),
+        lambda kind: arch.Layer(
+            modules=gemma3n_modules(section, heads, kind[1], is_shared=kind[0][1]),
+            caches=() if kind[0][1] else (blocks.cache_of(heads, window_of(section, kind[0][0])),),
+        ),
+    )
+    hidden, streams = heads.hidden_size, section.integer("altup_num_inputs")
+    inputs = section.integer("hidden_size_per_layer_input")
+    merges = (
+        blocks.column(f"model.altup_{side}.{index}", hidden, hidden)
+        for side in ("projections", "unembed_projections")
+        for index in range(1, streams)
+    )
+    encoders = (("vision_config", "vision tower"), ("audio_config", "audio tower"))
+    return blocks.decoder(
+        config,
+        heads=heads,
+        layers=layers,
+        intermediate_size=max(widths),
+        first=(blocks.embedding(section), *per_layer_inputs(section, hidden, inputs, len(kinds)), *merges),
+        tied=True,
+        layer_prefix="model.language_model.layers",
+        is_multimodal=config.root.optional_section("vision_config") is not None,
+        uncounted=tuple(name for key, name in encoders if config.root.optional_section(key) is not None),
+    )
+
+
+def mlp_widths(section: Section, count: int) -> tuple[int, ...]:
+    """The width of each layer's MLP: `intermediate_size` lists them or gives one for all."""
+    if not isinstance(section.get("intermediate_size"), list | tuple):
+        return (section.integer("intermediate_size"),) * count
+    listed = section.integers("intermediate_size") or ()
+    if len(listed) < count:
+        raise section.invalid("intermediate_size", list(listed), "expected an integer")
+    return listed
+
+
+def gemma3n_modules(
+    section: Section, heads: blocks.Heads, intermediate_size: int, *, is_shared: bool
+) -> Pieces:
+    """The modules of one Gemma 3n layer."""
+    hidden, streams = heads.hidden_size, section.integer("altup_num_inputs")
+    inputs, rank = section.integer("hidden_size_per_layer_input"), section.integer("laurel_rank")
+    return (
+        *query_or_qkv(section, heads, is_shared=is_shared),
+        *blocks.gated_mlp(hidden, intermediate_size),
+        *blocks.norms(hidden, *FOUR_NORMS),
+        blocks.replicated("altup.correction_coefs", streams, streams),
+        blocks.replicated("altup.prediction_coefs", streams, streams**2),
+        blocks.replicated("altup.modality_router", hidden, streams),
+        blocks.norm("altup.router_norm", hidden),
+        arch.Parameter(name="altup.correct_output_scale", replicated=hidden, dtype="float32"),
+        blocks.column("laurel.linear_left", hidden, rank),
+        blocks.row("laurel.linear_right", rank, hidden),
+        blocks.norm("laurel.post_laurel_norm", hidden),
+        *input_of_layer(hidden, inputs),
+    )
+
+
+GEMMA4_MAX_TOKENS: Final = 280
+"""Of an image. Source: vllm/model_executor/models/gemma4_mm.py (0.32), the default of `max_soft_tokens`."""
+
+
+def read_gemma4_unified(config: ModelConfig) -> arch.Architecture:
+    """Gemma 4 unified (12B).
+
+    Source: vllm/model_executor/models/gemma4_unified.py (0.32).
+    """
+    root, text = config.root, config.language.integer("hidden_size")
+    section = root.section("vision_config", "gemma4_unified_vision")
+    modules = [*patch_embedder(section, text)]
+    audio = root.optional_section("audio_config", "gemma4_unified_audio")
+    if audio is not None:
+        width = audio.integer("audio_embed_dim", audio.optional_integer("hidden_size"))
+        modules.append(blocks.replicated("embed_audio.embedding_projection", width, text))
+    width = section.integer("mm_embed_dim")
+    limits = arch.VisionEncoder(
+        hidden_size=width, intermediate_size=width, max_tokens_per_item=GEMMA4_MAX_TOKENS
+    )
+    return image.with_images(read_gemma4(config, tuple(modules)), modules, limits)
+
+
+def patch_embedder(section: Section, text: int) -> Pieces:
+    """Norms, a layer from pixels to features, a table of rows and columns, and the projection.
+
+    Source: vllm/model_executor/models/gemma4_unified.py:Gemma4UnifiedVisionEmbedder (0.32).
+    """
+    prefix, width = "vision_embedder", section.integer("mm_embed_dim")
+    side = section.integer("patch_size", maximum=4096) * section.integer("pooling_kernel_size", maximum=64)
+    pixels = 3 * side**2
+    return (
+        blocks.norm(f"{prefix}.patch_ln1", pixels, bias=True),
+        blocks.column(f"{prefix}.patch_dense", pixels, width, bias=True),
+        *blocks.norms(width, f"{prefix}.patch_ln2", f"{prefix}.pos_norm", bias=True),
+        image.table(f"{prefix}.pos_embedding", 2 * section.integer("mm_posemb_size"), width),
+        blocks.replicated("embed_vision.embedding_projection", width, text),
+    )
+
+
+READERS: Final = {
+    **blocks.named(
+        (read_gemma3n, "Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "gemma3n", "gemma3n_text"),
+        (read_gemma4_unified, "Gemma4UnifiedForConditionalGeneration", "gemma4_unified"),
+    ),
+    **by_row({"gemma2": read_gemma2, "gemma3": read_gemma3, "gemma4": read_gemma4}),
+}
