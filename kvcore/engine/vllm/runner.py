@@ -17,7 +17,7 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, bert, embedders
+from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, embedders
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.scenario import Runner, Scenario
 
@@ -128,7 +128,7 @@ def max_concurrent_batches(is_asynchronous: bool, use_v2: bool, stages: int) -> 
 CHAT_SUFFIX: Final = "ChatModel"
 """Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32.0)."""
 
-POOLING_ONLY: Final = frozenset((*embedders.READERS, *bert.READERS))
+POOLING_ONLY: Final = frozenset(embedders.READERS)
 """What no release generates with."""
 
 TASKS: Final = (("RewardModel", "reward"), ("Classification", "classify"))

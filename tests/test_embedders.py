@@ -1,0 +1,36 @@
+"""Rows of models that embed, rank or label: what the table refuses."""
+
+import pytest
+
+from kvcore.errors import CatalogueError
+from kvcore.model.families.embedders import load_rows
+
+ROW = '[[rows]]\nnames = ["MyModel"]\nread = "bert"\n'
+
+
+class TestRows:
+    def test_a_row_reads_under_each_of_its_names(self):
+        assert set(load_rows(ROW.replace('"MyModel"', '"MyModel", "my"'))) == {"MyModel", "my"}
+
+    @pytest.mark.parametrize(
+        ("line", "named"),
+        [
+            ("heads = []", "its keys are"),
+            ('head = [{ name = "a", to = "label" }]', "'label' is none of hidden, half, labels"),
+            ('head = [{ name = "a", split = "rows" }]', "none of replicated, column, row"),
+            ('head = [{ name = "a", bias = 1 }]', "rows[0] head"),
+        ],
+    )
+    def test_a_word_nobody_knows_stops_it(self, line, named):
+        with pytest.raises(CatalogueError) as caught:
+            load_rows(ROW + line)
+        assert caught.value.code == "invalid-catalogue-entry"
+        assert named in str(caught.value)
+
+    def test_a_decoder_nobody_knows_stops_it(self):
+        with pytest.raises(CatalogueError, match="'berd' is no decoder and none of bert"):
+            load_rows(ROW.replace("bert", "berd"))
+
+    def test_a_name_twice_stops_it(self):
+        with pytest.raises(CatalogueError, match="MyModel"):
+            load_rows(ROW + ROW)
