@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvcore.advice.decode_bound import decode_bound, decode_weight_bytes
+from kvcore.advice.vary import decode_bound, decode_weight_bytes
 from kvcore.planning import Plan
 from tests import present_plans
 

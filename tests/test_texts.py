@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from kvcore import texts
-from kvcore.texts import ALL, CORRECTIONS, MESSAGES, PARAMETERS, SOURCES, Source, TextsError
+from kvcore.evidence.accuracy import Check
+from kvcore.planning import Verdict
+from kvcore.scenario import Origin
+from kvcore.scenario.page_parameters import Order
+from kvcore.texts import ALL, CORRECTIONS, LABELS, MESSAGES, PARAMETERS, SOURCES, Source, TextsError
+from kvcore.workload.requests import Unusable
 
 FILES = Path(texts.__file__).parent
 
@@ -24,6 +29,37 @@ def test_what_is_shown_is_text_and_names_are_not() -> None:
     shown = list(PARAMETERS.shown)
     assert PARAMETERS["--max-model-len"].meaning in shown
     assert not {"max_model_len", "lengths", "--max-model-len"} & set(shown)
+
+
+@pytest.mark.parametrize(
+    ("group", "names"),
+    [
+        ("checks", set(Check)),
+        ("orders", set(Order)),
+        ("origins", set(Origin)),
+        ("unusable", set(Unusable)),
+        ("verdict-signs", set(Verdict)),
+        ("limit-verdicts", set(Verdict)),
+        ("verdicts", {*Verdict, "keeps-nothing", "above-model"}),
+        ("failures", set(Verdict) - {Verdict.FITS, Verdict.TIGHT}),
+    ],
+)
+def test_every_name_of_a_closed_group_has_its_label(group: str, names: set[str]) -> None:
+    assert set(LABELS[group]) == names
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[a]\nb = 1", "[a] b: must be a text"),
+        ("[a]\nb = ''", "[a] b: must be a text"),
+        ("a = 'x'", "[a] must be"),
+    ],
+)
+def test_a_wrong_label_is_named(table: str, said: str) -> None:
+    with pytest.raises(TextsError) as caught:
+        LABELS.read(table)
+    assert str(caught.value).startswith(f"labels.toml: {said}")
 
 
 @pytest.mark.parametrize(

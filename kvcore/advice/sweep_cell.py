@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import Final, NamedTuple
 
 from kvcore.cache.capacity import Pool, Pools, plan_pools
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -37,7 +38,6 @@ from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Scenario
 from kvcore.units import gib
 
-_KeyOf: TypeAlias = Callable[[Accelerator], Hashable]
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 
 
@@ -118,7 +118,8 @@ class Sweeper:
                 yield index, planned_alone(scenario, self.cards[index], size)
             return
         groups: list[tuple[Prepared, list[int]]] = []
-        for indices in self.alike_in_view(own):
+        # The view is all that flags, cache specs and weights can tell cards apart by.
+        for indices in self.alike(own, view_of):
             try:
                 view = view_of(self.cards[indices[0]])
                 prepared = prepare(scenario, architecture, storage_of(scenario), view)
@@ -131,15 +132,7 @@ class Sweeper:
             else:
                 same.extend(indices)
         for prepared, alike in groups:
-            group = _Group(
-                sweeper=self,
-                scenario=scenario,
-                architecture=architecture,
-                prepared=prepared,
-                alike=tuple(alike),
-                size=size,
-            )
-            yield from group.cells()
+            yield from _Group(self, scenario, architecture, prepared, tuple(alike), size).cells()
 
     def refused(self, indices: Iterable[int], size: int, error: KvPlannerError) -> Iterator[tuple[int, Cell]]:
         """Cells of one refusal."""
@@ -147,31 +140,17 @@ class Sweeper:
             card = self.cards[index]
             yield index, Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
 
-    def alike_in_view(self, own: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """Cards of one view, which is all that flags, cache specs and weights can tell them apart by."""
-        key = tuple(own)
-        if key not in self.groups:
-            self.groups[key] = self.grouped(own, view_of)
-        return self.groups[key]
-
-    def alike_in_overheads(
-        self, alike: tuple[int, ...], setting: Setting, by_chip: bool
+    def alike(
+        self, indices: Sequence[int], key_of: Callable[[Accelerator], Hashable], *what: Hashable
     ) -> tuple[tuple[int, ...], ...]:
-        """Of cards with the same flags, those with the same memory outside the KV cache, and a total of the
-        same grade.
-        """
-        size = setting.parallel.tensor_parallel_size
-        key = (alike, setting.resolved.version, setting.runner, size, by_chip)
+        """The indices in groups of cards of one `key_of`, by first appearance; worked out once for each `what`."""
+        key = (tuple(indices), *what)
         if key not in self.groups:
-            self.groups[key] = self.grouped(alike, lambda card: _overheads_key(card, setting, by_chip))
+            found: dict[Hashable, list[int]] = {}
+            for index in indices:
+                found.setdefault(key_of(self.cards[index]), []).append(index)
+            self.groups[key] = tuple(tuple(group) for group in found.values())
         return self.groups[key]
-
-    def grouped(self, indices: Iterable[int], key_of: _KeyOf) -> tuple[tuple[int, ...], ...]:
-        """The indices by the key of their card, in order of first appearance."""
-        found: dict[Hashable, list[int]] = {}
-        for index in indices:
-            found.setdefault(key_of(self.cards[index]), []).append(index)
-        return tuple(tuple(group) for group in found.values())
 
     def budget_bytes(self, resolved: Resolved) -> tuple[int, ...]:
         """The budget of each card."""
@@ -191,7 +170,7 @@ def _is_plain(scenario: Scenario, release: Release) -> bool:
     )
 
 
-def _overheads_key(card: Accelerator, setting: Setting, by_chip: bool) -> Hashable:
+def _overheads_key(setting: Setting, by_chip: bool, card: Accelerator) -> Hashable:
     """What framework, activations and the interval of the total take from a card whose flags are known."""
     own = replace(setting, accelerator=card, link=link_of(setting.parallel, card))
     return (
@@ -210,8 +189,7 @@ class _Memory(NamedTuple):
     low: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """Cards on which flags, cache specs and weights are the same."""
 
     sweeper: Sweeper
@@ -258,8 +236,7 @@ class _Group:
                 yield index, planned_alone(self.scenario, cards[index], self.size)
             return
         for index, pool in zip(pooled, pools.pools, strict=True):
-            cell = failed._replace(accelerator=cards[index].id)
-            yield index, _pool_cell(cell, pools, pool, memories[index].low)
+            yield index, self.pool_cell(failed, cards[index], pools, pool, memories[index].low)
 
     def memories(
         self, left: Sequence[int], setting: Setting, weights: Quantity
@@ -271,7 +248,8 @@ class _Group:
         by_chip = sampler_row(setting.runner, resolved.version).vocabulary_rows_per_multiprocessor > 0
         counted: dict[Hashable, Quantity] = {}
         activations = None if by_chip else peak_activation_bytes(setting)
-        for group in sweeper.alike_in_overheads(self.alike, setting, by_chip):
+        own = (resolved.version, setting.runner, self.size, by_chip)
+        for group in sweeper.alike(self.alike, partial(_overheads_key, setting, by_chip), *own):
             members = [index for index in group if index in kept]
             if not members:
                 continue
@@ -294,26 +272,26 @@ class _Group:
                 low = None if spread is None else int(value - spread)
                 yield index, _Memory(available=value, low=low)
 
-
-def _pool_cell(failed: Cell, pools: Pools, pool: Pool, low: int | None) -> Cell:
-    """The cell of one pool, judged as `plan` judges it."""
-    if pool.num_blocks < pools.least_blocks:
-        return Cell(failed.accelerator, failed.tensor_parallel_size, refusal="state-blocks-too-few")
-    verdict = judged(
-        weights_fit=True,
-        num_blocks=pool.num_blocks,
-        fits=pool.fits,
-        lows=() if low is None else (low,),
-        enough=pools.needed_bytes + pools.bytes_per_block,
-        fits_in=lambda lows: pools.needed_bytes <= lows[0] + pools.budget_offset_bytes,
-    )
-    return failed._replace(
-        verdict=verdict,
-        kv_cache_gib=gib(pool.num_blocks * pools.bytes_per_block),
-        tokens=pool.tokens,
-        max_concurrency=pool.max_concurrency,
-        longest_request_tokens=pool.longest_request_tokens,
-    )
+    def pool_cell(self, failed: Cell, card: Accelerator, pools: Pools, pool: Pool, low: int | None) -> Cell:
+        """The cell of one pool, judged as `plan` judges it."""
+        if pool.num_blocks < pools.least_blocks:
+            return Cell(card.id, self.size, refusal="state-blocks-too-few")
+        verdict = judged(
+            weights_fit=True,
+            num_blocks=pool.num_blocks,
+            fits=pool.fits,
+            lows=() if low is None else (low,),
+            enough=pools.needed_bytes + pools.bytes_per_block,
+            fits_in=lambda lows: pools.needed_bytes <= lows[0] + pools.budget_offset_bytes,
+        )
+        return failed._replace(
+            accelerator=card.id,
+            verdict=verdict,
+            kv_cache_gib=gib(pool.num_blocks * pools.bytes_per_block),
+            tokens=pool.tokens,
+            max_concurrency=pool.max_concurrency,
+            longest_request_tokens=pool.longest_request_tokens,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -360,12 +338,6 @@ def serves(cell: Cell, card: Accelerator, wanted: float) -> bool:
     """Whether a deployment stores `wanted` requests at once; a card that is alone in its machine counts once only."""
     is_possible = cell.gpus == 1 or card.interconnect is not Interconnect.NONE
     return cell.starts and cell.max_concurrency >= wanted and is_possible
-
-
-def smallest_of_card(cells: Iterable[Cell], card: Accelerator, wanted: float) -> Cell | None:
-    """Of one card's deployments the one with the fewest GPUs that stores `wanted` requests at once, or None."""
-    serving = (cell for cell in cells if serves(cell, card, wanted))
-    return min(serving, key=lambda cell: cell.gpus, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

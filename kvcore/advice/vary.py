@@ -1,4 +1,7 @@
-"""One deployment with one setting at each of its values; what it has room for at each context length."""
+"""One deployment further on: a setting at each of its values, room at each context length, how fast it decodes.
+
+Decoding has a bound: every step has to read weights and keys from the card's memory.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,31 @@ from enum import StrEnum
 from typing import Any, Final
 
 from kvcore.cache.capacity import max_concurrency_at
+from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.rooms import with_accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
-from kvcore.model.architecture import Architecture
+from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
+from kvcore.model.architecture import (
+    Architecture,
+    BlockIndexer,
+    CompressedLatent,
+    Experts,
+    LatentWindow,
+    Module,
+    SparseIndexer,
+    VocabEmbedding,
+)
 from kvcore.model.families import read_architecture
 from kvcore.planning import HIGH, LOW, Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Parallel, Scenario, SpeculativeConfig
+from kvcore.units import GB
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 SIZES: Final = (1, 2, 4, 8)
-SHORTEST_LENGTH: Final = 1024
 SHARES: Final = (0.80, 0.85, 0.90, 0.92, 0.95, 0.98)
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 DRAFT_TOKENS: Final = 3
@@ -166,14 +180,12 @@ def _positions(
     architecture = read_architecture(base.config)
     field, parallel = str(varied), base.parallel
     if varied is Varied.ACCELERATOR:
-        now = (base.accelerator,) if base.accelerator is not None else ()
-        chosen = dict.fromkeys((*now, *cards))
-        return [
-            (card.id, base if card == base.accelerator else with_accelerator(base, card)) for card in chosen
-        ]
+        own = [] if base.accelerator is None else [(base.accelerator.id, base)]
+        others = dict.fromkeys(card for card in cards if card != base.accelerator)
+        return [*own, *((card.id, with_accelerator(base, card)) for card in others)]
     if varied is Varied.SPLIT:
         return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
-    values = _VALUES[varied](base, architecture)
+    values = dict.fromkeys(_VALUES[varied](base, architecture))
     if varied in _PARALLEL_SIZES:
         sizes: list[Any] = sorted({*values, getattr(parallel, field)})
         return [(size, replace(base, parallel=replace(parallel, **{field: size}))) for size in sizes]
@@ -217,7 +229,7 @@ def _drafts(base: Scenario, architecture: Architecture) -> tuple[SpeculativeConf
     if architecture.draft_layers:
         methods.append("mtp")
     known = [SpeculativeConfig(method=name, num_speculative_tokens=DRAFT_TOKENS) for name in methods]
-    return tuple(dict.fromkeys((None, *known, base.speculative_config)))
+    return (None, *known, base.speculative_config)
 
 
 def _lengths(base: Scenario, architecture: Architecture) -> list[int]:
@@ -227,26 +239,16 @@ def _lengths(base: Scenario, architecture: Architecture) -> list[int]:
     return sorted({*(length for length in round_ones if length <= limit), now, limit})
 
 
-def _shares(base: Scenario, architecture: Architecture) -> list[float]:
-    del architecture
-    now = base.gpu_memory_utilization
-    return sorted({*SHARES, *(() if now is None else (now,))})
-
-
 _Values = Callable[[Scenario, Architecture], Sequence[object]]
 _VALUES: Final[Mapping[Varied, _Values]] = {
     Varied.TENSOR_PARALLEL: lambda base, _: TENSOR_PARALLEL_SIZES,
     Varied.PIPELINE_PARALLEL: lambda base, _: SIZES,
     Varied.DATA_PARALLEL: lambda base, _: SIZES,
-    Varied.KV_CACHE_DTYPE: lambda base, _: tuple(
-        dict.fromkeys((*FLAGS["kv_cache_dtype"].common, base.kv_cache_dtype))
-    ),
-    Varied.QUANTIZATION: lambda base, _: tuple(
-        dict.fromkeys((None, *FLAGS["quantization"].common, base.quantization))
-    ),
-    Varied.UTILIZATION: _shares,
+    Varied.KV_CACHE_DTYPE: lambda base, _: (*FLAGS["kv_cache_dtype"].common, base.kv_cache_dtype),
+    Varied.QUANTIZATION: lambda base, _: (None, *FLAGS["quantization"].common, base.quantization),
+    Varied.UTILIZATION: lambda base, _: sorted({*SHARES, *filter(None, [base.gpu_memory_utilization])}),
     Varied.LENGTH: _lengths,
-    Varied.BLOCK_SIZE: lambda base, _: tuple(dict.fromkeys((base.block_size, *BLOCK_SIZES))),
+    Varied.BLOCK_SIZE: lambda base, _: (base.block_size, *BLOCK_SIZES),
     Varied.EAGER: lambda base, _: (False, True),
     Varied.SPECULATIVE: _drafts,
 }
@@ -301,3 +303,77 @@ def tensor_parallel_curves(base: Plan, lengths: Sequence[int]) -> tuple[Concurre
             continue
         curves.append(concurrency_curve(neighbour, lengths))
     return tuple(curves)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodeBound:
+    """An upper bound, for one replica. Computing, communication and scheduling come on top of the reading."""
+
+    requests: int
+    weight_bytes: int
+    """Read by one rank in one step, at least."""
+    kv_bytes: int
+    """Of all requests' keys and values, read by one rank in one step, at least."""
+    bandwidth_bytes_per_second: float
+
+    @property
+    def seconds_per_token(self) -> float:
+        """The shortest time between two tokens of one request (TPOT)."""
+        return (self.weight_bytes + self.kv_bytes) / self.bandwidth_bytes_per_second
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The most tokens that all requests together get in a second, one token a step each."""
+        return self.requests / self.seconds_per_token
+
+
+def decode_bound(plan: Plan, requests: int, context_tokens: int) -> DecodeBound | None:
+    """The bound for `requests` requests in decode with `context_tokens` in the cache each.
+
+    seconds per token = (weights + requests × context × KV per token) / bandwidth, on one rank of the worst stage.
+
+    None without the card's bandwidth. Counted is what no step can avoid: of the experts those that one token needs,
+    of the embedding nothing unless the output layer shares it, of caches that are read in part nothing.
+    """
+    bandwidth = plan.accelerator.memory_bandwidth_gb_s
+    if bandwidth is None:
+        return None
+    return DecodeBound(
+        requests=requests,
+        weight_bytes=decode_weight_bytes(plan),
+        kv_bytes=int(requests * context_tokens * _read_kv_bytes_per_token(plan)),
+        bandwidth_bytes_per_second=bandwidth * GB,
+    )
+
+
+def decode_weight_bytes(plan: Plan) -> int:
+    """Bytes of weights that one rank of the worst stage reads for one token, at least."""
+    architecture, parallel = plan.architecture, plan.scenario.parallel
+    rank = Rank(
+        quantization=plan.quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[plan.resolved.dtype]
+    )
+    read = 0.0
+    for layer, prefix, count in counted_layers(architecture, plan.quantization, parallel, plan.stage):
+        read += count * sum(_read(rank, module, prefix + module.name) for module in layer.modules)
+    if plan.stage == parallel.pipeline_parallel_size - 1:
+        shared = architecture.first if architecture.tied_embeddings else ()
+        tables = tuple(module for module in shared if isinstance(module, VocabEmbedding))[:1]
+        read += sum(_read(rank, module, module.name) for module in (*architecture.last, *tables))
+    return int(read)
+
+
+def _read(rank: Rank, module: Module, name: str) -> float:
+    size = sum(rank.tensor_bytes(module, name))
+    return size * module.top_k / module.num_experts if isinstance(module, Experts) else size
+
+
+def _read_kv_bytes_per_token(plan: Plan) -> float:
+    """Of layers that read their whole cache in every step: not of windows, states, and what an indexer picks from."""
+    caches = {type(cache) for layer in plan.architecture.layers for cache in layer.caches}
+    if caches & {SparseIndexer, BlockIndexer, CompressedLatent, LatentWindow}:
+        return 0.0
+    return sum(
+        spec.layers * spec.page_size_bytes / spec.block_size
+        for spec in plan.specs[plan.stage]
+        if spec.kind in FULL_KINDS
+    )

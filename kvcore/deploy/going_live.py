@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from kvcore.advice.decode_bound import decode_bound
+from kvcore.advice.vary import decode_bound
 from kvcore.deploy.launch import PORT, served_model
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.vllm.availability import MetricRole, benchmark_program, exported_metrics

@@ -193,6 +193,26 @@ class Texts(Mapping[str, Entry], Generic[Entry]):
         )
 
 
+class Labels(Texts[dict[str, Text]]):
+    """Groups of short texts, each under the name that it is asked for by.
+
+    Example:
+        >>> LABELS["origins"]["fitted"]
+        'Fitted to your log: {parts}'
+    """
+
+    @property
+    def shown(self) -> Iterator[Text]:
+        """Every text of the file, in its order."""
+        return (text for group in self.values() for text in group.values())
+
+    def _entry(self, key: str, table: Any) -> dict[str, Text]:
+        place = f"{self.file}: [{key}]"
+        if not isinstance(table, dict):
+            raise TextsError(f"{place} must be a table")
+        return {name: _value(f"{place} {name}", Text, value) for name, value in table.items()}
+
+
 def _value(place: str, hint: Any, value: Any) -> Any:
     """`value` as `hint` wants it: a text, a name, one of the values of an enum, or several of them."""
     if isinstance(hint, types.UnionType):
@@ -226,6 +246,8 @@ LETTERS: Final = Texts("letters.toml", Letter)
 """By the name of a quantity, or "<what it is an input of>.<name>"."""
 CHECKS: Final = Texts("checklist.toml", Check)
 """In the order in which they are done."""
+LABELS: Final = Labels("labels.toml", dict)
+"""What names are called and what the pages say, in groups."""
 ALL: Final[tuple[Texts[Any], ...]] = (
-    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, LETTERS, CHECKS,
+    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, LETTERS, CHECKS, LABELS,
 )  # fmt: skip

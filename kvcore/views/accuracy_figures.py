@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,8 +25,9 @@ from kvcore.evidence.accuracy import (
     release_name,
     summarize,
 )
+from kvcore.texts import LABELS
 from kvcore.texts.palette import BUDGET, CAPACITY, CURRENT_LINE, OUTLINE
-from kvcore.texts.words import DASH, Words, count, msg
+from kvcore.texts.words import DASH, Words, count
 from kvcore.views.plotting import Figure, figure, log_axis, stroke
 from kvcore.views.plotting import scatter as trace
 
@@ -35,23 +36,8 @@ NEAR: Final = 0.05
 """Without an interval a point this near counts as met."""
 SMALLEST_GROUP: Final = 2
 
-CHECK_LABELS: Final[Mapping[Check, str]] = {
-    Check.KV_MEMORY: msg("KV memory"),
-    Check.WEIGHTS: msg("Weights"),
-    Check.ACTIVATIONS: msg("Activations"),
-    Check.FRAMEWORK: msg("Framework"),
-    Check.CUDA_GRAPHS: msg("CUDA graphs"),
-    Check.BYTES_PER_TOKEN: msg("KV bytes per token"),
-    Check.KV_TOKENS: msg("KV cache tokens"),
-    Check.MAX_CONCURRENCY: msg("Requests at once"),
-    Check.KV_TOKENS_GIVEN_KV: msg("KV cache tokens, KV memory given"),
-    Check.MAX_CONCURRENCY_GIVEN_KV: msg("Requests at once, KV memory given"),
-}
-GROUP_LABELS: Final[Mapping[str, str]] = {
-    "version": msg("By engine version"),
-    "card": msg("By card"),
-    "family": msg("By family of models"),
-}
+CHECK_LABELS: Final = LABELS["checks"]
+GROUP_LABELS: Final = LABELS["accuracy-groups"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,54 +144,47 @@ def percent(share: float, *, signed: bool = False) -> str:
     return f"{sign}{text} %"
 
 
+def _summed(named: Iterable[tuple[str, Sequence[Point]]]) -> Iterator[tuple[Summary, ErrorRow]]:
+    for label, points in named:
+        found = summarize(points)
+        if found is not None:
+            yield found, error_row(label, found)
+
+
 def check_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[ErrorRow, ...]:
     """One row a check; tokens also for mixed models alone."""
-    rows: list[ErrorRow] = []
-    for check, label in CHECK_LABELS.items():
-        lines: list[tuple[str, Sequence[PublishedStart]]] = [(t(label), starts)]
+    named: list[tuple[str, Sequence[Point]]] = []
+    for check in Check:
+        label = t(CHECK_LABELS[check])
+        named.append((label, our_points(starts, check)))
         if check is Check.KV_TOKENS_GIVEN_KV:
-            lines.append((t("{check}, mixed layers", check=t(label)), mixed(starts)))
-        for text, chosen in lines:
-            found = summarize(our_points(chosen, check))
-            if found is not None:
-                rows.append(error_row(text, found))
-    return tuple(rows)
+            named.append((t("{check}, mixed layers", check=label), our_points(mixed(starts), check)))
+    return tuple(row for _, row in _summed(named))
 
 
 def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words) -> tuple[ErrorRow, ...]:
     """Errors of one check in every group of at least two starts, the largest first; the others together."""
-    rows: list[ErrorRow] = []
+    named: list[tuple[str, Sequence[Point]]] = []
     rest: list[Point] = []
     for name, group in groups(starts, by).items():
         points = our_points(group, check)
         if len(points) < SMALLEST_GROUP:
             rest += points
-            continue
-        found = summarize(points)
-        if found is not None:
-            label = t("{engine}, release not stated", engine=name[:-2]) if name.endswith(" ?") else name
-            rows.append(error_row(label, found))
-    single = summarize(rest)
-    rows.sort(key=lambda row: -int(row.count))
-    return (*rows, *((error_row(t("single starts"), single),) if single is not None else ()))
+        else:
+            unstated = name.endswith(" ?")
+            named.append((t("{engine}, release not stated", engine=name[:-2]) if unstated else name, points))
+    rows = sorted((row for _, row in _summed(named)), key=lambda row: -int(row.count))
+    return (*rows, *(row for _, row in _summed([(t("single starts"), rest)])))
 
 
 def peer_rows(
     starts: Sequence[PublishedStart], peers: Sequence[Peer], check: Check, t: Words
 ) -> tuple[ErrorRow, ...]:
     """Us and every peer on the starts of one check, each on the starts it answered, the smallest median first."""
-    total = len(our_points(starts, check))
-    rows: list[tuple[float, ErrorRow]] = []
-    for peer in peers:
-        found = summarize(peer_points(starts, check, peer.id))
-        if found is not None:
-            row = error_row(peer.name, found)
-            rows.append((found.median, replace(row, count=f"{found.count}/{total}")))
-    ours = summarize(our_points(starts, check))
-    if ours is not None:
-        row = error_row(t("KV Planner"), ours)
-        rows.append((ours.median, replace(row, count=f"{ours.answered}/{total}")))
-    return tuple(row for _, row in sorted(rows, key=lambda item: item[0]))
+    ours = our_points(starts, check)
+    named = [*((peer.name, peer_points(starts, check, peer.id)) for peer in peers), (t("KV Planner"), ours)]
+    found = sorted(_summed(named), key=lambda item: item[0].median)
+    return tuple(replace(row, count=f"{one.answered}/{len(ours)}") for one, row in found)
 
 
 def point_name(start: PublishedStart) -> str:
@@ -226,19 +205,14 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
     values = [number for _, point, value in pairs for number in (point.measured, value)] or [1.0]
     low, high = min(values) / 1.25, max(values) * 1.25
     unit = t("{check}, GiB", check=t(CHECK_LABELS[check])) if check in IN_GIB else t(CHECK_LABELS[check])
-    kinds = (
-        (True, False, t("as predicted"), CURRENT_LINE, "circle"),
-        (False, False, t("off the prediction"), CAPACITY, "diamond"),
-        (True, True, t("as predicted, in the fit"), CURRENT_LINE, "circle-open"),
-        (False, True, t("off the prediction, in the fit"), CAPACITY, "diamond-open"),
-    )
-    traces = [
-        _points(chosen, name, color, symbol, t)
-        for is_met, is_fitted, name, color, symbol in kinds
-        if (
-            chosen := [item for item in pairs if (_is_met(item[1]), item[1].is_fitted) == (is_met, is_fitted)]
-        )
-    ]
+    kinds = {
+        (True, False): (t("as predicted"), CURRENT_LINE, "circle"),
+        (False, False): (t("off the prediction"), CAPACITY, "diamond"),
+        (True, True): (t("as predicted, in the fit"), CURRENT_LINE, "circle-open"),
+        (False, True): (t("off the prediction, in the fit"), CAPACITY, "diamond-open"),
+    }
+    drawn = {kind: [one for one in pairs if (_is_met(one[1]), one[1].is_fitted) == kind] for kind in kinds}
+    traces = [_points(drawn[kind], *looks, t) for kind, looks in kinds.items() if drawn[kind]]
     equal = trace("lines", [low, high], [low, high], line=stroke(BUDGET, 1, "dash"), showlegend=False)
     ticks = {"dtick": 1 if high / low > 1000 else "D2", "tickformat": ",~s" if high >= 10_000 else "~g"}
     return figure(

@@ -63,15 +63,12 @@ NAME_LETTERS: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Segment:
-    """A part of the bar, in GiB."""
+class Stretch:
+    """A stretch of the bar, in GiB; what is missing is one that is hatched."""
 
-    part: Part
     start: float
     size: float
     """As drawn."""
-    figure: float
-    """As named: more than drawn where a given KV memory takes the place of what is estimated."""
 
     @property
     def end(self) -> float:
@@ -80,16 +77,12 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shortage:
-    """A stretch of the bar that is hatched, in GiB: memory that is needed and is not there."""
+class Segment(Stretch):
+    """A part of the bar."""
 
-    start: float
-    size: float
-
-    @property
-    def end(self) -> float:
-        """Where it ends."""
-        return self.start + self.size
+    part: Part
+    figure: float
+    """As named: more than drawn where a given KV memory takes the place of what is estimated."""
 
 
 def segments(plan: Plan) -> tuple[Segment, ...]:
@@ -136,13 +129,13 @@ def counted_graphs_gib(plan: Plan) -> float:
     return gib(min(max(0.0, memory.budget.value - others), memory.cuda_graphs.value))
 
 
-def overlap(plan: Plan) -> Shortage | None:
+def overlap(plan: Plan) -> Stretch | None:
     """Where the estimated parts reach into a given KV memory, in GiB: so much they are too high for it."""
     memory = plan.memory
     if memory is None or memory.unaccounted.value >= 0:
         return None
     kv = next((segment for segment in segments(plan) if segment.part.name == "kv_cache"), None)
-    return None if kv is None else Shortage(start=kv.start, size=-gib(memory.unaccounted.value))
+    return None if kv is None else Stretch(start=kv.start, size=-gib(memory.unaccounted.value))
 
 
 def difference_name(plan: Plan) -> str:
@@ -168,22 +161,22 @@ def budget_label(plan: Plan, t: Words) -> str:
     return t("budget {size} after System", size=size)
 
 
-def shortage(plan: Plan) -> Shortage | None:
+def shortage(plan: Plan) -> Stretch | None:
     """What is missing: for the parts themselves, or for one request of the asked length."""
     memory, cache = plan.memory, plan.cache
     if memory is None:
         return None
     if memory.available_kv.value <= 0:
         size = -gib(memory.available_kv.value)
-        return Shortage(start=budget_end_gib(plan), size=size) if size else None
+        return Stretch(start=budget_end_gib(plan), size=size) if size else None
     if plan.verdict is Verdict.CONTEXT_TOO_LONG and cache is not None:
-        return Shortage(start=budget_end_gib(plan), size=gib(cache.needed_bytes - memory.available_kv.value))
+        return Stretch(start=budget_end_gib(plan), size=gib(cache.needed_bytes - memory.available_kv.value))
     if memory.unused.value < 0:
-        return Shortage(start=gib(memory.total.value), size=-gib(memory.unused.value))
+        return Stretch(start=gib(memory.total.value), size=-gib(memory.unused.value))
     return None
 
 
-def end_gib(plan: Plan, missing: Shortage | None) -> float:
+def end_gib(plan: Plan, missing: Stretch | None) -> float:
     """Where the bar ends: the card, or what goes past it."""
     total = gib(plan.memory.total.value) if plan.memory is not None else 0.0
     ends = [segment.end for segment in segments(plan)]
@@ -218,7 +211,7 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         )
         shapes[:0] = [upright(budget, stroke(BUDGET, 2, "dash"), 0.08, layer="above"), span]
         notes.insert(0, _line_note(budget, budget_label(plan, t), 1.06, end))
-    labelled: list[tuple[Shortage, str]] = []
+    labelled: list[tuple[Stretch, str]] = []
     if under is not None and explained is None:
         data.append(overlap_trace(under, 0, 1, t))
         if missing is None:
@@ -247,7 +240,7 @@ def gib_axis(end: float, plan: Plan, t: Words, **more: int) -> Figure:
     return axis(title, range=[0, end], showgrid=False, zeroline=False, ticks="outside", **more)
 
 
-def _named_pieces(segment: Segment, missing: Shortage | None, t: Words) -> list[Figure]:
+def _named_pieces(segment: Segment, missing: Stretch | None, t: Words) -> list[Figure]:
     """The segment with its name on the part that the shortage does not cover."""
     start, end = segment.start, segment.end
     if missing is None or end <= missing.start:
@@ -269,11 +262,11 @@ def _piece(segment: Segment, start: float, width: float, t: Words, *, named: boo
     return bar(label, start, width, 0, part_marker(part), f"{label} {size}", width=1, **text)
 
 
-def _missing_trace(missing: Shortage, row: int, width: float, ground: str) -> Figure:
+def _missing_trace(missing: Stretch, row: int, width: float, ground: str) -> Figure:
     return bar("missing", missing.start, missing.size, row, missing_marker(ground), "", width=width)
 
 
-def overlap_trace(reaching: Shortage, row: int, width: float, t: Words) -> Figure:
+def overlap_trace(reaching: Stretch, row: int, width: float, t: Words) -> Figure:
     """The hatching over a given KV memory that the estimated parts reach into."""
     name = t(OVERESTIMATED)
     pattern = hatching("-", UNACCOUNTED.color, "rgba(255,255,255,0.15)", 7, 0.35)
@@ -282,7 +275,7 @@ def overlap_trace(reaching: Shortage, row: int, width: float, t: Words) -> Figur
     return bar(name, reaching.start, reaching.size, row, marker, hover, width=width)
 
 
-def _shortage_note(missing: Shortage, label: str, end: float) -> Figure:
+def _shortage_note(missing: Stretch, label: str, end: float) -> Figure:
     """On a wide shortage; above a narrow one."""
     middle = missing.start + missing.size / 2
     if missing.size < NARROW * end:

@@ -10,10 +10,11 @@ from kvcore.advice.vary import Variant, Varied
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, FigureComparison, PartComparison
 from kvcore.evidence.log.figures import Reading
-from kvcore.planning import Plan, Verdict
-from kvcore.scenario import Origin, Parallel, SpeculativeConfig
+from kvcore.planning import Plan
+from kvcore.scenario import Parallel, SpeculativeConfig
+from kvcore.texts import LABELS
 from kvcore.texts.palette import CAPACITY, PARTS, Part
-from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, msg
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text
 from kvcore.units import GIB, gib
 from kvcore.views.bar import gib_axis
 from kvcore.views.plotting import Figure, axis, bar, bars, note, part_marker, stroke, text_inside, upright
@@ -23,59 +24,13 @@ HEIGHT: Final = 190
 FAINT: Final = 0.3
 """Opacity of a part that the log does not give: drawn as predicted."""
 
-PART_LABELS: Final[Mapping[str, str]] = {
-    "system": msg("System"),
-    "framework": msg("Framework"),
-    "weights": msg("Weights"),
-    "activations": msg("Activations"),
-    "cuda_graphs": msg("CUDA graphs"),
-    "available_kv": msg("Available for the KV cache"),
-}
+PART_LABELS: Final = LABELS["compared-parts"]
 
-ORIGIN_LABELS: Final[Mapping[Origin, str]] = {
-    Origin.MEASURED: msg("Measured: {parts}"),
-    Origin.FITTED: msg("Fitted to your log: {parts}"),
-    Origin.CARRIED: msg("Carried over from another setting: {parts}"),
-}
+ORIGIN_LABELS: Final = LABELS["origins"]
 
-FIGURE_LABELS: Final[Mapping[str, str]] = {
-    "weights_gib": msg("Weights"),
-    "profiled_weights_gib": msg("Weights, as profiled"),
-    "non_torch_gib": msg("Framework, non-torch memory"),
-    "peak_activation_gib": msg("Activation peak"),
-    "summary_peak_gib": msg("Activation peak of the summary"),
-    "consumed_gib": msg("Weights and non-torch memory"),
-    "non_kv_gib": msg("All but the KV cache"),
-    "cuda_graph_gib": msg("CUDA graphs"),
-    "cuda_graph_estimate_gib": msg("CUDA graphs, estimated by the engine"),
-    "available_kv_gib": msg("Available for the KV cache"),
-    "total_gib": msg("Memory of the card"),
-    "free_gib": msg("Free at the start"),
-    "used_gib": msg("Taken at the start"),
-    "requested_gib": msg("Budget"),
-    "peak_torch_gib": msg("Torch's peak, weights included"),
-    "peak_used_gib": msg("Peak in use (MindSpore)"),
-    "kv_tokens": msg("KV cache tokens"),
-    "max_concurrency": msg("Requests at once"),
-    "concurrency_for_len": msg("Length that the requests are counted for"),
-    "num_gpu_blocks": msg("Blocks"),
-    "block_size": msg("Block size"),
-    "mamba_padding_percent": msg("Padding of state pages"),
-    "auto_fit_from": msg("Requested length"),
-    "auto_fit_len": msg("Length after automatic fitting"),
-    "utilization": msg("GPU memory utilization"),
-    "batched_tokens": msg("Tokens of one step"),
-    "context_parallel": msg("Context parallel size"),
-    "model_len": msg("Context length"),
-}
+FIGURE_LABELS: Final = LABELS["log-figures"]
 
-BORROWED_LABELS: Final[Mapping[str, str]] = {
-    "model": msg("model"),
-    "accelerator": msg("accelerator"),
-    "engine": msg("engine"),
-    "engine_version": msg("engine version"),
-    "flags": msg("flags"),
-}
+BORROWED_LABELS: Final = LABELS["borrowed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,18 +125,12 @@ def headline(comparison: Comparison, t: Words, *, is_same_model: bool = True) ->
         figures.insert(0, t("{size} GiB of KV memory", size=f"{kv.measured_gib:.2f}"))
     if not figures:
         return None
-    said = " · ".join(figures)
     difference = kv.difference_gib if kv is not None and is_same_model else None
-    if kv is None or difference is None:
-        return Headline(text=t("The engine printed {figures}", figures=said), is_lost=False)
-    size = f"{abs(difference):.2f}"
-    if signed_gib(difference) == "0.00":
-        return Headline(text=t("As much KV memory as predicted: {figures}", figures=said), is_lost=False)
-    if difference > 0:
-        text = t("{size} GiB more KV memory than predicted: {figures}", size=size, figures=said)
-        return Headline(text=text, is_lost=False)
-    text = t("{size} GiB less KV memory than predicted: {figures}", size=size, figures=said)
-    return Headline(text=text, is_lost=kv.is_inside is False)
+    what = "printed"
+    if difference is not None:
+        what = "same" if signed_gib(difference) == "0.00" else "more" if difference > 0 else "less"
+    text = t(LABELS["headlines"][what], size=f"{abs(difference or 0.0):.2f}", figures=" · ".join(figures))
+    return Headline(text=text, is_lost=what == "less" and kv is not None and kv.is_inside is False)
 
 
 def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
@@ -199,15 +148,13 @@ def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
 
 def advice(comparison: Comparison, t: Words) -> str:
     """One sentence: what to do about the largest difference."""
+    texts, largest = LABELS["log-advice"], comparison.largest
     if not comparison.measured_parts:
-        return t(
-            "No part of the memory is in this log: send it from its first line on, at debug level if you can."
-        )
-    largest = comparison.largest
+        return t(texts["nothing"])
     if largest is None:
-        return t("Every measured part is as predicted: the plan is right for this machine.")
+        return t(texts["right"])
     return t(
-        "{part} is {difference} GiB off the prediction. Next: {step}. Or plan with these measurements.",
+        texts["off"],
         part=t(PART_LABELS[largest.part]),
         difference=signed_gib(largest.difference_gib or 0.0),
         step=t.next_step(largest.causes[0]).rstrip("。."),
@@ -282,32 +229,17 @@ def _part_bar(part: Part, row: str, start: float, width: float, is_faint: bool, 
     return bar(label, start, width, row, part_marker(part), hover, opacity=opacity, **text)
 
 
-VARIED_NAMES: Final[Mapping[Varied, str]] = {
+VARIED_NAMES: Final[Mapping[str, str]] = {
     Varied.TENSOR_PARALLEL: "TP",
     Varied.PIPELINE_PARALLEL: "PP",
     Varied.DATA_PARALLEL: "DP",
-    Varied.SPLIT: msg("TP, DP or DCP"),
-    Varied.KV_CACHE_DTYPE: msg("KV cache dtype"),
-    Varied.QUANTIZATION: msg("Weight precision"),
-    Varied.ACCELERATOR: msg("Accelerator"),
-    Varied.UTILIZATION: msg("Utilization"),
-    Varied.LENGTH: msg("Context length"),
-    Varied.BLOCK_SIZE: msg("Block size"),
-    Varied.EAGER: msg("CUDA graphs"),
-    Varied.SPECULATIVE: msg("Speculative decoding"),
-}
-_VERDICT_WORDS: Final[Mapping[Verdict, str]] = {
-    Verdict.FITS: msg("✔ fits"),
-    Verdict.TIGHT: msg("▲ tight"),
-    Verdict.CONTEXT_TOO_LONG: msg("▲ context too long"),
-    Verdict.NO_KV_MEMORY: msg("✖ no memory for the KV cache"),
-    Verdict.WEIGHTS_DO_NOT_FIT: msg("✖ weights do not fit"),
+    **LABELS["varied"],
 }
 
 
 def verdict_word(variant: Variant, t: Words) -> str:
     """The verdict as a sign and a word."""
-    return t(_VERDICT_WORDS[variant.plan.verdict]) if variant.plan is not None else t("✖ refused")
+    return t(LABELS["verdict-signs"][variant.plan.verdict]) if variant.plan is not None else t("✖ refused")
 
 
 def refusal_text(error: KvPlannerError | None, t: Words) -> str:

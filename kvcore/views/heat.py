@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Final
 
 from kvcore.advice.sweep_cell import Cell, Cost
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.planning import Verdict
+from kvcore.texts import LABELS
 from kvcore.texts.palette import DARK_TEXT
-from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, msg
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text
 from kvcore.units import GIB
 from kvcore.views.matrix import FAILURE_WORDS, VENDOR_NAMES, Row, Target, money
 from kvcore.views.plotting import Figure, axis, figure, note, scatter
@@ -45,30 +46,13 @@ MET: Final = "met"
 NOT_MET: Final = "not met"
 """What a trace of bars is of: whether its cells store the wanted requests."""
 
-REFUSED: Final = msg("refused")
-REFUSAL_WORDS: Final[Mapping[str, str]] = {
-    "heads-not-divisible": msg("refused: heads"),
-    "size-not-divisible": msg("refused: sizes"),
-    "state-heads-not-divisible": msg("refused: heads"),
-    "state-blocks-too-few": msg("refused: states"),
-    "fp8-kv-unsupported": msg("refused: fp8"),
-    "bfloat16-unsupported": msg("refused: dtype"),
-    "quantization-mismatch": msg("refused: weights"),
-    "quantization-not-in-release": msg("refused: weights"),
-    "quantization-not-on-card": msg("refused: weights"),
-    "quantization-not-on-platform": msg("refused: weights"),
-    "sparse-attention-unsupported": msg("refused: attention"),
-    "nvfp4-kv-unsupported": msg("refused: nvfp4"),
-    "architecture-not-in-release": msg("refused: release"),
-    "architecture-gone-from-release": msg("refused: release"),
-    "weight-block-cut": msg("refused: weights"),
-}
+REFUSAL_WORDS: Final = LABELS["refusals"]
 
 
 def cell_word(cell: Cell, t: Words) -> str:
     """What a cell says: requests at once, or in a word why none."""
     if cell.verdict is None:
-        return t(REFUSAL_WORDS.get(cell.refusal, REFUSED))
+        return t(REFUSAL_WORDS.get(cell.refusal, REFUSAL_WORDS["other"]))
     if not cell.starts:
         return t(FAILURE_WORDS[cell.verdict])
     requests = concurrency_text(cell.max_concurrency)
@@ -84,10 +68,8 @@ def cell_sentence(cell: Cell, card: Accelerator, t: Words) -> str:
     if cell.tokens:
         lines.append(t("KV cache of {tokens} tokens", tokens=count(cell.tokens)))
         lines.append(t("longest request {tokens} tokens", tokens=count(cell.longest_request_tokens)))
-    if cell.starts:
-        lines.append(t("{requests} at once", requests=concurrency_text(cell.max_concurrency)))
-    else:
-        lines.append(cell_word(cell, t))
+    requests = t("{requests} at once", requests=concurrency_text(cell.max_concurrency))
+    lines.append(requests if cell.starts else cell_word(cell, t))
     return "<br>".join(lines)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
@@ -55,10 +55,9 @@ class Bins:
 
     edges: tuple[float, ...]
     shares: tuple[float, ...]
-    is_log: bool
 
 
-def binned(histogram: LengthHistogram, edges: Sequence[float], *, is_log: bool = False) -> Bins:
+def binned(histogram: LengthHistogram, edges: Sequence[float]) -> Bins:
     """Shares of the requests in (edge, next edge]; the first bin has its lower edge too.
 
     Example:
@@ -69,7 +68,7 @@ def binned(histogram: LengthHistogram, edges: Sequence[float], *, is_log: bool =
     below = [totals[bisect_right(histogram.lengths, edge)] / totals[-1] for edge in edges]
     shares = [upper - lower for lower, upper in pairwise(below)]
     shares[0] += below[0]
-    return Bins(edges=tuple(edges), shares=tuple(shares), is_log=is_log)
+    return Bins(edges=tuple(edges), shares=tuple(shares))
 
 
 def bin_edges(shortest: int, longest: int, *, is_log: bool) -> tuple[float, ...]:
@@ -112,7 +111,7 @@ def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) ->
     shortest = max(1, min(mix.needed.lengths[0], mix.taken.lengths[0]))
     longest = max(mix.needed.longest_tokens, mix.taken.longest_tokens)
     edges = bin_edges(shortest, longest, is_log=wide)
-    needed, taken = binned(mix.needed, edges, is_log=wide), binned(mix.taken, edges, is_log=wide)
+    needed, taken = binned(mix.needed, edges), binned(mix.taken, edges)
     top = 100 * max(*needed.shares, *taken.shares)
     left, right = _span(edges, tokens, wide)
     data = [
@@ -156,20 +155,16 @@ def _x_axis(left: float, right: float, wide: bool, t: Words) -> Figure:
     return log_axis(left, right, title, showgrid=False, tickangle=0, **names)
 
 
-def _clipped(bins: Bins, low: float, high: float) -> list[tuple[float, float, float]]:
-    spans = zip(bins.edges, bins.edges[1:], bins.shares, strict=False)
-    cut = [(max(start, low), min(end, high), 100 * share) for start, end, share in spans]
-    return [(start, end, share) for start, end, share in cut if start < end and share > 0]
-
-
 def _area(bins: Bins, low: float, high: float, color: str, name: str, t: Words) -> Figure | None:
     x: list[float | None] = []
     y: list[float | None] = []
     text: list[str] = []
-    for start, end, share in _clipped(bins, low, high):
-        x += [start, start, end, end, None]
-        y += [0, share, share, 0, None]
-        text += [_hover(bins, start, t)] * 5
+    for start, end, share in _spans(bins):
+        left, right = max(start, low), min(end, high)
+        if left < right and share > 0:
+            x += [left, left, right, right, None]
+            y += [0, share, share, 0, None]
+            text += [_span_text(start, end, share, t)] * 5
     if not x:
         return None
     looks: Figure = {"fillcolor": "rgba(0,114,178,0.45)"}
@@ -184,19 +179,19 @@ def _line(bins: Bins, t: Words) -> Figure:
     x: list[float] = [bins.edges[0]]
     y: list[float] = [0.0]
     text = [""]
-    for start, end, share in zip(bins.edges, bins.edges[1:], bins.shares, strict=False):
-        words = _span_text(start, end, 100 * share, t)
+    for start, end, share in _spans(bins):
         x += [start, end]
-        y += [100 * share, 100 * share]
-        text += [words, words]
+        y += [share, share]
+        text += [_span_text(start, end, share, t)] * 2
     line = stroke(TAKEN_COLOR, 2.5, "solid")
     ends = [*x, bins.edges[-1]], [*y, 0]
     return scatter("lines", *ends, TEXT_HOVER, name="taken", line=line, text=[*text, ""])
 
 
-def _hover(bins: Bins, start: float, t: Words) -> str:
-    index = min(max(0, bisect_right(bins.edges, start) - 1), len(bins.shares) - 1)
-    return _span_text(bins.edges[index], bins.edges[index + 1], 100 * bins.shares[index], t)
+def _spans(bins: Bins) -> Iterator[tuple[float, float, float]]:
+    """Start, end and per cent of each bin."""
+    for (start, end), share in zip(pairwise(bins.edges), bins.shares, strict=True):
+        yield start, end, 100 * share
 
 
 def _span_text(start: float, end: float, percent: float, t: Words) -> str:

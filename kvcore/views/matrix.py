@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from kvcore.advice.sweep import SweptModel
-from kvcore.advice.sweep_cell import Cell, Cost, cost_of, serves, smallest, smallest_of_card
+from kvcore.advice.sweep_cell import Cell, Cost, cost_of, serves, smallest
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.planning import Verdict
 from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
+from kvcore.texts import LABELS
 from kvcore.texts.words import Words, concurrency_text, count, msg
 from kvcore.units import rounded
 
@@ -25,25 +26,14 @@ VENDOR_NAMES: Final[Mapping[Vendor, str]] = {
     Vendor.HUAWEI: "Huawei",
     Vendor.OTHER: msg("Others"),
 }
-FAILURE_WORDS: Final[Mapping[Verdict, str]] = {
-    Verdict.WEIGHTS_DO_NOT_FIT: msg("too big"),
-    Verdict.NO_KV_MEMORY: msg("too big"),
-    Verdict.CONTEXT_TOO_LONG: msg("too short"),
-}
+FAILURE_WORDS: Final = LABELS["failures"]
 BAND_NAMES: Final[Mapping[str, str]] = {
     "up-to-24": "≤ 24",
     "25-48": "25–48",
     "49-96": "49–96",
     "above-96": "> 96",
 }
-ORDER_NAMES: Final[Mapping[Order, str]] = {
-    Order.VENDOR: msg("Vendor and memory"),
-    Order.REQUESTS: msg("Requests at once"),
-    Order.PER_GPU: msg("Requests per GPU"),
-    Order.FEWEST_GPUS: msg("Fewest GPUs"),
-    Order.COST: msg("Cost per hour"),
-    Order.COST_PER_SLOT: msg("Cost per request slot"),
-}
+ORDER_NAMES: Final = LABELS["orders"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +58,8 @@ class Target:
 
     def smallest(self, row: Row) -> Cell | None:
         """The fewest GPUs of a row's card that store the wanted requests."""
-        return smallest_of_card(row[1], row[0], self.wanted)
+        serving = (cell for cell in row[1] if self.is_met(cell, row[0]))
+        return min(serving, key=lambda cell: cell.gpus, default=None)
 
     def cost(self, row: Row) -> Cost | None:
         """Of the smallest deployment of a row, where its card has a price."""
@@ -140,29 +131,20 @@ def smallest_answer(
 ) -> Answer:
     """The smallest deployment that serves the wanted requests, by number of GPUs and by memory in all."""
     found = smallest((cell for _, cells in rows for cell in cells), cards, wanted)
+    texts, few, least = LABELS["answers"], found.fewest_gpus, found.least_memory
     facts = {"wanted": count(wanted), "tokens": count(tokens)}
-    few, least = found.fewest_gpus, found.least_memory
     if few is None or least is None:
-        text = t(
-            "None of these fits {wanted} requests of {tokens} tokens at once: allow more GPUs, "
-            "fewer requests or fewer tokens, or run several replicas",
-            **facts,
-        )
-        return Answer(text=text, cells=())
-    head = t(
-        "Smallest for {wanted} requests of {tokens} tokens: {deployment}, {requests} at once",
-        deployment=deployment_name(few, cards),
-        requests=concurrency_text(few.max_concurrency),
-        **facts,
-    )
+        return Answer(text=t(texts["none"], **facts), cells=())
+    first = t(texts["smallest"], **_deployment(few, cards), **facts)
     if least == few:
-        return Answer(text=head, cells=(few,))
-    rest = t(
-        "least memory in all: {deployment}, {requests} at once",
-        deployment=deployment_name(least, cards),
-        requests=concurrency_text(least.max_concurrency),
-    )
-    return Answer(text=t("{first}; {second}", first=head, second=rest), cells=(few, least))
+        return Answer(text=first, cells=(few,))
+    second = t(texts["least-memory"], **_deployment(least, cards))
+    return Answer(text=t("{first}; {second}", first=first, second=second), cells=(few, least))
+
+
+def _deployment(cell: Cell, cards: Mapping[str, Accelerator]) -> dict[str, str]:
+    requests = concurrency_text(cell.max_concurrency)
+    return {"deployment": deployment_name(cell, cards), "requests": requests}
 
 
 def cheapest_answer(
@@ -176,7 +158,7 @@ def cheapest_answer(
     cell = target.smallest(row)
     assert cell is not None
     text = t(
-        "Cheapest at your prices: {deployment}, {hour} per hour, {slot} per request slot and hour",
+        LABELS["answers"]["cheapest"],
         deployment=deployment_name(cell, cards),
         hour=money(cost.per_hour),
         slot=money(cost.per_slot_hour),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from html import escape
 from importlib import resources
+from string import Template
 from typing import Final
 
 import segno
@@ -22,6 +23,7 @@ from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
 from kvcore.scenario.link import carries_configs
 from kvcore.scenario.settings import override_steps
+from kvcore.texts import LABELS
 from kvcore.texts.palette import (
     BUDGET,
     CAPACITY,
@@ -53,7 +55,6 @@ from kvcore.views.summary import (
     waiting_seats,
 )
 
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 SIGNS: Final = {"fits": "✔", "caution": "▲", "fails": "✖"}
 WIDE_COLUMN: Final = 2
 MAX_QR_CHARACTERS: Final = 2953
@@ -78,10 +79,7 @@ HATCHES: Final = {
     "-": ("dash", '<path d="M0 4L8 4" stroke="#555" stroke-width="1"/>'),
 }
 """Name and drawing of each of Plotly's patterns."""
-NOT_CARRIED: Final = msg(
-    "The config.json of this model is too long for a link. Send the file along: the link alone, and a reload of this "
-    "page, plan another model."
-)
+NOT_CARRIED: Final = LABELS["links"]["not-carried"]
 
 
 def report_html(plan: Plan, link: str, t: Words) -> str:
@@ -111,20 +109,13 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         "" if carries_configs(plan.scenario) else f"<p>{escape(t(NOT_CARRIED))}</p>",
     ]
     title = escape(f"KV Planner: {plan.scenario.model}")
-    return (
-        f'<!doctype html>\n<html lang="{t.language.tag}">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>\n{_style()}</style>\n</head>\n<body>\n"
-        + "\n".join(filter(None, parts))
-        + "\n"
-        "</body>\n</html>\n"
-    )
+    return _document().substitute(language=t.language.tag, title=title, body="\n".join(filter(None, parts)))
 
 
 @cache
-def _style() -> str:
-    return resources.files("kvcore.views").joinpath("report.css").read_text("utf-8")
+def _document() -> Template:
+    """The frame of a report, with its style and a policy that lets nothing run."""
+    return Template(resources.files("kvcore.views").joinpath("report.html").read_text("utf-8"))
 
 
 def _titled(title: str, body: str) -> str:
@@ -182,16 +173,12 @@ def _overrides(plan: Plan, t: Words) -> str:
 
 def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td>{escape(cell)}</td>" if place == WIDE_COLUMN else f'<td class="figure">{escape(cell)}</td>'
-            for place, cell in enumerate(row)
-        )
-        + "</tr>"
-        for row in rows
-    )
+    body = "".join(f"<tr>{''.join(map(_cell, range(len(row)), row))}</tr>" for row in rows)
     return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(place: int, text: str) -> str:
+    return f"<td>{escape(text)}</td>" if place == WIDE_COLUMN else f'<td class="figure">{escape(text)}</td>'
 
 
 def memory_svg(plan: Plan, t: Words) -> str:

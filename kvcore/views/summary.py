@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -19,7 +18,8 @@ from kvcore.quantity import Quantity
 from kvcore.scenario import Measured, Origin, Scenario
 from kvcore.scenario.request import UNNAMED_MODEL
 from kvcore.scenario.settings import settings_in_force
-from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, kib_text, msg, whole_requests
+from kvcore.texts import LABELS
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests
 from kvcore.workload.limits import is_above_model
 
 
@@ -87,38 +87,16 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
     """Whether it fits, how many requests at once, and by how much; first what it starts only with."""
     outcome, text = _OUTCOMES[plan.verdict], _verdict_text(plan, t)
     if plan.verdict in (Verdict.FITS, Verdict.TIGHT) and is_above_model(plan):
-        outcome = Outcome.CAUTION
-        text = t(
-            "Starts only with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1: without it the engine refuses more than the model's own "
-            "{limit} tokens. {verdict}",
-            limit=count(plan.resolved.derived_max_model_len),
-            verdict=text,
-        )
+        limit = count(plan.resolved.derived_max_model_len)
+        outcome, text = Outcome.CAUTION, t(LABELS["verdicts"]["above-model"], limit=limit, verdict=text)
     return Sentence(outcome=outcome, text=text)
 
 
-_VERDICT_TEXTS: Final[Mapping[Verdict, str]] = {
-    Verdict.FITS: msg("Fits: {requests}, {spare} per GPU to spare"),
-    Verdict.TIGHT: msg("Tight: {requests}, but only {spare} per GPU to spare, within the estimate's error"),
-    Verdict.CONTEXT_TOO_LONG: msg(
-        "Starts only with a shorter context: room for {longest} tokens, one request needs {tokens}; {missing} "
-        "per GPU missing"
-    ),
-    Verdict.NO_KV_MEMORY: msg(
-        "Does not fit: the weights load, but no memory is left for the KV cache; {missing} per GPU missing"
-    ),
-    Verdict.WEIGHTS_DO_NOT_FIT: msg(
-        "Does not fit: the weights alone are larger than the budget; {missing} per GPU missing"
-    ),
-}
-
-
 def _verdict_text(plan: Plan, t: Words) -> str:
-    spare, text = spare_bytes(plan), _VERDICT_TEXTS[plan.verdict]
-    if plan.verdict is Verdict.FITS and not any(plan.specs):
-        text = msg("Fits: the model keeps nothing of a request, {spare} per GPU to spare")
+    spare = spare_bytes(plan)
+    keeps_nothing = plan.verdict is Verdict.FITS and not any(plan.specs)
     return t(
-        text,
+        LABELS["verdicts"]["keeps-nothing" if keeps_nothing else plan.verdict],
         requests=requests_words(plan, t),
         spare=gib_text(max(0.0, spare)),
         missing=gib_text(max(0.0, -spare)),
@@ -131,14 +109,12 @@ def requests_words(plan: Plan, t: Words) -> str:
     """How many requests of full length run at once, and in brackets the figure that the engine prints."""
     held = plan.cache.max_concurrency if plan.cache is not None else 0.0
     seats, whole = waiting_seats(plan), whole_requests(held)
-    text = msg("{requests} full-length requests at once ({printed}×)")
-    if seats is not None:
-        text = msg(
-            "{requests} full-length requests at once (max_num_seqs; the KV cache has room for {printed})"
-        )
-    elif whole == 1:
-        text = msg("1 full-length request at once ({printed}×)")
-    requests = t(text, requests=count(whole if seats is None else seats), printed=concurrency_text(held))
+    what = "seats" if seats is not None else "one" if whole == 1 else "many"
+    requests = t(
+        LABELS["requests"][what],
+        requests=count(whole if seats is None else seats),
+        printed=concurrency_text(held),
+    )
     replicas = plan.scenario.parallel.data_parallel_size
     if replicas == 1:
         return requests
@@ -203,43 +179,33 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
     if plan.scenario.parallel.ranks_per_replica > 1:
         in_all = t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan).value))
     longest = cache.longest_request_tokens if cache is not None else 0
+    limit = t("model limit {tokens}", tokens=count(resolved.derived_max_model_len))
     return (
         Card(
             label=t("Requests at once"),
             value=requests,
             note=note,
-            help=_help(
-                t("Requests of full context length that fit in the KV cache at once; at most "
-                  "max_num_seqs ({seats}) run. More fit if they are shorter. The range is the 80 "
-                  "% interval.",
-                  seats=count(resolved.max_num_seqs)),
-                figures.concurrency if figures else None,
-            ),
+            help=_help("requests", figures.concurrency if figures else None, plan, t),
         ),
         Card(
             label=t("KV cache tokens"),
             value=count(pool.tokens) if pool is not None else DASH,
             note=t("per replica") if pool is not None else missing,
-            help=_help(
-                t("The figure that the engine prints as GPU KV cache size."), figures.tokens if figures else None
-            ),
+            help=_help("tokens", figures.tokens if figures else None, plan, t),
         ),
         Card(
             label=t("KV per token"),
             value=kib_text(per_token.value) if per_token is not None and per_token.value else DASH,
             note=in_all,
-            help=_help(t("What each further token of a request takes on one GPU."), per_token),
+            help=_help("per-token", per_token, plan, t),
         ),
         Card(
             label=t("Longest request"),
             value=count(longest) if longest else DASH,
-            note=missing if pool is None else t("model limit {tokens}", tokens=count(resolved.derived_max_model_len)),
-            help=_help(
-                t("The largest --max-model-len that the engine accepts at start with this memory."),
-                figures.longest if figures else None,
-            ),
+            note=missing if pool is None else limit,
+            help=_help("longest", figures.longest if figures else None, plan, t),
         ),
-    )  # fmt: skip
+    )
 
 
 def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
@@ -256,45 +222,25 @@ def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> s
     return t("per replica, {low}–{high}", low=concurrency_text(low), high=concurrency_text(high))
 
 
-def _help(meaning: str, quantity: Quantity | None) -> str:
+def _help(card: str, quantity: Quantity | None, plan: Plan, t: Words) -> str:
+    meaning = t(LABELS["card-help"][card], seats=count(plan.resolved.max_num_seqs))
     if quantity is None or not quantity.formula:
         return meaning
     return f"{meaning}\n\n`{quantity.symbolic}`\n\n`= {quantity.substituted}`"
 
 
 _COUNTED: Final = ("max_model_len", "max_cudagraph_capture_size")
-_FIX_LABELS: Final[Mapping[str, str]] = {
-    "max_model_len": msg("Context length {value}"),
-    "kv_cache_dtype": msg("KV cache dtype {value}"),
-    "gpu_memory_utilization": msg("GPU memory utilization {value}"),
-    "max_num_seqs": msg("At most {value} sequences"),
-    "max_cudagraph_capture_size": msg("CUDA graphs of at most {value} tokens"),
-    "enforce_eager": msg("No CUDA graphs"),
-    "kernels_compiled": msg("Start it again: its kernels are compiled then"),
-    "mamba_cache_mode": msg("Mamba cache mode {value}"),
-    "enable_prefix_caching": msg("No prefix caching"),
-    "tensor_parallel_size": msg("Tensor parallel size {value}"),
-    "quantization": msg("Weights in {value}"),
-    "accelerator": msg("A larger card: {value}"),
-}
-_ACCEPTED_LABELS: Final[Mapping[str, str]] = {
-    "tensor_parallel_size": msg("Tensor parallel size {value}"),
-    "enable_expert_parallel": msg("Whole experts on each rank"),
-    "engine_version": msg("Release {value}"),
-    "accelerator": msg("Another card: {value}"),
-    "quantization": msg("Weights as the checkpoint has them"),
-}
 
 
 def fix_label(fix: Fix, t: Words) -> str:
     """What a fix changes, as a button says it."""
-    return t(_FIX_LABELS[fix.field], value=_new_value(fix))
+    return t(LABELS["fixes"][fix.field], value=_new_value(fix))
 
 
 def accepted_label(accepted: Fix, t: Words) -> str:
     """The same of a change after which the engine accepts a deployment."""
-    label = _ACCEPTED_LABELS.get(accepted.field, msg("Without {field}"))
-    return t(label, value=_new_value(accepted), field=accepted.field)
+    labels = LABELS["accepted"]
+    return t(labels.get(accepted.field, labels["other"]), value=_new_value(accepted), field=accepted.field)
 
 
 def _new_value(fix: Fix) -> str:
@@ -322,24 +268,9 @@ def fix_result(fix: Fix, t: Words) -> str:
     return t("{requests} at once", requests=requests)
 
 
-_STATE_MODES: Final[Mapping[str, str]] = {
-    "all": msg(
-        "Mamba cache mode all: the recurrent state is kept every {size} tokens, so that a request takes as many "
-        "blocks for it as for attention."
-    ),
-    "align": msg(
-        "Mamba cache mode align: a request keeps its last recurrent states, and prefixes are shared in steps of "
-        "{size} tokens."
-    ),
-    "none": msg(
-        "Mamba cache mode none: a request keeps one recurrent state, and later requests cannot use it again."
-    ),
-}
-
-
 def state_mode_text(plan: Plan, t: Words) -> str:
     """One sentence on the Mamba cache mode that is in force; "" for a model without recurrent states."""
     spec = next((spec for specs in plan.specs for spec in specs if spec.kind is CacheKind.MAMBA), None)
-    return (
-        "" if spec is None else t(_STATE_MODES[plan.resolved.mamba_cache_mode], size=count(spec.block_size))
-    )
+    if spec is None:
+        return ""
+    return t(LABELS["state-modes"][plan.resolved.mamba_cache_mode], size=count(spec.block_size))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvcore.planning import Plan, Verdict
-from kvcore.texts.words import DASH, Words, concurrency_text, count, msg
+from kvcore.planning import Plan
+from kvcore.texts import LABELS
+from kvcore.texts.words import DASH, Words, concurrency_text, count
 from kvcore.units import ceil_div, round_up
 from kvcore.views.summary import Card, Outcome, Sentence
 from kvcore.workload.limits import (
@@ -23,21 +24,9 @@ from kvcore.workload.limits import (
     requests_at,
 )
 from kvcore.workload.mix import PERCENT, ROUND_TO, Mix
-from kvcore.workload.requests import Unusable
 
 ENOUGH_SHARE = 0.01
-_VERDICTS = {
-    Verdict.FITS: msg("starts"),
-    Verdict.TIGHT: msg("starts, but tight"),
-    Verdict.CONTEXT_TOO_LONG: msg("does not start: one request of this length is too long"),
-    Verdict.NO_KV_MEMORY: msg("does not start: no memory is left"),
-    Verdict.WEIGHTS_DO_NOT_FIT: msg("does not start: the weights are too big"),
-}
-REASONS = {
-    Unusable.NOT_A_RECORD: msg("not a record"),
-    Unusable.NO_LENGTH: msg("no prompt length"),
-    Unusable.ABSURD_LENGTH: msg("an impossible length"),
-}
+REASONS: Final = LABELS["unusable"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,9 +85,9 @@ def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> 
     """What 99 % of the requests need, what that length and the present one have room for, and what fits of the
     real mix.
     """
-    outcome, text = _judged(recommended, now)
+    outcome, answer = _judged(recommended, now)
     said = t(
-        text,
+        LABELS["limit-answers"][answer],
         need=count(mix.needed.percentile_tokens(PERCENT)),
         limit=count(recommended.limit_tokens),
         held=concurrency_text(recommended.worst_case_requests),
@@ -110,32 +99,16 @@ def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> 
 
 
 def _judged(recommended: LimitChoice, now: LimitChoice) -> tuple[Outcome, str]:
+    """The outcome, and which sentence says it."""
     if not recommended.starts:
-        return Outcome.FAILS, msg(
-            "99 % of the requests need {need} tokens, and this deployment does not start with {limit}"
-        )
+        return Outcome.FAILS, "nothing-starts"
     if now.limit_tokens == recommended.limit_tokens:
-        return Outcome.FITS, msg(
-            "99 % of the requests need {need} tokens: your {now} is right, and fits {held_now} of that length at once"
-        )
+        return Outcome.FITS, "right"
     if not now.starts:
-        return Outcome.CAUTION, msg(
-            "99 % of the requests need {need} tokens: with max_model_len {limit} this deployment starts and fits "
-            "{held} of that length at once; with your {now} it does not start"
-        )
+        return Outcome.CAUTION, "starts-shorter"
     if now.share_left_out > ENOUGH_SHARE:
-        return Outcome.CAUTION, msg(
-            "99 % of the requests need {need} tokens: {left_out} of them exceed your {now}; max_model_len {limit} "
-            "fits {held} of its length at once"
-        )
-    if now.limit_tokens < recommended.limit_tokens:
-        return Outcome.FITS, msg(
-            "99 % of the requests need {need} tokens: your {now} is enough, and fits {held_now} of that length at once"
-        )
-    return Outcome.FITS, msg(
-        "99 % of the requests need {need} tokens: at max_model_len {limit} this deployment fits {held} of that "
-        "length at once; your {now} fits {held_now}"
-    )
+        return Outcome.CAUTION, "too-short"
+    return Outcome.FITS, "enough" if now.limit_tokens < recommended.limit_tokens else "roomy"
 
 
 def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
@@ -143,33 +116,22 @@ def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
     here, there = recommended.batches, now.batches
     if here is None:
         return ""
-    text = msg("With your real lengths, about {count} fit at once under that limit.")
+    answer = "under-that"
     if recommended.limit_tokens == now.limit_tokens:
-        text = msg("With your real lengths, about {count} fit at once: most are shorter than the limit.")
+        answer = "at-limit"
     elif there is not None and math.isclose(here.mean_requests, there.mean_requests, rel_tol=0.02):
-        text = msg(
-            "With your real lengths, about {count} fit at once under either limit: a request takes blocks for its "
-            "own tokens, not for max_model_len."
-        )
-    return t(text, count=concurrency_text(here.mean_requests))
+        answer = "under-either"
+    return t(LABELS["mix-answers"][answer], count=concurrency_text(here.mean_requests))
 
 
 def left_out_note(choice: LimitChoice, t: Words) -> str:
     """What the engine does with a request that needs more than the limit."""
     if choice.plan is None:
         return ""
-    text = msg(
-        "Over the limit: refused with an error up to vLLM 0.28, its answer stopped at the limit from 0.32 on."
-    )
     resolved = choice.plan.resolved
     refuses = refuses_longer(resolved.version)
-    if refuses:
-        text = msg("Over the limit: {version} refuses a request whose prompt + max_tokens exceeds the limit.")
-    elif refuses is False:
-        text = msg(
-            "Over the limit: {version} stops the answer at the limit; only a prompt that is too long is refused."
-        )
-    return t(text, version=f"{resolved.engine} {resolved.engine_version}")
+    what = "by-release" if refuses is None else "refused" if refuses else "stopped"
+    return t(LABELS["over-limit"][what], version=f"{resolved.engine} {resolved.engine_version}")
 
 
 def choice_rows(
@@ -202,7 +164,7 @@ def verdict_text(choice: LimitChoice, t: Words) -> str:
             "does not start: the model itself allows {tokens}",
             tokens=count(choice.plan.resolved.derived_max_model_len),
         )
-    return t(_VERDICTS[choice.plan.verdict])
+    return t(LABELS["limit-verdicts"][choice.plan.verdict])
 
 
 def choices_csv(choices: Sequence[LimitChoice]) -> str:
@@ -230,13 +192,11 @@ def choices_csv(choices: Sequence[LimitChoice]) -> str:
 
 def histogram_csv(mix: Mix) -> str:
     """Both histograms for a spreadsheet: a length, and how many requests take and need it; numbers only."""
-    taken = dict(zip(mix.taken.lengths, mix.taken.counts, strict=True))
-    needed = dict(zip(mix.needed.lengths, mix.needed.counts, strict=True))
-    lines = ["tokens,requests_taking,requests_needing"]
-    lines += [
+    taken, needed = (dict(zip(one.lengths, one.counts, strict=True)) for one in (mix.taken, mix.needed))
+    rows = (
         f"{length},{taken.get(length, 0)},{needed.get(length, 0)}" for length in sorted({*taken, *needed})
-    ]
-    return "\n".join(lines) + "\n"
+    )
+    return "\n".join(("tokens,requests_taking,requests_needing", *rows)) + "\n"
 
 
 def batch_figures(choice: LimitChoice, mix: Mix, t: Words) -> tuple[Card, ...]:
@@ -246,32 +206,27 @@ def batch_figures(choice: LimitChoice, mix: Mix, t: Words) -> tuple[Card, ...]:
         return ()
     seats = planned.resolved.max_num_seqs
     figures = [
-        Card(
-            label=t("Fit at once, on average"),
-            value=concurrency_text(batches.mean_requests),
-            note=t("{count} random batches", count=count(len(batches.held))),
+        (
+            t("Fit at once, on average"),
+            concurrency_text(batches.mean_requests),
+            t("{count} random batches", count=count(len(batches.held))),
         ),
-        Card(
-            label=t("Fit in 95 % of the batches"),
-            value=count(batches.requests_in(95)),
-            note=t("the largest max_num_seqs without much preemption"),
+        (
+            t("Fit in 95 % of the batches"),
+            count(batches.requests_in(95)),
+            t("the largest max_num_seqs without much preemption"),
         ),
-        Card(
-            label=t("Preemption risk"),
-            value=share_text(batches.overflow(seats).value, t),
-            note=t("{seats} requests at once, your max_num_seqs", seats=count(seats)),
+        (
+            t("Preemption risk"),
+            share_text(batches.overflow(seats).value, t),
+            t("{seats} requests at once, your max_num_seqs", seats=count(seats)),
         ),
     ]
     if mix.running_tokens:
         (running,) = requests_at(planned, (max(1, min(choice.limit_tokens, math.ceil(mix.running_tokens))),))
-        figures.append(
-            Card(
-                label=t("Running at once, steady"),
-                value=concurrency_text(running),
-                note=t("answers half written: {tokens} tokens each", tokens=count(mix.running_tokens)),
-            )
-        )
-    return tuple(figures)
+        note = t("answers half written: {tokens} tokens each", tokens=count(mix.running_tokens))
+        figures.append((t("Running at once, steady"), concurrency_text(running), note))
+    return tuple(Card(label=label, value=value, note=note) for label, value, note in figures)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -288,11 +243,9 @@ class TurnRow:
 def turn_rows(chat: Conversation, choice: LimitChoice, turns: Sequence[int], t: Words) -> tuple[TurnRow, ...]:
     """Tokens and requests at once, turn by turn."""
     lengths = tuple(max(1, chat.taken_tokens(turn)) for turn in turns)
-    held = (
-        requests_at(choice.plan, lengths)
-        if choice.plan is not None and choice.starts
-        else (0.0,) * len(lengths)
-    )
+    held: Sequence[float] = (0.0,) * len(lengths)
+    if choice.plan is not None and choice.starts:
+        held = requests_at(choice.plan, lengths)
     return tuple(
         TurnRow(
             turn=str(turn),
@@ -308,62 +261,18 @@ def turn_rows(chat: Conversation, choice: LimitChoice, turns: Sequence[int], t: 
 def conversation_sentence(chat: Conversation, limit_tokens: int, t: Words) -> str:
     """Up to which turn a conversation fits."""
     last = chat.last_turn_within(limit_tokens)
-    text = msg("Up to turn {turn} the conversation fits into {limit} tokens; the next one exceeds it.")
-    if last is None:
-        text = msg("Every turn fits into {limit} tokens: old turns are dropped before that.")
-    elif last == 0:
-        text = msg("Not even the first turn fits into {limit} tokens.")
-    return t(text, turn=count(last or 0), limit=count(limit_tokens))
+    reach = "all" if last is None else "until" if last else "none"
+    return t(LABELS["conversations"][reach], turn=count(last or 0), limit=count(limit_tokens))
 
 
 def prefix_sentence(found: PrefixSharing, t: Words) -> str:
     """What sharing a prefix buys."""
-    text = msg(
-        "Nothing is shared: the prefix is shorter than one block, or this model keeps no block that could be."
-    )
-    if found.shared_blocks:
-        text = msg(
-            "{blocks} blocks are stored once instead of in every request: {before} requests at once become {after}."
-        )
     return t(
-        text,
+        LABELS["prefixes"]["shared" if found.shared_blocks else "none"],
         blocks=count(found.shared_blocks),
         before=concurrency_text(found.requests_without),
         after=concurrency_text(found.requests_with),
     )
-
-
-_ADVICE: Final[Mapping[str, str]] = {
-    "--max-model-len": msg(
-        "The P99 of prompt + max_tokens, rounded up: {limit}. It is a promise for the worst case, not a reservation: "
-        "a request of {mean} tokens takes {blocks} blocks of {block} under any limit. A shorter limit starts in less "
-        "memory, and no single request can preempt the others."
-    ),
-    "--max-num-seqs": msg(
-        "As many as fit in the cache in 95 % of the batches of your mix: {seats}. Too many do not run out of memory: "
-        "requests wait, or are preempted and computed again."
-    ),
-    "max_tokens": msg(
-        "It takes no memory in advance: blocks are allocated as the answer grows. Here it asks for little more than "
-        "answers take."
-    ),
-    "--block-size": msg(
-        "Leave it: the last block of a request is on average half empty. At {mean} tokens that is {waste} % with "
-        "blocks of {block}, and {large} % with blocks of 64."
-    ),
-    "messages": msg(
-        "History grows with each turn: keep the last turns only, or summarise them, in the client. A smaller "
-        "max_tokens does not shorten the history that is already there."
-    ),
-    "--enable-prefix-caching": msg(
-        "Saves computing a common prefix again, and keeps its blocks once. It does not lower max_model_len: the prefix "
-        "counts in the length of every request."
-    ),
-}
-_ASKS_FOR_TOO_MUCH: Final = msg(
-    "It takes no memory in advance, but it counts against max_model_len. 99 % of the requests end at {taken} tokens "
-    "and ask for {needed}: if clients ask for less, {shorter} is enough."
-)
 
 
 def advice_lines(plan: Plan, mix: Mix, recommended: LimitChoice, t: Words) -> tuple[tuple[str, str], ...]:
@@ -371,9 +280,11 @@ def advice_lines(plan: Plan, mix: Mix, recommended: LimitChoice, t: Words) -> tu
     block, mean = plan.resolved.block_size, recommended.mean_tokens
     needed, taken = mix.needed.percentile_tokens(PERCENT), mix.taken.percentile_tokens(PERCENT)
     shorter = round_up(max(1, taken), ROUND_TO)
-    # Clients that ask for far more than answers take make the limit longer than it need be.
-    asks_for_much = shorter < round_up(max(1, needed), ROUND_TO)
-    texts = {**_ADVICE, "max_tokens": _ASKS_FOR_TOO_MUCH} if asks_for_much else _ADVICE
+    texts = dict(LABELS["workload-advice"])
+    too_high = texts.pop("max_tokens-too-high")
+    if shorter < round_up(max(1, needed), ROUND_TO):
+        # Clients that ask for far more than answers take make the limit longer than it need be.
+        texts["max_tokens"] = too_high
     params = {
         "limit": count(recommended.limit_tokens),
         "mean": count(mean),

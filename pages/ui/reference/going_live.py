@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.advice.decode_bound import decode_bound
+from kvcore.advice.vary import decode_bound
 from kvcore.deploy.going_live import (
     Load,
     Tick,
