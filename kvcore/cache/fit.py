@@ -117,13 +117,7 @@ def group_blocks(members: tuple[LayerSpec, ...], length: int, demand: Demand) ->
 def fit_checks(
     specs_per_rank: StageSpecs, available_bytes: Sequence[int], trace: Trace
 ) -> tuple[FitCheck, ...]:
-    """The comparisons that this version makes; all of them have to pass.
-
-    layers                  each worker's layers one by one, before they are grouped
-    first-group             only the first group of the whole model counts, against the smallest memory
-    first-group-projected   the same on each worker
-    groups                  every group of each worker
-    groups-and-null-block   the same, and one block is kept back
+    """The comparisons that this version makes, by its `FitRule`; all of them have to pass.
 
     Source: vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory (0.13.0),
     _max_memory_usage_bytes_from_groups (0.14.1, 0.17.1, 0.19.1, 0.29.0).

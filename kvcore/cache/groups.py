@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from kvcore.cache.packing import (
@@ -46,7 +47,7 @@ class StageGroup:
     members: tuple[LayerSpec, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Grouping:
     """`whole` is the grouping over all stages; `stages` is what each stage has of it."""
 
@@ -56,10 +57,16 @@ class Grouping:
     """What one block stores on each stage: groups overlay each other, so the widest; nothing on an empty stage."""
     checked_pages: tuple[BlockPages, ...]
     """What the start-up check counts a block for; the same but for packed groups to 0.28."""
-    bytes_per_block: tuple[int, ...]
-    """Of `block_pages`."""
-    checked_bytes_per_block: tuple[int, ...]
-    """Of `checked_pages`."""
+
+    @cached_property
+    def bytes_per_block(self) -> tuple[int, ...]:
+        """Of `block_pages`."""
+        return tuple(map(pages_bytes, self.block_pages))
+
+    @cached_property
+    def checked_bytes_per_block(self) -> tuple[int, ...]:
+        """Of `checked_pages`."""
+        return tuple(map(pages_bytes, self.checked_pages))
 
 
 @bounded(GROUPINGS_BYTES)
@@ -91,7 +98,8 @@ def v0_grouping(stage_specs: StageSpecs) -> Grouping:
         for specs in stage_specs
     )
     pages = tuple(tuple(page for group in groups for page in group.pages) for groups in stages)
-    return _grouping_of(next(filter(None, stages), ()), stages, pages, pages)
+    whole = next(filter(None, stages), ())
+    return Grouping(whole=whole, stages=stages, block_pages=pages, checked_pages=pages)
 
 
 def _overlaid(whole: tuple[StageGroup, ...], stages: tuple[tuple[StageGroup, ...], ...]) -> Grouping:
@@ -99,23 +107,7 @@ def _overlaid(whole: tuple[StageGroup, ...], stages: tuple[tuple[StageGroup, ...
     pages = tuple(
         max(groups, key=lambda group: group.pool_bytes).pages if groups else () for groups in stages
     )
-    return _grouping_of(whole, stages, pages, pages)
-
-
-def _grouping_of(
-    whole: tuple[StageGroup, ...],
-    stages: tuple[tuple[StageGroup, ...], ...],
-    block_pages: tuple[BlockPages, ...],
-    checked_pages: tuple[BlockPages, ...],
-) -> Grouping:
-    return Grouping(
-        whole=whole,
-        stages=stages,
-        block_pages=block_pages,
-        checked_pages=checked_pages,
-        bytes_per_block=tuple(map(pages_bytes, block_pages)),
-        checked_bytes_per_block=tuple(map(pages_bytes, checked_pages)),
-    )
+    return Grouping(whole=whole, stages=stages, block_pages=pages, checked_pages=pages)
 
 
 def _grouping(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool) -> Grouping:
@@ -143,7 +135,8 @@ def _packed_grouping(merged: Bucket, rules: PlannerRules, stages: int) -> Groupi
     per_stage = tuple(tuple(_packed_group(group) for group in groups) for groups in here)
     pages = tuple(packed_block_pages(groups, rule) for groups in here)
     checked = tuple(map(_tuple_pages, per_stage)) if rule in FULL_FIRST else pages
-    return _grouping_of(tuple(_packed_group(group) for group in split), per_stage, pages, checked)
+    whole = tuple(_packed_group(group) for group in split)
+    return Grouping(whole=whole, stages=per_stage, block_pages=pages, checked_pages=checked)
 
 
 def _packed_group(bucket: Bucket) -> StageGroup:

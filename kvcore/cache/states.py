@@ -153,17 +153,10 @@ def _hybrid_pages(
     states = _states(distinct)
     if not states or not architecture.is_hybrid:
         return HybridPages(block_size=resolved.block_size, page_size_bytes=0)
-    sizes = [
-        state_tensor_bytes(
-            state,
-            parallel.tensor_parallel_size,
-            resolved.mamba_cache_dtype or resolved.dtype,
-            resolved.num_speculative_tokens,
-            resolved.mamba_ssm_cache_dtype,
-        )
-        for state in dict.fromkeys(states)
-    ]
-    largest = max(sizes, key=lambda tensors: sum(tensors))
+    ranks, drafts = parallel.tensor_parallel_size, resolved.num_speculative_tokens
+    dtype, ssm_dtype = resolved.mamba_cache_dtype or resolved.dtype, resolved.mamba_ssm_cache_dtype
+    sizes = [state_tensor_bytes(state, ranks, dtype, drafts, ssm_dtype) for state in dict.fromkeys(states)]
+    largest = max(sizes, key=sum)
     token_bytes = _attention_token_bytes(architecture, distinct, parallel, resolved)
     if _has_contiguous_states(resolved) and not architecture.is_mla and any(largest):
         return contiguous_pages(tensor_bytes=largest, token_bytes=token_bytes, resolved=resolved)
@@ -214,13 +207,11 @@ def state_tensor_bytes(
         >>> state_tensor_bytes(delta_net, 1, "bfloat16", 0)
         (49152, 1048576)
     """
-    if state.heads % ranks:
+    heads = state.heads
+    if heads % ranks:
+        field = "tensor_parallel_size"
         raise EngineRefusalError(
-            "state-heads-not-divisible",
-            field="tensor_parallel_size",
-            value=ranks,
-            heads=state.heads,
-            ranks=ranks,
+            "state-heads-not-divisible", field=field, value=ranks, heads=heads, ranks=ranks
         )
     extra_groups = ranks - state.replicable_groups if state.replicable_groups % ranks else 0
     sizes = []
@@ -353,11 +344,5 @@ def _check_context_parallel(architecture: Architecture, parallel: Parallel) -> N
     elif not architecture.is_mla and heads and size > ranks // heads:
         code, maximum = "context-parallel-size", ranks // heads
     if code:
-        raise EngineRefusalError(
-            code,
-            field="decode_context_parallel_size",
-            value=size,
-            ranks=ranks,
-            heads=heads,
-            maximum=maximum,
-        )
+        field = "decode_context_parallel_size"
+        raise EngineRefusalError(code, field=field, value=size, ranks=ranks, heads=heads, maximum=maximum)

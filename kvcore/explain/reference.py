@@ -159,17 +159,22 @@ def effects(planned: Plan, parameter: Parameter, t: Words) -> tuple[Effect, ...]
     present = present_value(planned, field)
     found = []
     for value in values_of(planned, parameter):
-        is_present = value == present
-        label = value_text(value, t)
-        if is_present:
-            found.append(Effect(value=value, label=label, is_present=True, plan=planned))
-            continue
-        try:
-            tried = plan(_with(planned.scenario, field, value))
-        except KvPlannerError as error:
-            found.append(Effect(value=value, label=label, is_present=False, plan=None, refusal=error))
-        else:
-            found.append(Effect(value=value, label=label, is_present=False, plan=tried))
+        tried: Plan | None = planned
+        refusal = None
+        if value != present:
+            try:
+                tried = plan(_with(planned.scenario, field, value))
+            except KvPlannerError as error:
+                tried, refusal = None, error
+        found.append(
+            Effect(
+                value=value,
+                label=value_text(value, t),
+                is_present=value == present,
+                plan=tried,
+                refusal=refusal,
+            )
+        )
     return tuple(found)
 
 

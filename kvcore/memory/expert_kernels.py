@@ -99,7 +99,6 @@ def expert_kernel(version: Version, vendor: str, capability: int) -> ExpertKerne
 
 
 def expert_kernel_bytes(
-    *,
     scenario: Scenario,
     architecture: Architecture,
     quantization: Quantization,

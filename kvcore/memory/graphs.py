@@ -14,7 +14,7 @@ from kvcore.memory.activations import ACTIVATIONS, FLOAT32_BYTES, layer_elements
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.quantity import Grade, Quantity, Unit, figure, given
-from kvcore.units import KIB, MIB, ceil_div
+from kvcore.units import KIB, ceil_div
 from kvcore.versioned import Bounds, Capability, Count, ReleaseRange, Reviewed, Share, Source, TableFile
 
 SHARED_WORKSPACE: Final = (10, 0)
@@ -44,8 +44,8 @@ class AttentionSplits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GemmWorkspace:
-    """cuBLAS's workspace on one stream; capability None matches any."""
+class Workspace:
+    """What an attention or, on one stream, cuBLAS works in; capability None matches any."""
 
     source: Source
     kib: Count
@@ -62,21 +62,13 @@ class GraphEstimate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workspace:
-    """A workspace of one size."""
-
-    source: Source
-    mib: Count
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class GraphTables(Reviewed):
     """graphs.toml."""
 
     rates: tuple[GraphRate, ...]
     driver: tuple[GraphDriver, ...]
     attention_splits: AttentionSplits
-    gemm_workspace: tuple[GemmWorkspace, ...]
+    gemm_workspace: tuple[Workspace, ...]
     estimate: GraphEstimate
     flashinfer_workspace: Workspace
 
@@ -246,7 +238,7 @@ def attention_workspace_bytes(setting: Setting) -> int:
     """FlashInfer's workspace."""
     if setting.resolved.attention_backend != AttentionBackend.FLASHINFER:
         return 0
-    return GRAPHS.load().flashinfer_workspace.mib * MIB
+    return GRAPHS.load().flashinfer_workspace.kib * KIB
 
 
 def counts_estimate(setting: Setting) -> bool:

@@ -75,14 +75,7 @@ def loaded_bytes(
     parallel, version, dtype = scenario.parallel, resolved.version, resolved.dtype
     loaded = loaded_architecture(architecture, scenario, version)
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
-    rearranged = expert_kernel_bytes(
-        scenario=scenario,
-        architecture=loaded,
-        quantization=quantization,
-        resolved=resolved,
-        card=card,
-        stage=stage,
-    )
+    rearranged = expert_kernel_bytes(scenario, loaded, quantization, resolved, card, stage)
     copies = find_engine(scenario.engine).memory.table_copies_in(version)
     weights = replace(
         weights,

@@ -97,33 +97,27 @@ def _enough_cards(base: Plan) -> Iterator[Move]:
 
 def _other_size(base: Plan) -> Iterator[Move]:
     size = base.scenario.parallel.tensor_parallel_size
-    for other in (2 * size, size // 2):
-        if 1 <= other <= MAX_RANKS:
-            yield "tensor_parallel_size", other
+    yield from (("tensor_parallel_size", other) for other in (2 * size, size // 2) if 1 <= other <= MAX_RANKS)
 
 
 def _other_batch(base: Plan) -> Iterator[Move]:
     batch = base.resolved.max_num_batched_tokens
-    for other in (2 * batch, batch // 2):
-        if other:
-            yield "max_num_batched_tokens", other
+    yield from (("max_num_batched_tokens", other) for other in (2 * batch, batch // 2) if other)
 
 
 def _other_dtype(base: Plan) -> Iterator[Move]:
     yield "kv_cache_dtype", "fp8" if base.scenario.kv_cache_dtype == "auto" else "auto"
 
 
-def _other_length(base: Plan) -> Iterator[Move]:
-    length = base.resolved.max_model_len
-    if length > 1:
-        yield "max_model_len", length // 2
+def _half_length(base: Plan) -> Iterator[Move]:
+    if base.resolved.max_model_len > 1:
+        yield "max_model_len", base.resolved.max_model_len // 2
 
 
 def _longer(base: Plan) -> Iterator[Move]:
-    length = base.resolved.max_model_len
-    if 2 * length <= base.resolved.derived_max_model_len:
-        yield "max_model_len", 2 * length
-    yield from _other_length(base)
+    length = 2 * base.resolved.max_model_len
+    if length <= base.resolved.derived_max_model_len:
+        yield "max_model_len", length
 
 
 MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], tuple[Figure, ...]]]] = {
@@ -133,8 +127,8 @@ MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], 
     StepName.OVERHEADS: ((_other_batch, _other_share), (ACTIVATIONS, AVAILABLE)),
     StepName.TOKEN: ((_other_dtype, _other_size), (PER_TOKEN, REQUEST)),
     StepName.POOL: ((_enough_cards, _other_share), (AVAILABLE, TOKENS)),
-    StepName.REQUESTS: ((_enough_cards, _other_length), (REQUESTS, REQUEST)),
-    StepName.LIMITS: ((_enough_cards, _longer), (REQUEST, REQUESTS)),
+    StepName.REQUESTS: ((_enough_cards, _half_length), (REQUESTS, REQUEST)),
+    StepName.LIMITS: ((_enough_cards, _longer, _half_length), (REQUEST, REQUESTS)),
 }
 """Of each step the moves to try in turn, and the figures to look at; one of them has to change."""
 
