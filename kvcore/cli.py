@@ -13,11 +13,10 @@ from typing import Any, BinaryIO
 from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
 from kvcore.errors import KvPlannerError, defect
-from kvcore.fields import Json
 from kvcore.library import SIZES, from_hub, sweep
 from kvcore.planning import plan
 from kvcore.scenario.contract import error_of, needs_fixes, result_of
-from kvcore.scenario.request import FetchModel, id_of, parse_request, scenario_from_request
+from kvcore.scenario.request import FetchModel, Json, id_of, parse_request, scenario_from_request
 from kvcore.untrusted import utf8_text
 
 UNREADABLE_INPUT = 2
@@ -33,11 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"kvcore: {error}", file=sys.stderr)
         return UNREADABLE_INPUT
-    except KvPlannerError as error:
-        print(f"kvcore: {error}; {error.next_step}", file=sys.stderr)
-        return UNREADABLE_INPUT
     except Exception as error:
-        found = defect(error)
+        found = error if isinstance(error, KvPlannerError) else defect(error)
         print(f"kvcore: {found}; {found.next_step}", file=sys.stderr)
         return UNREADABLE_INPUT
     return status
@@ -81,10 +77,8 @@ def answer(given: str | bytes) -> dict[str, Any]:
         request = parse_request(utf8_text(given) if isinstance(given, bytes) else given)
         request_id = id_of(request)
         return planned_answer(request, request_id, from_hub)
-    except KvPlannerError as error:
-        return error_of(error, request_id)
     except Exception as error:  # the last net: one request must not end a batch
-        return error_of(defect(error), request_id)
+        return error_of(error if isinstance(error, KvPlannerError) else defect(error), request_id)
 
 
 def planned_answer(request: Json, request_id: object, fetch: FetchModel | None = None) -> dict[str, Any]:

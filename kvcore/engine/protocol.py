@@ -5,11 +5,11 @@ Nothing outside the folders asks which engine it is: it asks the record for what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from packaging.version import Version
 
@@ -40,19 +40,13 @@ Link = Literal["single", "unified", "nvlink", "pcie"]
 Layers = Literal["dense", "experts", "latent", "sparse"]
 
 
-class ResolveFlags(Protocol):
-    """Every flag as a release fills it in; raises EngineRefusalError for what the engine refuses.
+ResolveFlags: TypeAlias = "Callable[[Scenario, Architecture, CardView], Resolved]"
+"""Every flag as a release fills it in; raises EngineRefusalError for what the engine refuses.
 
-    Of the card it reads the view alone: the scenario that it gets names none.
-    """
-
-    def __call__(self, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved: ...
-
-
-class FindMemory(Protocol):
-    """Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
-
-    def __call__(self, setting: Setting, weights: Quantity) -> RankMemory: ...
+Of the card it reads the view alone: the scenario that it gets names none.
+"""
+FindMemory: TypeAlias = "Callable[[Setting, Quantity], RankMemory]"
+"""Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
 
 
 class Budget(StrEnum):

@@ -350,20 +350,6 @@ def _integers(flag: Flag) -> Schema:
     return {"type": ["array", "null"], "items": items, "minItems": 1, "maxItems": MAX_LISTED}
 
 
-def _names(flag: Flag) -> Schema:
-    return {"type": ["array", "null"], "items": {"enum": list(flag.choices)}}
-
-
-def _count(flag: Flag) -> Schema:
-    del flag
-    one = {"type": "integer"}
-    return {"anyOf": [one, {"type": "object", "properties": {"count": one}, "required": ["count"]}]}
-
-
-def _text(flag: Flag) -> Schema:
-    return {"type": ["string", "null"], "maxLength": flag.characters}
-
-
 def _object(flag: Flag) -> Schema:
     if flag.name == "env":
         values = {"type": ["string", "number", "boolean"]}
@@ -374,10 +360,11 @@ def _object(flag: Flag) -> Schema:
     return {"anyOf": [{"type": "null"}, _object_of(flag.name, flag.one_of)]}
 
 
-def _text_or_object(flag: Flag) -> Schema:
-    return {"anyOf": [_text(flag), _object(flag)]}
+def _text(flag: Flag) -> Schema:
+    return {"type": ["string", "null"], "maxLength": flag.characters}
 
 
+_COUNT: Final = {"type": "integer"}
 _KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
     Kind.INTEGER: _number,
     Kind.NUMBER: _number,
@@ -385,9 +372,11 @@ _KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
     Kind.CHOICE: lambda flag: {"enum": [*flag.choices, None]},
     Kind.TEXT: _text,
     Kind.INTEGERS: _integers,
-    Kind.NAMES: _names,
-    Kind.COUNT: _count,
+    Kind.NAMES: lambda flag: {"type": ["array", "null"], "items": {"enum": list(flag.choices)}},
+    Kind.COUNT: lambda _: {
+        "anyOf": [_COUNT, {"type": "object", "properties": {"count": _COUNT}, "required": ["count"]}]
+    },
     Kind.OBJECT: _object,
-    Kind.TEXT_OR_OBJECT: _text_or_object,
+    Kind.TEXT_OR_OBJECT: lambda flag: {"anyOf": [_text(flag), _object(flag)]},
     Kind.ANY: lambda _: {},
 }

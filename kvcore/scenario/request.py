@@ -1,4 +1,4 @@
-"""A JSON request becomes a Scenario. See docs/contract.md.
+"""A JSON request becomes a Scenario, its fields read by their rows of the registry. See docs/contract.md.
 
 Everything that comes in is untrusted: text is bounded before it is parsed, every field is checked for type and
 range, and whatever is wrong raises a coded error that names the field.
@@ -18,8 +18,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import engine_for
 from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, invalid, shorten
-from kvcore.fields import Fields, Json, refuse
-from kvcore.flags import ENVIRONMENT_NAME, fields_of
+from kvcore.flags import ENVIRONMENT_NAME, MAX_LISTED, Flag, Kind, fields_of
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import read_yarn
 from kvcore.scenario import (
@@ -262,5 +261,120 @@ def _measured(asked: Fields) -> Measured:
     values = inner.given(_MEASURED)
     for name in ("fitted", "carried"):
         if not set(values.get(name, ())) <= values.keys():
-            raise refuse(inner.flags[name], "it must be a list of parts that are given here", raw[name])
+            raise invalid(inner.flags[name].name, raw[name], "it must be a list of parts that are given here")
     return Measured(**values)
+
+
+Json = Mapping[str, Any]
+
+
+class Fields:
+    """The fields of an object of a request. Raises ScenarioError `unknown-field` for one that has no row."""
+
+    def __init__(self, raw: Json, parent: str = "") -> None:
+        self.raw = raw
+        self.flags = fields_of(parent)
+        prefix = f"{parent}." if parent else ""
+        for name in raw:
+            if name not in self.flags:
+                raise ScenarioError("unknown-field", field=prefix + str(name)[:80])
+
+    def read(self, key: str) -> Any:
+        """The value of a field, None where nothing is said. Raises ScenarioError `invalid-value`.
+
+        Example:
+            >>> Fields({"max_num_seqs": 64}).read("max_num_seqs")
+            64
+        """
+        value = self.raw.get(key)
+        flag = self.flags[key]
+        return None if value is None else _READERS[flag.kind](flag, value)
+
+    def given(self, keys: tuple[str, ...]) -> dict[str, Any]:
+        """The values of those of `keys` that are said."""
+        return {key: value for key in keys if (value := self.read(key)) is not None}
+
+
+def _integer(flag: Flag, value: object) -> int:
+    if flag.auto is not None and value in ("auto", flag.auto):
+        return flag.auto
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise invalid(flag.name, value, "it must be a whole number")
+    low, high = flag.bounds
+    if not low <= value <= high:
+        raise invalid(flag.name, value, f"it must lie between {low} and {high}")
+    return value
+
+
+def _number(flag: Flag, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid(flag.name, value, "it must be a number")
+    low, high = flag.bounds
+    if not low <= value <= high:
+        raise invalid(flag.name, value, f"it must lie between {low:g} and {high:g}")
+    return float(value)
+
+
+def _boolean(flag: Flag, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise invalid(flag.name, value, "it must be true or false")
+    return value
+
+
+def _text(flag: Flag, value: object) -> str:
+    limit = flag.characters
+    if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+        raise invalid(flag.name, value, f"it must be a text of at most {limit} printable characters")
+    return value
+
+
+def _choice(flag: Flag, value: object) -> str:
+    text, choices = _text(flag, value), flag.choices
+    if text not in choices:
+        raise invalid(flag.name, value, f"it must be one of {', '.join(choices)}")
+    return text
+
+
+def _integers(flag: Flag, value: object) -> tuple[int, ...]:
+    """Positive whole numbers, ascending, each once."""
+    low, high = flag.bounds
+    is_list = isinstance(value, list) and value and all(type(v) is int and low <= v <= high for v in value)
+    if not isinstance(value, list) or not is_list:
+        raise invalid(flag.name, value, "it must be a list of positive whole numbers")
+    if len(value) > MAX_LISTED:
+        raise invalid(flag.name, value, f"it must have at most {MAX_LISTED:,} numbers")
+    return tuple(sorted(set(value)))
+
+
+def _names(flag: Flag, value: object) -> tuple[str, ...]:
+    """Some of the choices, in their order."""
+    if not isinstance(value, list) or not all(isinstance(one, str) and one in flag.choices for one in value):
+        raise invalid(flag.name, value, "it must be a list of parts that are given here")
+    return tuple(one for one in flag.choices if one in value)
+
+
+def _object(flag: Flag, value: object) -> Json:
+    if not isinstance(value, dict):
+        raise invalid(flag.name, value, "it must be an object")
+    return value
+
+
+def _text_or_object(flag: Flag, value: object) -> str | Json:
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, str):
+        raise invalid(flag.name, value, "it must be a catalogue id or an object")
+    return _text(flag, value)
+
+
+_READERS: Final[Mapping[Kind, Callable[[Flag, object], Any]]] = {
+    Kind.INTEGER: _integer,
+    Kind.NUMBER: _number,
+    Kind.BOOLEAN: _boolean,
+    Kind.CHOICE: _choice,
+    Kind.TEXT: _text,
+    Kind.INTEGERS: _integers,
+    Kind.NAMES: _names,
+    Kind.OBJECT: _object,
+    Kind.TEXT_OR_OBJECT: _text_or_object,
+}
