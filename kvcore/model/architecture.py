@@ -253,18 +253,9 @@ class LatentWindow:
     block_size: int
 
 
-CacheState: TypeAlias = (
-    FullAttention
-    | SlidingWindow
-    | ChunkedLocal
-    | Mla
-    | SparseIndexer
-    | BlockIndexer
-    | RecurrentState
-    | CrossAttention
-    | CompressedLatent
-    | LatentWindow
-)
+AttentionState: TypeAlias = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention
+LatentState: TypeAlias = Mla | SparseIndexer | BlockIndexer | CompressedLatent | LatentWindow
+CacheState: TypeAlias = AttentionState | LatentState | RecurrentState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

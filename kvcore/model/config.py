@@ -54,8 +54,6 @@ MAX_VALUES: Final = 4096
 ROOT: Final = "config"
 """The path of the whole file."""
 
-_ABSENT: Final = object()
-
 CLASS_DEFAULTS: Final = "class_defaults.json"
 """Written by tools/class_defaults.py: what a `model_type`'s config class fills in for keys that config.json leaves out.
 
@@ -116,8 +114,14 @@ class Section:
             >>> Section({"n_embd": 768}).get("hidden_size")
             768
         """
-        value = self._lookup(name)
-        return None if value is _ABSENT else value
+        spellings = (name, *ALIASES.get(name, ()))
+        found = [(key, self.raw[key]) for key in spellings if key in self.raw]
+        given = [pair for pair in found if pair[1] is not None]
+        if len(given) > 1 and any(value != given[0][1] for _, value in given):
+            raise self.contradicting(given[0][0], f"{given[0][0]} and {given[1][0]} differ")
+        if found or (self.path == ROOT and name in ESSENTIAL):
+            return given[0][1] if given else None
+        return next((self._defaults[key] for key in spellings if key in self._defaults), None)
 
     def has(self, name: str) -> bool:
         """Whether the file itself gives `name` a value other than null."""
@@ -268,20 +272,6 @@ class Section:
     def contradicting(self, name: str, reason: str) -> ModelError:
         """The error that `name` does not agree with the rest of the file."""
         return ModelError("contradicting-config", field=f"{self.path}.{name}", reason=reason)
-
-    def _lookup(self, name: str) -> Any:
-        spellings = (name, *ALIASES.get(name, ()))
-        found = [(key, self.raw[key]) for key in spellings if key in self.raw]
-        given = [pair for pair in found if pair[1] is not None]
-        if len(given) > 1 and any(value != given[0][1] for _, value in given):
-            raise self.contradicting(given[0][0], f"{given[0][0]} and {given[1][0]} differ")
-        if given:
-            return given[0][1]
-        if found:
-            return None
-        if self.path == ROOT and name in ESSENTIAL:
-            return _ABSENT
-        return next((self._defaults[key] for key in spellings if key in self._defaults), _ABSENT)
 
 
 @dataclass(frozen=True, kw_only=True)

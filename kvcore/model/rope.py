@@ -121,11 +121,10 @@ def read_rope(section: Section, raw: Mapping[str, Any]) -> Rope:
         raise values.invalid("factor", factor, "expected a scaling factor above 0")
     original = values.optional_integer("original_max_position_embeddings", minimum=1)
     if original is None and kind in TABLES.load().with_original:
-        original = section.optional_integer("original_max_position_embeddings", minimum=1)
-        if original is None:
-            original = section.optional_integer("max_position_embeddings", minimum=1)
+        stated = section.optional_integer("original_max_position_embeddings", minimum=1)
+        original = stated or section.optional_integer("max_position_embeddings", minimum=1)
     if kind in ("linear", "yarn") and factor is None:
-        raise ModelError("missing-config-key", field=f"{values.path}.factor", key="factor")
+        raise values.missing("factor")
     return Rope(
         kind=kind,
         factor=factor,

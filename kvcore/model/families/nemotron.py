@@ -94,15 +94,14 @@ def kinds_of_letters(section: Section, name: str, default: str | None = None) ->
 
 def mlp_widths(section: Section, kinds: tuple[str, ...]) -> tuple[int, ...]:
     """The width of each MLP layer, 0 for the others; the config has one for all, or one each."""
-    written = section.get("intermediate_size")
-    if not isinstance(written, list | tuple):
-        width = section.integer("intermediate_size") if "mlp" in kinds else 0
-        return tuple(width if kind == "mlp" else 0 for kind in kinds)
-    widths = section.integers("intermediate_size", minimum=1) or ()
-    if len(widths) not in (1, kinds.count("mlp")):
-        raise section.contradicting(
-            "intermediate_size", f"{len(widths)} widths for {kinds.count('mlp')} MLPs"
-        )
+    if isinstance(section.get("intermediate_size"), list | tuple):
+        widths = section.integers("intermediate_size", minimum=1) or ()
+        if len(widths) not in (1, kinds.count("mlp")):
+            raise section.contradicting(
+                "intermediate_size", f"{len(widths)} widths for {kinds.count('mlp')} MLPs"
+            )
+    else:
+        widths = (section.integer("intermediate_size"),) if "mlp" in kinds else ()
     remaining = iter(widths if len(widths) > 1 else widths * kinds.count("mlp"))
     return tuple(next(remaining) if kind == "mlp" else 0 for kind in kinds)
 

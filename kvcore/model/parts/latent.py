@@ -6,19 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvcore.model.architecture import (
-    CompressedLatent,
-    LatentWindow,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Mla,
-    Module,
-    Output,
-    Parameter,
-    SparseIndexer,
-    Split,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import Heads, norm, replicated, row
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, shared_experts
@@ -42,9 +30,9 @@ class Latent:
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
-    def cache(self) -> Mla:
+    def cache(self) -> arch.Mla:
         """What a layer keeps."""
-        return Mla(kv_lora_rank=self.kv_lora_rank, qk_rope_head_dim=self.qk_rope_head_dim)
+        return arch.Mla(kv_lora_rank=self.kv_lora_rank, qk_rope_head_dim=self.qk_rope_head_dim)
 
 
 def read_latent(section: Section) -> Latent:
@@ -70,21 +58,21 @@ def as_heads(latent: Latent) -> Heads:
     )
 
 
-def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[Module, ...]:
+def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[arch.Module, ...]:
     """Projections and norms of one latent attention. The way down is whole on every rank, the way up divided."""
     down = latent.kv_lora_rank + latent.qk_rope_head_dim
     up = latent.qk_nope_head_dim + latent.v_head_dim
     if latent.q_lora_rank is None:
-        query: tuple[Module, ...] = (
+        query: tuple[arch.Module, ...] = (
             heads_column(f"{prefix}.q_proj", latent.hidden_size, latent.num_heads, latent.qk_head_dim),
             replicated(f"{prefix}.kv_a_proj_with_mqa", latent.hidden_size, down),
         )
     else:
         query = (
-            Linear(
+            arch.Linear(
                 name=f"{prefix}.fused_qkv_a_proj",
                 in_features=latent.hidden_size,
-                outputs=(Output(units=latent.q_lora_rank), Output(units=down)),
+                outputs=(arch.Output(units=latent.q_lora_rank), arch.Output(units=down)),
                 parts=(f"{prefix}.q_a_proj", f"{prefix}.kv_a_proj_with_mqa"),
             ),
             norm(f"{prefix}.q_a_layernorm", latent.q_lora_rank),
@@ -98,32 +86,35 @@ def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[Module,
     )
 
 
-def latent_layer(latent: Latent, *more: Module, indexed: Section | None = None) -> Layer:
+def latent_layer(latent: Latent, *more: arch.Module, indexed: Section | None = None) -> arch.Layer:
     """A layer of latent attention, with what else it has; `indexed` says the width of its indexer's keys."""
-    keys = () if indexed is None else (SparseIndexer(index_head_dim=indexed.integer("index_head_dim")),)
+    keys = () if indexed is None else (arch.SparseIndexer(index_head_dim=indexed.integer("index_head_dim")),)
     modules = (*latent_attention(latent), *more)
-    return Layer(modules=modules, caches=(*keys, latent.cache), loading=(absorbed(latent),))
+    return arch.Layer(modules=modules, caches=(*keys, latent.cache), loading=(absorbed(latent),))
 
 
-def heads_column(name: str, in_features: int, heads: int, width: int) -> Linear:
+def heads_column(name: str, in_features: int, heads: int, width: int) -> arch.Linear:
     """A projection whose heads are divided."""
-    return Linear(
-        name=name, in_features=in_features, outputs=(Output(units=heads, width=width),), split=Split.COLUMN
+    return arch.Linear(
+        name=name,
+        in_features=in_features,
+        outputs=(arch.Output(units=heads, width=width),),
+        split=arch.Split.COLUMN,
     )
 
 
-def absorbed(latent: Latent) -> Parameter:
+def absorbed(latent: Latent) -> arch.Parameter:
     """The copies of kv_b_proj that decoding multiplies with, in the model's dtype.
 
     Source: vllm/model_executor/layers/attention/mla_attention.py:process_weights_after_loading (0.32).
     """
     width = latent.qk_nope_head_dim + latent.v_head_dim
-    return Parameter(
+    return arch.Parameter(
         name="self_attn.absorbed", sharded=latent.num_heads, replicated=width * latent.kv_lora_rank
     )
 
 
-def indexer(section: Section, latent: Latent) -> tuple[Module, ...]:
+def indexer(section: Section, latent: Latent) -> tuple[arch.Module, ...]:
     """The sparse indexer, whole on every rank.
 
     Source: vllm/model_executor/models/deepseek_v2.py:Indexer (0.32).
@@ -133,14 +124,14 @@ def indexer(section: Section, latent: Latent) -> tuple[Module, ...]:
         raise section.missing("q_lora_rank")
     return (
         replicated("self_attn.indexer.wq_b", latent.q_lora_rank, heads * width),
-        Linear(
+        arch.Linear(
             name="self_attn.indexer.wk_weights_proj",
             in_features=latent.hidden_size,
-            outputs=(Output(units=width), Output(units=heads)),
+            outputs=(arch.Output(units=width), arch.Output(units=heads)),
             parts=("self_attn.indexer.wk", "self_attn.indexer.weights_proj"),
             quantizable=False,
         ),
-        Parameter(name="self_attn.indexer.k_norm", replicated=2 * width, dtype="float32"),
+        arch.Parameter(name="self_attn.indexer.k_norm", replicated=2 * width, dtype="float32"),
     )
 
 
@@ -153,27 +144,29 @@ OVERLAPPING_RATIO: Final = 4
 FLOAT32_BYTES: Final = 4
 
 
-def compressor(prefix: str, hidden: int, width: int, ratio: int, state_bytes: int) -> Layer:
+def compressor(prefix: str, hidden: int, width: int, ratio: int, state_bytes: int) -> arch.Layer:
     """What makes one packed vector of `state_bytes` of `ratio` tokens: projections to states and scores, positions and
     a norm. It keeps the vectors, and the float32 states and scores that wait to be compressed.
 
     Source: vllm/models/deepseek_v4/compressor.py:DeepseekCompressor (0.32).
     """
     windows = 2 if ratio == OVERLAPPING_RATIO else 1
-    waiting = LatentWindow(
+    waiting = arch.LatentWindow(
         sliding_window=windows * ratio,
         state_bytes=2 * windows * width * FLOAT32_BYTES,
         page_alignment=PAGE_ALIGNMENT,
         block_size=COMPRESSOR_BLOCKS[ratio],
     )
-    return Layer(
+    return arch.Layer(
         modules=(
-            Parameter(name=f"{prefix}.ape", replicated=ratio * windows * width, dtype="float32"),
+            arch.Parameter(name=f"{prefix}.ape", replicated=ratio * windows * width, dtype="float32"),
             replicated(f"{prefix}.fused_wkv_wgate", hidden, 2 * windows * width, quantizable=False),
             norm(f"{prefix}.norm", width),
         ),
         caches=(
-            CompressedLatent(tokens_per_state=ratio, state_bytes=state_bytes, page_alignment=PAGE_ALIGNMENT),
+            arch.CompressedLatent(
+                tokens_per_state=ratio, state_bytes=state_bytes, page_alignment=PAGE_ALIGNMENT
+            ),
             waiting,
         ),
     )
@@ -183,10 +176,10 @@ def latent_experts(
     traits: ExpertTraits,
     section: Section,
     hidden: int,
-    moe: MixtureOfExperts,
+    moe: arch.MixtureOfExperts,
     inner: int | None,
-    *ways: Module,
-) -> tuple[Module, ...]:
+    *ways: arch.Module,
+) -> tuple[arch.Module, ...]:
     """Router, routed experts in a space of `inner` with the `ways` down and up, shared ones as wide as the model."""
     routed = replace(moe, shared_intermediate_size=0)
     shared = moe.shared_intermediate_size

@@ -7,16 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Final
 
-from kvcore.model.architecture import (
-    Layer,
-    Linear,
-    Module,
-    Output,
-    Parameter,
-    RecurrentState,
-    Split,
-    StateShape,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norm, norms, replicated, row
 from kvcore.units import ceil_div
@@ -64,7 +55,7 @@ def given(section: Section, names: tuple[str, ...]) -> str:
 
 def mamba1(
     section: Section, model: str, prefix: str, hidden: int, inner: int, *, has_norms: bool = False
-) -> Layer:
+) -> arch.Layer:
     """A Mamba 1 mixer, `inner` elements wide: projections, convolution and state matrices, never quantized.
 
     `has_norms`: with weights, on the time step, B and C (Jamba). A rank `auto` is a sixteenth of the hidden size.
@@ -76,7 +67,7 @@ def mamba1(
     kernel = read_conv_kernel(section, given(section, keys.conv))
     rank = ceil_div(hidden, 16) if section.get(keys.rank) == "auto" else section.integer(keys.rank)
     conv_bias, bias = section.boolean(keys.conv_bias, True), section.boolean(keys.bias, False)
-    whole = Output(units=inner)
+    whole = arch.Output(units=inner)
     linears = (
         convolution(f"{prefix}.conv1d", kernel, (whole,), bias=conv_bias),
         wide_column(f"{prefix}.in_proj", hidden, (whole, whole), bias=bias),
@@ -84,23 +75,23 @@ def mamba1(
         column(f"{prefix}.dt_proj", rank, inner, bias=True),
         row(f"{prefix}.out_proj", inner, hidden, bias=bias),
     )
-    small: tuple[Module, ...] = (
-        Parameter(name=f"{prefix}.A", sharded=inner, replicated=state, dtype="float32"),
-        Parameter(name=f"{prefix}.D", sharded=inner),
+    small: tuple[arch.Module, ...] = (
+        arch.Parameter(name=f"{prefix}.A", sharded=inner, replicated=state, dtype="float32"),
+        arch.Parameter(name=f"{prefix}.D", sharded=inner),
     )
     if has_norms:
         small += norms(rank, f"{prefix}.dt_layernorm")
         small += norms(state, f"{prefix}.b_layernorm", f"{prefix}.c_layernorm")
-    shapes = (StateShape(sharded=inner * (kernel - 1), replicated=1), matrices(inner, state))
-    return Layer(
+    shapes = (arch.StateShape(sharded=inner * (kernel - 1), replicated=1), matrices(inner, state))
+    return arch.Layer(
         modules=(*(replace(linear, quantizable=False) for linear in linears), *small),
-        caches=(RecurrentState(kind="mamba1", heads=inner, shapes=shapes),),
+        caches=(arch.RecurrentState(kind="mamba1", heads=inner, shapes=shapes),),
     )
 
 
 def mamba2(
     section: Section, model: str, prefix: str, hidden: int, heads: int, width: int, *, has_norm: bool = True
-) -> Layer:
+) -> arch.Layer:
     """A Mamba 2 mixer of `heads` of `width`: projections, convolution and state vectors.
 
     It keeps convolution rows, with groups that are replicated when they do not divide, and the state.
@@ -113,20 +104,20 @@ def mamba2(
     kernel = read_conv_kernel(section, given(section, keys.conv))
     conv_bias, bias = section.boolean(keys.conv_bias, True), section.boolean(keys.bias, False)
     dtype = section.string(keys.state_dtype, "float32") if keys.state_dtype else ""
-    inner, steps = Output(units=heads, width=width), Output(units=heads)
-    shared = Output(units=groups, width=state, replicable=True)
-    modules: list[Module] = [
+    inner, steps = arch.Output(units=heads, width=width), arch.Output(units=heads)
+    shared = arch.Output(units=groups, width=state, replicable=True)
+    modules: list[arch.Module] = [
         convolution(f"{prefix}.conv1d", kernel, (inner, shared, shared), bias=conv_bias),
         wide_column(f"{prefix}.in_proj", hidden, (inner, inner, shared, shared, steps), bias=bias),
-        Parameter(name=f"{prefix}.A", sharded=heads, dtype="float32"),
-        Parameter(name=f"{prefix}.D", sharded=heads),
-        Parameter(name=f"{prefix}.dt_bias", sharded=heads),
+        arch.Parameter(name=f"{prefix}.A", sharded=heads, dtype="float32"),
+        arch.Parameter(name=f"{prefix}.D", sharded=heads),
+        arch.Parameter(name=f"{prefix}.dt_bias", sharded=heads),
         row(f"{prefix}.out_proj", heads * width, hidden, bias=bias),
     ]
     if has_norm:
-        modules.append(Parameter(name=f"{prefix}.norm", sharded=heads * width))
+        modules.append(arch.Parameter(name=f"{prefix}.norm", sharded=heads * width))
     rows = conv_rows(heads * width + 2 * groups * state, kernel)
-    kept = RecurrentState(
+    kept = arch.RecurrentState(
         kind="mamba2",
         heads=heads,
         replicable_groups=groups,
@@ -136,7 +127,7 @@ def mamba2(
             matrices(heads, width * state, dtype),
         ),
     )
-    return Layer(modules=tuple(modules), caches=(kept,))
+    return arch.Layer(modules=tuple(modules), caches=(kept,))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,16 +147,16 @@ class DeltaNet:
     """Every rank stores the whole b and a projections: their slices are too narrow for Marlin."""
 
     @property
-    def keys(self) -> Output:
+    def keys(self) -> arch.Output:
         """Rows of queries, or of keys."""
-        return Output(units=self.num_k_heads, width=self.head_k_dim)
+        return arch.Output(units=self.num_k_heads, width=self.head_k_dim)
 
     @property
-    def values(self) -> Output:
+    def values(self) -> arch.Output:
         """Rows of values, or of gates."""
-        return Output(units=self.num_v_heads, width=self.head_v_dim)
+        return arch.Output(units=self.num_v_heads, width=self.head_v_dim)
 
-    def modules(self, prefix: str) -> tuple[Module, ...]:
+    def modules(self, prefix: str) -> tuple[arch.Module, ...]:
         """Projections, convolution, norm and gate vectors.
 
         Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:QwenGatedDeltaNetAttention (0.32).
@@ -174,27 +165,27 @@ class DeltaNet:
         return (
             convolution(f"{prefix}.conv1d", self.conv_kernel, parts, bias=False),
             *self._projections(prefix),
-            Parameter(name=f"{prefix}.dt_bias", sharded=self.num_v_heads),
-            Parameter(name=f"{prefix}.A_log", sharded=self.num_v_heads, dtype="float32"),
+            arch.Parameter(name=f"{prefix}.dt_bias", sharded=self.num_v_heads),
+            arch.Parameter(name=f"{prefix}.A_log", sharded=self.num_v_heads, dtype="float32"),
             norm(f"{prefix}.norm", self.head_v_dim),
             row(f"{prefix}.out_proj", self.num_v_heads * self.head_v_dim, self.hidden_size),
         )
 
-    def _projections(self, prefix: str) -> tuple[Linear, Linear]:
+    def _projections(self, prefix: str) -> tuple[arch.Linear, arch.Linear]:
         qkvz, ba, hidden = f"{prefix}.in_proj_qkvz", f"{prefix}.in_proj_ba", self.hidden_size
         if self.is_interleaved:
             total = 2 * (self.num_k_heads * self.head_k_dim + self.num_v_heads * self.head_v_dim)
             return column(qkvz, hidden, total), column(ba, hidden, 2 * self.num_v_heads)
         wide = (self.keys, self.keys, self.values, self.values)
-        gates = (Output(units=self.num_v_heads),) * 2
+        gates = (arch.Output(units=self.num_v_heads),) * 2
         pair = wide_column(ba, hidden, gates, (f"{prefix}.in_proj_b", f"{prefix}.in_proj_a"))
         return (
             wide_column(qkvz, hidden, wide, (f"{prefix}.in_proj_qkv", f"{prefix}.in_proj_z")),
-            replace(pair, split=Split.REPLICATED) if self.replicates_ba else pair,
+            replace(pair, split=arch.Split.REPLICATED) if self.replicates_ba else pair,
         )
 
     @property
-    def cache(self) -> RecurrentState:
+    def cache(self) -> arch.RecurrentState:
         """Convolution rows and the state matrices.
 
         Source: vllm/model_executor/layers/mamba/mamba_utils.py:gated_delta_net_state_shape (0.32).
@@ -202,29 +193,29 @@ class DeltaNet:
         channels = 2 * self.num_k_heads * self.head_k_dim + self.num_v_heads * self.head_v_dim
         states = matrices(self.num_v_heads, self.head_v_dim * self.head_k_dim, self.state_dtype)
         shapes = (conv_rows(channels, self.conv_kernel), states)
-        return RecurrentState(kind="gdn_attention", heads=self.num_v_heads, shapes=shapes)
+        return arch.RecurrentState(kind="gdn_attention", heads=self.num_v_heads, shapes=shapes)
 
 
-def short_convolution(prefix: str, channels: int, kernel: int, *, bias: bool) -> Layer:
+def short_convolution(prefix: str, channels: int, kernel: int, *, bias: bool) -> arch.Layer:
     """A gated short convolution between two projections, and its last inputs.
 
     Source: vllm/model_executor/layers/mamba/short_conv.py:ShortConv (0.32).
     """
-    third = Output(units=channels)
+    third = arch.Output(units=channels)
     modules = (
         convolution(f"{prefix}.conv", kernel, (third,), bias=bias),
         wide_column(f"{prefix}.in_proj", channels, (third,) * 3, bias=bias),
         row(f"{prefix}.out_proj", channels, channels, bias=bias),
     )
-    state = RecurrentState(kind="short_conv", heads=channels, shapes=(conv_rows(channels, kernel),))
-    return Layer(modules=modules, caches=(state,))
+    state = arch.RecurrentState(kind="short_conv", heads=channels, shapes=(conv_rows(channels, kernel),))
+    return arch.Layer(modules=modules, caches=(state,))
 
 
 KDA_ROWS: Final = 16
 """Source: vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32), for weights in 16 bits."""
 
 
-def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: bool = False) -> Layer:
+def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: bool = False) -> arch.Layer:
     """A delta net with a gate for each channel: projections, three float32 convolutions, decay and output gates of
     low rank.
 
@@ -235,12 +226,12 @@ def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: b
     """
     heads, width = section.integer("num_heads"), section.integer("head_dim")
     kernel = read_conv_kernel(section, "short_conv_kernel_size")
-    each, steps = Output(units=heads, width=width), Output(units=heads)
+    each, steps = arch.Output(units=heads, width=width), arch.Output(units=heads)
     names = [f"{prefix}.{name}_proj" for name in ("q", "k", "v", "g", "f_a", "b")]
-    start: tuple[Linear, ...] = tuple(wide_column(name, hidden, (each,)) for name in names[:3])
-    gates: tuple[Linear, ...] = (wide_column(f"{prefix}.f_b_proj", width, (each,)),)
+    start: tuple[arch.Linear, ...] = tuple(wide_column(name, hidden, (each,)) for name in names[:3])
+    gates: tuple[arch.Linear, ...] = (wide_column(f"{prefix}.f_b_proj", width, (each,)),)
     if is_fused:
-        outputs = (each, each, each, each, Output(units=1, width=width, replicable=True), steps)
+        outputs = (each, each, each, each, arch.Output(units=1, width=width, replicable=True), steps)
         fused = wide_column(f"{prefix}.in_proj_qkvgfab", hidden, outputs, tuple(names))
         start = (replace(fused, row_multiple=KDA_ROWS),)
     else:
@@ -252,45 +243,45 @@ def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: b
             wide_column(f"{prefix}.g_b_proj", width, (each,)),
         )
     rows = (convolution(f"{prefix}.{part}_conv1d", kernel, (each,), bias=False) for part in "qkv")
-    modules: tuple[Module, ...] = (
+    modules: tuple[arch.Module, ...] = (
         *start,
         *(replace(linear, dtype="float32") for linear in rows),
         *gates,
-        Parameter(name=f"{prefix}.dt_bias", sharded=heads * width, dtype="float32"),
-        Parameter(name=f"{prefix}.A_log", sharded=heads, dtype="float32"),
+        arch.Parameter(name=f"{prefix}.dt_bias", sharded=heads * width, dtype="float32"),
+        arch.Parameter(name=f"{prefix}.A_log", sharded=heads, dtype="float32"),
         norm(f"{prefix}.o_norm", width),
         row(f"{prefix}.o_proj", heads * width, hidden),
     )
-    return Layer(modules=modules, caches=(kda_state(heads, width, kernel),))
+    return arch.Layer(modules=modules, caches=(kda_state(heads, width, kernel),))
 
 
-def kda_state(heads: int, width: int, kernel: int) -> RecurrentState:
+def kda_state(heads: int, width: int, kernel: int) -> arch.RecurrentState:
     """KDA keeps convolution rows of queries, keys and values, and float32 state matrices.
 
     Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
     """
     shapes = (conv_rows(3 * heads * width, kernel), matrices(heads, width**2, "float32"))
-    return RecurrentState(kind="kda", heads=heads, shapes=shapes)
+    return arch.RecurrentState(kind="kda", heads=heads, shapes=shapes)
 
 
-def linear_state(heads: int, width: int) -> RecurrentState:
+def linear_state(heads: int, width: int) -> arch.RecurrentState:
     """Linear attention keeps one matrix a head."""
-    shape = StateShape(sharded=heads, replicated=width**2)
-    return RecurrentState(kind="linear_attention", heads=heads, shapes=(shape,))
+    shape = arch.StateShape(sharded=heads, replicated=width**2)
+    return arch.RecurrentState(kind="linear_attention", heads=heads, shapes=(shape,))
 
 
-def conv_rows(channels: int, kernel: int) -> StateShape:
+def conv_rows(channels: int, kernel: int) -> arch.StateShape:
     """The rows that a convolution keeps; one more for each speculative token."""
     rows = channels * (kernel - 1)
-    return StateShape(sharded=rows, replicated=1, sharded_per_speculative_token=channels)
+    return arch.StateShape(sharded=rows, replicated=1, sharded_per_speculative_token=channels)
 
 
-def matrices(heads: int, elements: int, dtype: str = "") -> StateShape:
+def matrices(heads: int, elements: int, dtype: str = "") -> arch.StateShape:
     """The state itself: one matrix a head."""
-    return StateShape(sharded=heads, replicated=elements, dtype=dtype, is_ssm=True)
+    return arch.StateShape(sharded=heads, replicated=elements, dtype=dtype, is_ssm=True)
 
 
-def convolution(name: str, kernel: int, outputs: tuple[Output, ...], *, bias: bool) -> Linear:
+def convolution(name: str, kernel: int, outputs: tuple[arch.Output, ...], *, bias: bool) -> arch.Linear:
     """A depthwise convolution, whose channels are divided; never quantized."""
     return replace(wide_column(name, kernel, outputs, bias=bias), quantizable=False)
 
@@ -298,12 +289,12 @@ def convolution(name: str, kernel: int, outputs: tuple[Output, ...], *, bias: bo
 def wide_column(
     name: str,
     in_features: int,
-    outputs: tuple[Output, ...],
+    outputs: tuple[arch.Output, ...],
     parts: tuple[str, ...] = (),
     *,
     bias: bool = False,
-) -> Linear:
+) -> arch.Linear:
     """A projection of several parts whose rows are divided."""
-    return Linear(
-        name=name, in_features=in_features, outputs=outputs, split=Split.COLUMN, bias=bias, parts=parts
+    return arch.Linear(
+        name=name, in_features=in_features, outputs=outputs, split=arch.Split.COLUMN, bias=bias, parts=parts
     )
