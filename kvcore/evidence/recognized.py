@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -160,7 +160,13 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         scenario = replace(scenario, engine_version=current.engine_version)
         borrowed.append("engine_version")
     if not log.flag_lines:
-        scenario = _over(current, scenario, logged_flags(log).values.keys())
+        # The current flags, under those that the log shows.
+        known = logged_flags(log).values.keys()
+        parallel = {name: getattr(scenario.parallel, name) for name in known & PARALLEL}
+        changes = {name: getattr(scenario, name) for name in (*_IDENTITY, *(known - PARALLEL))}
+        changes["parallel"] = replace(current.parallel, **parallel)
+        env = {**current.env, **scenario.env}
+        scenario = replace(current, env=env, measured=Measured(), **changes)
         borrowed.append("flags")
     return Recognized(
         scenario=with_logged_graphs(scenario, log),
@@ -193,14 +199,6 @@ def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None
     if abs(total - current.memory_gib) <= SAME_CARD_SHARE * current.memory_gib:
         return replace(current, memory_gib=total, memory_grade=Grade.MEASURED, source="")
     return read
-
-
-def _over(current: Scenario, read: Scenario, known: Set[str]) -> Scenario:
-    """The current flags under those that the log shows."""
-    parallel = {name: getattr(read.parallel, name) for name in known & PARALLEL}
-    changes = {name: getattr(read, name) for name in (*_IDENTITY, *(known - PARALLEL))}
-    changes["parallel"] = replace(current.parallel, **parallel)
-    return replace(current, env={**current.env, **read.env}, measured=Measured(), **changes)
 
 
 def with_logged_graphs(scenario: Scenario, log: StartupLog) -> Scenario:

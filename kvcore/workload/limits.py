@@ -187,10 +187,7 @@ def requests_at(planned: Plan, lengths: tuple[int, ...]) -> tuple[float, ...]:
 def pool_shares(planned: Plan, histogram: LengthHistogram) -> tuple[float, ...]:
     """What share of the pool a request of each length takes; 0 where nothing is kept of a request."""
     lengths = tuple(max(1, length) for length in histogram.lengths)
-    concurrency = max_concurrency_at(
-        planned.specs, stage_kv_bytes(planned.stage_kv), planned.resolved, planned.scenario.parallel, lengths
-    )
-    return tuple(1 / value if value else math.inf for value in concurrency)
+    return tuple(1 / value if value else math.inf for value in requests_at(planned, lengths))
 
 
 def batches_of(planned: Plan, histogram: LengthHistogram) -> Batches | None:

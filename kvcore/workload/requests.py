@@ -188,7 +188,9 @@ def _benchmark(record: Mapping[str, Any]) -> tuple[Request, ...]:
 
 
 def _request(record: Mapping[str, Any]) -> Request:
-    layers = _layers(record)
+    # A record, what wraps a request or a response in it, and their bodies.
+    wrapped = [inner for name in _WRAPPERS if isinstance(inner := record.get(name), dict)]
+    layers = [record, *wrapped, *(body for one in wrapped if isinstance(body := one.get("body"), dict))]
     usages = [usage for layer in layers if isinstance(usage := layer.get("usage"), dict)]
     counted, keys = [*usages, *layers], _tables().keys
     prompt = _count(counted, keys.prompt, least=1)
@@ -203,12 +205,6 @@ def _request(record: Mapping[str, Any]) -> Request:
         max_tokens=_count(layers, keys.max_tokens),
         estimated=estimated,
     )
-
-
-def _layers(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A record, what wraps a request or a response in it, and their bodies."""
-    wrapped = [inner for name in _WRAPPERS if isinstance(inner := record.get(name), dict)]
-    return [record, *wrapped, *(body for one in wrapped if isinstance(body := one.get("body"), dict))]
 
 
 def _count(layers: Iterable[Mapping[str, Any]], names: tuple[str, ...], least: int = 0) -> int | None:

@@ -112,7 +112,7 @@ class LoggedArguments:
     resolved_quantization: str | None
     """Method of the checkpoint, as the engine found it."""
     graphs: LoggedGraphs | None
-    """What the engine's config line says is captured."""
+    """What the engine's config line says is captured; None where it names no sizes."""
     notices: tuple[Notice, ...]
     """Flags of a command that were not taken."""
     image_version: str | None
@@ -169,13 +169,15 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
             resolved.flags.setdefault("kernels_compiled", compiled)
             if lines:
                 keep("compilation", at)
+    sizes, named = resolved.graphs.get("cudagraph_capture_sizes"), resolved.graphs.get("cudagraph_mode")
+    mode = CudagraphMode(named) if isinstance(named, str) else None
     return LoggedArguments(
         flags=LogFlags(**{**resolved.flags, **asked.flags, **asked.graphs}),
         flag_lines=tuple(lines),
         model=next(iter(asked.models + resolved.models), None),
         env=env,
         resolved_quantization=method,
-        graphs=_logged_graphs(resolved.graphs),
+        graphs=LoggedGraphs(sizes=sizes, mode=mode) if isinstance(sizes, tuple) else None,
         notices=tuple(notices[:MAX_COMMAND_NOTICES]),
         image_version=version,
     )
@@ -198,14 +200,6 @@ class _Said:
                 self.models.append(model)
             if (read := read_value(name, value)) is not None:
                 self.flags[name] = read
-
-
-def _logged_graphs(flags: Mapping[str, GraphValue]) -> LoggedGraphs | None:
-    """What the engine resolved: sizes and mode of a config line; None where it names no sizes."""
-    sizes, mode = flags.get("cudagraph_capture_sizes"), flags.get("cudagraph_mode")
-    if not isinstance(sizes, tuple):
-        return None
-    return LoggedGraphs(sizes=sizes, mode=CudagraphMode(mode) if isinstance(mode, str) else None)
 
 
 def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:

@@ -153,10 +153,6 @@ class LogText:
         """The same, counted from one as editors do."""
         return self.line_index(offset) + 1
 
-    def line_start(self, offset: int) -> int:
-        """Offset of the first character of that line."""
-        return self.starts[self.line_index(offset)] if self.starts else 0
-
     def line_end(self, offset: int) -> int:
         """Offset behind the last character of that line."""
         following = self.line_index(offset) + 1
@@ -234,7 +230,11 @@ def line_blocks(given: str | bytes) -> Iterator[list[str]]:
     """
     if len(given) > MAX_LOG_BYTES:
         raise LogError("log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
-    _check_text(given)
+    sample = given[:BINARY_SAMPLE]
+    text = sample if isinstance(sample, str) else "".join(_pieces(sample))
+    strange = sum(1 for _ in _NOT_TEXT.finditer(text))
+    if strange >= FEWEST_STRANGE and strange > BINARY_SHARE * len(text):
+        raise LogError("log-not-text")
     rest = ""
     for piece in _pieces(given):
         text = rest + piece
@@ -246,14 +246,6 @@ def line_blocks(given: str | bytes) -> Iterator[list[str]]:
             yield _plain(whole).split("\n")
         rest = rest[: MAX_LINE_CHARACTERS + 1] + held
     yield _plain(rest.replace("\r", "\n")).split("\n")
-
-
-def _check_text(given: str | bytes) -> None:
-    sample = given[:BINARY_SAMPLE]
-    text = sample if isinstance(sample, str) else "".join(_pieces(sample))
-    strange = sum(1 for _ in _NOT_TEXT.finditer(text))
-    if strange >= FEWEST_STRANGE and strange > BINARY_SHARE * len(text):
-        raise LogError("log-not-text")
 
 
 def _pieces(given: str | bytes) -> Iterator[str]:

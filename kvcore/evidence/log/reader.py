@@ -232,7 +232,7 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
     for at, is_server in sorted(islice(marks, MAX_MARKS)):
         name = log.process(at).name
         if (server_seen and seen) if is_server else name in seen:
-            starts.append(log.line_start(at))
+            starts.append(log.starts[log.line_index(at)])
             seen.clear()
         if is_server:
             server_seen = True
