@@ -50,12 +50,8 @@ class PreRun:
 
     def __post_init__(self) -> None:
         if self.model_gb >= self.budget_gb:
-            raise ScenarioError(
-                "prerun-model-share",
-                field=VARIABLES.model,
-                value=f"{self.model_gb:g}",
-                limit=f"{self.budget_gb:.1f}",
-            )
+            value, limit = f"{self.model_gb:g}", f"{self.budget_gb:.1f}"
+            raise ScenarioError("prerun-model-share", field=VARIABLES.model, value=value, limit=limit)
 
     @property
     def budget_gb(self) -> float:
@@ -131,19 +127,11 @@ class PreRunResult:
 
     def __post_init__(self) -> None:
         if self.peak_gb <= self.prerun.kv_gb:
-            raise ScenarioError(
-                "prerun-peak-below-kv",
-                field="peak_used_gib",
-                value=f"{self.peak_gb:.1f}",
-                kv=f"{self.prerun.kv_gb:.1f}",
-            )
+            value, kv = f"{self.peak_gb:.1f}", f"{self.prerun.kv_gb:.1f}"
+            raise ScenarioError("prerun-peak-below-kv", field="peak_used_gib", value=value, kv=kv)
         if self.final_model_gb >= self.prerun.budget_gb:
-            raise ScenarioError(
-                "prerun-no-kv",
-                field=VARIABLES.model,
-                value=str(self.final_model_gb),
-                limit=f"{self.prerun.budget_gb:.1f}",
-            )
+            value, limit = str(self.final_model_gb), f"{self.prerun.budget_gb:.1f}"
+            raise ScenarioError("prerun-no-kv", field=VARIABLES.model, value=value, limit=limit)
 
     @property
     def model_gb(self) -> float:

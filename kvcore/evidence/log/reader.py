@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Final
@@ -173,38 +174,32 @@ def measured_from(log: StartupLog) -> Measured:
         >>> measured_from(read_log("Model loading took 15.27 GiB memory and 4.1 seconds")).weights_gib
         15.27
     """
-    rank = log.worst_rank
-    weights = value_of(rank.weights_gib, value_of(rank.profiled_weights_gib))
-    estimate = value_of(rank.cuda_graph_estimate_gib)
-    consumed = value_of(rank.consumed_gib)
+    gib = {reading.figure: reading.value for reading in log.worst_rank.readings}
+    weights = gib.get("weights_gib", gib.get("profiled_weights_gib"))
     return Measured(
         weights_gib=weights,
-        peak_activation_gib=_peak_activation_gib(log, weights, consumed, estimate),
-        non_torch_gib=value_of(rank.non_torch_gib, _difference(consumed, weights)),
-        cuda_graph_gib=value_of(rank.cuda_graph_gib, estimate),
-        system_gib=_difference(value_of(rank.total_gib), value_of(rank.free_gib)),
-        available_kv_gib=value_of(rank.available_kv_gib),
+        peak_activation_gib=_peak_activation_gib(gib, weights, log.charges_graph_estimate),
+        non_torch_gib=gib.get("non_torch_gib", _difference(gib.get("consumed_gib"), weights)),
+        cuda_graph_gib=gib.get("cuda_graph_gib", gib.get("cuda_graph_estimate_gib")),
+        system_gib=_difference(gib.get("total_gib"), gib.get("free_gib")),
+        available_kv_gib=gib.get("available_kv_gib"),
     )
 
 
-def _peak_activation_gib(
-    log: StartupLog, weights: float | None, consumed: float | None, estimate: float | None
-) -> float | None:
-    rank = log.worst_rank
-    own, non_kv = value_of(rank.peak_activation_gib), value_of(rank.non_kv_gib)
-    if own is not None:
-        return own
-    if non_kv is not None and consumed is not None:
-        return _difference(non_kv, consumed)
-    summary = value_of(rank.summary_peak_gib)
-    if summary is not None:
-        return _difference(summary, estimate or 0.0) if log.charges_graph_estimate else summary
-    return _difference(value_of(rank.peak_torch_gib), weights)
+def _peak_activation_gib(gib: Mapping[str, float], weights: float | None, charges: bool) -> float | None:
+    if "peak_activation_gib" in gib:
+        return gib["peak_activation_gib"]
+    if "non_kv_gib" in gib and "consumed_gib" in gib:
+        return _difference(gib["non_kv_gib"], gib["consumed_gib"])
+    if "summary_peak_gib" in gib:
+        summary = gib["summary_peak_gib"]
+        return _difference(summary, gib.get("cuda_graph_estimate_gib", 0.0)) if charges else summary
+    return _difference(gib.get("peak_torch_gib"), weights)
 
 
-def value_of(reading: Reading | None, default: float | None = None) -> float | None:
+def value_of(reading: Reading | None) -> float | None:
     """The figure alone."""
-    return default if reading is None else reading.value
+    return None if reading is None else reading.value
 
 
 def _difference(whole: float | None, part: float | None) -> float | None:
