@@ -13,10 +13,10 @@ from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, attention, by_row, experts_of, read_decoder
 from kvcore.model.parts import blocks
-from kvcore.model.parts import vision as image
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import optional_moe, routed_experts
 from kvcore.model.parts.pattern import by_kind
+from kvcore.model.parts.vision import with_images
 from kvcore.model.rope import read_ropes
 
 Pieces = tuple[arch.Module, ...]
@@ -83,13 +83,9 @@ def read_gemma3(config: ModelConfig) -> arch.Architecture:
     vision = config.root.optional_section("vision_config", "siglip_vision_model")
     if vision is None:
         return built
-    return replace(
-        built,
-        layer_prefix="language_model.model.layers",
-        is_multimodal=True,
-        vision=gemma3_encoder(config.root, vision),
-        every=gemma3_vision(vision, built.hidden_size),
-    )
+    tokens = config.root.integer("mm_tokens_per_image", 256)
+    image = read_encoder("gemma3_vision", vision, text=built.hidden_size, tokens=tokens)
+    return with_images(built, image.modules, image.vision, "language_model.model.layers")
 
 
 def gemma3_rotary(section: Section, width: int) -> tuple[arch.RotaryTable, ...]:
@@ -101,33 +97,6 @@ def gemma3_rotary(section: Section, width: int) -> tuple[arch.RotaryTable, ...]:
     written = [rope.table(width, positions) for rope in read_ropes(section)]
     local = arch.RotaryTable(max_positions=positions, rotary_dim=width)
     return (*written, local) if len(written) == 1 else tuple(written)
-
-
-def gemma3_vision(vision: Section, hidden_size: int) -> Pieces:
-    """SigLIP and the projector.
-
-    Source: vllm/model_executor/models/gemma3_mm.py:Gemma3MultiModalProjector (0.32).
-    """
-    width = vision.integer("hidden_size")
-    return (
-        *read_encoder("siglip", vision, "vision_tower.vision_model").modules,
-        arch.Parameter(
-            name="multi_modal_projector.mm_input_projection_weight", replicated=width * hidden_size
-        ),
-        blocks.norm("multi_modal_projector.mm_soft_emb_norm", width),
-    )
-
-
-def gemma3_encoder(root: Section, vision: Section) -> arch.VisionEncoder:
-    """What the profile run needs of SigLIP: one image is always `mm_tokens_per_image` tokens."""
-    tokens = root.integer("mm_tokens_per_image", 256)
-    patches = (vision.integer("image_size") // vision.integer("patch_size")) ** 2
-    return arch.VisionEncoder(
-        hidden_size=vision.integer("hidden_size"),
-        intermediate_size=vision.integer("intermediate_size"),
-        max_tokens_per_item=tokens,
-        patches_per_token=max(1, patches // tokens),
-    )
 
 
 def read_gemma4(config: ModelConfig, embedders: Pieces = ()) -> arch.Architecture:
@@ -149,9 +118,10 @@ def read_gemma4(config: ModelConfig, embedders: Pieces = ()) -> arch.Architectur
     extra = per_layer_inputs(section, local.hidden_size, inputs, len(kinds)) if inputs else ()
     positions = section.integer("max_position_embeddings")
     vision, audio = (config.root.optional_section(f"{name}_config") for name in ("vision", "audio"))
-    encoders = embedders
+    encoders, limits = embedders, None
     if vision is not None and not embedders:
-        encoders += read_encoder("gemma4_vision", vision, text=local.hidden_size).modules
+        image = read_encoder("gemma4_vision", vision, text=local.hidden_size)
+        encoders, limits = image.modules, image.vision
     if audio is not None and not embedders:
         encoders += read_encoder("gemma4_audio", audio, text=local.hidden_size).modules
     return blocks.decoder(
@@ -167,20 +137,8 @@ def read_gemma4(config: ModelConfig, embedders: Pieces = ()) -> arch.Architectur
         ),
         layer_prefix="model.language_model.layers",
         moe=optional_moe(experts_of("gemma4"), section),
-        vision=None if embedders else gemma4_encoder(vision),
+        vision=limits,
         is_multimodal=vision is not None,
-    )
-
-
-def gemma4_encoder(vision: Section | None) -> arch.VisionEncoder | None:
-    """What the image encoder takes: square groups of patches become one token."""
-    if vision is None:
-        return None
-    return arch.VisionEncoder(
-        hidden_size=vision.integer("hidden_size"),
-        intermediate_size=vision.integer("intermediate_size"),
-        max_tokens_per_item=vision.integer("default_output_length", 280),
-        patches_per_token=vision.integer("pooling_kernel_size", 3) ** 2,
     )
 
 
@@ -336,10 +294,6 @@ def gemma3n_modules(
     )
 
 
-GEMMA4_MAX_TOKENS: Final = 280
-"""Of an image. Source: vllm/model_executor/models/gemma4_mm.py (0.32), the default of `max_soft_tokens`."""
-
-
 def read_gemma4_unified(config: ModelConfig) -> arch.Architecture:
     """Gemma 4 unified (12B).
 
@@ -347,33 +301,13 @@ def read_gemma4_unified(config: ModelConfig) -> arch.Architecture:
     """
     root, text = config.root, config.language.integer("hidden_size")
     section = root.section("vision_config", "gemma4_unified_vision")
-    modules = [*patch_embedder(section, text)]
+    image = read_encoder("gemma4_unified_vision", section, text=text)
+    modules = [*image.modules]
     audio = root.optional_section("audio_config", "gemma4_unified_audio")
     if audio is not None:
         width = audio.integer("audio_embed_dim", audio.optional_integer("hidden_size"))
         modules.append(blocks.replicated("embed_audio.embedding_projection", width, text))
-    width = section.integer("mm_embed_dim")
-    limits = arch.VisionEncoder(
-        hidden_size=width, intermediate_size=width, max_tokens_per_item=GEMMA4_MAX_TOKENS
-    )
-    return image.with_images(read_gemma4(config, tuple(modules)), modules, limits)
-
-
-def patch_embedder(section: Section, text: int) -> Pieces:
-    """Norms, a layer from pixels to features, a table of rows and columns, and the projection.
-
-    Source: vllm/model_executor/models/gemma4_unified.py:Gemma4UnifiedVisionEmbedder (0.32).
-    """
-    prefix, width = "vision_embedder", section.integer("mm_embed_dim")
-    side = section.integer("patch_size", maximum=4096) * section.integer("pooling_kernel_size", maximum=64)
-    pixels = 3 * side**2
-    return (
-        blocks.norm(f"{prefix}.patch_ln1", pixels, bias=True),
-        blocks.column(f"{prefix}.patch_dense", pixels, width, bias=True),
-        *blocks.norms(width, f"{prefix}.patch_ln2", f"{prefix}.pos_norm", bias=True),
-        image.table(f"{prefix}.pos_embedding", 2 * section.integer("mm_posemb_size"), width),
-        blocks.replicated("embed_vision.embedding_projection", width, text),
-    )
+    return with_images(read_gemma4(config, tuple(modules)), modules, image.vision)
 
 
 READERS: Final = {

@@ -8,8 +8,7 @@ from typing import Final
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row
-from kvcore.model.parts import blocks, vision
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe
 from kvcore.model.parts.mixers import read_conv_kernel, short_convolution
 from kvcore.model.parts.pattern import by_kind
@@ -41,29 +40,6 @@ def read(config: ModelConfig) -> arch.Architecture:
         tied=tied,
         moe=moe,
     )
-
-
-def read_vision(config: ModelConfig) -> arch.Architecture:
-    """LFM2-VL: SigLIP 2, a pixel shuffle and two replicated layers in front of LFM2.
-
-    Source: vllm/model_executor/models/lfm2_vl.py, lfm2_siglip2.py (0.32).
-    """
-    root, encoder = config.root, config.root.section("vision_config", "siglip2_vision_model")
-    built = read(config)
-    width, merge = encoder.integer("hidden_size"), root.integer("downsample_factor", 2, maximum=64)
-    inner, merged = root.integer("projector_hidden_size"), width * merge**2
-    bias, prefix = root.boolean("projector_bias", True), "multi_modal_projector"
-    layers = vision.feature_layers(root, encoder, default=-1)
-    modules: list[arch.Module] = [
-        *read_encoder("siglip2", encoder, "vision_tower.vision_model", layers=layers).modules,
-        *vision.whole_pair(prefix, merged, inner, built.hidden_size, bias=bias),
-    ]
-    tiles = root.integer("max_tiles", 10, maximum=1024) + 1
-    tokens = root.integer("max_image_tokens", 256) * tiles
-    if root.boolean("projector_use_layernorm", True):
-        modules.append(blocks.norm(f"{prefix}.layer_norm", merged, bias=True))
-    limits = vision.input_limits(encoder, tokens, merge**2)
-    return vision.with_images(built, modules, limits, "model.language_model.layers")
 
 
 def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:
@@ -109,4 +85,4 @@ def read_layer(
     return replace(mixer, modules=(*modules, *mixer.modules))
 
 
-READERS: Final = by_row({"lfm2": read, "lfm2_vl": read_vision})
+READERS: Final = by_row({"lfm2": read})

@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from kvcore.errors import ModelError, shorten
 from kvcore.model.architecture import Architecture, CrossAttention, Layer, Module
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
-from kvcore.model.families import decoder, gemma, gpt, longcat, mixtures, nemotron
+from kvcore.model.families import decoder, gemma, gpt, lfm2, longcat, mixtures, nemotron, qwen
 from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.blocks import Reader
 from kvcore.model.parts.encoder import Scope, not_read, read_encoder
@@ -67,17 +68,50 @@ def read_language(config: ModelConfig) -> Architecture:
     return reader(config, section)
 
 
-def read_row(row: Row, config: ModelConfig, read: Reader | None = None) -> Architecture:
-    """The model of a row: its encoders and projectors in front of its language part, which `read` reads.
+MINICPM_LANGUAGES: Final[Mapping[str, str]] = {
+    "2.5": "llama",
+    "2.6": "qwen2",
+    "4.0": "llama",
+    "4.5": "qwen3",
+}
+"""Source: vllm/model_executor/models/minicpmv.py:_SUPPORT_VERSION (0.32)."""
+
+
+def read_minicpm(config: ModelConfig) -> Architecture:
+    """MiniCPM-V's language part.
+
+    Raises ModelError `unknown-architecture` for the versions whose encoder another library builds.
+    """
+    version = str(config.root.get("version") or "2.0")
+    if version not in MINICPM_LANGUAGES:
+        raise ModelError(
+            "unknown-architecture",
+            field="config.version",
+            architecture="MiniCPMV",
+            reason=f"only {', '.join(MINICPM_LANGUAGES)} are read, not {shorten(version, 20)}",
+        )
+    return decoder.SECTION_READERS[MINICPM_LANGUAGES[version]](config, config.root)
+
+
+LANGUAGES: Final[Mapping[str, Reader]] = {
+    "phi3": lambda config: decoder.SECTION_READERS["phi3"](config, config.root),
+    "nemotron_h": nemotron.read_h,
+    "lfm2": lfm2.read,
+    "minicpmv": read_minicpm,
+    "minicpmv4_6": qwen.read_text,
+}
+"""Of rows that name their language part."""
+
+
+def read_row(row: Row, config: ModelConfig) -> Architecture:
+    """The model of a row: its encoders and projectors in front of its language part.
 
     Raises ModelError for a missing or unusable key, or for a language part or an encoder that is not known.
     """
-    text = config.root if row.language else config.language
-    built = Scope(row, {"root": config.root, "text": text}).build()
-    if row.language:
-        language = decoder.SECTION_READERS[row.language](config, config.root)
-    else:
-        language = (read or read_language)(config)
+    language = LANGUAGES[row.language](config) if row.language else None
+    given = {"text": language.hidden_size} if language else {}
+    built = Scope(row, {"root": config.root, "text": config.language}, given).build()
+    language = language or read_language(config)
     language = replace(language, rotary_tables=(*language.rotary_tables, *built.tables))
     prefix = row.layer_prefix.format(language.layer_prefix)
     return vision.with_images(language, built.modules, built.vision, prefix)
@@ -190,13 +224,13 @@ def read_ultravox(config: ModelConfig) -> Architecture:
 def read_nemotron(config: ModelConfig) -> Architecture:
     """Nemotron Nano VL 2, and the omni models without their audio encoder."""
     uncounted = ("sound encoder",) if config.root.has("sound_config") else ()
-    return replace(read_row(ROWS["nemotron_vl"], config, nemotron.read_h), uncounted=uncounted)
+    return replace(read_row(ROWS["nemotron_vl"], config), uncounted=uncounted)
 
 
 ROWS: Final = load_rows(__package__, "multimodal.toml")
 
 OTHERS: Final[Mapping[str, Reader]] = {"ultravox": read_ultravox, "nemotron_vl": read_nemotron}
-"""Rows with a check or a language part of their own."""
+"""Rows with a check or an uncounted part of their own."""
 
 
 def named_reader(name: str, row: Row) -> tuple[Reader, *tuple[str, ...]]:

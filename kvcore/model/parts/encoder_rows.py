@@ -211,7 +211,7 @@ class Row:
     classes: tuple[str, ...] = ()
     """What a config calls the model: entries of `architectures` and model_types."""
     language: str = ""
-    """The decoder that reads the whole config as the language part; empty: what the language part calls itself."""
+    """What reads the language part, as `LANGUAGES` calls it; empty: by the model_type of the language part."""
     layer_prefix: str = "language_model.{}"
     """Of the language part's layers, in place of `{}` as it calls them itself."""
     sections: Mapping[str, str | Place] = field(default_factory=dict)
