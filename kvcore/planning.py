@@ -170,17 +170,15 @@ def config_in_force(scenario: Scenario) -> ModelConfig:
 
 def _class_notices(architecture: Architecture) -> tuple[Notice, ...]:
     """A class that no family reads."""
-    if not architecture.is_assumed:
-        return ()
-    return (notice("architecture-assumed", "config.architectures", architecture=architecture.read_as),)
+    said = notice("architecture-assumed", "config.architectures", architecture=architecture.read_as)
+    return (said,) if architecture.is_assumed else ()
 
 
 def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:
     """Cards of vendors without a published start: their overheads are fitted to those of others."""
     card = scenario.accelerator
-    if card is None or card.vendor not in _WITHOUT_STARTS:
-        return ()
-    return (notice("overheads-of-another-vendor", "accelerator"),)
+    is_fitted = card is None or card.vendor not in _WITHOUT_STARTS
+    return () if is_fitted else (notice("overheads-of-another-vendor", "accelerator"),)
 
 
 def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]:

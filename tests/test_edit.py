@@ -128,8 +128,8 @@ def test_a_refusal_of_another_field_takes_no_size_away() -> None:
     scenario = scenario_from_request(request)
     with pytest.raises(KvPlannerError, match="Mamba cache blocks"):
         plan(scenario)
-    assert edit.nearest_tensor_parallel_size(scenario).value == 2
-    assert edit.nearest_tensor_parallel_size(scenario).refused is None
+    assert edit.nearest_tensor_parallel_size(scenario) == 2
+    assert edit.refusal(scenario, scenario.parallel.tensor_parallel_size) is None
     assert edit.tensor_parallel_sizes(scenario) == (1, 2, 4, 8, 16)
 
 

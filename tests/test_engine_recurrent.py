@@ -13,7 +13,7 @@ from kvcore.engine.vllm.recurrent import mamba_cache_mode
 from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.scenario.edit import keeps_recurrent_states, mamba_cache_modes, mamba_dtypes
+from kvcore.scenario.edit import keeps_recurrent_states, state_choices
 from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import Language, words
 from kvcore.views.summary import state_mode_text
@@ -211,10 +211,10 @@ def test_the_launch_command_has_them_only_where_set() -> None:
 
 def test_the_sidebar_offers_what_the_release_takes() -> None:
     new, old = (start(NEMOTRON_NANO, version).scenario for version in ("0.33.0", "0.12.0"))
-    assert mamba_cache_modes(new) == ("auto", "align")
-    assert mamba_cache_modes(old) == ("auto",)
-    assert mamba_dtypes("mamba_ssm_cache_dtype", new) == ("auto", "float32", "float16", "bfloat16")
-    assert mamba_dtypes("mamba_ssm_cache_dtype", old) == ("auto", "float32")
+    assert state_choices("mamba_cache_mode", new) == ("auto", "align")
+    assert state_choices("mamba_cache_mode", old) == ("auto",)
+    assert state_choices("mamba_ssm_cache_dtype", new) == ("auto", "float32", "float16", "bfloat16")
+    assert state_choices("mamba_ssm_cache_dtype", old) == ("auto", "float32")
     assert keeps_recurrent_states(new)
     assert not keeps_recurrent_states(start(LLAMA).scenario)
 

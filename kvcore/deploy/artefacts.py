@@ -288,7 +288,7 @@ def kubernetes_name(model: str) -> str:
 def _systemd(start: Start) -> str:
     """A unit that runs as a user of its own; the token of a gated model is read from a file of root's."""
     environment, asks = {**_CACHES, **start.environment}, start.asks_for_token
-    argv = [*start.program, *chain(*start.flags)]
+    argv = (*start.program, *chain(*start.flags))
     facts = {
         "token_note": f"# {TOKEN_FILE}, mode 600, with one line: {TOKEN}=hf_..." if asks else None,
         "model": _specifiers(start.model),

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from kvcore.advice.vary import decode_bound
-from kvcore.deploy.launch import PORT, served_model
+from kvcore.deploy.launch import PORT, launch_words, served_model
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.vllm.availability import MetricRole, benchmark_program, exported_metrics
 from kvcore.engine.vllm.versions import switches_of
@@ -150,8 +150,8 @@ def load_test(plan: Plan, load: Load) -> LoadTest:
         "percentile-metrics": "ttft,tpot,itl,e2el",
         "metric-percentiles": "50,95,99",
     }
-    words = [[f"--{name}"] if value is True else [f"--{name}", str(value)] for name, value in flags.items()]
-    lines = [shlex.join(program.words), *(shlex.join(line) for line in words)]
+    words = (launch_words(name, value) for name, value in flags.items())
+    lines = map(shlex.join, (program.words, *words))
     return LoadTest(
         command=" \\\n  ".join(lines) + "\n",
         requests_at_once=at_once,

@@ -23,15 +23,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade
-from kvcore.scenario import (
-    AUTO,
-    MEASURED_PARTS,
-    PARALLEL,
-    Origin,
-    Runner,
-    Scenario,
-    without_state_flags,
-)
+from kvcore.scenario import AUTO, MEASURED_PARTS, PARALLEL, Origin, Runner, Scenario, without_state_flags
 from kvcore.scenario.link import catalogue_card, with_memory
 
 _MEASURED = frozenset(f"measured.{part}" for part in MEASURED_PARTS)
@@ -105,7 +97,7 @@ def with_model(scenario: Scenario, model: str, config: ModelConfig, checkpoint: 
     )
     changed = carried_to_model(scenario, other)
     followed = []
-    size = nearest_tensor_parallel_size(changed).value
+    size = nearest_tensor_parallel_size(changed)
     if size != changed.parallel.tensor_parallel_size:
         changed = with_field(changed, "tensor_parallel_size", size)
         followed.append("tensor_parallel_size")
@@ -142,32 +134,18 @@ SHORTEST_LENGTH: Final = 256
 MAX_TOKENS: Final = 1 << 30
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NearestSize:
-    """The tensor parallel size to plan with, and the refusal of the one that was asked for."""
-
-    value: int
-    refused: KvPlannerError | None = None
-
-
 def tensor_parallel_sizes(scenario: Scenario) -> tuple[int, ...]:
     """The tensor parallel sizes that the engine takes for this model, the present one among them if it does."""
     sizes = sorted({*TENSOR_PARALLEL_SIZES, scenario.parallel.tensor_parallel_size})
     return tuple(size for size in sizes if refusal(scenario, size) is None)
 
 
-def nearest_tensor_parallel_size(scenario: Scenario) -> NearestSize:
+def nearest_tensor_parallel_size(scenario: Scenario) -> int:
     """The scenario's own size where the engine takes it, else the largest valid one below it, else the smallest."""
     wanted = scenario.parallel.tensor_parallel_size
-    refused = refusal(scenario, wanted)
-    if refused is None:
-        return NearestSize(value=wanted)
-    valid = tensor_parallel_sizes(scenario)
-    if not valid:
-        return NearestSize(value=wanted)
-    return NearestSize(
-        value=max((size for size in valid if size < wanted), default=valid[0]), refused=refused
-    )
+    if refusal(scenario, wanted) is None:
+        return wanted
+    return nearest_below(wanted, tensor_parallel_sizes(scenario) or (wanted,))
 
 
 def refusal(scenario: Scenario, tensor_parallel_size: int) -> KvPlannerError | None:
@@ -296,23 +274,15 @@ def takes_flag(scenario: Scenario, field: str) -> bool:
     return is_available(field, "", planned_release(scenario).version)
 
 
-def mamba_cache_modes(scenario: Scenario) -> tuple[str, ...]:
-    """What `--mamba-cache-mode` takes in the release of `scenario`, after `auto`, which leaves the flag out.
+def state_choices(field: str, scenario: Scenario) -> tuple[str, ...]:
+    """What a flag about recurrent states takes in the release of `scenario`, after `auto`, which leaves the flag out.
 
     Example:
         >>> from kvcore.scenario.request import scenario_from_request
-        >>> mamba_cache_modes(scenario_from_request({"model": "Qwen/Qwen3.6-27B", "engine_version": "0.33.0"}))
+        >>> scenario = scenario_from_request({"model": "Qwen/Qwen3.6-27B", "engine_version": "0.33.0"})
+        >>> state_choices("mamba_cache_mode", scenario)
         ('auto', 'align')
     """
-    return (AUTO, *_taken("mamba_cache_mode", FLAGS["mamba_cache_mode"].common, scenario))
-
-
-def mamba_dtypes(field: str, scenario: Scenario) -> tuple[str, ...]:
-    """What `mamba_cache_dtype` or `mamba_ssm_cache_dtype` takes in the release of `scenario`."""
-    return (AUTO, *_taken(field, FLAGS[field].common, scenario))
-
-
-def _taken(field: str, values: tuple[str, ...], scenario: Scenario) -> tuple[str, ...]:
-    version = planned_release(scenario).version
-    now = getattr(scenario, field)
-    return tuple(value for value in values if value == now or is_available(field, value, version))
+    version, now = planned_release(scenario).version, getattr(scenario, field)
+    values = FLAGS[field].common
+    return (AUTO, *(value for value in values if value == now or is_available(field, value, version)))

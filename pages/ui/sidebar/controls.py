@@ -206,12 +206,12 @@ def _mamba_cache_mode(plan: Plan | None, t: Words) -> None:
     in_force = plan.resolved.mamba_cache_mode if plan is not None else ""
     now = scenario.mamba_cache_mode or AUTO
     help_text = t(FLAGS[name].help, mode=in_force or "-")
-    _select(name, edit.mamba_cache_modes(scenario), now, t, {AUTO: None}, help_text=help_text)
+    _select(name, edit.state_choices(name, scenario), now, t, {AUTO: None}, help_text=help_text)
 
 
 def _mamba_dtype(name: str, t: Words) -> None:
     scenario = state.scenario()
-    _select(name, edit.mamba_dtypes(name, scenario), value_of(scenario, name), t)
+    _select(name, edit.state_choices(name, scenario), value_of(scenario, name), t)
 
 
 _OWN: Final[Mapping[str, Callable[[Plan | None, Words], None]]] = {
