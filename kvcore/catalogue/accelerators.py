@@ -57,6 +57,11 @@ class Accelerator(Keeper):
     source: str = ""
     checked: str = ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that it is called."""
+        return (self.id, self.name, f"{self.vendor} {self.name}", *self.aliases)
+
 
 FILE: Final = "accelerators.toml"
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -112,9 +117,9 @@ def read_accelerators(text: str) -> tuple[Accelerator, ...]:
         cards.append(row.card(name))
     owners: dict[str, str] = {}
     for card in cards:
-        for spelling in _spellings_of(card):
-            if owners.setdefault(spelling, card.id) != card.id:
-                raise wrong(f"{FILE}:{card.id}", f"{owners[spelling]} is spelt so too")
+        for key in map(spelling, card.names):
+            if owners.setdefault(key, card.id) != card.id:
+                raise wrong(f"{FILE}:{card.id}", f"{owners[key]} is spelt so too")
     return tuple(cards)
 
 
@@ -153,7 +158,7 @@ def _by_id() -> Mapping[str, Accelerator]:
 @cache
 def spellings() -> Mapping[str, Accelerator]:
     """All ids, names and aliases, as `spelling` writes them."""
-    return {key: card for card in load_accelerators() for key in _spellings_of(card)}
+    return {key: card for card in load_accelerators() for key in map(spelling, card.names)}
 
 
 def spelling(text: str) -> str:
@@ -164,10 +169,6 @@ def spelling(text: str) -> str:
         'nvidia-a100-sxm4-80gb'
     """
     return re.sub(r"[^a-z0-9]+", "-", text[:200].lower()).strip("-")
-
-
-def _spellings_of(card: Accelerator) -> set[str]:
-    return {spelling(text) for text in (card.id, card.name, f"{card.vendor} {card.name}", *card.aliases)}
 
 
 # -- the accelerator that a log or a person describes by memory, vendor and name ---------------------------------

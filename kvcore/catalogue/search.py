@@ -163,7 +163,4 @@ def _models() -> tuple[tuple[str, tuple[_Name, ...]], ...]:
 
 @cache
 def _accelerators() -> tuple[tuple[Accelerator, tuple[_Name, ...]], ...]:
-    def spellings(card: Accelerator) -> tuple[str, ...]:
-        return (card.id, card.name, f"{card.vendor.value} {card.name}", *card.aliases)
-
-    return tuple((card, tuple(map(_Name.of, spellings(card)))) for card in load_accelerators())
+    return tuple((card, tuple(map(_Name.of, card.names))) for card in load_accelerators())

@@ -4,7 +4,9 @@ weights and activations; and one algorithm for all, or one for each layer, with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 from kvcore.model.config import Section
@@ -42,16 +44,21 @@ SCALE_AND_ZERO_POINT_BYTES: Final = 3 * (4 + 2)
 Source: vllm/.../compressed_tensors/compressed_tensors.py:CompressedTensorsKVCacheMethod (0.32).
 """
 
-METHODS: Final[Mapping[str, str]] = {
-    "FP8": "modelopt",
-    "FP8_PER_CHANNEL_PER_TOKEN": "modelopt",
-    "FP8_PB_WO": "modelopt",
-    "NVFP4": "modelopt_fp4",
-    "W4A16_NVFP4": "modelopt_fp4",
-    "MXFP8": "modelopt_mxfp8",
-    "MIXED_PRECISION": "modelopt_mixed",
+ALGORITHMS: Final[Mapping[str, tuple[str, Format]]] = {
+    "FP8": ("modelopt", TensorScaled(static_input=True)),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("modelopt", ChannelScaled()),
+    "FP8_PB_WO": ("modelopt", BlockScaled(rows=128, columns=128)),
+    "FP8_BLOCK_SCALES": ("", BlockScaled(rows=128, columns=128)),
+    "NVFP4": ("modelopt_fp4", Nvfp4()),
+    "W4A16_NVFP4": ("modelopt_fp4", Nvfp4(is_weight_only=True)),
+    "MXFP8": ("modelopt_mxfp8", Mxfp8()),
 }
-"""The engine's name by ModelOpt's algorithm. Source: vllm/model_executor/layers/quantization/modelopt.py (0.32)."""
+"""ModelOpt's algorithms: the engine's name, "" for one that only a mixed checkpoint has, and the format.
+
+Source: vllm/model_executor/layers/quantization/modelopt.py (0.32).
+"""
+MIXED: Final = "MIXED_PRECISION"
+"""The algorithm of each layer is its own."""
 
 VISION: Final = ("vision_tower", "vision_model", "vit_large_projector")
 """What ModelOpt's checkpoints never quantize, whatever the list says."""
@@ -151,12 +158,13 @@ def read_modelopt(section: Section, side_file: Mapping[str, Any] | None) -> Quan
     """
     inner = section.optional_section("quantization") or section
     algorithm = inner.string("quant_algo", "").upper() or groups_algorithm(inner)
-    if algorithm not in METHODS:
+    method = "modelopt_mixed" if algorithm == MIXED else ALGORITHMS.get(algorithm, ("",))[0]
+    if not method:
         raise unknown("modelopt", algorithm or "no quant_algo")
     excluded = inner.strings("exclude_modules") or inner.strings("ignore") or ()
     patterns = tuple(map(canonical, excluded))
     excludes = WildcardList(patterns, Allowance())
-    layers = quantized_layers(inner, side_file) if algorithm == "MIXED_PRECISION" else {}
+    layers = quantized_layers(inner, side_file) if algorithm == MIXED else {}
     index = PrefixIndex(layers)
     group = inner.integer("group_size", 16)
     is_weight_only = algorithm == "NVFP4" and not has_input_activations(inner)
@@ -171,7 +179,7 @@ def read_modelopt(section: Section, side_file: Mapping[str, Any] | None) -> Quan
 
     kv_cache_dtype = declared_kv_cache_dtype(inner, section)
     return Quantization(
-        method=METHODS[algorithm],
+        method=method,
         detail=algorithm,
         format_of=format_of,
         depends_on_layer=names_a_layer(patterns) or bool(layers),
@@ -183,19 +191,10 @@ def read_modelopt(section: Section, side_file: Mapping[str, Any] | None) -> Quan
 
 def algorithm_format(algorithm: str, group: int) -> Format:
     """The format of one ModelOpt algorithm."""
-    match algorithm:
-        case "FP8":
-            return TensorScaled(static_input=True)
-        case "FP8_PER_CHANNEL_PER_TOKEN":
-            return ChannelScaled()
-        case "FP8_PB_WO" | "FP8_BLOCK_SCALES":
-            return BlockScaled(rows=128, columns=128)
-        case "NVFP4" | "W4A16_NVFP4":
-            return Nvfp4(group_size=group, is_weight_only=algorithm == "W4A16_NVFP4")
-        case "MXFP8":
-            return Mxfp8()
-        case _:
-            raise unknown("modelopt", algorithm)
+    if algorithm not in ALGORITHMS:
+        raise unknown("modelopt", algorithm)
+    weights = ALGORITHMS[algorithm][1]
+    return replace(weights, group_size=group) if isinstance(weights, Nvfp4) else weights
 
 
 def groups_algorithm(section: Section) -> str:
@@ -255,17 +254,11 @@ def mixed_algorithm(module: ModuleName, layers: Mapping[str, str], index: Prefix
 
     Source: vllm/model_executor/layers/quantization/modelopt.py:ModelOptMixedPrecisionConfig._resolve_quant_algo (0.32).
     """
-    for name in (module.name, *module.shards):
-        if name in layers:
-            return layers[name]
+    names = [module.name, *module.shards]
+    below: Iterable[str] = ()
     if module.kind is Kind.EXPERTS:
-        for shards in module.expert_shards:
-            for shard in shards:
-                if shard in layers:
-                    return layers[shard]
-        parent = module.name.removesuffix("experts")
-        for below in (module.name + ".", parent):
-            for name in index.beginning_with(below):
-                if "shared_expert" not in name:
-                    return layers[name]
-    return ""
+        names += chain.from_iterable(module.expert_shards)
+        beginnings = (module.name + ".", module.name.removesuffix("experts"))
+        inside = chain.from_iterable(map(index.beginning_with, beginnings))
+        below = (name for name in inside if "shared_expert" not in name)
+    return next((layers[name] for name in chain(names, below) if name in layers), "")
