@@ -40,6 +40,7 @@ DRIVER_GIB: Final = 0.02
 """Totals of one board under two drivers differ by more than that."""
 _DESKTOP_CARD: Final = re.compile(r"GeForce|RTX|Quadro|TITAN|Radeon", re.IGNORECASE)
 _PATCHED: Final = re.compile(r"dev|rc|\+|post|[a-f0-9]{7,}", re.IGNORECASE)
+"""In a version that is no release: 0.11.2.dev278+g55c6a5c."""
 
 PART_FIELDS: Final = (
     ("system", "system_gib"),
@@ -232,31 +233,16 @@ def _causes(
     if part.part == "available_kv":
         # What the KV memory lacks, or has in addition, is a good share of what another part took. Graphs are one of
         # them only in the releases that take them off the budget: in others they are captured later.
-        names = (
-            "weights",
-            "activations",
-            "framework",
-            *(("cuda_graphs",) if log.charges_graph_estimate else ()),
-        )
+        names = ["weights", "activations", "framework", *["cuda_graphs"] * log.charges_graph_estimate]
         taken = {other.part: other.difference_gib or 0.0 for other in parts}
         found += [
             Notice(code=f"cause-follows-{name}")
             for name in names
             if taken[name] * case.gib < 0 and abs(taken[name]) >= abs(case.gib) / 4
         ]
-    if is_patched(log.version):
+    if _PATCHED.search(log.version or ""):
         found.append(Notice(code="cause-patched-build", params={"version": log.version or ""}))
     return tuple(found) or (Notice(code="cause-unknown"),)
-
-
-def is_patched(version: str | None) -> bool:
-    """Whether a version is not a release.
-
-    Example:
-        >>> is_patched("0.11.2.dev278+g55c6a5c"), is_patched("0.19.0"), is_patched(None)
-        (True, False, False)
-    """
-    return version is not None and _PATCHED.search(version) is not None
 
 
 def differing_flags(log: StartupLog, planned: Plan) -> tuple[str, ...]:
@@ -338,10 +324,9 @@ def _parts_of(log: StartupLog, planned: Plan) -> Measured:
     is_profiled = find_engine(scenario.engine).measures_memory and scenario.kv_cache_memory_bytes is None
     if available is None or not is_profiled:
         return parts
-    try:
+    corrected = None
+    with suppress(KvPlannerError):
         corrected = plan(replace(scenario, measured=parts)).memory
-    except KvPlannerError:
-        return measured
     if corrected is None:
         return measured
     rest_gib = gib(corrected.available_kv.value) - available

@@ -126,16 +126,16 @@ def graph_flags(name: str, value: str) -> dict[str, GraphValue]:
         return found
     for config in _CONFIGS:
         name = name.removeprefix(f"{config}_")
+    text = unquoted(value)
     read: GraphValue | None = None
     if name == "cudagraph_mode":
-        read = _mode(unquoted(value))
+        read = _mode(text)
     elif name == "max_cudagraph_capture_size":
-        read = _count(unquoted(value), LARGEST_SIZE, 1)
-    elif name in LISTS:
-        sizes = _sizes(unquoted(value))
-        is_largest = name == "cuda_graph_sizes" and sizes is not None and len(sizes) == 1
+        read = _count(text, LARGEST_SIZE, 1)
+    elif name in LISTS and (sizes := _sizes(text)) is not None:
+        is_largest = name == "cuda_graph_sizes" and len(sizes) == 1
         name = "max_cudagraph_capture_size" if is_largest else "cudagraph_capture_sizes"
-        read = sizes[0] if sizes is not None and is_largest else sizes
+        read = sizes[0] if is_largest else sizes
     return {} if read is None else {name: read}
 
 
