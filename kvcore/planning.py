@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -41,6 +41,7 @@ _FORMAT_IN_NAME: Final = re.compile(
     r"(?:^|[-_./])(awq|gptq|int4|int8|w4a16|w8a8|nvfp4|mxfp4|fp8|bnb|gguf|4bit|8bit)(?=$|[-_./])",
     re.IGNORECASE,
 )
+"""What a name promises; where neither config nor flag confirms it, a side file may be missing."""
 
 
 class Verdict(StrEnum):
@@ -148,16 +149,7 @@ def plan(scenario: Scenario) -> Plan:
         loaded_weights=memory.weights,
         stage=worst,
         specs=specs,
-        notices=(
-            *_class_notices(architecture),
-            *resolved.notices,
-            *memory.notices,
-            *_vendor_notices(scenario),
-            *_batch_notices(scenario, resolved),
-            *draft_notices(scenario.speculative_config, prepared.draft),
-            *_label_notices(scenario, quantization),
-            *checkpoint_notices(scenario, architecture, quantization, resolved),
-        ),
+        notices=tuple(_notices(scenario, architecture, quantization, resolved, memory, prepared.draft)),
     )
 
 
@@ -168,17 +160,27 @@ def config_in_force(scenario: Scenario) -> ModelConfig:
     return read_yarn(scenario.hf_overrides).config(scenario.config, planned_release(scenario).version)
 
 
-def _class_notices(architecture: Architecture) -> tuple[Notice, ...]:
-    """A class that no family reads."""
-    said = notice("architecture-assumed", "config.architectures", architecture=architecture.read_as)
-    return (said,) if architecture.is_assumed else ()
-
-
-def _vendor_notices(scenario: Scenario) -> tuple[Notice, ...]:
-    """Cards of vendors without a published start: their overheads are fitted to those of others."""
-    card = scenario.accelerator
-    is_fitted = card is None or card.vendor not in _WITHOUT_STARTS
-    return () if is_fitted else (notice("overheads-of-another-vendor", "accelerator"),)
+def _notices(
+    scenario: Scenario,
+    architecture: Architecture,
+    quantization: Quantization,
+    resolved: Resolved,
+    memory: RankMemory,
+    draft: Draft | None,
+) -> Iterator[Notice]:
+    """What a person should know of the plan, in the order of its steps."""
+    if architecture.is_assumed:
+        yield notice("architecture-assumed", "config.architectures", architecture=architecture.read_as)
+    yield from resolved.notices
+    yield from memory.notices
+    if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:
+        yield notice("overheads-of-another-vendor", "accelerator")
+    yield from _batch_notices(scenario, resolved)
+    yield from draft_notices(scenario.speculative_config, draft)
+    promised = _FORMAT_IN_NAME.search(scenario.model)
+    if promised is not None and quantization.method == NOT_QUANTIZED and not scenario.quantization:
+        yield notice("quantization-not-in-config", "config.quantization_config", format=promised[1])
+    yield from checkpoint_notices(scenario, architecture, quantization, resolved)
 
 
 def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]:
@@ -200,14 +202,6 @@ def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]
         return ()
     params = {"measured_tokens": batch, "max_num_batched_tokens": tokens}
     return (notice(code, "max_num_batched_tokens", **params),)
-
-
-def _label_notices(scenario: Scenario, quantization: Quantization) -> tuple[Notice, ...]:
-    """A name that promises a storage format which neither config nor flag confirms: a side file may be missing."""
-    promised = _FORMAT_IN_NAME.search(scenario.model)
-    if promised is None or quantization.method != NOT_QUANTIZED or scenario.quantization:
-        return ()
-    return (notice("quantization-not-in-config", "config.quantization_config", format=promised[1]),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -82,10 +82,26 @@ def read_draft(
         raise EngineRefusalError(
             "draft-ranks", field="speculative_config.draft_tensor_parallel_size", value=asked, ranks=ranks
         )
-    config = draft_config(speculative)
-    if speculative.method in HEADS and config is not None:
-        return _read_head(config, speculative.method, architecture, max_model_len)
-    return _read_draft(speculative, architecture, quantization)
+    method, config = speculative.method, draft_config(speculative)
+    if method in HEADS:
+        if config is None:
+            return _usual_head(architecture, method)
+        return _read_head(config, method, architecture, max_model_len)
+    if uses_checkpoint_drafts(method):
+        if config is not None:
+            architecture, quantization = read_architecture(config), read_quantization(config, None)
+        if not architecture.draft_layers:
+            raise EngineRefusalError(
+                "speculative-method-unsupported", field="speculative_config.method", value=method
+            )
+        return _checkpoint_draft(architecture, quantization)
+    if method == DRAFT_MODEL:
+        if config is None:
+            raise ScenarioError(
+                "draft-model-unknown", field="speculative_config.model", value=speculative.model or ""
+            )
+        return _whole_model_draft(read_architecture(config), read_quantization(config, None))
+    return None
 
 
 def draft_config(speculative: SpeculativeConfig) -> ModelConfig | None:
@@ -104,29 +120,6 @@ _whole_model_draft = kept(whole_model_draft)
 @kept
 def _usual_head(architecture: Architecture, method: str) -> Draft:
     return usual_head(method, architecture)
-
-
-def _read_draft(
-    speculative: SpeculativeConfig, architecture: Architecture, quantization: Quantization
-) -> Draft | None:
-    method, config = speculative.method, draft_config(speculative)
-    if uses_checkpoint_drafts(method):
-        if config is not None:
-            architecture, quantization = read_architecture(config), read_quantization(config, None)
-        if not architecture.draft_layers:
-            raise EngineRefusalError(
-                "speculative-method-unsupported", field="speculative_config.method", value=method
-            )
-        return _checkpoint_draft(architecture, quantization)
-    if method in HEADS:
-        return _usual_head(architecture, method)
-    if method == DRAFT_MODEL:
-        if config is None:
-            raise ScenarioError(
-                "draft-model-unknown", field="speculative_config.model", value=speculative.model or ""
-            )
-        return _whole_model_draft(read_architecture(config), read_quantization(config, None))
-    return None
 
 
 def draft_notices(speculative: SpeculativeConfig | None, draft: Draft | None) -> tuple[Notice, ...]:
