@@ -8,7 +8,16 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, Decoder, DraftTraits, by_row, with_drafts
+from kvcore.model.families.decoder import (
+    DECODERS,
+    Decoder,
+    DraftTraits,
+    by_row,
+    feed_forward,
+    layer_norms,
+    read_decoder,
+    with_drafts,
+)
 from kvcore.model.parts import blocks
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
@@ -24,7 +33,7 @@ from kvcore.model.parts.latent import (
     latent_layer,
     read_latent,
 )
-from kvcore.model.parts.pattern import by_kind, sparse_by_frequency
+from kvcore.model.parts.pattern import by_kind, sparse_by_frequency, with_modules
 from kvcore.model.rope import read_ropes
 
 
@@ -34,37 +43,44 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
 
     Source: vllm/model_executor/models/deepseek_v2.py, deepseek_mtp.py, AXK1.py, openpangu.py (0.32).
     """
-    section, key = config.language, row.further_norms_key
-    further_norms = () if key and not section.boolean(key, False) else row.further_norms
+    section = config.language
     latent = read_latent(section)
-    moe = optional_moe(EXPERTS, section)
+    hidden, moe = latent.hidden_size, optional_moe(EXPERTS, section)
+    row = replace(row, experts=experts_of(section) if moe else None)
     count = section.layers()
     sparse = sparse_by_frequency(section) if moe else (False,) * count
     indexed = which_layers_index(section, count)
+    around = blocks.norms(hidden, *blocks.TWO_NORMS)
 
-    def layer(has_experts: bool, is_indexed: bool) -> arch.Layer:
-        return indexed_layer(section, latent, moe if has_experts else None, further_norms, is_indexed)
+    def attending(is_indexed: bool) -> arch.Layer:
+        if not is_indexed:
+            return latent_layer(latent, *around)
+        return latent_layer(latent, *around, *indexer(section, latent), indexed=section)
 
     vision = config.root.optional_section("vision_config")
     seen = MOONVIT.get(config.model_type)
-    built = blocks.decoder(
-        config,
-        heads=as_heads(latent),
-        layers=by_kind(zip(sparse, indexed, strict=True), lambda kind: layer(*kind)),
-        intermediate_size=section.integer("intermediate_size"),
-        every=read_encoder(seen, vision, text=latent.hidden_size).modules if vision and seen else (),
-        tied=section.boolean("tie_word_embeddings", False),
-        rotary_tables=rotary_tables(section, latent, with_indexer=any(indexed)),
+    built = replace(
+        read_decoder(
+            row,
+            config,
+            heads=as_heads(latent),
+            mixers=by_kind(indexed, attending),
+            sparse=sparse,
+            width=section.integer("intermediate_size"),
+            rotary_tables=rotary_tables(section, latent, with_indexer=any(indexed)),
+        ),
+        every=read_encoder(seen, vision, text=hidden).modules if vision and seen else (),
         layer_prefix="language_model.model.layers" if vision else "model.layers",
-        moe=moe,
         is_multimodal=vision is not None,
         is_mla=True,
         uncounted=("vision tower",) if vision and not seen else (),
     )
     if not moe or not section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64):
         return built
-    body = layer(True, section.optional_integer("index_topk") is not None)
-    return with_drafts(built, section, DraftTraits(), body)
+    body = feed_forward(row, section, hidden, built.intermediate_size, moe)
+    behind = layer_norms(row, section, as_heads(latent))
+    draft = attending(section.optional_integer("index_topk") is not None)
+    return with_drafts(built, section, DraftTraits(), with_modules(draft, *body, *behind))
 
 
 DIVIDES_SHARED_EXPERTS: Final = ("glm4_moe_lite",)
@@ -120,24 +136,6 @@ def which_layers_index(section: Section, count: int) -> tuple[bool, ...]:
     every = section.integer("index_topk_freq", 1)
     offset = section.integer("index_skip_topk_offset", 2, minimum=0)
     return tuple(max(index - offset + 1, 0) % every == 0 for index in range(count))
-
-
-def indexed_layer(
-    section: Section,
-    latent: Latent,
-    moe: arch.MixtureOfExperts | None,
-    further_norms: tuple[str, ...],
-    is_indexed: bool,
-) -> arch.Layer:
-    """One layer."""
-    hidden = latent.hidden_size
-    index = indexer(section, latent) if is_indexed else ()
-    if moe is not None:
-        body = expert_modules(experts_of(section), section, hidden, moe)
-    else:
-        body = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
-    around, behind = blocks.norms(hidden, *blocks.TWO_NORMS), blocks.norms(hidden, *further_norms)
-    return latent_layer(latent, *around, *index, *body, *behind, indexed=section if is_indexed else None)
 
 
 def read_sarvam(config: ModelConfig) -> arch.Architecture:

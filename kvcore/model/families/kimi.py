@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, by_row
+from kvcore.model.families.decoder import DECODERS, by_row, read_decoder
 from kvcore.model.parts import blocks
 from kvcore.model.parts.encoder import read_encoder
-from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
+from kvcore.model.parts.experts import ExpertTraits, optional_moe, read_moe
 from kvcore.model.parts.latent import as_heads, heads_column, latent_experts, latent_layer, read_latent
 from kvcore.model.parts.mixers import kda
 from kvcore.model.parts.pattern import crossed, sparse_by_frequency
@@ -34,23 +35,18 @@ def read_linear(config: ModelConfig) -> arch.Architecture:
     latent, hidden = read_latent(section), section.integer("hidden_size")
     linear = section.section("linear_attn_config")
     moe = optional_moe(EXPERTS, section)
-    kinds = which_layers(linear, sparse_by_frequency(section) if moe else (False,) * section.layers())
-    intermediate = section.integer("intermediate_size")
-    around = blocks.norms(hidden, *blocks.TWO_NORMS)
-    bodies: dict[bool, tuple[arch.Module, ...]] = {
-        False: (*blocks.gated_mlp(hidden, intermediate), *around),
-        True: (*expert_modules(EXPERTS, section, hidden, moe), *around) if moe else (),
-    }
-    return blocks.decoder(
+    mixers = {True: kda(linear, hidden), False: latent_layer(latent)}
+    sparse = sparse_by_frequency(section) if moe else (False,) * section.layers()
+    row = DECODERS["kimi_linear"] if moe else replace(DECODERS["kimi_linear"], experts=None)
+    built = read_decoder(
+        row,
         config,
         heads=as_heads(latent),
-        layers=crossed(kinds, {True: kda(linear, hidden), False: latent_layer(latent)}, bodies),
-        intermediate_size=intermediate,
-        tied=section.boolean("tie_word_embeddings", False),
-        rotary_tables=(),
-        moe=moe,
-        is_mla=True,
+        mixers=tuple(mixers[is_kda] for is_kda, _ in which_layers(linear, sparse)),
+        sparse=sparse,
+        width=section.integer("intermediate_size"),
     )
+    return replace(built, is_mla=True)
 
 
 def which_layers(linear: Section, sparse: Iterable[bool]) -> tuple[tuple[bool, bool], ...]:

@@ -10,58 +10,11 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import (
-    DECODERS,
-    Decoder,
-    attention,
-    before_layers,
-    behind_layers,
-    by_row,
-)
+from kvcore.model.families.decoder import DECODERS, attending, by_row, read_decoder
 from kvcore.model.parts import blocks
-from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
+from kvcore.model.parts.experts import MAX_EXPERTS, ExpertTraits, expert_modules, optional_moe
 from kvcore.model.parts.mixers import given, mamba1, mamba2, wide_column
-from kvcore.model.parts.pattern import by_kind, crossed, with_modules
-
-
-def hybrid(
-    row: Decoder,
-    config: ModelConfig,
-    heads: blocks.Heads,
-    layers: tuple[arch.Layer, ...],
-    intermediate_size: int,
-    moe: arch.MixtureOfExperts | None = None,
-) -> arch.Architecture:
-    """The model of a row around its layers."""
-    section = config.language
-    hidden, vocab = heads.hidden_size, section.integer("vocab_size")
-    tied = section.boolean("tie_word_embeddings", row.tied)
-    return blocks.decoder(
-        config,
-        heads=heads,
-        layers=layers,
-        intermediate_size=intermediate_size,
-        first=before_layers(row, section, hidden, vocab),
-        last=behind_layers(row, section, hidden, vocab, tied=tied),
-        tied=tied,
-        rotary_tables=None if row.rotary else (),
-        layer_prefix=row.names.layers,
-        moe=moe,
-    )
-
-
-def attending(row: Decoder, section: Section, heads: blocks.Heads) -> arch.Layer:
-    """What of a layer attends."""
-    return arch.Layer(modules=attention(row, section, heads), caches=(blocks.cache_of(heads),))
-
-
-def mlp_with_norms(row: Decoder, section: Section, hidden: int, width: int) -> tuple[arch.Module, ...]:
-    """The MLP of a layer, and its norms."""
-    bias = blocks.flag(section, row.mlp_bias)
-    return (
-        *blocks.gated_mlp(hidden, width, "feed_forward", bias=bias),
-        *blocks.norms(hidden, *row.layer_norms),
-    )
+from kvcore.model.parts.pattern import with_modules
 
 
 def read_mamba(config: ModelConfig) -> arch.Architecture:
@@ -92,8 +45,8 @@ def pure(config: ModelConfig, mixer: arch.Layer, inner: int) -> arch.Architectur
     section = config.language
     hidden = section.integer("hidden_size")
     heads = blocks.Heads(hidden_size=hidden, num_heads=0, num_kv_heads=0, head_dim=0)
-    layers = (with_modules(mixer, blocks.norm("norm", hidden)),) * section.layers()
-    return hybrid(DECODERS["mamba"], config, heads, layers, inner)
+    mixers, norm = (mixer,) * section.layers(), blocks.norms(hidden, "norm")
+    return read_decoder(DECODERS["mamba"], config, heads=heads, mixers=mixers, width=inner, mlp=norm)
 
 
 def read_jamba(config: ModelConfig) -> arch.Architecture:
@@ -103,22 +56,20 @@ def read_jamba(config: ModelConfig) -> arch.Architecture:
     """
     row, section = DECODERS["jamba"], config.language
     heads = blocks.read_heads(section, reads_head_dim=row.reads_head_dim)
-    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
+    hidden = heads.hidden_size
     inner = section.integer("mamba_expand") * hidden
     mixer = mamba1(section, "jamba", "mamba", hidden, inner, has_norms=True)
-    traits = row.experts or ExpertTraits()
-    moe = read_moe(traits, section)
-    bodies = dict.fromkeys((False, True), mlp_with_norms(row, section, hidden, intermediate))
-    if moe.num_experts > 1:
-        around = blocks.norms(hidden, *row.layer_norms)
-        bodies[True] = (*expert_modules(traits, section, hidden, moe), *around)
-    kinds = zip(
-        periodic(section, "attn_layer_period", "attn_layer_offset"),
-        periodic(section, "expert_layer_period", "expert_layer_offset"),
-        strict=True,
+    attends = attending(row, section, heads)[0]
+    chosen = periodic(section, "attn_layer_period", "attn_layer_offset")
+    with_experts = periodic(section, "expert_layer_period", "expert_layer_offset")
+    has_several = section.integer("num_experts", maximum=MAX_EXPERTS) > 1
+    return read_decoder(
+        row,
+        config,
+        heads=heads,
+        mixers=tuple(attends if is_chosen else mixer for is_chosen in chosen),
+        sparse=tuple(is_sparse and has_several for is_sparse in with_experts),
     )
-    layers = crossed(kinds, {True: attending(row, section, heads), False: mixer}, bodies)
-    return hybrid(row, config, heads, layers, intermediate, moe)
 
 
 def periodic(section: Section, period_key: str, offset_key: str) -> tuple[bool, ...]:
@@ -145,14 +96,12 @@ def read_falcon_h1(config: ModelConfig) -> arch.Architecture:
     """
     row, section = DECODERS["falcon_h1"], config.language
     heads = blocks.read_heads(section)
-    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
     has_norm = section.boolean("mamba_rms_norm", False)
-    first, second = attending(row, section, heads), bamba_mixer(section, hidden, has_norm=has_norm)
-    body = mlp_with_norms(row, section, hidden, intermediate)
-    layer = arch.Layer(
-        modules=(*first.modules, *second.modules, *body), caches=(*first.caches, *second.caches)
-    )
-    return hybrid(row, config, heads, (layer,) * section.layers(), intermediate)
+    attends = attending(row, section, heads)[0]
+    mixes = bamba_mixer(section, heads.hidden_size, has_norm=has_norm)
+    both = with_modules(attends, *mixes.modules)
+    both = replace(both, caches=(*attends.caches, *mixes.caches))
+    return read_decoder(row, config, heads=heads, mixers=(both,) * section.layers())
 
 
 def read_bamba(config: ModelConfig) -> arch.Architecture:
@@ -162,13 +111,10 @@ def read_bamba(config: ModelConfig) -> arch.Architecture:
     """
     row, section = DECODERS["bamba"], config.language
     heads = blocks.read_heads(section, reads_head_dim=row.reads_head_dim)
-    hidden, intermediate = heads.hidden_size, section.integer("intermediate_size")
-    mixers = {True: attending(row, section, heads), False: bamba_mixer(section, hidden)}
-    body = mlp_with_norms(row, section, hidden, intermediate)
+    attends, mixes = attending(row, section, heads)[0], bamba_mixer(section, heads.hidden_size)
     chosen = frozenset(section.integers("attn_layer_indices") or ())
-    kinds = (index in chosen for index in range(section.layers()))
-    layers = by_kind(kinds, lambda kind: with_modules(mixers[kind], *body))
-    return hybrid(row, config, heads, layers, intermediate)
+    mixers = tuple(attends if index in chosen else mixes for index in range(section.layers()))
+    return read_decoder(row, config, heads=heads, mixers=mixers)
 
 
 def read_granite_hybrid(config: ModelConfig) -> arch.Architecture:
@@ -193,13 +139,20 @@ def read_granite_hybrid(config: ModelConfig) -> arch.Architecture:
     if shared:
         body.append(wide_column("shared_mlp.input_linear", hidden, (arch.Output(units=shared),) * 2))
         body.append(blocks.row("shared_mlp.output_linear", shared, hidden))
-    mixers = {"attention": attending(row, section, heads), "mamba": bamba_mixer(section, hidden)}
+    mixers = {"attention": attending(row, section, heads)[0], "mamba": bamba_mixer(section, hidden)}
     unknown = set(kinds[:count]) - set(mixers)
     if unknown:
         raise section.invalid("layer_types", sorted(unknown), "expected mamba and attention")
-    layers = by_kind(kinds[:count], lambda kind: with_modules(mixers[kind], *body))
-    row = replace(row, rotary=section.string("position_embedding_type", "nope") == "rope")
-    return hybrid(row, config, heads, layers, max(intermediate, shared), moe)
+    uses_rope = section.string("position_embedding_type", "nope") == "rope"
+    built = read_decoder(
+        replace(row, experts=None, layer_norms=(), rotary=uses_rope),
+        config,
+        heads=heads,
+        mixers=tuple(mixers[kind] for kind in kinds[:count]),
+        width=max(intermediate, shared),
+        mlp=tuple(body),
+    )
+    return replace(built, moe=moe)
 
 
 MLP_WIDTH: Final = ("ffn_hidden_size", "intermediate_size")
@@ -217,7 +170,7 @@ def read_zamba2(config: ModelConfig) -> arch.Architecture:
     kinds = section.words("layers_block_type", ("hybrid", "mamba"))
     if kinds is None:
         raise section.missing("layers_block_type")
-    mixer = zamba2_mixer(section, hidden)
+    plain = zamba2_mixer(section, hidden)
     heads = section.integer("num_attention_heads")
     if 2 * hidden % heads:
         raise section.contradicting("num_attention_heads", f"{2 * hidden} is not divisible by {heads}")
@@ -228,20 +181,25 @@ def read_zamba2(config: ModelConfig) -> arch.Architecture:
         num_kv_heads=section.integer("num_key_value_heads", heads),
         head_dim=2 * hidden // heads,
     )
-    plain = with_modules(mixer, blocks.norm("input_layernorm", hidden))
     adapted = (
         blocks.replicated("linear", hidden, hidden),
         *adapters(section, wide, hidden),
         *plain.modules,
     )
-    hybrid_layer = arch.Layer(modules=adapted, caches=(blocks.cache_of(wide), *plain.caches))
+    hybrid = arch.Layer(modules=adapted, caches=(blocks.cache_of(wide), *plain.caches))
     width = section.integer(given(section, MLP_WIDTH))
     shared: list[arch.Module] = []
     for index in range(section.integer("num_mem_blocks", 1, maximum=64)):
         shared += shared_block(section, wide, hidden, width, f"shared_blocks.{index}.")
     row = replace(row, rotary=section.boolean("use_mem_rope", False))
-    layers = tuple(hybrid_layer if kind == "hybrid" else plain for kind in kinds)
-    built = hybrid(row, config, replace(wide, hidden_size=hidden), layers, width)
+    built = read_decoder(
+        row,
+        config,
+        heads=replace(wide, hidden_size=hidden),
+        mixers=tuple(hybrid if kind == "hybrid" else plain for kind in kinds),
+        width=width,
+        mlp=blocks.norms(hidden, "input_layernorm"),
+    )
     return replace(built, first=(*built.first, *shared))
 
 

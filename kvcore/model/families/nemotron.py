@@ -8,8 +8,7 @@ from typing import Final
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, by_row
-from kvcore.model.families.mamba import attending, hybrid
+from kvcore.model.families.decoder import DECODERS, attending, attention, by_row, read_decoder
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, read_moe
 from kvcore.model.parts.latent import latent_experts
@@ -36,31 +35,41 @@ def read_h(config: ModelConfig) -> arch.Architecture:
         heads = replace(heads, head_dim=written)
     hidden = heads.hidden_size
     kinds = nemotron_kinds(section)
-    moe = read_moe(EXPERTS, section) if "moe" in kinds else None
+    row = NEMOTRON_H if "moe" in kinds else replace(NEMOTRON_H, experts=None)
+    moe = read_moe(EXPERTS, section) if row.experts else None
     state_heads, width = section.integer("mamba_num_heads"), section.integer("mamba_head_dim")
     bodies = {
         "mamba": mamba2(section, "nemotron_h", "mixer", hidden, state_heads, width),
-        "attention": attending(NEMOTRON_H, section, heads),
+        "attention": arch.Layer(
+            modules=attention(NEMOTRON_H, section, heads), caches=(blocks.cache_of(heads),)
+        ),
     }
     if moe is not None:
         bodies["moe"] = arch.Layer(modules=read_experts(section, hidden, moe))
     widths = mlp_widths(section, kinds)
     bias = section.boolean("mlp_bias", False)
 
-    def layer(kind: str, width: int) -> arch.Layer:
+    def mixer(kind: str, width: int) -> arch.Layer:
         mlp = blocks.plain_mlp(hidden, width, "mixer.up_proj", "mixer.down_proj", bias=bias)
-        return with_modules(bodies.get(kind) or arch.Layer(modules=mlp), blocks.norm("norm", hidden))
+        return bodies.get(kind) or arch.Layer(modules=mlp)
 
-    intermediate = max(widths) or section.integer("moe_intermediate_size", state_heads * width)
-    layers = by_kind(zip(kinds, widths, strict=True), lambda kind: layer(*kind))
-    built = hybrid(NEMOTRON_H, config, heads, layers, intermediate, moe)
+    behind = blocks.norms(hidden, "norm")
+    built = read_decoder(
+        row,
+        config,
+        heads=heads,
+        mixers=by_kind(zip(kinds, widths, strict=True), lambda kind: mixer(*kind)),
+        sparse=(False,) * len(kinds),
+        width=max(widths) or section.integer("moe_intermediate_size", state_heads * width),
+        mlp=behind,
+    )
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
     if not drafts:
         return built
     pattern = section.words("mtp_layers_block_type", PATTERN.values()) or kinds_of_letters(
         section, "mtp_hybrid_override_pattern", "*E"
     )
-    steps = [with_modules(bodies[kind], blocks.norm("norm", hidden)) for kind in pattern if kind in bodies]
+    steps = [with_modules(bodies[kind], *behind) for kind in pattern if kind in bodies]
     if steps:
         projection = blocks.column("eh_proj", 2 * hidden, hidden)
         steps[0] = with_modules(steps[0], projection, *blocks.norms(hidden, "enorm", "hnorm"))
@@ -159,7 +168,7 @@ def nas_layer(section: Section, heads: blocks.Heads, kv_heads: int, mlp_size: in
     before, between = blocks.norms(hidden, *row.layer_norms)
     if kv_heads:
         own = blocks.with_kv_heads(section, heads, kv_heads)
-        layer = with_modules(attending(row, section, own), before)
+        layer = with_modules(attending(row, section, own)[0], before)
     if mlp_size:
         bias = blocks.flag(section, row.mlp_bias)
         layer = with_modules(layer, *blocks.gated_mlp(hidden, mlp_size, bias=bias), between)
