@@ -195,32 +195,6 @@ def read_jina_v5(row: Embedder, config: ModelConfig) -> Architecture:
     return without_cache(read_as("llama", config))
 
 
-def encoder(
-    config: ModelConfig,
-    *,
-    heads: blocks.Heads,
-    layers: tuple[arch.Layer, ...],
-    intermediate_size: int,
-    first: Pieces,
-    prefix: str,
-    last: Pieces = (),
-    rotary_tables: tuple[arch.RotaryTable, ...] = (),
-) -> Architecture:
-    """An Architecture without a head over the vocabulary."""
-    return blocks.decoder(
-        config,
-        section=config.language,
-        heads=heads,
-        layers=layers,
-        intermediate_size=intermediate_size,
-        first=first,
-        last=last,
-        tied=True,
-        rotary_tables=rotary_tables,
-        layer_prefix=prefix,
-    )
-
-
 def read_bert(row: Embedder, config: ModelConfig) -> Architecture:
     """BERT, RoBERTa and XLM-RoBERTa: positions from a table, a norm behind each half of a layer.
 
@@ -237,7 +211,7 @@ def read_bert(row: Embedder, config: ModelConfig) -> Architecture:
     words, positions, types = (
         section.integer(key) for key in ("vocab_size", "max_position_embeddings", "type_vocab_size")
     )
-    return encoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(arch.Layer(modules=modules),) * section.layers(),
@@ -248,7 +222,10 @@ def read_bert(row: Embedder, config: ModelConfig) -> Architecture:
             vision.sharded_table("embeddings.token_type_embeddings", types, hidden),
             blocks.norm("embeddings.LayerNorm", hidden, bias=True),
         ),
-        prefix="encoder.layer",
+        last=(),
+        tied=True,
+        rotary_tables=(),
+        layer_prefix="encoder.layer",
     )
 
 
@@ -281,13 +258,15 @@ def read_rotated(row: Embedder, config: ModelConfig) -> Architecture:
     tables = [vision.sharded_table("embeddings.word_embeddings", section.integer("vocab_size"), hidden)]
     if types:
         tables.append(vision.sharded_table("embeddings.token_type_embeddings", types, hidden))
-    return encoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=kinds,
         intermediate_size=inner,
         first=(*tables, blocks.norm("embeddings.LayerNorm", hidden, bias=True)),
-        prefix="encoder.layers",
+        last=(),
+        tied=True,
+        layer_prefix="encoder.layers",
         rotary_tables=tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section)),
     )
 
@@ -337,7 +316,7 @@ def read_modernbert(row: Embedder, config: ModelConfig) -> Architecture:
     )
     others = arch.Layer(modules=(*modules, blocks.norm("attn_norm", hidden, bias=norm_bias)))
     positions = section.integer("max_position_embeddings")
-    return encoder(
+    return blocks.decoder(
         config,
         heads=heads,
         layers=(arch.Layer(modules=modules), *(others,) * (section.layers() - 1)),
@@ -347,7 +326,8 @@ def read_modernbert(row: Embedder, config: ModelConfig) -> Architecture:
             blocks.norm("embeddings.norm", hidden, bias=norm_bias),
         ),
         last=(blocks.norm("final_norm", hidden, bias=norm_bias),),
-        prefix="layers",
+        tied=True,
+        layer_prefix="layers",
         rotary_tables=(arch.RotaryTable(max_positions=positions, rotary_dim=heads.head_dim),) * 2,
     )
 

@@ -110,10 +110,14 @@ def read_longcat_ngram(config: ModelConfig) -> arch.Architecture:
 def read_minicpm3(config: ModelConfig) -> arch.Architecture:
     """MiniCPM3: latent projections, but an ordinary cache of every head's keys and values, values padded.
 
+    Values are as wide as a head of the hidden size.
+
     Source: vllm/model_executor/models/minicpm3.py (0.32).
     """
     section = config.language
-    latent = read_latent_of_minicpm3(section)
+    section.integer("q_lora_rank")
+    latent = read_latent(section, v_head_dim=1)
+    latent = replace(latent, v_head_dim=latent.hidden_size // latent.num_heads)
     heads = whole_heads(latent)
     mixer = arch.Layer(modules=low_rank_attention(latent), caches=(blocks.cache_of(heads),))
     positions = section.integer("max_position_embeddings")
@@ -123,20 +127,6 @@ def read_minicpm3(config: ModelConfig) -> arch.Architecture:
         heads=heads,
         mixers=(mixer,) * section.layers(),
         rotary_tables=tuple(rope.table(latent.qk_rope_head_dim, positions) for rope in read_ropes(section)),
-    )
-
-
-def read_latent_of_minicpm3(section: Section) -> Latent:
-    """MiniCPM3's geometry: values as wide as a head of the hidden size."""
-    hidden, heads = section.integer("hidden_size"), section.integer("num_attention_heads")
-    return Latent(
-        hidden_size=hidden,
-        num_heads=heads,
-        q_lora_rank=section.integer("q_lora_rank"),
-        kv_lora_rank=section.integer("kv_lora_rank"),
-        qk_nope_head_dim=section.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=section.integer("qk_rope_head_dim"),
-        v_head_dim=hidden // heads,
     )
 
 

@@ -16,7 +16,7 @@ from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_dec
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import MAX_EXPERTS, expert_modules, read_moe
 from kvcore.model.parts.mixers import linear_state
-from kvcore.model.parts.pattern import by_kind, marked, sparse_by_step
+from kvcore.model.parts.pattern import by_kind, crossed, marked, sparse_by_step
 from kvcore.model.rope import read_ropes
 
 Pieces = tuple[arch.Module, ...]
@@ -206,23 +206,45 @@ def read_minimax_01(config: ModelConfig) -> arch.Architecture:
     """
     section = config.language
     heads = blocks.read_heads(section)
-    moe = read_moe(experts_of("minimax"), section)
-    count = section.layers()
-    kinds = text_01_kinds(section, count)
-    shared = shared_widths(section, count)
-    layers = by_kind(
-        zip(kinds, shared, strict=True),
-        lambda kind: text_01_layer(section, heads, moe, is_full=kind[0], shared=kind[1]),
-    )
-    return blocks.decoder(
+    moe, count = read_moe(experts_of("minimax"), section), section.layers()
+    full, shared = text_01_kinds(section, count), shared_widths(section, count)
+    mixers = {
+        True: arch.Layer(modules=blocks.attention(heads), caches=(blocks.cache_of(heads),)),
+        False: linear_attention(heads),
+    }
+    built = read_decoder(
+        DECODERS["minimax"],
         config,
         heads=heads,
-        layers=layers,
-        intermediate_size=moe.moe_intermediate_size,
-        tied=section.boolean("tie_word_embeddings", False),
+        mixers=tuple(mixers[each] for each in full),
+        sparse=(moe.num_experts > 1,) * count,
         rotary_tables=(minimax_table(section, heads),),
+    )
+    more = {width: shared_mlp(heads.hidden_size, width) for width in shared}
+    kinds = zip(map(id, built.layers), shared, strict=True)
+    return replace(
+        built,
+        layers=crossed(kinds, {id(layer): layer for layer in built.layers}, more),
         moe=replace(moe, shared_intermediate_size=max(shared)),
     )
+
+
+def linear_attention(heads: blocks.Heads) -> arch.Layer:
+    """Linear attention of one layer, with its output gate and norm."""
+    hidden, inner = heads.hidden_size, heads.attended
+    modules = (
+        blocks.column("self_attn.qkv_proj", hidden, 3 * inner),
+        blocks.column("self_attn.output_gate", hidden, inner),
+        blocks.row("self_attn.out_proj", inner, hidden),
+        arch.Parameter(name="self_attn.norm", sharded=inner),
+    )
+    return arch.Layer(modules=modules, caches=(linear_state(heads.num_heads, heads.head_dim),))
+
+
+def shared_mlp(hidden: int, width: int) -> Pieces:
+    """The MLP next to the experts, and its coefficient; () without one."""
+    coefficient = blocks.replicated("coefficient", hidden, 1, quantizable=False, dtype="float32")
+    return (*blocks.gated_mlp(hidden, width, "shared_mlp"), coefficient) if width else ()
 
 
 def text_01_kinds(section: Section, count: int) -> tuple[bool, ...]:
@@ -242,31 +264,6 @@ def shared_widths(section: Section, count: int) -> tuple[int, ...]:
         widths = section.integers("shared_intermediate_size") or ()
         return tuple(widths[index] if index < len(widths) else 0 for index in range(count))
     return (section.integer("shared_intermediate_size", 0, minimum=0),) * count
-
-
-def text_01_layer(
-    section: Section, heads: blocks.Heads, moe: arch.MixtureOfExperts, *, is_full: bool, shared: int
-) -> arch.Layer:
-    """One layer of Text-01."""
-    hidden, inner = heads.hidden_size, heads.num_heads * heads.head_dim
-    body: list[arch.Module] = [*blocks.norms(hidden, *blocks.TWO_NORMS)]
-    if moe.num_experts == 1:
-        body += blocks.gated_mlp(hidden, moe.moe_intermediate_size)
-    else:
-        body += expert_modules(experts_of("minimax"), section, hidden, moe)
-    if shared:
-        body += blocks.gated_mlp(hidden, shared, "shared_mlp")
-        body.append(blocks.replicated("coefficient", hidden, 1, quantizable=False, dtype="float32"))
-    if is_full:
-        return arch.Layer(modules=(*blocks.attention(heads), *body), caches=(blocks.cache_of(heads),))
-    mixer = (
-        blocks.column("self_attn.qkv_proj", hidden, 3 * inner),
-        blocks.column("self_attn.output_gate", hidden, inner),
-        blocks.row("self_attn.out_proj", inner, hidden),
-        arch.Parameter(name="self_attn.norm", sharded=inner),
-    )
-    state = linear_state(heads.num_heads, heads.head_dim)
-    return arch.Layer(modules=(*mixer, *body), caches=(state,))
 
 
 BIASED: Final = ("minimax_m3_text", "minimax_m3_vl_text")

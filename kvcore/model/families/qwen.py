@@ -11,7 +11,7 @@ from kvcore.model.families.decoder import DECODERS, by_row, experts_of, feed_for
 from kvcore.model.parts import blocks
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import optional_moe, read_moe
-from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer
+from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer, read_latent
 from kvcore.model.parts.mixers import (
     DeltaNet,
     convolution,
@@ -206,7 +206,7 @@ def read_ling(config: ModelConfig) -> arch.Architecture:
     section, experts = config.language, experts_of("bailing_hybrid")
     if section.string("router_dtype", "fp32") != "fp32":
         experts = replace(experts, router_dtype="bfloat16")
-    latent = read_latent(section)
+    latent = read_latent(section, **LATENT)
     attending, heads = latent_layer(latent), linear_heads(section, latent)
     linear = arch.Layer(
         modules=linear_attention(section, heads), caches=(linear_state(heads.num_heads, heads.head_dim),)
@@ -228,17 +228,8 @@ def read_ling(config: ModelConfig) -> arch.Architecture:
     return replace(built, is_mla=True)
 
 
-def read_latent(section: Section) -> Latent:
-    """The latent geometry, with the defaults of the engine's class."""
-    return Latent(
-        hidden_size=section.integer("hidden_size"),
-        num_heads=section.integer("num_attention_heads"),
-        q_lora_rank=section.optional_integer("q_lora_rank", minimum=1),
-        kv_lora_rank=section.integer("kv_lora_rank", 512),
-        qk_nope_head_dim=section.integer("qk_nope_head_dim", 128),
-        qk_rope_head_dim=section.integer("qk_rope_head_dim", 64),
-        v_head_dim=section.integer("v_head_dim", 128),
-    )
+LATENT: Final = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+"""Defaults of Ling's class. Source: vllm/model_executor/models/bailing_moe_linear.py (0.32)."""
 
 
 def linear_heads(section: Section, latent: Latent) -> blocks.Heads:
@@ -278,7 +269,7 @@ def read_ling3(config: ModelConfig) -> arch.Architecture:
     Source: vllm/model_executor/models/bailing_moe_v3.py (0.32).
     """
     section = config.language
-    latent = read_latent(section)
+    latent = read_latent(section, **LATENT)
     for key in ("moe_shared_expert_intermediate_size", "num_shared_experts"):
         section.integer(key)
     heads, count = linear_heads(section, latent), section.layers()

@@ -235,14 +235,6 @@ def with_expert_ranks(linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
     return tuple(replace(linear, whole_with_expert_ranks=True) for linear in linears)
 
 
-def whole_unless_divided(heads: int, *linears: Linear) -> tuple[Linear, ...]:
-    """Parts of an encoder that every rank stores whole where the ranks do not divide its heads.
-
-    Source: vllm/model_executor/models/vision.py:is_vit_use_data_parallel, intern_vit.py (0.32).
-    """
-    return tuple(replace(linear, whole_unless_divided=heads) for linear in linears)
-
-
 def plain_mlp(
     hidden_size: int,
     intermediate_size: int,

@@ -17,9 +17,6 @@ from kvcore.model.parts.blocks import Flag, flag, gated_mlp, plain_mlp, replicat
 MAX_EXPERTS: Final = 65_536
 """Of a layer, above any that is published."""
 
-BLOCK_SPARSE: Final = "block_sparse_moe"
-"""What Mixtral calls the experts of a layer, and many after it."""
-
 ROUTER_DTYPES: Final[Mapping[str, str]] = {"": "", "fp32": "float32"}
 """Any other name means bfloat16. Source: vllm/model_executor/models/bailing_moe.py:BailingMoE (0.32)."""
 
@@ -32,9 +29,6 @@ class Part(StrEnum):
     EXPERTS = "experts"
     SHARED = "shared"
     SHARED_GATE = "shared_gate"
-
-
-CORRECTED_FIRST: Final = (Part.ROUTER, Part.CORRECTION, Part.EXPERTS, Part.SHARED, Part.SHARED_GATE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

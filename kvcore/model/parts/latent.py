@@ -35,16 +35,14 @@ class Latent:
         return arch.Mla(kv_lora_rank=self.kv_lora_rank, qk_rope_head_dim=self.qk_rope_head_dim)
 
 
-def read_latent(section: Section) -> Latent:
-    """The latent geometry of a config."""
+def read_latent(section: Section, **defaults: int) -> Latent:
+    """The latent geometry of a config, with the `defaults` of an engine's class for keys that it leaves out."""
+    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     return Latent(
         hidden_size=section.integer("hidden_size"),
         num_heads=section.integer("num_attention_heads"),
         q_lora_rank=section.optional_integer("q_lora_rank", minimum=1),
-        kv_lora_rank=section.integer("kv_lora_rank"),
-        qk_nope_head_dim=section.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=section.integer("qk_rope_head_dim"),
-        v_head_dim=section.integer("v_head_dim"),
+        **{name: section.integer(name, defaults.get(name)) for name in names},
     )
 
 
