@@ -308,7 +308,7 @@ def read_modernbert(row: Embedder, config: ModelConfig) -> Architecture:
     norm_bias = section.boolean("norm_bias", False)
     up, down = blocks.gated_mlp(hidden, inner, bias=mlp_bias)
     modules: Pieces = (
-        blocks.qkv(heads, "attn.Wqkv", ("Wqkv",), bias=bias),
+        blocks.qkv(heads, "attn.Wqkv", bias=bias),
         blocks.row("attn.Wo", hidden, hidden, bias=bias),
         replace(up, name="mlp.Wi", parts=("mlp.Wi",)),
         replace(down, name="mlp.Wo"),

@@ -15,7 +15,7 @@ from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_lay
 from kvcore.model.parts.mixers import (
     DeltaNet,
     convolution,
-    kda_state,
+    kda_layer,
     linear_state,
     read_conv_kernel,
     wide_column,
@@ -183,12 +183,11 @@ def olmo_delta_net(net: DeltaNet) -> tuple[arch.Module, ...]:
     prefix, steps = "linear_attn", arch.Output(units=net.num_v_heads)
     return (
         convolution(f"{prefix}.conv1d", net.conv_kernel, (net.keys, net.keys, net.values), bias=False),
-        arch.Linear(
-            name=f"{prefix}.in_proj_qkvg",
-            in_features=net.hidden_size,
-            outputs=(net.keys, net.keys, net.values, net.values),
-            split=arch.Split.COLUMN,
-            parts=tuple(f"{prefix}.{part}_proj" for part in "qkvg"),
+        wide_column(
+            f"{prefix}.in_proj_qkvg",
+            net.hidden_size,
+            (net.keys, net.keys, net.values, net.values),
+            tuple(f"{prefix}.{part}_proj" for part in "qkvg"),
         ),
         *(wide_column(f"{prefix}.{name}_proj", net.hidden_size, (steps,)) for name in "ba"),
         arch.Parameter(name=f"{prefix}.dt_bias", sharded=net.num_v_heads),
@@ -246,19 +245,13 @@ def linear_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module
 
     Source: vllm/model_executor/layers/mamba/linear/bailing_linear_attn.py:BailingMoELinearAttention (0.32).
     """
-    inner, bias = heads.num_heads * heads.head_dim, section.boolean("use_bias", False)
-    prefix = "attention"
+    bias, prefix = section.boolean("use_bias", False), "attention"
     names = ("query_layernorm", "key_layernorm") if section.boolean("use_qk_norm", False) else ()
     return (
-        blocks.qkv(
-            heads,
-            f"{prefix}.query_key_value",
-            ("query_key_value",),
-            bias=bias or section.boolean("use_qkv_bias", False),
-        ),
-        blocks.column(f"{prefix}.g_proj", heads.hidden_size, inner),
-        blocks.row(f"{prefix}.dense", inner, heads.hidden_size, bias=bias),
-        arch.Parameter(name=f"{prefix}.g_norm", sharded=inner),
+        blocks.qkv(heads, f"{prefix}.query_key_value", bias=bias or section.boolean("use_qkv_bias", False)),
+        blocks.column(f"{prefix}.g_proj", heads.hidden_size, heads.attended),
+        blocks.row(f"{prefix}.dense", heads.attended, heads.hidden_size, bias=bias),
+        arch.Parameter(name=f"{prefix}.g_norm", sharded=heads.attended),
         *blocks.norms(heads.head_dim, *(f"{prefix}.{name}" for name in names)),
     )
 
@@ -274,9 +267,7 @@ def read_ling3(config: ModelConfig) -> arch.Architecture:
         section.integer(key)
     heads, count = linear_heads(section, latent), section.layers()
     kernel = read_conv_kernel(section, "short_conv_kernel_size")
-    linear = arch.Layer(
-        modules=delta_net(heads, kernel), caches=(kda_state(heads.num_heads, heads.head_dim, kernel),)
-    )
+    linear = delta_net(heads, kernel)
     attending = latent_layer(latent, *output_gate(section, latent))
     group = section.integer("layer_group_size")
     whole = count // group * group
@@ -304,32 +295,18 @@ def output_gate(section: Section, latent: Latent) -> tuple[arch.Module, ...]:
     return (heads_column("self_attn.g_proj", latent.hidden_size, latent.num_heads, width),)
 
 
-def delta_net(heads: blocks.Heads, kernel: int) -> tuple[arch.Module, ...]:
-    """Projections, three float32 convolutions, decay and output gates of full rank.
+def delta_net(heads: blocks.Heads, kernel: int) -> arch.Layer:
+    """A delta net with one projection, its decay and output gates of full rank.
 
     Source: vllm/model_executor/models/bailing_moe_v3.py:BailingMoeV3KimiDeltaAttention (0.32).
     """
-    prefix, hidden = "self_attn", heads.hidden_size
-    each = arch.Output(units=heads.num_heads, width=heads.head_dim)
-    convolutions = (
-        replace(convolution(f"{prefix}.{part}_conv1d", kernel, (each,), bias=False), dtype="float32")
-        for part in "qkv"
-    )
-    return (
-        arch.Linear(
-            name=f"{prefix}.qkvb_proj",
-            in_features=hidden,
-            outputs=(each, each, each, arch.Output(units=heads.num_heads)),
-            split=arch.Split.COLUMN,
-            parts=tuple(f"{prefix}.{part}_proj" for part in "qkvb"),
-        ),
-        *convolutions,
-        *(heads_column(f"{prefix}.{part}_proj", hidden, heads.num_heads, heads.head_dim) for part in "fg"),
-        arch.Parameter(name=f"{prefix}.dt_bias", sharded=heads.num_heads * heads.head_dim, dtype="float32"),
-        arch.Parameter(name=f"{prefix}.A_log", sharded=heads.num_heads, dtype="float32"),
-        blocks.norm(f"{prefix}.o_norm", heads.head_dim),
-        blocks.row(f"{prefix}.o_proj", heads.num_heads * heads.head_dim, hidden),
-    )
+    prefix, hidden, count, width = "self_attn", heads.hidden_size, heads.num_heads, heads.head_dim
+    each = arch.Output(units=count, width=width)
+    outputs = (each, each, each, arch.Output(units=count))
+    names = tuple(f"{prefix}.{part}_proj" for part in "qkvb")
+    start = (wide_column(f"{prefix}.qkvb_proj", hidden, outputs, names),)
+    gates = tuple(heads_column(f"{prefix}.{part}_proj", hidden, count, width) for part in "fg")
+    return kda_layer(prefix, hidden, (count, width), kernel, start, gates)
 
 
 READERS: Final = by_row(

@@ -242,17 +242,34 @@ def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: b
             replicated(f"{prefix}.g_a_proj", hidden, width),
             wide_column(f"{prefix}.g_b_proj", width, (each,)),
         )
+    return kda_layer(prefix, hidden, (heads, width), kernel, start, gates)
+
+
+def kda_layer(
+    prefix: str,
+    hidden: int,
+    heads: tuple[int, int],
+    kernel: int,
+    start: tuple[arch.Module, ...],
+    gates: tuple[arch.Module, ...],
+) -> arch.Layer:
+    """What all of KDA has between and behind its projections: float32 convolutions, decay and norm, its state.
+
+    `heads` are how many there are, and how wide.
+    """
+    count, width = heads
+    each = arch.Output(units=count, width=width)
     rows = (convolution(f"{prefix}.{part}_conv1d", kernel, (each,), bias=False) for part in "qkv")
     modules: tuple[arch.Module, ...] = (
         *start,
         *(replace(linear, dtype="float32") for linear in rows),
         *gates,
-        arch.Parameter(name=f"{prefix}.dt_bias", sharded=heads * width, dtype="float32"),
-        arch.Parameter(name=f"{prefix}.A_log", sharded=heads, dtype="float32"),
+        arch.Parameter(name=f"{prefix}.dt_bias", sharded=count * width, dtype="float32"),
+        arch.Parameter(name=f"{prefix}.A_log", sharded=count, dtype="float32"),
         norm(f"{prefix}.o_norm", width),
-        row(f"{prefix}.o_proj", heads * width, hidden),
+        row(f"{prefix}.o_proj", count * width, hidden),
     )
-    return arch.Layer(modules=modules, caches=(kda_state(heads, width, kernel),))
+    return arch.Layer(modules=modules, caches=(kda_state(count, width, kernel),))
 
 
 def kda_state(heads: int, width: int, kernel: int) -> arch.RecurrentState:
