@@ -374,9 +374,6 @@ def measured_values(measured: Measured) -> dict[str, Any]:
         >>> measured_values(Measured(peak_activation_gib=1.9, fitted=("peak_activation_gib",)))
         {'peak_activation_gib': 1.9, 'fitted': ['peak_activation_gib']}
     """
-    marks: dict[str, Any] = {
-        "fitted": list(measured.fitted),
-        "carried": list(measured.carried),
-        "batched_tokens": measured.batched_tokens,
-    }
+    lists = {"fitted": list(measured.fitted), "carried": list(measured.carried)}
+    marks: dict[str, Any] = {**lists, "batched_tokens": measured.batched_tokens}
     return {**measured.values(), **{name: mark for name, mark in marks.items() if mark}}

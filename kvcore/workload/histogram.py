@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Final
@@ -200,18 +201,15 @@ class LengthQuantiles:
             >>> LengthQuantiles.decode(text).needed.p99, LengthQuantiles.decode(text).encode() == text
             (1712, True)
         """
-        if not _TEXT.fullmatch(text):
+        found: LengthQuantiles | None = None
+        if _TEXT.fullmatch(text):
+            numbers = [map(int, part.split(":")) for part in text.split(",")]
+            with suppress(WorkloadError):
+                parts = (Percentiles(p50=p50, p95=p95, p99=p99) for p50, p95, p99 in numbers)
+                found = cls(**{one.name: part for one, part in zip(fields(cls), parts, strict=True)})
+        if found is None or min(found.prompt.p50, found.needed.p50) < 1:
             raise WorkloadError("percentiles-unreadable", field="lengths", value=text)
-        try:
-            parts = [
-                Percentiles(p50=p50, p95=p95, p99=p99)
-                for p50, p95, p99 in (map(int, part.split(":")) for part in text.split(","))
-            ]
-            if min(parts[0].p50, parts[3].p50) < 1:
-                raise WorkloadError("percentiles-unreadable", field="lengths", value=text)
-        except WorkloadError:
-            raise WorkloadError("percentiles-unreadable", field="lengths", value=text) from None
-        return cls(prompt=parts[0], answer=parts[1], taken=parts[2], needed=parts[3])
+        return found
 
 
 def typed_quantiles(prompt: Percentiles, answer: Percentiles, max_tokens: int | None) -> LengthQuantiles:
