@@ -1,8 +1,27 @@
-"""The catalogues as tables."""
+"""The catalogues as tables, and what stands next to names."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
 
 from kvcore import catalogue
+from kvcore.catalogue.documented import DOCUMENTED, license_of
 from kvcore.engine.vllm.versions import vllm_releases
-from kvcore.views.catalogue_rows import accelerator_rows, model_rows, version_rows
+from kvcore.errors import KvPlannerError
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
+from kvcore.texts.words import Language, words
+from kvcore.views.catalogue_rows import (
+    accelerator_facts,
+    accelerator_rows,
+    bundled_facts,
+    model_facts,
+    model_rows,
+    parameters,
+    version_rows,
+)
 
 
 def test_every_model_is_there_and_can_be_read() -> None:
@@ -34,3 +53,54 @@ def test_every_release_is_there_newest_first() -> None:
     assert (by_version["0.7.3"].generation, by_version["0.8.5"].generation) == ("V0", "V1")
     assert (by_version["0.19.1"].utilization, by_version["0.20.0"].utilization) == (0.9, 0.92)
     assert {row.engine for row in version_rows()} == {"vllm", "vllm-ascend", "vllm-mindspore"}
+
+
+T = words(Language.ENGLISH)
+
+
+def test_counted_parameters_are_the_published_ones() -> None:
+    """Of models without a head that is tied or counted twice, whose total the Hub publishes."""
+    for name in (
+        "Qwen/Qwen3-32B",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "mistralai/Mixtral-8x7B-Instruct-v0.1",
+    ):
+        entry = catalogue.find_model(name)
+        published = entry.checkpoint.total_parameters
+        assert published is not None
+        assert parameters(read_architecture(entry.config)) == pytest.approx(published, rel=1e-3)
+
+
+def test_every_bundled_model_has_its_facts() -> None:
+    for name in catalogue.model_ids():
+        facts = bundled_facts(name, T).split(" · ")
+        assert facts[0][-1] in "MBT", name
+        assert facts[1].endswith(" tokens"), name
+        assert facts[2:] == ([license_of(name)] if license_of(name) else []), name
+
+
+def test_the_facts_of_cards() -> None:
+    assert accelerator_facts(catalogue.find_accelerator("Ascend-910B3-64GB"), T).startswith(
+        "60.96 GiB · HCCS"
+    )
+    chinese = words(Language.CHINESE)
+    for card in catalogue.load_accelerators():
+        assert " · " in accelerator_facts(card, chinese)
+
+
+def test_an_unreadable_config_has_no_facts() -> None:
+    assert (
+        model_facts(ModelConfig.from_mapping({}), catalogue.find_model("Qwen/Qwen3-8B").checkpoint, "", T)
+        == ""
+    )
+
+
+def test_licenses_are_of_bundled_models() -> None:
+    assert license_of("openai/gpt-oss-120b") == "Apache-2.0"
+    assert license_of("meta-llama/Llama-3.3-70B-Instruct") == "Llama 3.3 Community"
+    row = {"name": "MIT", "source": "x", "checked": datetime.date(2026, 1, 1), "models": ["Qwen/Qwen3-8B"]}
+    unsaid = {name: row[name] for name in ("name", "models")}
+    for rows in ([{**row, "models": ["no/model"]}], [{**row, "source": ""}], [unsaid], [row, row]):
+        with pytest.raises(KvPlannerError):
+            DOCUMENTED.read({**DOCUMENTED.raw(), "license": rows})
+    assert DOCUMENTED.read({**DOCUMENTED.raw(), "license": [row]}).license[0].name == "MIT"

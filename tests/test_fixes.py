@@ -1,9 +1,15 @@
-"""Fewer CUDA graphs as the change that mends a plan."""
+"""Changes that fix a plan, alone or in pairs, and those that end a refusal of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
-from kvcore.advice.fixes import FIXED, fixes
+from kvcore.advice.fixes import FIXED, fix_pairs, fixes, refusal_fixes
+from kvcore.errors import EngineRefusalError
 from kvcore.planning import Plan, Verdict, plan
+from kvcore.scenario import edit
 from kvcore.scenario.request import scenario_from_request
 
 # Its graphs take more than the few hundred MiB that this length lacks.
@@ -81,3 +87,121 @@ def test_a_tight_plan_is_mended_by_what_surely_fits() -> None:
     assert isinstance(length, int)
     assert 40_000 < length < 40_960
     assert plan(scenario_from_request(asked | {"max_model_len": length + 16})).verdict is Verdict.TIGHT
+
+
+HOPELESS = (
+    {"model": "deepseek-ai/DeepSeek-V3", "accelerator": "RTX-4090-24GB"},
+    {"model": "Qwen/Qwen3-235B-A22B", "accelerator": "L4-24GB", "max_model_len": 32768},
+    {"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "max_model_len": 1_000_000},
+)
+"""More than one knob away from a start: hundreds of GiB of weights, or 244 GiB of keys and values, on small cards."""
+
+
+@pytest.mark.parametrize("request_", HOPELESS, ids=lambda request: request["model"])
+def test_pairs_mend_what_no_single_change_does(request_) -> None:
+    broken = plan(scenario_from_request(request_))
+    assert fixes(broken) == ()
+    pairs = fix_pairs(broken)
+    assert pairs
+    for pair in pairs:
+        scenario = broken.scenario
+        for field, value in pair.changes:
+            scenario = edit.with_field(scenario, field, value)
+        mended = plan(scenario)
+        assert mended.verdict in FIXED
+        assert mended.scenario == pair.second.plan.scenario
+
+
+@pytest.mark.parametrize("request_", HOPELESS, ids=lambda request: request["model"])
+def test_neither_half_of_a_pair_does_it_alone(request_) -> None:
+    broken = plan(scenario_from_request(request_))
+    for pair in fix_pairs(broken):
+        assert len({field for field, _ in pair.changes}) == 2
+        for field, value in pair.changes:
+            assert plan(edit.with_field(broken.scenario, field, value)).verdict not in FIXED
+
+
+def test_no_card_that_stands_alone_is_advised_for_several() -> None:
+    for request in HOPELESS:
+        for pair in fix_pairs(plan(scenario_from_request(request))):
+            planned = pair.second.plan
+            several = planned.scenario.parallel.ranks_per_replica > 1
+            assert not (several and planned.accelerator.interconnect == "none")
+
+
+def test_nothing_is_advised_where_two_changes_are_not_enough() -> None:
+    # 1,026 × 10⁹ parameters in fp8 are over 950 GiB; eight of the largest cards of these vendors have 768.
+    broken = plan(
+        scenario_from_request({"model": "moonshotai/Kimi-K2-Instruct", "accelerator": "BI-V150-32GB"})
+    )
+    assert fixes(broken) == fix_pairs(broken) == ()
+
+
+RESTARTS = {
+    "model": "Qwen/Qwen2.5-7B-Instruct-AWQ", "accelerator": {"memory_gib": 8.0, "vendor": "nvidia", "name": "RTX"},
+    "engine_version": "0.28.0", "max_num_seqs": 4, "gpu_memory_utilization": 0.95,
+}  # fmt: skip
+
+
+class TestSecondStart:
+    """Qwen2.5-7B-AWQ has 0.76 GiB more on a second start: the embedding table's 1.015 less the 0.258 of a layer."""
+
+    def test_it_is_the_first_advice_where_it_is_enough(self) -> None:
+        broken = plan(scenario_from_request({**RESTARTS, "max_model_len": 24576}))
+        assert broken.verdict not in FIXED
+        first = fixes(broken)[0]
+        assert (first.field, first.value, first.verdict in FIXED) == ("kernels_compiled", True, True)
+
+    def test_not_where_more_is_missing_or_nothing_is_compiled(self) -> None:
+        for fields in (
+            {"gpu_memory_utilization": 0.85},
+            {"enforce_eager": True, "gpu_memory_utilization": 0.85},
+        ):
+            broken = plan(scenario_from_request({**RESTARTS, "max_model_len": 24576, **fields}))
+            assert broken.verdict not in FIXED
+            assert "kernels_compiled" not in {fix.field for fix in fixes(broken)}
+
+
+LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 4096}
+REFUSED = [
+    # Experts of 1536 features, blocks of 128; refined since 0.29.
+    ({"model": "Qwen/Qwen3-235B-A22B-FP8", "accelerator": "H200-141GB", "engine_version": "0.11.0",
+      "tensor_parallel_size": 8, "max_model_len": 4096},
+     {"tensor_parallel_size": 4, "enable_expert_parallel": True, "engine_version": "0.29.0"}),
+    # 32 heads: both 4 and 8 divide them, and 8 / 6 is less than 6 / 4.
+    (LLAMA | {"accelerator": "H100-80GB", "tensor_parallel_size": 6}, {"tensor_parallel_size": 8}),
+    (LLAMA | {"accelerator": "T4-16GB", "quantization": "fp8", "engine_version": "0.13.0", "tensor_parallel_size": 4},
+     {"engine_version": "0.14.0", "quantization": None}),
+    (LLAMA | {"accelerator": "H100-80GB", "block_size": 17}, {"block_size": None}),
+    (LLAMA | {"accelerator": "H100-80GB", "kv_cache_dtype": "nvfp4", "engine_version": "0.31.0"},
+     {"kv_cache_dtype": "auto", "engine_version": "0.32.0", "accelerator": "B200-180GB"}),
+    ({"model": "Qwen/Qwen3.5-4B", "accelerator": "H100-80GB", "engine_version": "0.9.2", "max_model_len": 4096},
+     {"engine_version": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "some"), REFUSED, ids=lambda value: value.get("model", "")[-20:])
+def test_single_changes(asked: dict[str, Any], some: dict[str, Any]) -> None:
+    scenario = scenario_from_request(asked)
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(scenario)
+    found = {one.field: one for one in refusal_fixes(scenario, refused.value)}
+    for field, value in some.items():
+        if value is not None or field != "engine_version":
+            assert found[field].value == value
+        assert field in found
+    for one in found.values():
+        again = plan(edit.with_field(scenario, one.field, one.value))
+        assert again.verdict in FIXED
+        assert again.scenario == one.plan.scenario
+    if refused.value.field in found:
+        assert next(iter(found)) == refused.value.field
+
+
+def test_what_nothing_mends_has_no_fix() -> None:
+    """Sparse latent attention on an Ampere card of which no larger or newer one of 80 GB holds 640 GB on one rank."""
+    asked = {"model": "deepseek-ai/DeepSeek-V3.2", "accelerator": "A100-80GB"}
+    scenario = scenario_from_request(asked)
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(scenario)
+    assert refusal_fixes(scenario, refused.value) == ()

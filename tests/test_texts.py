@@ -37,6 +37,7 @@ def test_what_is_shown_is_text_and_names_are_not() -> None:
         ("checks", set(Check)),
         ("orders", set(Order)),
         ("origins", set(Origin)),
+        ("measured", set(Origin)),
         ("unusable", set(Unusable)),
         ("verdict-signs", set(Verdict)),
         ("limit-verdicts", set(Verdict)),

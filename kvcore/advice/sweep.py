@@ -31,7 +31,6 @@ from kvcore.shared_work import Progress, SharedWork, Work
 
 SIZES: Final = (1, 2, 4, 8)
 DEFAULT_LENGTH: Final = 8192
-
 MAX_BYTES: Final = 48 << 20
 """Of one process: some hundred sweeps."""
 LONGEST_LINE: Final = 64

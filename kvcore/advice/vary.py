@@ -18,16 +18,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
-from kvcore.model.architecture import (
-    Architecture,
-    BlockIndexer,
-    CompressedLatent,
-    Experts,
-    LatentWindow,
-    Module,
-    SparseIndexer,
-    VocabEmbedding,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.families import read_architecture
 from kvcore.planning import HIGH, LOW, Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Parallel, Scenario, SpeculativeConfig
@@ -195,7 +186,7 @@ def _positions(
 _PARALLEL_SIZES: Final = (Varied.TENSOR_PARALLEL, Varied.PIPELINE_PARALLEL, Varied.DATA_PARALLEL)
 
 
-def splits(parallel: Parallel, architecture: Architecture) -> tuple[Parallel, ...]:
+def splits(parallel: Parallel, architecture: arch.Architecture) -> tuple[Parallel, ...]:
     """The ways to cut the same number of GPUs, at least eight: tensor, data and, for MLA, decode context parallel.
 
     Data parallel replicas of a mixture of experts share its experts out among them.
@@ -222,7 +213,7 @@ def splits(parallel: Parallel, architecture: Architecture) -> tuple[Parallel, ..
     return tuple(dict.fromkeys((*found, parallel)))
 
 
-def _drafts(base: Scenario, architecture: Architecture) -> tuple[SpeculativeConfig | None, ...]:
+def _drafts(base: Scenario, architecture: arch.Architecture) -> tuple[SpeculativeConfig | None, ...]:
     methods = ["ngram"]
     if not architecture.is_mla:
         methods.append("eagle3")
@@ -232,14 +223,14 @@ def _drafts(base: Scenario, architecture: Architecture) -> tuple[SpeculativeConf
     return (None, *known, base.speculative_config)
 
 
-def _lengths(base: Scenario, architecture: Architecture) -> list[int]:
+def _lengths(base: Scenario, architecture: arch.Architecture) -> list[int]:
     limit = architecture.max_model_len
     now = base.max_model_len if base.max_model_len is not None and base.max_model_len > 0 else limit
     round_ones = {1 << power for power in range(10, 21) if now / 8 <= 1 << power <= now * 8}
     return sorted({*(length for length in round_ones if length <= limit), now, limit})
 
 
-_Values = Callable[[Scenario, Architecture], Sequence[object]]
+_Values = Callable[[Scenario, arch.Architecture], Sequence[object]]
 _VALUES: Final[Mapping[Varied, _Values]] = {
     Varied.TENSOR_PARALLEL: lambda base, _: TENSOR_PARALLEL_SIZES,
     Varied.PIPELINE_PARALLEL: lambda base, _: SIZES,
@@ -357,20 +348,20 @@ def decode_weight_bytes(plan: Plan) -> int:
         read += count * sum(_read(rank, module, prefix + module.name) for module in layer.modules)
     if plan.stage == parallel.pipeline_parallel_size - 1:
         shared = architecture.first if architecture.tied_embeddings else ()
-        tables = tuple(module for module in shared if isinstance(module, VocabEmbedding))[:1]
+        tables = tuple(module for module in shared if isinstance(module, arch.VocabEmbedding))[:1]
         read += sum(_read(rank, module, module.name) for module in (*architecture.last, *tables))
     return int(read)
 
 
-def _read(rank: Rank, module: Module, name: str) -> float:
+def _read(rank: Rank, module: arch.Module, name: str) -> float:
     size = sum(rank.tensor_bytes(module, name))
-    return size * module.top_k / module.num_experts if isinstance(module, Experts) else size
+    return size * module.top_k / module.num_experts if isinstance(module, arch.Experts) else size
 
 
 def _read_kv_bytes_per_token(plan: Plan) -> float:
     """Of layers that read their whole cache in every step: not of windows, states, and what an indexer picks from."""
     caches = {type(cache) for layer in plan.architecture.layers for cache in layer.caches}
-    if caches & {SparseIndexer, BlockIndexer, CompressedLatent, LatentWindow}:
+    if caches & {arch.SparseIndexer, arch.BlockIndexer, arch.CompressedLatent, arch.LatentWindow}:
         return 0.0
     return sum(
         spec.layers * spec.page_size_bytes / spec.block_size

@@ -25,11 +25,9 @@ from kvcore.evidence.accuracy import (
     release_name,
     summarize,
 )
-from kvcore.texts import LABELS
-from kvcore.texts.palette import BUDGET, CAPACITY, CURRENT_LINE, OUTLINE
+from kvcore.texts import LABELS, palette
 from kvcore.texts.words import DASH, Words, count
-from kvcore.views.plotting import Figure, figure, log_axis, stroke
-from kvcore.views.plotting import scatter as trace
+from kvcore.views import plotting as draw
 
 HEIGHT: Final = 420
 NEAR: Final = 0.05
@@ -193,7 +191,7 @@ def point_name(start: PublishedStart) -> str:
     return f"{start.model} · {release_name(start)} · {start.card}{tensor_parallel}"
 
 
-def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
+def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> draw.Figure:
     """Predicted over measured on two equal logarithmic axes; on the line they are the same.
 
     A point outside its interval, or without one more than 5 % off, is an orange diamond. A hollow point is one whose
@@ -206,24 +204,26 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> Figure:
     low, high = min(values) / 1.25, max(values) * 1.25
     unit = t("{check}, GiB", check=t(CHECK_LABELS[check])) if check in IN_GIB else t(CHECK_LABELS[check])
     kinds = {
-        (True, False): (t("as predicted"), CURRENT_LINE, "circle"),
-        (False, False): (t("off the prediction"), CAPACITY, "diamond"),
-        (True, True): (t("as predicted, in the fit"), CURRENT_LINE, "circle-open"),
-        (False, True): (t("off the prediction, in the fit"), CAPACITY, "diamond-open"),
+        (True, False): (t("as predicted"), palette.CURRENT_LINE, "circle"),
+        (False, False): (t("off the prediction"), palette.CAPACITY, "diamond"),
+        (True, True): (t("as predicted, in the fit"), palette.CURRENT_LINE, "circle-open"),
+        (False, True): (t("off the prediction, in the fit"), palette.CAPACITY, "diamond-open"),
     }
     drawn = {kind: [one for one in pairs if (_is_met(one[1]), one[1].is_fitted) == kind] for kind in kinds}
     traces = [_points(drawn[kind], *looks, t) for kind, looks in kinds.items() if drawn[kind]]
-    equal = trace("lines", [low, high], [low, high], line=stroke(BUDGET, 1, "dash"), showlegend=False)
+    equal = draw.scatter(
+        "lines", [low, high], [low, high], line=draw.stroke(palette.BUDGET, 1, "dash"), showlegend=False
+    )
     ticks = {"dtick": 1 if high / low > 1000 else "D2", "tickformat": ",~s" if high >= 10_000 else "~g"}
-    return figure(
+    return draw.figure(
         [equal, *traces],
         HEIGHT,
         (64, 12, 34, 52),
         hovermode="closest",
         hoverlabel={"align": "left"},
         legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
-        xaxis=log_axis(low, high, t("measured: {quantity}", quantity=unit), 10, **ticks),
-        yaxis=log_axis(low, high, t("predicted"), 6, **ticks),
+        xaxis=draw.log_axis(low, high, t("measured: {quantity}", quantity=unit), 10, **ticks),
+        yaxis=draw.log_axis(low, high, t("predicted"), 6, **ticks),
     )
 
 
@@ -234,10 +234,10 @@ def _is_met(point: Point) -> bool:
 
 def _points(
     pairs: Sequence[tuple[PublishedStart, Point, float]], name: str, color: str, symbol: str, t: Words
-) -> Figure:
-    outline = {"color": OUTLINE, "width": 2 if symbol.endswith("-open") else 1}
+) -> draw.Figure:
+    outline = {"color": palette.OUTLINE, "width": 2 if symbol.endswith("-open") else 1}
     said = t("measured {x}, predicted {y}", x="%{x:,.5~g}", y="%{y:,.5~g}")
-    return trace(
+    return draw.scatter(
         "markers",
         [point.measured for _, point, _ in pairs],
         [value for _, _, value in pairs],

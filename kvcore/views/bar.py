@@ -14,36 +14,10 @@ from typing import Final
 
 from kvcore.advice.vary import Variant
 from kvcore.planning import Plan, Verdict
-from kvcore.texts.palette import (
-    BUDGET,
-    CAPACITY,
-    OUTLINE,
-    OVERESTIMATED,
-    PARTS,
-    UNACCOUNTED,
-    UNEXPLAINED,
-    WARNING_GROUND,
-    WARNING_TEXT,
-    Part,
-)
+from kvcore.texts import palette
 from kvcore.texts.words import Words, gib_text
 from kvcore.units import GIB, gib
-from kvcore.views.plotting import (
-    Figure,
-    axis,
-    bar,
-    bars,
-    filled,
-    grounded,
-    hatching,
-    missing_marker,
-    note,
-    part_marker,
-    rule,
-    stroke,
-    text_inside,
-    upright,
-)
+from kvcore.views import plotting as draw
 
 BAR_HEIGHT: Final = 168
 EXTRA_ROW: Final = 30
@@ -80,7 +54,7 @@ class Stretch:
 class Segment(Stretch):
     """A part of the bar."""
 
-    part: Part
+    part: palette.Part
     figure: float
     """As named: more than drawn where a given KV memory takes the place of what is estimated."""
 
@@ -95,9 +69,12 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
     memory = plan.memory
     if memory is None:
         return ()
-    sizes = {part.name: max(0.0, gib(getattr(memory, part.name).value)) for part in (*PARTS, UNACCOUNTED)}
+    sizes = {
+        part.name: max(0.0, gib(getattr(memory, part.name).value))
+        for part in (*palette.PARTS, palette.UNACCOUNTED)
+    }
     counted = counted_graphs_gib(plan)
-    looks = {part.name: part for part in PARTS}
+    looks = {part.name: part for part in palette.PARTS}
     inside = [(looks[name], sizes[name]) for name in ("framework", "weights", "activations")]
     inside.append((looks["cuda_graphs"], counted))
     after = [
@@ -111,7 +88,7 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
         taken = min(cut, size)
         cut -= taken
         drawn.insert(1, (part, size - taken, size))
-    drawn.append((UNACCOUNTED, sizes["unaccounted"], sizes["unaccounted"]))
+    drawn.append((palette.UNACCOUNTED, sizes["unaccounted"], sizes["unaccounted"]))
     drawn += [(part, size, size) for part, size in after]
     placed, position = [], 0.0
     for part, size, figure in drawn:
@@ -143,7 +120,7 @@ def difference_name(plan: Plan) -> str:
     memory = plan.memory
     if memory is None or not memory.unaccounted.value:
         return ""
-    return UNACCOUNTED.label if memory.unaccounted.value > 0 else OVERESTIMATED
+    return palette.UNACCOUNTED.label if memory.unaccounted.value > 0 else palette.OVERESTIMATED
 
 
 def budget_end_gib(plan: Plan) -> float:
@@ -183,7 +160,7 @@ def end_gib(plan: Plan, missing: Stretch | None) -> float:
     return max(total, *ends, missing.end if missing is not None else 0.0)
 
 
-def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -> Figure:
+def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -> draw.Figure:
     """One card's memory as a stacked bar, with the lines of budget and capacity; what is missing is hatched.
 
     With `explained` only the parts of these names are coloured and named; "budget" stands for its line, and the
@@ -195,21 +172,27 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
     total, budget = gib(memory.total.value), budget_end_gib(plan)
     missing = shortage(plan) if explained is None or "kv_cache" in explained else None
     end, under = end_gib(plan, missing), overlap(plan)
-    data: list[Figure] = []
+    data: list[draw.Figure] = []
     for segment in segments(plan):
         covering = missing or (under if under is not None and segment.start < under.end else None)
         if explained is None or segment.part.name in explained:
             data += _named_pieces(segment, covering, t)
         else:
-            data.append(bar("?", segment.start, segment.size, 0, filled(UNEXPLAINED), "", width=1))
-    shapes = [upright(total, stroke(CAPACITY, 3, "solid"), 0.08, layer="above")]
+            data.append(
+                draw.bar("?", segment.start, segment.size, 0, draw.filled(palette.UNEXPLAINED), "", width=1)
+            )
+    shapes = [draw.upright(total, draw.stroke(palette.CAPACITY, 3, "solid"), 0.08, layer="above")]
     notes = [_line_note(total, t("card {size}", size=gib_text(memory.total.value)), 1.36, end)]
     if explained is None or "budget" in explained:
         # Along the top of the bar, from where to where the budget is measured.
-        span = rule(
-            (gib(memory.system.value), budget), (1.05, 1.05), stroke(BUDGET, 2), yref="paper", layer="above"
+        span = draw.rule(
+            (gib(memory.system.value), budget),
+            (1.05, 1.05),
+            draw.stroke(palette.BUDGET, 2),
+            yref="paper",
+            layer="above",
         )
-        shapes[:0] = [upright(budget, stroke(BUDGET, 2, "dash"), 0.08, layer="above"), span]
+        shapes[:0] = [draw.upright(budget, draw.stroke(palette.BUDGET, 2, "dash"), 0.08, layer="above"), span]
         notes.insert(0, _line_note(budget, budget_label(plan, t), 1.06, end))
     labelled: list[tuple[Stretch, str]] = []
     if under is not None and explained is None:
@@ -221,26 +204,26 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         labelled.append((missing, t("{size} missing", size=gib_text(missing.size * GIB))))
     notes += [_shortage_note(stretch, label, end) for stretch, label in labelled]
     extra = EXTRA_ROW * any(stretch.size < NARROW * end for stretch, _ in labelled)
-    return bars(
+    return draw.bars(
         data,
         BAR_HEIGHT + extra,
         (4, 4, 48 + extra, 46),
         smallest=11,
         bargap=0,
         xaxis=gib_axis(end * 1.01, plan, t, ticklen=4, nticks=9),
-        yaxis=axis(visible=False, range=[-0.52, 0.52]),
+        yaxis=draw.axis(visible=False, range=[-0.52, 0.52]),
         shapes=shapes,
         annotations=notes,
     )
 
 
-def gib_axis(end: float, plan: Plan, t: Words, **more: int) -> Figure:
+def gib_axis(end: float, plan: Plan, t: Words, **more: int) -> draw.Figure:
     """From nothing to `end` GiB of one card."""
     title = t("GiB of one {card}", card=plan.accelerator.name)
-    return axis(title, range=[0, end], showgrid=False, zeroline=False, ticks="outside", **more)
+    return draw.axis(title, range=[0, end], showgrid=False, zeroline=False, ticks="outside", **more)
 
 
-def _named_pieces(segment: Segment, missing: Stretch | None, t: Words) -> list[Figure]:
+def _named_pieces(segment: Segment, missing: Stretch | None, t: Words) -> list[draw.Figure]:
     """The segment with its name on the part that the shortage does not cover."""
     start, end = segment.start, segment.end
     if missing is None or end <= missing.start:
@@ -256,26 +239,26 @@ def _named_pieces(segment: Segment, missing: Stretch | None, t: Words) -> list[F
     ]
 
 
-def _piece(segment: Segment, start: float, width: float, t: Words, *, named: bool) -> Figure:
+def _piece(segment: Segment, start: float, width: float, t: Words, *, named: bool) -> draw.Figure:
     part, label, size = segment.part, t(segment.part.label), gib_text(segment.figure * GIB)
-    text = text_inside(f"{label}<br>{size}" if named else "", part.text_color, 13)
-    return bar(label, start, width, 0, part_marker(part), f"{label} {size}", width=1, **text)
+    said = f"{label}<br>{size}" if named else ""
+    return draw.part_bar(part, label, start, width, 0, said, f"{label} {size}", 13, width=1)
 
 
-def _missing_trace(missing: Stretch, row: int, width: float, ground: str) -> Figure:
-    return bar("missing", missing.start, missing.size, row, missing_marker(ground), "", width=width)
+def _missing_trace(missing: Stretch, row: int, width: float, ground: str) -> draw.Figure:
+    return draw.bar("missing", missing.start, missing.size, row, draw.missing_marker(ground), "", width=width)
 
 
-def overlap_trace(reaching: Stretch, row: int, width: float, t: Words) -> Figure:
+def overlap_trace(reaching: Stretch, row: int, width: float, t: Words) -> draw.Figure:
     """The hatching over a given KV memory that the estimated parts reach into."""
-    name = t(OVERESTIMATED)
-    pattern = hatching("-", UNACCOUNTED.color, "rgba(255,255,255,0.15)", 7, 0.35)
-    marker = filled("rgba(204,121,167,0.35)", OUTLINE, 2, pattern)
+    name = t(palette.OVERESTIMATED)
+    pattern = draw.hatching("-", palette.UNACCOUNTED.color, "rgba(255,255,255,0.15)", 7, 0.35)
+    marker = draw.filled("rgba(204,121,167,0.35)", palette.OUTLINE, 2, pattern)
     hover = f"{name} {gib_text(reaching.size * GIB)}"
-    return bar(name, reaching.start, reaching.size, row, marker, hover, width=width)
+    return draw.bar(name, reaching.start, reaching.size, row, marker, hover, width=width)
 
 
-def _shortage_note(missing: Stretch, label: str, end: float) -> Figure:
+def _shortage_note(missing: Stretch, label: str, end: float) -> draw.Figure:
     """On a wide shortage; above a narrow one."""
     middle = missing.start + missing.size / 2
     if missing.size < NARROW * end:
@@ -285,27 +268,27 @@ def _shortage_note(missing: Stretch, label: str, end: float) -> Figure:
     return _framed(middle, 0, label, 13, 3) | place
 
 
-def _framed(x: float, y: float, text: str, size: int, pad: int) -> Figure:
-    looks = grounded(WARNING_GROUND, WARNING_TEXT, size, pad)
-    return note(x, y, f"<b>{text}</b>", bordercolor=CAPACITY, borderwidth=1) | looks
+def _framed(x: float, y: float, text: str, size: int, pad: int) -> draw.Figure:
+    looks = draw.grounded(palette.WARNING_GROUND, palette.WARNING_TEXT, size, pad)
+    return draw.note(x, y, f"<b>{text}</b>", bordercolor=palette.CAPACITY, borderwidth=1) | looks
 
 
 def _anchor(share: float) -> str:
     return "right" if share > 0.5 else "left"
 
 
-def _line_note(position: float, text: str, height: float, end: float) -> Figure:
-    return note(position, height, text, yref="paper", xanchor=_anchor(position / end), yanchor="bottom")
+def _line_note(position: float, text: str, height: float, end: float) -> draw.Figure:
+    return draw.note(position, height, text, yref="paper", xanchor=_anchor(position / end), yanchor="bottom")
 
 
-def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Figure:
+def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> draw.Figure:
     """One GPU of each deployment as a stacked bar with its capacity as a line; past it stands what is missing."""
     plans = [variant.plan for _, variant in named]
     planned = [(row, plan, shortage(plan)) for row, plan in enumerate(plans) if plan is not None]
     end = max((end_gib(plan, missing) for _, plan, missing in planned), default=1.0)
-    data: list[Figure] = []
-    shapes: list[Figure] = []
-    notes: list[Figure] = []
+    data: list[draw.Figure] = []
+    shapes: list[draw.Figure] = []
+    notes: list[draw.Figure] = []
     for row, plan, missing in planned:
         hidden_from = math.inf if missing is None else missing.start
         data += [_sized_piece(segment, row, end, hidden_from, t) for segment in segments(plan)]
@@ -317,11 +300,15 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Figure:
             label = t("OOM {size}", size=gib_text(-missing.size * GIB, signed=True))
             notes.append(_framed(missing.end, row, label, 12, 2) | _behind_or_at_the_end(missing.end, end))
         total = gib(plan.memory.total.value) if plan.memory is not None else 0.0
-        shapes.append(rule((total, total), (row - 0.48, row + 0.48), stroke(CAPACITY, 3), layer="above"))
+        shapes.append(
+            draw.rule(
+                (total, total), (row - 0.48, row + 0.48), draw.stroke(palette.CAPACITY, 3), layer="above"
+            )
+        )
     refused = [row for row, plan in enumerate(plans) if plan is None]
     at_left = {"xref": "paper", "xanchor": "left"}
     notes += [_framed(0.01, row, t("refused by the engine"), 12, 2) | at_left for row in refused]
-    return bars(
+    return draw.bars(
         data,
         FRAME_PIXELS + ROW_PIXELS * len(named),
         (4, 8, 6, 46),
@@ -329,8 +316,8 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Figure:
         bargap=0.2,
         shapes=shapes,
         annotations=notes,
-        xaxis=axis(t("GiB of one GPU"), range=[0, end * 1.02], zeroline=False, ticks="outside"),
-        yaxis=axis(
+        xaxis=draw.axis(t("GiB of one GPU"), range=[0, end * 1.02], zeroline=False, ticks="outside"),
+        yaxis=draw.axis(
             range=[len(named) - 0.5, -0.5],
             automargin=True,
             showgrid=False,
@@ -343,19 +330,17 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Figure:
     )
 
 
-def _sized_piece(segment: Segment, row: int, end: float, hidden_from: float, t: Words) -> Figure:
+def _sized_piece(segment: Segment, row: int, end: float, hidden_from: float, t: Words) -> draw.Figure:
     part, label, size = segment.part, t(segment.part.label), gib_text(segment.figure * GIB)
     # The hatching of what is missing covers the rest.
     seen = min(segment.size, hidden_from - segment.start)
     is_whole = seen == segment.size
     said = size if seen >= (NAMED_FROM if is_whole else NAMED_FROM_CUT) * end else ""
-    text = text_inside(said, part.text_color, 12, "middle" if is_whole else "start")
-    return bar(
-        label, segment.start, segment.size, row, part_marker(part), f"{label} {size}", width=0.8, **text
-    )
+    place = {"width": 0.8, "insidetextanchor": "middle" if is_whole else "start"}
+    return draw.part_bar(part, label, segment.start, segment.size, row, said, f"{label} {size}", 12, **place)
 
 
-def _behind_or_at_the_end(bar_end: float, end: float) -> Figure:
+def _behind_or_at_the_end(bar_end: float, end: float) -> draw.Figure:
     """Behind a short bar, at the end of a long one: never over the names next to the axis."""
     is_short = bar_end < SHORT_BAR * end
     return {"xanchor": "left", "xshift": 4} if is_short else {"xanchor": "right", "xshift": -4}

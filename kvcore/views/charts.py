@@ -11,31 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.planning import Plan
-from kvcore.texts.palette import (
-    BUDGET,
-    CAPACITY,
-    CURRENT_LINE,
-    OPERATING_POINT,
-    OTHER_LINE,
-    POINT_GROUND,
-    POINT_TEXT,
-    WARNING_GROUND,
-    WARNING_TEXT,
-)
+from kvcore.texts import palette
 from kvcore.texts.words import Words, concurrency_text, count, short_tokens
-from kvcore.views.plotting import (
-    TEXT_HOVER,
-    Figure,
-    figure,
-    grounded,
-    hatching,
-    log_axis,
-    note,
-    power_marks,
-    rule,
-    scatter,
-    stroke,
-)
+from kvcore.views import plotting as draw
 
 CURVE_HEIGHT: Final = 380
 DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
@@ -53,7 +31,7 @@ def curve_lengths(plan: Plan) -> tuple[int, ...]:
     return tuple(sorted({*powers, now, *((limit,) if limit >= SHORTEST_CURVE_LENGTH else ())}))
 
 
-def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> Figure:
+def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> draw.Figure:
     """Requests of each length that fit at once: one line per tensor parallel size, log-log.
 
     Below one the start fails: that zone is tinted, hatched and labelled. The band is the 80 % interval of the parts
@@ -67,56 +45,56 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     peak = max([value for curve in drawn for value in curve.concurrency] + [float(seats)])
     low, high = 0.2, 10 ** (math.ceil(math.log10(peak * 1.6) * 2) / 2)
     left, right = min(lengths) * 0.9, max(lengths)
-    data: list[Figure] = [_out_of_memory_zone(left, right, low)]
+    data: list[draw.Figure] = [_out_of_memory_zone(left, right, low)]
     if present is not None:
         data.append(_band(present, low))
     others = [curve for curve in drawn if curve is not present]
     data += [
-        _curve_line(curve, stroke(OTHER_LINE, 1.5, DASHES[index % len(DASHES)]), t, low)
+        _curve_line(curve, draw.stroke(palette.OTHER_LINE, 1.5, DASHES[index % len(DASHES)]), t, low)
         for index, curve in enumerate(others)
     ]
     notes = _line_names(drawn, present, low, high)
     if present is not None:
-        data.append(_curve_line(present, stroke(CURRENT_LINE, 2.5, "solid"), t, low))
+        data.append(_curve_line(present, draw.stroke(palette.CURRENT_LINE, 2.5, "solid"), t, low))
     if plan.cache is not None and plan.cache.max_concurrency > 0:
         held = plan.cache.max_concurrency
         said = t("now: {count}", count=concurrency_text(held))
-        marker = {"symbol": "diamond", "size": 14, "color": OPERATING_POINT, "line": _POINT_OUTLINE}
-        data.append(scatter("markers", [now], [held], TEXT_HOVER, name="now", marker=marker, text=[said]))
+        marker = {"symbol": "diamond", "size": 14, "color": palette.OPERATING_POINT, "line": _POINT_OUTLINE}
+        data.append(
+            draw.scatter("markers", [now], [held], draw.TEXT_HOVER, name="now", marker=marker, text=[said])
+        )
         notes.append(_tag(now, max(held, low * 1.4), said, is_left=now * 4 < right))
     limit = plan.resolved.derived_max_model_len
     shows_limit = left < limit < right
     seats_end = limit if shows_limit and limit > right / 8 else right
     notes += [
         _note(left, 0.9, t("OOM at start: not even one request fits"), "left", "top", 6, -2)
-        | grounded(WARNING_GROUND, WARNING_TEXT),
+        | draw.grounded(palette.WARNING_GROUND, palette.WARNING_TEXT),
         _note(seats_end, seats, f"max_num_seqs {count(seats)}", "right", "bottom", -4),
     ]
     shapes = [
-        rule((left, right), (seats, seats), stroke(BUDGET, 1.5, "dash")),
-        rule((left, right), (1, 1), stroke(CAPACITY, 1.5, "solid")),
+        draw.rule((left, right), (seats, seats), draw.stroke(palette.BUDGET, 1.5, "dash")),
+        draw.rule((left, right), (1, 1), draw.stroke(palette.CAPACITY, 1.5, "solid")),
     ]
     if shows_limit:
-        shapes.append(rule((limit, limit), (low, high), stroke(BUDGET, 1.5, "dot")))
+        shapes.append(draw.rule((limit, limit), (low, high), draw.stroke(palette.BUDGET, 1.5, "dot")))
         name = t("model limit {tokens}", tokens=short_tokens(limit))
         notes.append(_note(limit, high, name, "right", "top", -4))
-    marks = power_marks(max(left, SHORTEST_CURVE_LENGTH), right)
     heights = _heights(low, high)
-    return figure(
+    return draw.figure(
         data,
         CURVE_HEIGHT,
         (56, 62, 12, 48),
         hovermode="closest",
-        xaxis=log_axis(
+        xaxis=draw.log_axis(
             left,
             right,
             t("context length (tokens)"),
-            tickvals=marks,
-            ticktext=[short_tokens(mark) for mark in marks],
             tickangle=0,
             showgrid=False,
+            **draw.power_ticks(max(left, SHORTEST_CURVE_LENGTH), right),
         ),
-        yaxis=log_axis(
+        yaxis=draw.log_axis(
             low,
             high,
             t("requests at once, per replica"),
@@ -141,7 +119,7 @@ CROWDED: Final = 1.2
 """Marks closer than this factor share one label."""
 
 
-def with_length_marks(chart: Figure, marks: Sequence[LengthMark]) -> Figure:
+def with_length_marks(chart: draw.Figure, marks: Sequence[LengthMark]) -> draw.Figure:
     """The concurrency chart with the percentiles of the real requests on its present line."""
     drawn = [mark for mark in marks if mark.requests > 0]
     if not drawn:
@@ -154,14 +132,19 @@ def with_length_marks(chart: Figure, marks: Sequence[LengthMark]) -> Figure:
         f"{mark.name}: {count(mark.tokens)} → {concurrency_text(mark.requests)}<extra></extra>"
         for mark in drawn
     ]
-    trace = scatter(
+    trace = draw.scatter(
         "markers+text",
         [mark.tokens for mark in drawn],
         [mark.requests for mark in drawn],
         hover,
         text=[f"<b>{name}</b>" if name else "" for name in names],
         textposition="top right",
-        marker={"symbol": "triangle-down", "size": 11, "color": OPERATING_POINT, "line": _POINT_OUTLINE},
+        marker={
+            "symbol": "triangle-down",
+            "size": 11,
+            "color": palette.OPERATING_POINT,
+            "line": _POINT_OUTLINE,
+        },
         cliponaxis=False,
     )
     return {**chart, "data": [*chart["data"], trace]}
@@ -175,37 +158,43 @@ def _heights(low: float, high: float) -> list[float]:
     return [height for height in heights if low <= height <= high]
 
 
-def _out_of_memory_zone(left: float, right: float, low: float) -> Figure:
-    pattern = hatching("/", "rgba(213,94,0,0.45)", "rgba(213,94,0,0.12)", 9, 0.2)
+def _out_of_memory_zone(left: float, right: float, low: float) -> draw.Figure:
+    pattern = draw.hatching("/", "rgba(213,94,0,0.45)", "rgba(213,94,0,0.12)", 9, 0.2)
     outline = [left, right, right, left], [1, 1, low, low]
     return _area(*outline, "rgba(213,94,0,0.16)", fillpattern=pattern, name="oom")
 
 
-def _band(curve: ConcurrencyCurve, low: float) -> Figure:
+def _band(curve: ConcurrencyCurve, low: float) -> draw.Figure:
     ends = [*curve.high, *reversed(curve.low)]
     lengths = [*curve.lengths, *reversed(curve.lengths)]
     return _area(lengths, [max(value, low / 10) for value in ends], "rgba(0,114,178,0.30)", name="interval")
 
 
-def _area(x: Sequence[float], y: Sequence[float], color: str, **more: Any) -> Figure:
-    return scatter("lines", x, y, fill="toself", fillcolor=color, line={"width": 0}, **more)
+def _area(x: Sequence[float], y: Sequence[float], color: str, **more: Any) -> draw.Figure:
+    return draw.scatter("lines", x, y, fill="toself", fillcolor=color, line={"width": 0}, **more)
 
 
-def _curve_line(curve: ConcurrencyCurve, line: Figure, t: Words, low: float) -> Figure:
+def _curve_line(curve: ConcurrencyCurve, line: draw.Figure, t: Words, low: float) -> draw.Figure:
     name = f"TP {curve.tensor_parallel_size}"
     points = [(x, y) for x, y in zip(curve.lengths, curve.concurrency, strict=True) if y > low / 10]
     text = [
         t("{name}: {count} requests of {tokens} tokens", name=name, count=concurrency_text(y), tokens=count(x))
         for x, y in points
     ]  # fmt: skip
-    return scatter(
-        "lines", [x for x, _ in points], [y for _, y in points], TEXT_HOVER, name=name, line=line, text=text
+    return draw.scatter(
+        "lines",
+        [x for x, _ in points],
+        [y for _, y in points],
+        draw.TEXT_HOVER,
+        name=name,
+        line=line,
+        text=text,
     )
 
 
 def _line_names(
     drawn: Sequence[ConcurrencyCurve], present: ConcurrencyCurve | None, low: float, high: float
-) -> list[Figure]:
+) -> list[draw.Figure]:
     """The names of the lines, outside the right edge where they end; lines that end together share one."""
     apart = math.log10(high / low) * LINE_NAME_PIXELS / CURVE_HEIGHT
     groups: list[list[ConcurrencyCurve]] = []
@@ -232,15 +221,15 @@ def _bold(text: str, is_bold: bool) -> str:
     return f"<b>{text}</b>" if is_bold else text
 
 
-def _tag(x: float, y: float, text: str, *, is_left: bool) -> Figure:
+def _tag(x: float, y: float, text: str, *, is_left: bool) -> draw.Figure:
     # Lines fall to the right: the free sides of a point are above right and below left.
     place = ("left", "bottom", 9, 5) if is_left else ("right", "top", -9, -5)
-    return _note(x, y, _bold(text, True), *place) | grounded(POINT_GROUND, POINT_TEXT)
+    return _note(x, y, _bold(text, True), *place) | draw.grounded(palette.POINT_GROUND, palette.POINT_TEXT)
 
 
 def _note(
     x: float, y: float, text: str, xanchor: str, yanchor: str, xshift: int = 0, yshift: int = 0
-) -> Figure:
+) -> draw.Figure:
     """A text at data coordinates; on log axes Plotly wants their logarithms."""
-    place: Figure = {"xanchor": xanchor, "yanchor": yanchor, "xshift": xshift, "yshift": yshift}
-    return note(math.log10(x), math.log10(y), text, **place)
+    place: draw.Figure = {"xanchor": xanchor, "yanchor": yanchor, "xshift": xshift, "yshift": yshift}
+    return draw.note(math.log10(x), math.log10(y), text, **place)

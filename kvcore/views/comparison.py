@@ -12,12 +12,11 @@ from kvcore.evidence.calibration import Comparison, FigureComparison, PartCompar
 from kvcore.evidence.log.figures import Reading
 from kvcore.planning import Plan
 from kvcore.scenario import Parallel, SpeculativeConfig
-from kvcore.texts import LABELS
-from kvcore.texts.palette import CAPACITY, PARTS, Part
+from kvcore.texts import LABELS, palette
 from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text
 from kvcore.units import GIB, gib
+from kvcore.views import plotting as draw
 from kvcore.views.bar import gib_axis
-from kvcore.views.plotting import Figure, axis, bar, bars, note, part_marker, stroke, text_inside, upright
 from kvcore.views.summary import waiting_seats
 
 HEIGHT: Final = 190
@@ -54,13 +53,12 @@ def part_rows(comparison: Comparison, t: Words) -> tuple[PartRow, ...]:
 
 def _part_row(part: PartComparison, t: Words) -> PartRow:
     half = "" if part.interval_gib is None else f"± {(part.interval_gib[1] - part.interval_gib[0]) / 2:.2f}"
-    difference = part.difference_gib
     return PartRow(
         label=t(PART_LABELS[part.part]),
         predicted=f"{part.predicted_gib:.2f}",
         interval=half,
         measured=DASH if part.measured_gib is None else f"{part.measured_gib:.2f}",
-        difference=DASH if difference is None else signed_gib(difference),
+        difference=DASH if part.difference_gib is None else signed_gib(part.difference_gib),
         judgement=_judgement(part, t),
         is_outside=part.is_inside is False,
         causes=tuple(t.error(cause) for cause in part.causes),
@@ -70,9 +68,8 @@ def _part_row(part: PartComparison, t: Words) -> PartRow:
 def _judgement(part: PartComparison, t: Words) -> str:
     if part.is_inside is None:
         return t("not in the log")
-    if part.interval_gib is None:
-        return t("the same") if part.is_inside else t("differs")
-    return t("inside") if part.is_inside else t("outside")
+    same, other = (t("the same"), t("differs")) if part.interval_gib is None else (t("inside"), t("outside"))
+    return same if part.is_inside else other
 
 
 def signed_gib(difference_gib: float) -> str:
@@ -93,12 +90,12 @@ def figure_sentences(comparison: Comparison, t: Words) -> tuple[str, ...]:
     lines = []
     for figure in comparison.figures:
         show = count if figure.figure == "kv_tokens" else concurrency_text
-        params = {
-            "figure": t(FIGURE_LABELS[figure.figure]),
-            "predicted": DASH if figure.predicted is None else show(figure.predicted),
-            "printed": show(figure.measured),
-        }
-        line = t("{figure}: predicted {predicted}, printed {printed}", **params)
+        line = t(
+            "{figure}: predicted {predicted}, printed {printed}",
+            figure=t(FIGURE_LABELS[figure.figure]),
+            predicted=DASH if figure.predicted is None else show(figure.predicted),
+            printed=show(figure.measured),
+        )
         if figure.from_measured_kv is not None:
             line += t("; computed from the KV memory of the log {again}", again=show(figure.from_measured_kv))
         lines.append(line)
@@ -174,14 +171,14 @@ def reading_text(reading: Reading) -> str:
     return f"{number} {reading.unit}".strip()
 
 
-def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Figure:
+def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> draw.Figure:
     """Predicted above measured, the same colours, the card's total as a line.
 
     A part that the log does not give stands in the lower bar as predicted, faint.
     """
     known = _by_name(comparison)
     rows = {"measured": t("Measured"), "predicted": t("Predicted")}
-    data: list[Figure] = []
+    data: list[draw.Figure] = []
     ends = dict.fromkeys(rows, 0.0)
     for part in compared_parts(comparison):
         compared = known[part.name]
@@ -194,23 +191,23 @@ def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Figure:
             ends[row] += width
     total = gib(planned.memory.total.value) if planned.memory is not None else max(ends.values())
     card = t("card {size}", size=gib_text(total * GIB))
-    return bars(
+    return draw.bars(
         data,
         HEIGHT,
         (4, 4, 24, 44),
         smallest=11,
         bargap=0.25,
         xaxis=gib_axis(max(total, *ends.values()) * 1.01, planned, t),
-        yaxis=axis(automargin=True, categoryarray=list(rows.values()), ticks=""),
-        shapes=[upright(total, stroke(CAPACITY, 3), 0.05)],
-        annotations=[note(total, 1.05, card, yref="paper", xanchor="right", yanchor="bottom")],
+        yaxis=draw.axis(automargin=True, categoryarray=list(rows.values()), ticks=""),
+        shapes=[draw.upright(total, draw.stroke(palette.CAPACITY, 3), 0.05)],
+        annotations=[draw.note(total, 1.05, card, yref="paper", xanchor="right", yanchor="bottom")],
     )
 
 
-def compared_parts(comparison: Comparison) -> tuple[Part, ...]:
+def compared_parts(comparison: Comparison) -> tuple[palette.Part, ...]:
     """The parts of both bars, in the order of the bar."""
     known = _by_name(comparison)
-    return tuple(part for part in PARTS if part.name in known)
+    return tuple(part for part in palette.PARTS if part.name in known)
 
 
 def _by_name(comparison: Comparison) -> dict[str, PartComparison]:
@@ -218,15 +215,16 @@ def _by_name(comparison: Comparison) -> dict[str, PartComparison]:
     return {"kv_cache" if part.part == "available_kv" else part.part: part for part in comparison.parts}
 
 
-def _part_bar(part: Part, row: str, start: float, width: float, is_faint: bool, t: Words) -> Figure:
+def _part_bar(
+    part: palette.Part, row: str, start: float, width: float, is_faint: bool, t: Words
+) -> draw.Figure:
     label, size = t(part.label), gib_text(width * GIB)
     opacity: float = FAINT if is_faint else 1
     said, hover = f"{label}<br>{size}", f"{label} {size}"
     if is_faint:
         said = ""
         hover = t("{part} {size}, not in the log: as predicted", part=label, size=size)
-    text = text_inside(said, part.text_color, 13)
-    return bar(label, start, width, row, part_marker(part), hover, opacity=opacity, **text)
+    return draw.part_bar(part, label, start, width, row, said, hover, 13, opacity=opacity)
 
 
 VARIED_NAMES: Final[Mapping[str, str]] = {

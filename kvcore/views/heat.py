@@ -20,8 +20,8 @@ from kvcore.texts import LABELS
 from kvcore.texts.palette import DARK_TEXT
 from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text
 from kvcore.units import GIB
+from kvcore.views import plotting as draw
 from kvcore.views.matrix import FAILURE_WORDS, VENDOR_NAMES, Row, Target, money
-from kvcore.views.plotting import Figure, axis, figure, note, scatter
 
 ROW_PIXELS: Final = 34
 NAME_LETTERS: Final = 17
@@ -86,7 +86,7 @@ def head_html(rows: Sequence[Row], target: Target, t: Words) -> str:
     return f'<div class="kv-matrix-head" style="--columns: {len(names)}" aria-hidden="true"><span></span>{cells}</div>'
 
 
-def heat_map(rows: Sequence[Row], target: Target, t: Words, *, is_grouped: bool = True) -> Figure:
+def heat_map(rows: Sequence[Row], target: Target, t: Words, *, is_grouped: bool = True) -> draw.Figure:
     """One row for each accelerator, under a line for each vendor; a click selects a cell.
 
     The columns: the fewest GPUs that store the wanted requests, their cost where there are prices, then one for each
@@ -98,8 +98,8 @@ def heat_map(rows: Sequence[Row], target: Target, t: Words, *, is_grouped: bool 
     named = [line for line in lines if line in by_id]
     vendors = {line: Vendor(line.removeprefix(VENDOR_LINE)) for line in lines if line.startswith(VENDOR_LINE)}
     place = {"xref": "paper", "xanchor": "left", "xshift": -NAME_PIXELS, "yanchor": "middle"}
-    bare: Figure = {"showgrid": False, "zeroline": False, "ticks": ""}
-    return figure(
+    bare: draw.Figure = {"showgrid": False, "zeroline": False, "ticks": ""}
+    return draw.figure(
         [*_fewest(rows, target, t), *_cells(rows, target, t)] if rows else [],
         ROW_PIXELS * max(len(lines), 1) + 12,
         (NAME_PIXELS, EDGE_PIXELS, 4, 8),
@@ -109,11 +109,11 @@ def heat_map(rows: Sequence[Row], target: Target, t: Words, *, is_grouped: bool 
         hovermode="closest",
         hoverlabel={"align": "left"},
         annotations=[
-            note(0, line, f"<b>{t(VENDOR_NAMES[vendor])}</b>", size=14) | place
+            draw.note(0, line, f"<b>{t(VENDOR_NAMES[vendor])}</b>", size=14) | place
             for line, vendor in vendors.items()
         ],
-        xaxis=axis(range=[0, columns], showticklabels=False, **bare),
-        yaxis=axis(
+        xaxis=draw.axis(range=[0, columns], showticklabels=False, **bare),
+        yaxis=draw.axis(
             tickfont={"size": 12},
             tickvals=named,
             ticktext=short_names([by_id[line] for line in named]),
@@ -176,7 +176,7 @@ def _two_lines(word: str) -> str:
     return word.replace("：", "：<br>") if "：" in word else word.replace(" ", "<br>", 1)
 
 
-def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
+def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figure]:
     """The columns before the sizes: the fewest GPUs of each card, and what they cost."""
     smallest = [(card, target.smallest((card, cells))) for card, cells in rows]
     serving = [(card, cell) for card, cell in smallest if cell is not None]
@@ -191,7 +191,7 @@ def _cost_text(cost: Cost) -> str:
     return f"{money(cost.per_hour)}<br>{money(cost.per_slot_hour)}"
 
 
-def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
+def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figure]:
     """The cells by size: a trace of bars for what stores the wanted requests, and one for the others with its texts."""
     first = len(column_names((), target, t))
     for index in range(len(rows[0][1])):
@@ -222,7 +222,7 @@ def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[Figure]:
                 )
 
 
-def _plain_bars(cells: Sequence[tuple[Accelerator, Cell]], column: int, t: Words) -> Figure:
+def _plain_bars(cells: Sequence[tuple[Accelerator, Cell]], column: int, t: Words) -> draw.Figure:
     """Bars that fill their cells but for a gap; chosen or not, they look the same."""
     return {
         "type": "bar",
@@ -239,9 +239,9 @@ def _plain_bars(cells: Sequence[tuple[Accelerator, Cell]], column: int, t: Words
     }
 
 
-def _texts(column: int, named: Sequence[tuple[Accelerator, str]]) -> Figure:
+def _texts(column: int, named: Sequence[tuple[Accelerator, str]]) -> draw.Figure:
     """Texts in the theme's own colour: they stand on the page's ground, light or dark."""
-    return scatter(
+    return draw.scatter(
         "text",
         [column + 0.5] * len(named),
         [card.id for card, _ in named],
@@ -254,11 +254,7 @@ def _texts(column: int, named: Sequence[tuple[Accelerator, str]]) -> Figure:
 
 
 def _ground(cell: Cell, is_met: bool) -> str:
-    if is_met:
-        return TIGHT_GROUND if cell.verdict is Verdict.TIGHT else _shade(cell)
-    return FAINT_GREEN if cell.starts else FAINT
-
-
-def _shade(cell: Cell) -> str:
+    if not is_met:
+        return FAINT_GREEN if cell.starts else FAINT
     step = int(math.log10(max(cell.max_concurrency, 1.0)) / STEP_DECADES)
-    return STEPS[min(step, len(STEPS) - 1)]
+    return TIGHT_GROUND if cell.verdict is Verdict.TIGHT else STEPS[min(step, len(STEPS) - 1)]

@@ -12,21 +12,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from kvcore.texts.palette import BUDGET, CAPACITY, CURRENT_LINE, OPERATING_POINT
-from kvcore.texts.words import Words, count, short_tokens
-from kvcore.views.plotting import (
-    TEXT_HOVER,
-    Figure,
-    axis,
-    figure,
-    hatching,
-    log_axis,
-    note,
-    power_marks,
-    scatter,
-    stroke,
-    upright,
-)
+from kvcore.texts import palette
+from kvcore.texts.words import Words, count
+from kvcore.views import plotting as draw
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.mix import Mix
 
@@ -34,7 +22,7 @@ HEIGHT: Final = 320
 BINS: Final = 40
 LOG_FROM: Final = 4.0
 """Longest over median length, or limit over median, from which bins and axis are logarithmic."""
-NEEDED_COLOR: Final = CURRENT_LINE
+NEEDED_COLOR: Final = palette.CURRENT_LINE
 TAKEN_COLOR: Final = "#009E73"
 CROWDED_PIXELS: Final = 0.16
 """Share of the axis within which two labels of limits would run into each other."""
@@ -104,7 +92,7 @@ def is_wide(mix: Mix, limits: Sequence[int]) -> bool:
     return max(mix.needed.longest_tokens, *limits) / middle >= LOG_FROM
 
 
-def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) -> Figure:
+def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) -> draw.Figure:
     """Requests by the length that they need, hatched beyond the limit that is tried, and a line of what they take."""
     tokens = [limit.tokens for limit in limits]
     wide = is_wide(mix, tokens)
@@ -116,16 +104,16 @@ def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) ->
     left, right = _span(edges, tokens, wide)
     data = [
         _area(needed, left, tried, NEEDED_COLOR, "needed", t),
-        _area(needed, tried, right, CAPACITY, "ignored", t),
+        _area(needed, tried, right, palette.CAPACITY, "ignored", t),
         _line(taken, t),
     ]
-    return figure(
+    return draw.figure(
         [trace for trace in data if trace is not None],
         HEIGHT,
         (52, 12, 58, 46),
         hovermode="closest",
         xaxis=_x_axis(left, right, wide, t),
-        yaxis=axis(
+        yaxis=draw.axis(
             t("share of the requests"),
             8,
             range=[0, top * 1.08 or 1],
@@ -133,7 +121,7 @@ def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) ->
             nticks=6,
             zeroline=False,
         ),
-        shapes=[upright(limit.tokens, stroke(limit.color, 2, limit.dash)) for limit in limits],
+        shapes=[draw.upright(limit.tokens, draw.stroke(limit.color, 2, limit.dash)) for limit in limits],
         annotations=_labels(limits, left, right, wide),
     )
 
@@ -145,17 +133,15 @@ def _span(edges: Sequence[float], limits: Sequence[int], wide: bool) -> tuple[fl
     return max(0, low - (high - low) * 0.03), high + (high - low) * 0.04
 
 
-def _x_axis(left: float, right: float, wide: bool, t: Words) -> Figure:
+def _x_axis(left: float, right: float, wide: bool, t: Words) -> draw.Figure:
     title = t("tokens of one request")
     if not wide:
         scale = {"range": [left, right], "nticks": 7, "tickformat": ",d"}
-        return axis(title, 8, showgrid=False, tickangle=0, **scale)
-    marks = power_marks(left, right)
-    names: Figure = {"tickvals": marks, "ticktext": [short_tokens(mark) for mark in marks]}
-    return log_axis(left, right, title, showgrid=False, tickangle=0, **names)
+        return draw.axis(title, 8, showgrid=False, tickangle=0, **scale)
+    return draw.log_axis(left, right, title, showgrid=False, tickangle=0, **draw.power_ticks(left, right))
 
 
-def _area(bins: Bins, low: float, high: float, color: str, name: str, t: Words) -> Figure | None:
+def _area(bins: Bins, low: float, high: float, color: str, name: str, t: Words) -> draw.Figure | None:
     x: list[float | None] = []
     y: list[float | None] = []
     text: list[str] = []
@@ -167,15 +153,15 @@ def _area(bins: Bins, low: float, high: float, color: str, name: str, t: Words) 
             text += [_span_text(start, end, share, t)] * 5
     if not x:
         return None
-    looks: Figure = {"fillcolor": "rgba(0,114,178,0.45)"}
-    if color == CAPACITY:
-        pattern = hatching("/", CAPACITY, "rgba(213,94,0,0.12)", 7, 0.3)
+    looks: draw.Figure = {"fillcolor": "rgba(0,114,178,0.45)"}
+    if color == palette.CAPACITY:
+        pattern = draw.hatching("/", palette.CAPACITY, "rgba(213,94,0,0.12)", 7, 0.3)
         looks = {"fillcolor": "rgba(213,94,0,0.35)", "fillpattern": pattern}
-    looks |= {"line": stroke(color, 1), "hoveron": "points"}
-    return scatter("lines", x, y, TEXT_HOVER, name=name, fill="toself", text=text, **looks)
+    looks |= {"line": draw.stroke(color, 1), "hoveron": "points"}
+    return draw.scatter("lines", x, y, draw.TEXT_HOVER, name=name, fill="toself", text=text, **looks)
 
 
-def _line(bins: Bins, t: Words) -> Figure:
+def _line(bins: Bins, t: Words) -> draw.Figure:
     x: list[float] = [bins.edges[0]]
     y: list[float] = [0.0]
     text = [""]
@@ -183,9 +169,9 @@ def _line(bins: Bins, t: Words) -> Figure:
         x += [start, end]
         y += [share, share]
         text += [_span_text(start, end, share, t)] * 2
-    line = stroke(TAKEN_COLOR, 2.5, "solid")
+    line = draw.stroke(TAKEN_COLOR, 2.5, "solid")
     ends = [*x, bins.edges[-1]], [*y, 0]
-    return scatter("lines", *ends, TEXT_HOVER, name="taken", line=line, text=[*text, ""])
+    return draw.scatter("lines", *ends, draw.TEXT_HOVER, name="taken", line=line, text=[*text, ""])
 
 
 def _spans(bins: Bins) -> Iterator[tuple[float, float, float]]:
@@ -203,17 +189,19 @@ def _span_text(start: float, end: float, percent: float, t: Words) -> str:
     )
 
 
-def _labels(limits: Sequence[Limit], left: float, right: float, wide: bool) -> list[Figure]:
+def _labels(limits: Sequence[Limit], left: float, right: float, wide: bool) -> list[draw.Figure]:
     """Names of the limits above the plot, on lines of their own where they would run into each other."""
     scale = math.log if wide else float
     start = scale(max(left, 1e-9)) if wide else left
-    labels: list[Figure] = []
+    labels: list[draw.Figure] = []
     for level, limit in enumerate(sorted(limits, key=lambda limit: limit.tokens)):
         place = (scale(limit.tokens) - start) / (scale(right) - start)
         anchor = "left" if place < CROWDED_PIXELS else "right" if place > 1 - CROWDED_PIXELS else "center"
         x = math.log10(limit.tokens) if wide else limit.tokens
         text = f"<b>{limit.name} {count(limit.tokens)}</b>"
-        labels.append(note(x, 1, text, yref="paper", xanchor=anchor, yanchor="bottom", yshift=2 + 17 * level))
+        labels.append(
+            draw.note(x, 1, text, yref="paper", xanchor=anchor, yanchor="bottom", yshift=2 + 17 * level)
+        )
     return labels
 
 
@@ -222,6 +210,6 @@ def marked_limits(tried: int, recommended: int, now: int, t: Words) -> tuple[Lim
     names = {tried: [t("tried")]}
     names.setdefault(recommended, []).append(t("recommended"))
     names.setdefault(now, []).append(t("now"))
-    looks = {now: (BUDGET, "dot"), recommended: (TAKEN_COLOR, "dash")}
-    looks[tried] = (OPERATING_POINT, "solid")
+    looks = {now: (palette.BUDGET, "dot"), recommended: (TAKEN_COLOR, "dash")}
+    looks[tried] = (palette.OPERATING_POINT, "solid")
     return tuple(Limit(" / ".join(words), tokens, *looks[tokens]) for tokens, words in names.items())

@@ -23,37 +23,11 @@ from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
 from kvcore.scenario.link import carries_configs
 from kvcore.scenario.settings import override_steps
-from kvcore.texts import LABELS
-from kvcore.texts.palette import (
-    BUDGET,
-    CAPACITY,
-    CURRENT_LINE,
-    OPERATING_POINT,
-    OVERESTIMATED,
-    PARTS,
-    UNACCOUNTED,
-    WARNING_TEXT,
-)
+from kvcore.texts import LABELS, palette
 from kvcore.texts.words import Words, concurrency_text, count, gib_text, msg, short_tokens
 from kvcore.units import GIB, gib
-from kvcore.views.bar import (
-    budget_end_gib,
-    budget_label,
-    difference_name,
-    end_gib,
-    overlap,
-    segments,
-    shortage,
-)
+from kvcore.views import bar, summary
 from kvcore.views.charts import curve_lengths
-from kvcore.views.summary import (
-    cards,
-    model_name,
-    requests_at_once,
-    scenario_line,
-    verdict_sentence,
-    waiting_seats,
-)
 
 SIGNS: Final = {"fits": "✔", "caution": "▲", "fails": "✖"}
 WIDE_COLUMN: Final = 2
@@ -85,18 +59,18 @@ NOT_CARRIED: Final = LABELS["links"]["not-carried"]
 def report_html(plan: Plan, link: str, t: Words) -> str:
     """The plan as a document: verdict, memory, capacity, command, log lines to expect, all numbers, link."""
     curve = concurrency_curve(plan, curve_lengths(plan))
-    sentence = verdict_sentence(plan, t)
+    sentence = summary.verdict_sentence(plan, t)
     outcome = sentence.outcome.value
     parts = [
         f"<h1>{escape(plan.scenario.model)}</h1>",
-        f'<p class="soft">{escape(" · ".join(scenario_line(plan, t)))}</p>',
+        f'<p class="soft">{escape(" · ".join(summary.scenario_line(plan, t)))}</p>',
         f'<p class="verdict {outcome}">{SIGNS[outcome]} {escape(sentence.text)}</p>',
         _titled(t("Memory of one GPU"), memory_svg(plan, t) + _legend(plan, t)),
         '<div class="cards">',
         *(
             f"<div>{escape(card.label)}<b>{escape(card.value)}</b>"
             f'<span class="soft">{escape(card.note)}</span></div>'
-            for card in cards(plan, curve, t)
+            for card in summary.cards(plan, curve, t)
         ),
         "</div>",
         _titled(t("Requests at once by context length"), curve_svg(plan, curve, t)),
@@ -127,14 +101,14 @@ def _legend(plan: Plan, t: Words) -> str:
     items = "".join(
         f"<li>{swatch_svg(segment.part.color, segment.part.pattern)}{escape(t(segment.part.label))} "
         f"<b>{escape(gib_text(segment.figure * GIB))}</b></li>"
-        for segment in segments(plan)
+        for segment in bar.segments(plan)
         if segment.size > 0
     )
-    reaching = overlap(plan)
+    reaching = bar.overlap(plan)
     if reaching is not None:
         size = gib_text(-reaching.size * GIB)
-        swatch = swatch_svg(UNACCOUNTED.color, UNACCOUNTED.pattern)
-        items += f"<li>{swatch}{escape(t(OVERESTIMATED))} <b>{escape(size)}</b></li>"
+        swatch = swatch_svg(palette.UNACCOUNTED.color, palette.UNACCOUNTED.pattern)
+        items += f"<li>{swatch}{escape(t(palette.OVERESTIMATED))} <b>{escape(size)}</b></li>"
     return f'<ul class="legend">{items}</ul>' if items else ""
 
 
@@ -186,11 +160,11 @@ def memory_svg(plan: Plan, t: Words) -> str:
     memory = plan.memory
     if memory is None:
         return ""
-    missing, reaching = shortage(plan), overlap(plan)
-    total, budget = gib(memory.total.value), budget_end_gib(plan)
-    scale = (WIDTH - 2) / end_gib(plan, missing)
+    missing, reaching = bar.shortage(plan), bar.overlap(plan)
+    total, budget = gib(memory.total.value), bar.budget_end_gib(plan)
+    scale = (WIDTH - 2) / bar.end_gib(plan, missing)
     body = [_defs()]
-    for segment in segments(plan):
+    for segment in bar.segments(plan):
         x, width, part = 1 + segment.start * scale, segment.size * scale, segment.part
         if width < 0.5:
             continue
@@ -206,15 +180,17 @@ def memory_svg(plan: Plan, t: Words) -> str:
                 body.append(_text(x + width / 2, BAR_TOP + 20 + 15 * row, line, "middle", color))
     if reaching is not None:
         x, width = 1 + reaching.start * scale, reaching.size * scale
-        body.append(_rectangle(x, width, "url(#hatch-dash)", UNACCOUNTED.color))
+        body.append(_rectangle(x, width, "url(#hatch-dash)", palette.UNACCOUNTED.color))
     if missing is not None:
         x, width = 1 + missing.start * scale, missing.size * scale
-        body.append(_rectangle(x, width, "url(#hatch-missing)", CAPACITY))
+        body.append(_rectangle(x, width, "url(#hatch-missing)", palette.CAPACITY))
         note = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
-        body.append(_text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", CAPACITY))
+        body.append(
+            _text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", palette.CAPACITY)
+        )
     lines = (
-        (budget, BUDGET, "5 3", 12, budget_label(plan, t)),
-        (total, CAPACITY, "", 26, t("card {size}", size=gib_text(memory.total.value))),
+        (budget, palette.BUDGET, "5 3", 12, bar.budget_label(plan, t)),
+        (total, palette.CAPACITY, "", 26, t("card {size}", size=gib_text(memory.total.value))),
     )
     for position, color, dash, height, label in lines:
         x = 1 + position * scale
@@ -250,22 +226,22 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
         _text(x_of(2**power), CURVE_HEIGHT - BOTTOM + 16, short_tokens(2**power), "middle", INK)
         for power in range(math.ceil(left), math.floor(right) + 1)
     ]
-    body.append(_line(LEFT, y_of(1), WIDTH - 12, y_of(1), CAPACITY, "", 1.5))
+    body.append(_line(LEFT, y_of(1), WIDTH - 12, y_of(1), palette.CAPACITY, "", 1.5))
     warning = t("OOM at start: not even one request fits")
-    body.append(_text(LEFT + 6, y_of(1) + 13, warning, "start", WARNING_TEXT))
+    body.append(_text(LEFT + 6, y_of(1) + 13, warning, "start", palette.WARNING_TEXT))
     band = [
         *zip(curve.lengths, curve.high, strict=True),
         *reversed([*zip(curve.lengths, curve.low, strict=True)]),
     ]
     outline = _points((x_of(x), y_of(y)) for x, y in band)
-    body.append(f'<polygon points="{outline}" fill="{CURRENT_LINE}" opacity="0.2"/>')
+    body.append(f'<polygon points="{outline}" fill="{palette.CURRENT_LINE}" opacity="0.2"/>')
     drawn = _points((x_of(x), y_of(y)) for x, y in points)
-    body.append(f'<polyline points="{drawn}" fill="none" stroke="{CURRENT_LINE}" stroke-width="2"/>')
+    body.append(f'<polyline points="{drawn}" fill="none" stroke="{palette.CURRENT_LINE}" stroke-width="2"/>')
     now = plan.resolved.max_model_len
     if plan.cache is not None and plan.cache.max_concurrency > 0 and left <= math.log2(now) <= right:
         x, y = x_of(now), y_of(plan.cache.max_concurrency)
         body.append(
-            f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{OPERATING_POINT}" stroke="#333"/>'
+            f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{palette.OPERATING_POINT}" stroke="#333"/>'
         )
         note = t("{name}: {count} requests of {tokens} tokens", name=f"TP {curve.tensor_parallel_size}",
                  count=concurrency_text(plan.cache.max_concurrency), tokens=count(now))  # fmt: skip
@@ -288,7 +264,9 @@ def swatch_svg(color: str, pattern: str) -> str:
 def _defs() -> str:
     hatches = "".join(_pattern(name, drawing) for name, drawing in HATCHES.values())
     ground = '<rect width="8" height="8" fill="#FCEBE1" fill-opacity="0.2"/>'
-    missing = _pattern("missing", f'{ground}<path d="M0 8L8 0" stroke="{CAPACITY}" stroke-width="2"/>')
+    missing = _pattern(
+        "missing", f'{ground}<path d="M0 8L8 0" stroke="{palette.CAPACITY}" stroke-width="2"/>'
+    )
     return f"<defs>{hatches}{missing}</defs>"
 
 
@@ -326,13 +304,13 @@ def _points(pairs: Iterable[tuple[float, float]]) -> str:
 
 def ticket_text(plan: Plan, link: str, t: Words) -> str:
     """Verdict, memory table, capacity, command, log lines to expect, link. The model name stands in code marks."""
-    line = " · ".join((f"`{model_name(plan.scenario)}`", *scenario_line(plan, t)))
-    lines = [f"**{verdict_sentence(plan, t).text}**", "", line, ""]
+    line = " · ".join((f"`{summary.model_name(plan.scenario)}`", *summary.scenario_line(plan, t)))
+    lines = [f"**{summary.verdict_sentence(plan, t).text}**", "", line, ""]
     if plan.memory is not None:
         lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
-        labels = {"total": msg("Memory of one GPU"), **{part.name: part.label for part in PARTS}}
-        if difference_name(plan):
-            labels["unaccounted"] = difference_name(plan)
+        labels = {"total": msg("Memory of one GPU"), **{part.name: part.label for part in palette.PARTS}}
+        if bar.difference_name(plan):
+            labels["unaccounted"] = bar.difference_name(plan)
         sizes = {name: gib_text(getattr(plan.memory, name).value) for name in labels}
         lines += [*(f"| {t(label)} | {sizes[name]} |" for name, label in labels.items()), ""]
     if plan.cache is not None:
@@ -354,8 +332,8 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
 
 def _requests(plan: Plan, t: Words) -> str:
     """As the verdict and the card say it."""
-    requests = concurrency_text(requests_at_once(plan))
-    if plan.cache is None or waiting_seats(plan) is None:
+    requests = concurrency_text(summary.requests_at_once(plan))
+    if plan.cache is None or summary.waiting_seats(plan) is None:
         return requests
     held = concurrency_text(plan.cache.max_concurrency)
     return t("{requests} (max_num_seqs; the KV cache has room for {held})", requests=requests, held=held)

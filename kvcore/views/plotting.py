@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from kvcore.texts.palette import CAPACITY, OUTLINE, Part
+from kvcore.texts.words import short_tokens
 
 Figure: TypeAlias = dict[str, Any]
 
@@ -38,11 +39,21 @@ def bar(name: str, start: float, size: float, row: object, marker: Figure, hover
     return {**trace, "marker": marker, **said, **more}
 
 
-def text_inside(text: str, color: str, size: int, anchor: str = "middle") -> Figure:
-    """What a piece of a bar says on itself."""
-    font = {"color": color, "size": size}
-    place = {"textposition": "inside", "insidetextanchor": anchor, "textangle": 0}
-    return {"text": [text], "textfont": font, **place}
+def part_bar(
+    part: Part,
+    name: str,
+    start: float,
+    size: float,
+    row: object,
+    said: str,
+    hover: str,
+    font: int,
+    **more: Any,
+) -> Figure:
+    """One part of memory under its name, with what it says on itself in letters of `font` pixels."""
+    text = {"text": [said], "textposition": "inside", "textangle": 0, "insidetextanchor": "middle"}
+    looks = {"textfont": {"color": part.text_color, "size": font}, **text, **more}
+    return bar(name, start, size, row, part_marker(part), hover, **looks)
 
 
 def filled(color: str, outline: str = OUTLINE, width: int = 1, pattern: Figure | None = None) -> Figure:
@@ -86,10 +97,11 @@ def log_axis(low: float, high: float, title: str, standoff: int = 8, **more: Any
     return axis(title, standoff, type="log", range=[math.log10(low), math.log10(high)], **more)
 
 
-def power_marks(low: float, high: float) -> list[int]:
-    """The powers of two to name on an axis from `low` to `high`, from 1 to 2²⁴."""
+def power_ticks(low: float, high: float) -> Figure:
+    """The powers of two to name on an axis of lengths from `low` to `high`, from 1 to 2²⁴."""
     marks = [1 << power for power in range(25) if low <= 1 << power <= high]
-    return marks[:: -(-len(marks) // MAX_MARKS) or 1]
+    marks = marks[:: -(-len(marks) // MAX_MARKS) or 1]
+    return {"tickvals": marks, "ticktext": [short_tokens(mark) for mark in marks]}
 
 
 def stroke(color: str, width: float, dash: str = "") -> Figure:

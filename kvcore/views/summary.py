@@ -15,7 +15,7 @@ from kvcore.evidence.calibration import fields_by_origin
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
 from kvcore.planning import Plan, Verdict
 from kvcore.quantity import Quantity
-from kvcore.scenario import Measured, Origin, Scenario
+from kvcore.scenario import Origin, Scenario
 from kvcore.scenario.request import UNNAMED_MODEL
 from kvcore.scenario.settings import settings_in_force
 from kvcore.texts import LABELS
@@ -132,19 +132,13 @@ def model_name(scenario: Scenario) -> str:
     return scenario.model if _MODEL_ID.fullmatch(scenario.model) else UNNAMED_MODEL
 
 
-def _measured_words(measured: Measured, t: Words) -> tuple[str, ...]:
-    """Whether parts are given, and how far they were measured in this configuration."""
-    origins = fields_by_origin(measured)
-    if Origin.CARRIED in origins:
-        return (t("with figures carried over from another setting"),)
-    if Origin.FITTED in origins:
-        return (t("with figures measured and fitted to a log"),)
-    return (t("with measured figures"),) if origins else ()
-
-
 def scenario_line(plan: Plan, t: Words) -> tuple[str, ...]:
     """What is set, after the model's name: the head, and every other setting that is not the engine's own."""
-    measured = _measured_words(plan.scenario.measured, t)
+    origins = fields_by_origin(plan.scenario.measured)
+    least_sure = next(
+        (one for one in (Origin.CARRIED, Origin.FITTED, Origin.MEASURED) if one in origins), None
+    )
+    measured = () if least_sure is None else (t(LABELS["measured"][least_sure]),)
     settings = (setting.text for setting in settings_in_force(plan.scenario, t))
     return (*scenario_head(plan, t), *settings, *measured)
 
@@ -178,33 +172,25 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
     in_all = t("per GPU")
     if plan.scenario.parallel.ranks_per_replica > 1:
         in_all = t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan).value))
-    longest = cache.longest_request_tokens if cache is not None else 0
+    tokens = longest = DASH
+    if pool is not None:
+        tokens = count(pool.tokens)
+    if cache is not None and cache.longest_request_tokens:
+        longest = count(cache.longest_request_tokens)
     limit = t("model limit {tokens}", tokens=count(resolved.derived_max_model_len))
-    return (
-        Card(
-            label=t("Requests at once"),
-            value=requests,
-            note=note,
-            help=_help("requests", figures.concurrency if figures else None, plan, t),
-        ),
-        Card(
-            label=t("KV cache tokens"),
-            value=count(pool.tokens) if pool is not None else DASH,
-            note=t("per replica") if pool is not None else missing,
-            help=_help("tokens", figures.tokens if figures else None, plan, t),
-        ),
-        Card(
-            label=t("KV per token"),
-            value=kib_text(per_token.value) if per_token is not None and per_token.value else DASH,
-            note=in_all,
-            help=_help("per-token", per_token, plan, t),
-        ),
-        Card(
-            label=t("Longest request"),
-            value=count(longest) if longest else DASH,
-            note=missing if pool is None else limit,
-            help=_help("longest", figures.longest if figures else None, plan, t),
-        ),
+    each = kib_text(per_token.value) if per_token is not None and per_token.value else DASH
+    ran, kept, largest = (
+        (figures.concurrency, figures.tokens, figures.longest) if figures else (None, None, None)
+    )
+    rows = (
+        ("requests", t("Requests at once"), requests, note, ran),
+        ("tokens", t("KV cache tokens"), tokens, t("per replica") if pool is not None else missing, kept),
+        ("per-token", t("KV per token"), each, in_all, per_token),
+        ("longest", t("Longest request"), longest, limit if pool is not None else missing, largest),
+    )
+    return tuple(
+        Card(label=label, value=value, note=said, help=_help(name, quantity, plan, t))
+        for name, label, value, said, quantity in rows
     )
 
 
