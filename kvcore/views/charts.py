@@ -204,27 +204,24 @@ def _line_names(
             groups[-1].append(curve)
         else:
             groups.append([curve])
+    names = ["TP " + ", ".join(str(curve.tensor_parallel_size) for curve in group) for group in groups]
     return [
         _note(
             group[0].lengths[-1],
             max(group[0].concurrency[-1], low),
-            _bold("TP " + ", ".join(str(curve.tensor_parallel_size) for curve in group), present in group),
+            f"<b>{name}</b>" if present in group else name,
             "left",
             "middle" if group[0].concurrency[-1] > low else "bottom",
             5,
         )
-        for group in groups
+        for group, name in zip(groups, names, strict=True)
     ]
-
-
-def _bold(text: str, is_bold: bool) -> str:
-    return f"<b>{text}</b>" if is_bold else text
 
 
 def _tag(x: float, y: float, text: str, *, is_left: bool) -> draw.Figure:
     # Lines fall to the right: the free sides of a point are above right and below left.
     place = ("left", "bottom", 9, 5) if is_left else ("right", "top", -9, -5)
-    return _note(x, y, _bold(text, True), *place) | draw.grounded(palette.POINT_GROUND, palette.POINT_TEXT)
+    return _note(x, y, f"<b>{text}</b>", *place) | draw.grounded(palette.POINT_GROUND, palette.POINT_TEXT)
 
 
 def _note(

@@ -59,13 +59,6 @@ _OUTCOMES: Final = {
 }
 
 
-def spare_bytes(plan: Plan) -> float:
-    """KV memory on one rank beyond what one request needs; negative when that much is missing."""
-    available = plan.available_kv_bytes or 0
-    needed = plan.cache.needed_bytes if plan.cache is not None else 0
-    return available - needed
-
-
 def waiting_seats(plan: Plan) -> int | None:
     """`max_num_seqs` where it, and not the KV cache, bounds the requests at once on one replica; None elsewhere."""
     seats = plan.resolved.max_num_seqs
@@ -93,7 +86,8 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
 
 
 def _verdict_text(plan: Plan, t: Words) -> str:
-    spare = spare_bytes(plan)
+    # KV memory on one rank beyond what one request needs; negative when that much is missing.
+    spare = (plan.available_kv_bytes or 0) - (plan.cache.needed_bytes if plan.cache is not None else 0)
     keeps_nothing = plan.verdict is Verdict.FITS and not any(plan.specs)
     return t(
         LABELS["verdicts"]["keeps-nothing" if keeps_nothing else plan.verdict],
