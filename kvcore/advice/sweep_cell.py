@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from kvcore.cache.capacity import Pool, Pools, plan_pools
+from kvcore.cache.capacity import CachePlan, least_state_blocks, plan_cache, plan_pools
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import Resolved, view_of
@@ -235,8 +235,8 @@ class _Group(NamedTuple):
             for index in pooled:
                 yield index, planned_alone(self.scenario, cards[index], self.size)
             return
-        for index, pool in zip(pooled, pools.pools, strict=True):
-            yield index, self.pool_cell(failed, cards[index], pools, pool, memories[index].low)
+        for index, pool in zip(pooled, pools, strict=True):
+            yield index, self.pool_cell(failed, cards[index], pool, memories[index].low)
 
     def memories(
         self, left: Sequence[int], setting: Setting, weights: Quantity
@@ -272,22 +272,23 @@ class _Group(NamedTuple):
                 low = None if spread is None else int(value - spread)
                 yield index, _Memory(available=value, low=low)
 
-    def pool_cell(self, failed: Cell, card: Accelerator, pools: Pools, pool: Pool, low: int | None) -> Cell:
+    def pool_cell(self, failed: Cell, card: Accelerator, pool: CachePlan, low: int | None) -> Cell:
         """The cell of one pool, judged as `plan` judges it."""
-        if pool.num_blocks < pools.least_blocks:
+        resolved, specs, parallel = self.prepared.resolved, self.prepared.specs, self.scenario.parallel
+        if pool.num_blocks < least_state_blocks((group.kind for group in pool.groups), resolved):
             return Cell(card.id, self.size, refusal="state-blocks-too-few")
         verdict = judged(
             weights_fit=True,
             num_blocks=pool.num_blocks,
             fits=pool.fits,
             lows=() if low is None else (low,),
-            enough=pools.needed_bytes + pools.bytes_per_block,
-            fits_in=lambda lows: pools.needed_bytes <= lows[0] + pools.budget_offset_bytes,
+            enough=pool.needed_bytes + pool.bytes_per_block,
+            fits_in=lambda lows: plan_cache(specs, lows, resolved, parallel).fits,
         )
         return failed._replace(
             accelerator=card.id,
             verdict=verdict,
-            kv_cache_gib=gib(pool.num_blocks * pools.bytes_per_block),
+            kv_cache_gib=gib(pool.num_blocks * pool.bytes_per_block),
             tokens=pool.tokens,
             max_concurrency=pool.max_concurrency,
             longest_request_tokens=pool.longest_request_tokens,

@@ -182,46 +182,25 @@ def max_concurrency_at(
     return tuple(_concurrency(num_blocks, length, trace) for length in lengths)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pool:
-    """The figures of a `CachePlan` that change with the memory."""
-
-    num_blocks: int
-    tokens: int
-    max_concurrency: float
-    longest_request_tokens: int
-    fits: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pools:
-    """One rank's KV plan in each of several sizes of memory, and what does not change with them."""
-
-    pools: tuple[Pool, ...]
-    bytes_per_block: int
-    needed_bytes: int
-    budget_offset_bytes: int
-    """What the start-up check adds to the available memory before it compares; at most 0."""
-    least_blocks: int
-    """Fewer blocks are refused, see `check_state_blocks`."""
-
-
 def plan_pools(
     specs: tuple[LayerSpec, ...], available_bytes: Sequence[int], resolved: Resolved, parallel: Parallel
-) -> Pools | None:
+) -> tuple[CachePlan, ...] | None:
     """`plan_cache` of a rank with `specs` for each of `available_bytes`, at the cost of little more than one.
 
-    None where that cannot be had so: V0, automatic lengths, a given number of blocks, a model without a cache.
+    Of the figures of a pool only the numbers hold. None where that cannot be had so: V0, automatic lengths, a given
+    number of blocks, a model without a cache.
 
     Raises EngineRefusalError as `plan_cache` does.
     """
     if resolved.is_v0 or resolved.max_model_len_auto or resolved.num_gpu_blocks_override is not None:
         return None
-    trace = _trace((specs,), resolved, parallel)
-    if not trace.grouping.whole:
+    if not available_bytes:
+        return ()
+    first = plan_cache((specs,), available_bytes[:1], resolved, parallel)
+    trace, check, length = first.trace, first.trace.tightest, resolved.max_model_len
+    if check is None:
         return None
-    check = fit_checks((specs,), (0,), trace)[0]
-    block_bytes, length = trace.grouping.bytes_per_block[0], resolved.max_model_len
+    beside = check.budget_bytes - available_bytes[0]
     limit = max(length, resolved.derived_max_model_len)
     tokens_or_one, divisor = _share_of_block(length, trace)
 
@@ -229,27 +208,20 @@ def plan_pools(
     def needed(tokens: int) -> int:
         return check.needed_bytes(tokens, trace.demand)
 
-    pools = []
-    for available in available_bytes:
-        num_blocks = max(0, available // block_bytes)
+    def pool(available: int) -> CachePlan:
+        num_blocks = max(0, available // first.bytes_per_block)
         concurrency = num_blocks * tokens_or_one / divisor
-        longest = longest_within(needed, available + check.budget_bytes, limit)
-        pools.append(
-            Pool(
-                num_blocks=num_blocks,
-                tokens=_reported_tokens(num_blocks, concurrency, length, trace),
-                max_concurrency=concurrency,
-                longest_request_tokens=longest,
-                fits=length <= longest,
-            )
+        longest = longest_within(needed, available + beside, limit)
+        return replace(
+            first,
+            num_blocks=num_blocks,
+            tokens=_reported_tokens(num_blocks, concurrency, length, trace),
+            max_concurrency=concurrency,
+            longest_request_tokens=longest,
+            fits=length <= longest,
         )
-    return Pools(
-        pools=tuple(pools),
-        bytes_per_block=block_bytes,
-        needed_bytes=needed(length),
-        budget_offset_bytes=check.budget_bytes,
-        least_blocks=least_state_blocks((group.kind for group in trace.groups), resolved),
-    )
+
+    return tuple(map(pool, available_bytes))
 
 
 def _num_blocks(available_bytes: Sequence[int], trace: Trace) -> int:
