@@ -239,8 +239,6 @@ def _key(key: str) -> str:
 
 def _toml(value: Any) -> str:
     """A value on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, dict):
         return "{" + ", ".join(_pairs(value)) + "}"
     if isinstance(value, list):

@@ -135,11 +135,11 @@ class _Name:
 def _best(text: str, names: Sequence[tuple[T, Sequence[_Name]]], limit: int) -> tuple[T, ...]:
     """The entries in which every word is found; slips are forgiven only where nothing is found without."""
     words = words_of(text)
+    if not words:
+        return ()
     for forgives in (False, True):
         scores = [
             max(_score(words, name, len(spellings[0].text), forgives=forgives) for name in spellings)
-            if words
-            else 0.0
             for _, spellings in names
         ]
         if any(scores):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
@@ -84,26 +84,28 @@ class Role(StrEnum):
     OTHER = "other"
 
 
-class Where(StrEnum):
-    """Of which models, or in which of the layers that have such a tensor, a rule holds."""
-
-    EVERYWHERE = "everywhere"
-    EIGHT_EXPERTS = "eight experts"
-    GROUPED_QUERIES = "grouped queries"
-    FIRST_TWO = "first two"
-    FIRST_FOUR = "first four"
-    FIRST_EIGHTH = "first eighth"
-    FIRST_SIXTEENTH = "first sixteenth"
-    BOTH_ENDS = "both ends and every third"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """The type that a tensor takes in some types of files, in all unless they are named."""
+    """The type that a tensor takes, and where, as gguf.toml says."""
 
     takes: str
     files: frozenset[str] = frozenset()
-    where: Where = Where.EVERYWHERE
+    experts: int | None = None
+    query_groups: int = 0
+    first: int | None = None
+    first_part: int | None = None
+    takes_turns: bool = False
+
+    def holds(self, name: str, index: int, count: int, facts: Facts) -> bool:
+        """Whether it is for the tensor of layer `index` of the `count` that have one, in a file of type `name`."""
+        return (
+            (not self.files or name in self.files)
+            and self.experts in (None, facts.num_experts)
+            and self.query_groups <= facts.query_groups
+            and (self.first is None or index < self.first)
+            and (self.first_part is None or index < count // self.first_part)
+            and (not self.takes_turns or takes_more_bits(index, count))
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,19 +168,6 @@ def takes_more_bits(index: int, count: int) -> bool:
     return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
 
 
-HOLDS: Final[Mapping[Where, Callable[[int, int, Facts], bool]]] = {
-    Where.EVERYWHERE: lambda index, count, facts: True,
-    Where.EIGHT_EXPERTS: lambda index, count, facts: facts.num_experts == 8,
-    Where.GROUPED_QUERIES: lambda index, count, facts: facts.query_groups >= 4,
-    Where.FIRST_TWO: lambda index, count, facts: index < 2,
-    Where.FIRST_FOUR: lambda index, count, facts: index < 4,
-    Where.FIRST_EIGHTH: lambda index, count, facts: index < count // 8,
-    Where.FIRST_SIXTEENTH: lambda index, count, facts: index < count // 16,
-    Where.BOTH_ENDS: lambda index, count, facts: takes_more_bits(index, count),
-}
-"""Whether a rule holds for the tensor of layer `index` of the `count` layers that have one."""
-
-
 def tensor_type(name: str, role: Role, place: Place, facts: Facts, inputs: int) -> str:
     """The type of one tensor in a file of type `name`."""
     usual = FILE_TYPES[name]
@@ -189,10 +178,8 @@ def tensor_type(name: str, role: Role, place: Place, facts: Facts, inputs: int) 
     index, count = place.layer, facts.num_layers
     if role is Role.VALUES:
         index, count = place.values, facts.num_values
-    for rule in MIXTURES.rules.get(role, ()):
-        if (not rule.files or name in rule.files) and HOLDS[rule.where](index, count, facts):
-            usual = rule.takes
-            break
+    rules = (rule for rule in MIXTURES.rules.get(role, ()) if rule.holds(name, index, count, facts))
+    usual = next((rule.takes for rule in rules), usual)
     return "Q5_K" if role is Role.VALUES and facts.is_70b and usual in ("Q3_K", "Q4_K") else usual
 
 
