@@ -80,21 +80,21 @@ def read_molmo2(config: ModelConfig) -> arch.Architecture:
         )
     vocabulary = section.integer("vocab_size") + section.integer("additional_vocab_size", 128)
     adapter, vit = config.root.section("adapter_config"), config.root.section("vit_config")
-    image, patch = vit.integers("image_default_input_size", minimum=1), vit.integer("image_patch_size")
-    side = (image[0] if image else 378) // patch
-    layers = max(feature_layers(vit, adapter)) + 1
+    sides, patch = vit.integers("image_default_input_size", minimum=1), vit.integer("image_patch_size")
+    side = (sides[0] if sides else 378) // patch
+    looked_at = feature_layers(vit, adapter)
+    tokens = (-(-side // 2)) ** 2 * (MAX_CROPS_2 + 1)
+    image = read_encoder("molmo2", vit, f"{PREFIX}.image_vit", layers=max(looked_at) + 1, tokens=tokens)
+    wide = vit.integer("hidden_size") * len(looked_at)
     return blocks.decoder(
         config,
         heads=heads,
         layers=(arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),)),) * section.layers(),
         intermediate_size=intermediate,
         first=(vision.sharded_table("model.transformer.wte", vocabulary, hidden),),
-        every=(
-            *read_encoder("molmo2", vit, f"{PREFIX}.image_vit", layers=layers).modules,
-            *pooling(vit, adapter),
-        ),
+        every=(*image.modules, *read_encoder("molmo2_pooling", adapter, PREFIX, wide=wide).modules),
         tied=section.boolean("tie_word_embeddings", False),
-        vision=vision.input_limits(vit, (-(-side // 2)) ** 2 * (MAX_CROPS_2 + 1), 4),
+        vision=image.vision,
         is_multimodal=True,
         layer_prefix="model.transformer.blocks",
     )
@@ -109,35 +109,6 @@ def feature_layers(vit: Section, adapter: Section) -> tuple[int, ...]:
     ):
         raise adapter.invalid("vit_layers", chosen, f"expected numbers of the encoder's {total} layers")
     return tuple(index + total if index < 0 else index for index in chosen)
-
-
-def pooling(vit: Section, adapter: Section) -> tuple[arch.Module, ...]:
-    """Attention of a square of patches, and a gated projector.
-
-    Source: vllm/model_executor/models/molmo2.py:ImagePoolingAttention, ImageProjectorMLP (0.32).
-    """
-    attention, projector = f"{PREFIX}.image_pooling_2d", f"{PREFIX}.image_projector"
-    wide = vit.integer("hidden_size") * len(feature_layers(vit, adapter))
-    width, head_dim = adapter.integer("hidden_size"), adapter.integer("head_dim")
-    heads = adapter.integer("num_attention_heads")
-    kv_heads = adapter.integer("num_key_value_heads", heads)
-    inner, text = adapter.integer("intermediate_size"), adapter.integer("text_hidden_size")
-    keys = arch.Output(units=kv_heads, width=head_dim, replicable=True)
-    halves = (f"{projector}.w1", f"{projector}.w3")
-    return (
-        blocks.column(f"{attention}.wq", wide, heads * head_dim, bias=True),
-        arch.Linear(
-            name=f"{attention}.merged_kv",
-            in_features=wide,
-            outputs=(keys, keys),
-            split=arch.Split.COLUMN,
-            bias=True,
-            parts=(f"{attention}.wk", f"{attention}.wv"),
-        ),
-        blocks.row(f"{attention}.wo", heads * head_dim, width, bias=True),
-        vision.merged(f"{projector}.merged_linear", width, inner, halves),
-        blocks.row(f"{projector}.w2", inner, text),
-    )
 
 
 READERS: Final = blocks.named(

@@ -1,7 +1,7 @@
 """Multimodal models: encoders and projectors in front of a decoder that another family reads, rows of multimodal.toml.
 
-Next to them Whisper, whose decoder attends to its encoder, and CLIP and SigLIP, in which a transformer for texts stands
-next to one for images: CLIP's texts are read forwards, so their keys and values are kept; SigLIP's are not.
+Among them CLIP and SigLIP, in which a transformer for texts stands next to one for images; next to them Whisper, whose
+decoder attends to its encoder.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from functools import partial
 from typing import Final
 
 from kvcore.errors import ModelError, shorten
-from kvcore.model.architecture import Architecture, CrossAttention, Layer, Module
+from kvcore.model.architecture import Architecture, CrossAttention, Layer
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families import decoder, gemma, gpt, lfm2, longcat, mixtures, nemotron, qwen
 from kvcore.model.parts import blocks, vision
-from kvcore.model.parts.blocks import Reader
+from kvcore.model.parts.blocks import Heads, Reader
 from kvcore.model.parts.encoder import Scope, not_read, read_encoder
 from kvcore.model.parts.encoder_rows import Row, load_rows
 
@@ -93,10 +93,37 @@ def read_minicpm(config: ModelConfig) -> Architecture:
     return decoder.SECTION_READERS[MINICPM_LANGUAGES[version]](config, config.root)
 
 
+def read_tower(config: ModelConfig, *, is_kept: bool) -> Architecture:
+    """The transformer for texts of CLIP and SigLIP; keys and values of texts that are read forwards are kept."""
+    text = config.language
+    heads = blocks.read_heads(text, "", reads_head_dim=False)
+    width, inner = heads.hidden_size, text.integer("intermediate_size")
+    prefix, positions = "text_model.embeddings", text.integer("max_position_embeddings")
+    caches = (blocks.cache_of(heads),) if is_kept else ()
+    layer = Layer(modules=read_encoder("clip_block", text).modules, caches=caches)
+    return blocks.decoder(
+        config,
+        section=text,
+        heads=heads,
+        layers=(layer,) * text.layers(),
+        intermediate_size=inner,
+        first=(
+            vision.sharded_table(f"{prefix}.token_embedding", text.integer("vocab_size"), width),
+            vision.sharded_table(f"{prefix}.position_embedding", positions, width),
+        ),
+        last=(blocks.norm("text_model.final_layer_norm", width, bias=True),),
+        tied=True,
+        rotary_tables=(),
+        layer_prefix="text_model.encoder.layers",
+    )
+
+
 LANGUAGES: Final[Mapping[str, Reader]] = {
     "phi3": lambda config: decoder.SECTION_READERS["phi3"](config, config.root),
     "nemotron_h": nemotron.read_h,
     "lfm2": lfm2.read,
+    "clip": partial(read_tower, is_kept=True),
+    "siglip": partial(read_tower, is_kept=False),
     "minicpmv": read_minicpm,
     "minicpmv4_6": qwen.read_text,
 }
@@ -124,9 +151,10 @@ def read_whisper(config: ModelConfig) -> Architecture:
     """
     section = config.language
     width, inner = section.integer("d_model"), section.integer("decoder_ffn_dim")
-    heads = vision.heads_of(width, section.integer("decoder_attention_heads"))
+    count = section.integer("decoder_attention_heads")
+    heads = Heads(hidden_size=width, num_heads=count, num_kv_heads=count, head_dim=width // count)
     frames, positions = section.integer("max_source_positions"), section.integer("max_target_positions")
-    block = read_encoder("whisper_decoder_block", section, width=width, inner=inner, heads=heads.num_heads)
+    block = read_encoder("whisper_decoder_block", section, width=width, inner=inner, heads=count)
     across = CrossAttention(num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, encoder_tokens=frames)
     layer = Layer(modules=block.modules, caches=(blocks.cache_of(heads), across))
     return blocks.decoder(
@@ -145,70 +173,6 @@ def read_whisper(config: ModelConfig) -> Architecture:
         layer_prefix="model.decoder.layers",
         is_multimodal=True,
     )
-
-
-def read_clip(config: ModelConfig) -> Architecture:
-    """CLIP.
-
-    Source: vllm/model_executor/models/clip.py:CLIPEmbeddingModel (0.32).
-    """
-    root, section = config.root, config.root.section("vision_config", "clip_vision_model")
-    width, out = section.integer("hidden_size"), root.integer("projection_dim", 512)
-    text = config.language.integer("hidden_size")
-    modules = (
-        *read_encoder("clip", section, "vision_model").modules,
-        vision.whole("visual_projection", width, out, bias=False),
-        vision.whole("text_projection", text, out, bias=False),
-    )
-    return dual_tower(config, section, modules, is_kept=True)
-
-
-def read_siglip(config: ModelConfig) -> Architecture:
-    """SigLIP, with its pooling head.
-
-    Source: vllm/model_executor/models/siglip.py:SiglipEmbeddingModel (0.32).
-    """
-    section = config.root.section("vision_config", "siglip_vision_model")
-    text = config.language.integer("hidden_size")
-    out = config.language.integer("projection_size", text)
-    has_head = section.boolean("vision_use_head", True)
-    modules = (
-        *read_encoder("siglip", section, "vision_model").modules,
-        *(read_encoder("siglip_head", section, "vision_model.head").modules if has_head else ()),
-        vision.whole("text_model.head", text, out),
-    )
-    return dual_tower(config, section, modules, is_kept=False)
-
-
-def dual_tower(
-    config: ModelConfig, section: Section, modules: tuple[Module, ...], *, is_kept: bool
-) -> Architecture:
-    """The text transformer's layers, next to `modules`."""
-    text = config.language
-    heads = blocks.read_heads(text, "", reads_head_dim=False)
-    width, inner = heads.hidden_size, text.integer("intermediate_size")
-    prefix, positions = "text_model.embeddings", text.integer("max_position_embeddings")
-    layer = Layer(
-        modules=read_encoder("clip_block", text).modules, caches=(blocks.cache_of(heads),) if is_kept else ()
-    )
-    built = blocks.decoder(
-        config,
-        section=text,
-        heads=heads,
-        layers=(layer,) * text.layers(),
-        intermediate_size=inner,
-        first=(
-            vision.sharded_table(f"{prefix}.token_embedding", text.integer("vocab_size"), width),
-            vision.sharded_table(f"{prefix}.position_embedding", positions, width),
-        ),
-        every=modules,
-        last=(blocks.norm("text_model.final_layer_norm", width, bias=True),),
-        tied=True,
-        rotary_tables=(),
-        layer_prefix="text_model.encoder.layers",
-        is_multimodal=True,
-    )
-    return replace(built, vision=vision.square_limits(section))
 
 
 def read_ultravox(config: ModelConfig) -> Architecture:
@@ -240,7 +204,5 @@ def named_reader(name: str, row: Row) -> tuple[Reader, *tuple[str, ...]]:
 
 READERS: Final = blocks.named(
     (read_whisper, "WhisperForConditionalGeneration", "whisper"),
-    (read_clip, "CLIPModel", "clip"),
-    (read_siglip, "SiglipModel", "siglip"),
     *(named_reader(name, row) for name, row in ROWS.items()),
 )

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from kvcore.errors import ModelError
-from kvcore.model.architecture import Linear, Module, Parameter, RotaryTable, Split, VisionEncoder
-from kvcore.model.config import Section
+from kvcore.model.architecture import Linear, Module, Output, Parameter, RotaryTable, Split, VisionEncoder
+from kvcore.model.config import MAX_LAYERS, Section
 from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.encoder_rows import (
     COMMON,
@@ -209,6 +209,16 @@ class Scope:
                 return blocks.norm(name, sizes[0], bias=bias)
             case Make.QKV:
                 made = blocks.qkv(self.heads(), name, part.parts, bias=bias)
+            case Make.KV:
+                half = Output(units=self["kv_heads"], width=self["head"], replicable=True)
+                made = Linear(
+                    name=name,
+                    in_features=sizes[0],
+                    outputs=(half, half),
+                    split=Split.COLUMN,
+                    bias=bias,
+                    parts=part.parts,
+                )
             case _:
                 made = replace(LAYERS[part.make](name, *sizes, bias=bias), parts=part.parts)
         if part.is_whole:
@@ -264,12 +274,40 @@ def head_size(scope: Scope) -> int:
 
 def side(scope: Scope) -> int:
     """Patches along one side of the square input image."""
-    return vision.patches_per_side(scope.section("own"), scope["image"], scope["patch"])
+    image_size, patch_size = scope["image"], scope["patch"]
+    if image_size < patch_size:
+        raise scope.section("own").contradicting(
+            "image_size", f"an image of {image_size} has no patch of {patch_size}"
+        )
+    return image_size // patch_size
 
 
 def features(scope: Scope) -> int:
-    """How many blocks are built: up to the deepest whose features are used."""
-    return vision.feature_layers(scope.section("root"), scope.section("own"), scope["last_feature"])
+    """How many blocks are built: up to the deepest layer whose features are used.
+
+    Source: vllm/model_executor/models/llava.py:_get_num_hidden_layers (0.32).
+    """
+    root, total = scope.section("root"), scope["total"]
+    wanted = root.get("vision_feature_layer")
+    last = (scope["last_feature"],)
+    chosen = last if wanted is None else wanted if isinstance(wanted, list | tuple) else (wanted,)
+    counts = []
+    for index in chosen:
+        if isinstance(index, bool) or not isinstance(index, int) or not -MAX_LAYERS <= index <= MAX_LAYERS:
+            raise root.invalid("vision_feature_layer", index, "expected an integer or a list of them")
+        counts.append(total + index + 1 if index < 0 else index)
+    if not counts or not 0 < max(counts) <= total:
+        raise root.contradicting("vision_feature_layer", f"the encoder has {total} layers")
+    return max(counts)
+
+
+def downsampling(scope: Scope) -> float:
+    """Patches along a side that a pixel shuffle makes one, from its ratio."""
+    root = scope.section("root")
+    ratio = root.number("downsample_ratio", 0.5)
+    if not 0 < ratio <= 1:
+        raise root.invalid("downsample_ratio", ratio, "expected more than 0 and at most 1")
+    return 1 / ratio
 
 
 def grouped_heads(scope: Scope) -> int:
@@ -312,8 +350,8 @@ COMPUTED: Final[Mapping[str, Callable[[Scope], int]]] = {
     "features": features,
     "grouped_heads": grouped_heads,
     "aria_queries": aria_queries,
-    "shuffle": lambda scope: int(vision.downsampling(scope.section("root"))),
-    "nearest_shuffle": lambda scope: round(vision.downsampling(scope.section("root"))),
+    "shuffle": lambda scope: int(downsampling(scope)),
+    "nearest_shuffle": lambda scope: round(downsampling(scope)),
     "radio_side": radio_side,
     "radio_tokens": radio_tokens,
     "halvings": lambda scope: scope["reduction"].bit_length() - 2,

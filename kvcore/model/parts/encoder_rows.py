@@ -132,6 +132,7 @@ class Make(StrEnum):
     TENSOR = "tensor"
     CONVOLUTION = "convolution"
     QKV = "qkv"
+    KV = "kv"
     REPLICATED = "replicated"
     WHOLE = "whole"
     """Replicated and never quantized."""
