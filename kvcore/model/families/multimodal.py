@@ -14,7 +14,7 @@ from typing import Final
 from kvcore.errors import ModelError, shorten
 from kvcore.model.architecture import Architecture, CrossAttention, Layer
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
-from kvcore.model.families import decoder, gemma, gpt, lfm2, longcat, mixtures, nemotron, qwen
+from kvcore.model.families import decoder, deepseek, gemma, gpt, lfm2, longcat, mixtures, nemotron, qwen
 from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.blocks import Heads, Reader
 from kvcore.model.parts.encoder import Scope, not_read, read_encoder
@@ -118,10 +118,36 @@ def read_tower(config: ModelConfig, *, is_kept: bool) -> Architecture:
     )
 
 
+PLAIN_ATTENTION: Final = replace(decoder.DECODERS["deepseek"], qkv_bias=False, reads_head_dim=False)
+"""The config class names a head_dim that only latent attention means.
+
+Source: vllm/model_executor/models/deepseek_v2.py:DeepseekAttention (0.32)."""
+
+
+PROJECTORS: Final = ("downsample_mlp_gelu", "linear")
+"""Of DeepSeek's vision models; the first is the class's own."""
+
+
+def read_deepseek(config: ModelConfig) -> Architecture:
+    """DeepSeek V2 behind an encoder: plain attention where no part of a head is named, else latent attention.
+
+    Source: vllm/model_executor/models/deepseek_v2.py:DeepseekV2DecoderLayer (0.32).
+    """
+    projector = config.root.section("projector_config")
+    kind = projector.string("projector_type", PROJECTORS[0])
+    if kind not in PROJECTORS:
+        raise projector.invalid("projector_type", kind, "expected linear or downsample_mlp_gelu")
+    section = config.root.section("language_config", "deepseek_v2")
+    if section.integer("qk_nope_head_dim", minimum=0) or section.integer("qk_rope_head_dim", minimum=0):
+        return replace(deepseek.read(config), uncounted=())
+    return decoder.read_decoder(PLAIN_ATTENTION, config, section)
+
+
 LANGUAGES: Final[Mapping[str, Reader]] = {
     "phi3": lambda config: decoder.SECTION_READERS["phi3"](config, config.root),
     "nemotron_h": nemotron.read_h,
     "lfm2": lfm2.read,
+    "deepseek_vl": read_deepseek,
     "clip": partial(read_tower, is_kept=True),
     "siglip": partial(read_tower, is_kept=False),
     "minicpmv": read_minicpm,

@@ -159,9 +159,10 @@ class Scope:
             return replace(built, modules=behind(self.name(template), built.modules))
         built, modules = vision.Encoder(modules=()), list[Module]()
         for index in range(self.value(part.times)):
+            scope = Scope(row, sections, {**given, "index": index}, self)
             if index == 0 or part.is_numbered:
-                built = Scope(row, sections, {**given, "index": index}, self).build()
-            modules += behind(template.replace("{index}", str(index)), built.modules)
+                built = scope.build()
+            modules += behind(scope.name(template), built.modules)
         return replace(built, modules=tuple(modules))
 
     def named_row(self, part: Part) -> str:
@@ -344,6 +345,26 @@ def radio_tokens(scope: Scope) -> int:
     return tokens + (multiple - tokens % multiple if multiple else 0)
 
 
+SIGLIP_IMAGE: Final = 384
+SIGLIP_PATCH: Final = 14
+"""Of the row timm_siglip."""
+
+
+def deepseek_tokens(scope: Scope) -> int:
+    """Tokens of the largest of `candidate_resolutions`: the whole image, its tiles, a separator a row, and one.
+
+    Source: vllm/model_executor/models/deepseek_vl2.py:get_num_image_tokens (0.32).
+    """
+    root, side = scope.section("root"), -(-(SIGLIP_IMAGE // SIGLIP_PATCH) // scope["merge"])
+    tiles = [(1, 1)]
+    for sides in root.sequence("candidate_resolutions") or ():
+        if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(each, int) for each in sides):
+            raise root.invalid("candidate_resolutions", sides, "expected pairs of integers")
+        tiles.append((sides[0] // SIGLIP_IMAGE, sides[1] // SIGLIP_IMAGE))
+    largest = max(height * side * (width * side + 1) for width, height in tiles)
+    return side * (side + 1) + largest + 1
+
+
 COMPUTED: Final[Mapping[str, Callable[[Scope], int]]] = {
     "checked_head": head_size,
     "side": side,
@@ -354,6 +375,7 @@ COMPUTED: Final[Mapping[str, Callable[[Scope], int]]] = {
     "nearest_shuffle": lambda scope: round(downsampling(scope)),
     "radio_side": radio_side,
     "radio_tokens": radio_tokens,
+    "deepseek_tokens": deepseek_tokens,
     "halvings": lambda scope: scope["reduction"].bit_length() - 2,
 }
 """Sizes that no formula says, by name."""
