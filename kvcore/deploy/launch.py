@@ -18,6 +18,10 @@ from kvcore.planning import Plan
 from kvcore.scenario import Runner, Scenario, value_of
 from kvcore.scenario.request import UNNAMED_MODEL
 
+RESOLVED: Final = (
+    "dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+)  # fmt: skip
+"""What a command with every flag says of the engine's own choices."""
 MODEL_PLACE: Final = "/path/to/your/model"
 PORT: Final = 8000
 """Where the engine listens unless set otherwise."""
@@ -37,14 +41,7 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
         elif flag.cli and name != "model":
             chosen |= _by_kind(flag, plan.scenario)
     if every_flag:
-        resolved = plan.resolved
-        defaults = {
-            "dtype": resolved.dtype,
-            "gpu-memory-utilization": resolved.gpu_memory_utilization,
-            "max-model-len": resolved.max_model_len,
-            "max-num-seqs": resolved.max_num_seqs,
-            "max-num-batched-tokens": resolved.max_num_batched_tokens,
-        }
+        defaults = {name.replace("_", "-"): getattr(plan.resolved, name) for name in RESOLVED}
         chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
     return {name: value for name, value in chosen.items() if value is not None}
 

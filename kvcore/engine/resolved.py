@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -128,6 +129,12 @@ class CardView:
         """major × 10 + minor; a card that is not known counts as Ampere."""
         major, minor = self.compute_capability or UNKNOWN_CAPABILITY
         return major * 10 + minor
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """The card in the words of a refusal."""
+        known = self.compute_capability
+        return {"name": self.label, "capability": "unknown" if known is None else ".".join(map(str, known))}
 
     @property
     def predates_ampere(self) -> bool:

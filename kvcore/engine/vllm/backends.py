@@ -126,13 +126,7 @@ def _check_fp8(name: str, card: CardView, switches: Switches) -> None:
         if switches.fp8_kv_cache is Fp8Cards.FLASH_ATTENTION:
             supported = (major, minor) in ((9, 0), (10, 0)) or switches.v1_engine is not V1Engine.ONLY
     if not supported:
-        raise EngineRefusalError(
-            "fp8-kv-unsupported",
-            field="kv_cache_dtype",
-            value=name,
-            name=card.label,
-            capability=f"{major}.{minor}" if card.compute_capability else "unknown",
-        )
+        raise EngineRefusalError("fp8-kv-unsupported", field="kv_cache_dtype", value=name, **card.words)
 
 
 def _check_nvfp4(start: Start) -> None:
@@ -150,13 +144,7 @@ def _check_nvfp4(start: Start) -> None:
     families = (10,) if only_sm100 else (8, 9, 10, 12)
     has_kernels = major in families and traits.attention in (AttentionKind.PLAIN, AttentionKind.PREFIX)
     if is_known and not has_kernels:
-        raise EngineRefusalError(
-            "nvfp4-kv-unsupported",
-            field="kv_cache_dtype",
-            value="nvfp4",
-            name=card.label,
-            capability=".".join(map(str, card.compute_capability or ("unknown",))),
-        )
+        raise EngineRefusalError("nvfp4-kv-unsupported", field="kv_cache_dtype", value="nvfp4", **card.words)
 
 
 def check_sparse_attention(start: Start) -> None:
@@ -169,14 +157,8 @@ def check_sparse_attention(start: Start) -> None:
     card, is_sparse = start.card, start.traits.attention is AttentionKind.SPARSE
     if not is_sparse or card.vendor is not Vendor.NVIDIA or card.compute_capability is None:
         return
-    major, minor = card.compute_capability
-    if major not in start.switches.sparse_attention:
-        raise EngineRefusalError(
-            "sparse-attention-unsupported",
-            field="accelerator",
-            name=card.label,
-            capability=f"{major}.{minor}",
-        )
+    if card.compute_capability[0] not in start.switches.sparse_attention:
+        raise EngineRefusalError("sparse-attention-unsupported", field="accelerator", **card.words)
 
 
 def check_block_size(start: Start) -> None:

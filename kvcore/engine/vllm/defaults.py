@@ -156,11 +156,9 @@ def _dtype(start: Start, notices: list[Notice]) -> str:
         name = "float16" if start.runner is Runner.POOLING else "bfloat16"
     if name != "bfloat16" or not card.predates_ampere:
         return name
-    major, minor = card.compute_capability or (0, 0)
-    facts = {"name": card.label, "capability": f"{major}.{minor}"}
     if given != AUTO:
-        raise EngineRefusalError("bfloat16-unsupported", field="dtype", value=given, **facts)
-    notices.append(notice("dtype-falls-back", "dtype", **facts))
+        raise EngineRefusalError("bfloat16-unsupported", field="dtype", value=given, **card.words)
+    notices.append(notice("dtype-falls-back", "dtype", **card.words))
     return "float16"
 
 
