@@ -74,7 +74,7 @@ class KvPlannerError(ValueError):
     longest: ClassVar = 120
     """Characters of a parameter."""
 
-    def __init__(self, code: str, *, field: str = "", value: object = None, **params: object) -> None:
+    def __init__(self, code: str, field: str = "", value: object = None, **params: object) -> None:
         self.code = code
         self.field = shorten(field)
         self.value = value

@@ -22,11 +22,7 @@ def stage_layers(num_layers: int, pipeline_parallel_size: int, stage: int) -> ra
     stages = pipeline_parallel_size
     if num_layers < stages:
         raise EngineRefusalError(
-            "too-many-pipeline-stages",
-            field="pipeline_parallel_size",
-            value=stages,
-            layers=num_layers,
-            stages=stages,
+            "too-many-pipeline-stages", "pipeline_parallel_size", stages, layers=num_layers, stages=stages
         )
     counts = [num_layers // stages] * stages
     for back in range(2, 2 + num_layers % stages):
@@ -45,9 +41,7 @@ def divided(size: int, ranks: int) -> int:
         512
     """
     if size % ranks:
-        raise EngineRefusalError(
-            "size-not-divisible", field="tensor_parallel_size", value=ranks, size=size, ranks=ranks
-        )
+        raise EngineRefusalError("size-not-divisible", "tensor_parallel_size", ranks, size=size, ranks=ranks)
     return size // ranks
 
 
@@ -58,7 +52,7 @@ def heads_per_rank(num_heads: int, ranks: int) -> int:
     """
     if num_heads % ranks:
         raise EngineRefusalError(
-            "heads-not-divisible", field="tensor_parallel_size", value=ranks, heads=num_heads, ranks=ranks
+            "heads-not-divisible", "tensor_parallel_size", ranks, heads=num_heads, ranks=ranks
         )
     return num_heads // ranks
 

@@ -182,9 +182,7 @@ def check_block_size(start: Start) -> None:
         )
     runs_kernels = not (start.is_v0 or traits.is_attention_free or traits.is_bidirectional)
     if runs_kernels and block_size % KERNEL_BLOCK:
-        raise EngineRefusalError(
-            "block-size-not-in-kernels", field="block_size", value=block_size, multiple=KERNEL_BLOCK
-        )
+        raise EngineRefusalError("block-size-not-in-kernels", "block_size", block_size, multiple=KERNEL_BLOCK)
 
 
 def backend_of(start: Start, kv_cache_dtype: str) -> tuple[str, int]:

@@ -340,7 +340,7 @@ def _rounded(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> tuple[
     rounded = rounded_sizes(sizes, query, takes_smallest=rule is not GraphRounding.KEPT)
     if not rounded and rule is not GraphRounding.KEPT:
         raise EngineRefusalError(
-            "capture-sizes-below-request", field="cudagraph_capture_sizes", value=sizes[-1], tokens=query
+            "capture-sizes-below-request", "cudagraph_capture_sizes", sizes[-1], tokens=query
         )
     return rounded or sizes
 

@@ -277,10 +277,10 @@ def check_architectures(names: tuple[str, ...], engine: str, version: Version) -
     facts = {"value": names[0], "version": str(version)}
     if absence.until is not None:
         raise EngineRefusalError(
-            "architecture-gone-from-release", field="engine_version", until=str(absence.until), **facts
+            "architecture-gone-from-release", "engine_version", until=str(absence.until), **facts
         )
     raise EngineRefusalError(
-        "architecture-not-in-release", field="engine_version", since=str(absence.since), **facts
+        "architecture-not-in-release", "engine_version", since=str(absence.since), **facts
     )
 
 

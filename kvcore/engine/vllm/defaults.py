@@ -215,12 +215,10 @@ def _batch(start: Start, chunked: bool, max_model_len: int) -> tuple[int, int]:
         sequences = min(sequences, tokens)
     if tokens < sequences:
         raise EngineRefusalError(
-            "batch-below-sequences", field="max_num_batched_tokens", value=tokens, sequences=sequences
+            "batch-below-sequences", "max_num_batched_tokens", tokens, sequences=sequences
         )
     if not chunked and tokens < max_model_len:
-        raise EngineRefusalError(
-            "batch-below-length", field="max_num_batched_tokens", value=tokens, length=max_model_len
-        )
+        raise EngineRefusalError("batch-below-length", "max_num_batched_tokens", tokens, length=max_model_len)
     return tokens, sequences
 
 

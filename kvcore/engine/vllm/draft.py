@@ -80,7 +80,7 @@ def read_draft(
     asked, ranks = speculative.draft_tensor_parallel_size, parallel.tensor_parallel_size
     if asked not in (None, 1, ranks):
         raise EngineRefusalError(
-            "draft-ranks", field="speculative_config.draft_tensor_parallel_size", value=asked, ranks=ranks
+            "draft-ranks", "speculative_config.draft_tensor_parallel_size", asked, ranks=ranks
         )
     method, config = speculative.method, draft_config(speculative)
     if method in HEADS:
@@ -91,15 +91,11 @@ def read_draft(
         if config is not None:
             architecture, quantization = read_architecture(config), read_quantization(config, None)
         if not architecture.draft_layers:
-            raise EngineRefusalError(
-                "speculative-method-unsupported", field="speculative_config.method", value=method
-            )
+            raise EngineRefusalError("speculative-method-unsupported", "speculative_config.method", method)
         return _checkpoint_draft(architecture, quantization)
     if method == DRAFT_MODEL:
         if config is None:
-            raise ScenarioError(
-                "draft-model-unknown", field="speculative_config.model", value=speculative.model or ""
-            )
+            raise ScenarioError("draft-model-unknown", "speculative_config.model", speculative.model or "")
         return _whole_model_draft(read_architecture(config), read_quantization(config, None))
     return None
 

@@ -109,7 +109,7 @@ def check_aligned_block(resolved: Resolved) -> None:
         return
     if switches_of(resolved.version).align_block_fits_batch:
         raise EngineRefusalError(
-            "align-block-above-batch", field="max_num_batched_tokens", value=tokens, block=resolved.block_size
+            "align-block-above-batch", "max_num_batched_tokens", tokens, block=resolved.block_size
         )
 
 

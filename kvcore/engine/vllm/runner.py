@@ -146,7 +146,7 @@ def runner_of(scenario: Scenario) -> Runner:
     names = scenario.config.architectures
     if scenario.runner is Runner.GENERATE and (judging := [name for name in names if name in POOLING_ONLY]):
         raise EngineRefusalError(
-            "runner-not-supported", field="runner", value=scenario.runner.value, architecture=judging[0]
+            "runner-not-supported", "runner", scenario.runner.value, architecture=judging[0]
         )
     if scenario.runner is not Runner.AUTO:
         return scenario.runner

@@ -160,22 +160,18 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
         since = known.since.get(name)
         if since is not None and version < since:
             raise EngineRefusalError(
-                "quantization-not-in-release", field="quantization", method=name, version=version, since=since
+                "quantization-not-in-release", "quantization", method=name, version=version, since=since
             )
     platform = known.platform.get(_platform(start.scenario.engine, card))
     if platform is not None and not platform.takes(method, version):
         raise EngineRefusalError(
-            "quantization-not-on-platform", field="quantization", method=method, name=card.label
+            "quantization-not-on-platform", "quantization", method=method, name=card.label
         )
     least = known.least_capability(method, version)
     is_known = card.vendor is Vendor.NVIDIA and card.compute_capability is not None
     if is_known and card.number < least:
         raise EngineRefusalError(
-            "quantization-not-on-card",
-            field="quantization",
-            method=method,
-            least=least,
-            capability=card.number,
+            "quantization-not-on-card", "quantization", method=method, least=least, capability=card.number
         )
     plugin = known.plugin.get(method)
     if plugin is None or version < plugin.since:

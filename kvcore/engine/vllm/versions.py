@@ -122,9 +122,7 @@ def find_release(engine: str, engine_version: str | None) -> Release:
     wanted = _host_version(own, asked) if own else asked if asked.dev is None else _behind(asked)
     used = next((version for version in reversed(known) if version <= wanted), None)
     if used is None:
-        raise ScenarioError(
-            "engine-version-too-old", field="engine_version", value=engine_version, oldest=str(known[0])
-        )
+        raise ScenarioError("engine-version-too-old", "engine_version", engine_version, oldest=str(known[0]))
     exact = used == Version(wanted.public) and asked.public == Version(asked.public).base_version + (
         f".post{asked.post}" if asked.post is not None else ""
     )
