@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Final, TypeVar, assert_never
+from typing import Annotated, Final, TypeVar
 
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
@@ -138,6 +138,8 @@ class Decoder:
     sinks: Flag = False
     """One number a head with its keys."""
     experts: ExpertTraits | None = None
+    experts_at: str = ""
+    """The object of the config with their keys; "" where they are among the others."""
     sparse: Annotated[str, OneOf(tuple(SPARSE_BY))] = "everywhere"
     """Which layers have the experts: all, or by the config key that decides."""
     norms_last: bool = False
@@ -170,7 +172,8 @@ def read_decoder(
     section = section or config.language
     heads = heads or blocks.read_heads(section, reads_head_dim=traits.reads_head_dim)
     hidden = heads.hidden_size
-    moe = read_moe(traits.experts, section) if traits.experts else None
+    place = section.section(traits.experts_at) if traits.experts_at else section
+    moe = read_moe(traits.experts, place) if traits.experts else None
     intermediate = width or mlp_width(traits, section, moe)
     mixers = mixers or attending(traits, section, heads)
     around = layer_norms(traits, section, heads)
@@ -243,15 +246,11 @@ def attending(traits: Decoder, section: Section, heads: Heads) -> tuple[Layer, .
 
 def is_tied(traits: Decoder, config: ModelConfig, section: Section) -> bool:
     """Whether lm_head is the embedding."""
-    match traits.tied_by:
-        case TiedBy.CONFIG:
-            return blocks.is_tied(config, section, traits.tied)
-        case TiedBy.SECTION:
-            return section.boolean("tie_word_embeddings", traits.tied)
-        case TiedBy.CLASS:
-            return traits.tied
-        case _ as never:
-            assert_never(never)
+    if traits.tied_by is TiedBy.CLASS:
+        return traits.tied
+    if traits.tied_by is TiedBy.SECTION:
+        return section.boolean("tie_word_embeddings", traits.tied)
+    return blocks.is_tied(config, section, traits.tied)
 
 
 def before_layers(traits: Decoder, section: Section, hidden_size: int, vocab: int) -> tuple[Module, ...]:

@@ -310,10 +310,12 @@ def read_gemma4_unified(config: ModelConfig) -> arch.Architecture:
     return with_images(read_gemma4(config, tuple(modules)), modules, image.vision)
 
 
-READERS: Final = {
-    **blocks.named(
-        (read_gemma3n, "Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "gemma3n", "gemma3n_text"),
-        (read_gemma4_unified, "Gemma4UnifiedForConditionalGeneration", "gemma4_unified"),
-    ),
-    **by_row({"gemma2": read_gemma2, "gemma3": read_gemma3, "gemma4": read_gemma4}),
-}
+READERS: Final = by_row(
+    {
+        "gemma2": read_gemma2,
+        "gemma3": read_gemma3,
+        "gemma3n": read_gemma3n,
+        "gemma4": read_gemma4,
+        "gemma4_unified": read_gemma4_unified,
+    }
+)

@@ -131,44 +131,18 @@ def heads_of(section: Section, attn: Section) -> blocks.Heads:
 
 
 def read_dbrx(config: ModelConfig) -> arch.Architecture:
-    """DBRX; its norms lose their biases when the model is built.
+    """DBRX.
 
     Source: vllm/model_executor/models/dbrx.py (0.32).
     """
     section = config.language
-    ffn, heads = section.section("ffn_config"), heads_of(section, section.section("attn_config"))
-    hidden = heads.hidden_size
-    experts = arch.Experts(
-        name="ffn.experts",
-        num_experts=ffn.integer("moe_num_experts", maximum=MAX_EXPERTS),
-        hidden_size=hidden,
-        intermediate_size=ffn.integer("ffn_hidden_size"),
-        top_k=ffn.integer("moe_top_k", maximum=MAX_EXPERTS),
-    )
-    layer = arch.Layer(
-        modules=(
-            *blocks.attention(heads, "norm_attn_norm.attn", ("Wqkv", "out_proj")),
-            *blocks.norms(hidden, "norm_attn_norm.norm_1", "norm_attn_norm.norm_2"),
-            blocks.replicated("ffn.router.layer", hidden, experts.num_experts, quantizable=False),
-            experts,
-        ),
-        caches=(blocks.cache_of(heads),),
-    )
-    return blocks.decoder(
+    heads = heads_of(section, section.section("attn_config"))
+    return read_decoder(
+        DECODERS["dbrx"],
         config,
         heads=heads,
-        layers=(layer,) * section.layers(),
-        intermediate_size=experts.intermediate_size,
-        first=(blocks.embedding(section, "transformer.wte"),),
-        last=(blocks.norm("transformer.norm_f", hidden), blocks.head(section)),
-        tied=False,
+        width=section.section("ffn_config").integer("ffn_hidden_size"),
         rotary_tables=(Rope().table(heads.head_dim, section.integer("max_seq_len")),),
-        layer_prefix="transformer.blocks",
-        moe=arch.MixtureOfExperts(
-            num_experts=experts.num_experts,
-            top_k=experts.top_k,
-            moe_intermediate_size=experts.intermediate_size,
-        ),
     )
 
 
@@ -252,11 +226,6 @@ def read_minicpm(config: ModelConfig) -> arch.Architecture:
 MAX_LOOPS: Final = 64
 
 
-def repetitions(section: Section, key: str, default: int) -> int:
-    """How often something runs, by `key`; at most MAX_LOOPS times."""
-    return section.integer(key, default, maximum=MAX_LOOPS)
-
-
 def read_loop_coder(config: ModelConfig) -> arch.Architecture:
     """IQuest-Coder Loop: every further time a layer looks at a short window too, mixed in by a gate for each head.
 
@@ -264,7 +233,7 @@ def read_loop_coder(config: ModelConfig) -> arch.Architecture:
     """
     section = config.language
     heads = blocks.read_heads(section, reads_head_dim=False)
-    further = repetitions(section, "loop_num", 2) - 1
+    further = section.integer("loop_num", 2, maximum=MAX_LOOPS) - 1
     local = blocks.cache_of(heads, section.integer("loop_window_size", 64))
     mixer = arch.Layer(modules=blocks.attention(heads), caches=(blocks.cache_of(heads), *(local,) * further))
     built = read_decoder(DECODERS["iquestloopcoder"], config, heads=heads, mixers=(mixer,) * section.layers())
@@ -279,7 +248,7 @@ def read_ouro(config: ModelConfig) -> arch.Architecture:
     """
     section = config.language
     heads = blocks.read_heads(section, reads_head_dim=False)
-    caches = (blocks.cache_of(heads),) * repetitions(section, "total_ut_steps", 4)
+    caches = (blocks.cache_of(heads),) * section.integer("total_ut_steps", 4, maximum=MAX_LOOPS)
     mixer = arch.Layer(modules=blocks.attention(heads), caches=caches)
     built = read_decoder(DECODERS["ouro"], config, heads=heads, mixers=(mixer,) * section.layers())
     gate = blocks.row("model.early_exit_gate", heads.hidden_size, 1, bias=True)
@@ -295,12 +264,12 @@ def read_hrm_text(config: ModelConfig) -> arch.Architecture:
     section = config.language
     heads = blocks.read_heads(section, "")
     bias = section.boolean("attention_bias", False)
-    modules = (
-        gated_attention(heads, bias=bias),
-        blocks.row("self_attn.o_proj", heads.attended, heads.hidden_size, bias=bias),
-    )
-    high = repetitions(section, "H_cycles", 2)
-    low = high * repetitions(section, "L_cycles", 3)
+    # Gate, queries, keys and values in one projection, each as wide as all heads.
+    names, each = ("gqkv_proj", "o_proj"), arch.Output(units=heads.num_heads, width=heads.head_dim)
+    fused, out = blocks.attention(heads, names=names, qkv_bias=bias, out_bias=bias)
+    modules = (replace(fused, outputs=(each,) * 4), out)
+    high = section.integer("H_cycles", 2, maximum=MAX_LOOPS)
+    low = high * section.integer("L_cycles", 3, maximum=MAX_LOOPS)
     stack = section.layers("num_layers_per_stack")
     kinds = (arch.Layer(modules=modules, caches=(blocks.cache_of(heads),) * times) for times in (low, high))
     mixers = tuple(layer for layer in kinds for _ in range(stack))
@@ -309,31 +278,21 @@ def read_hrm_text(config: ModelConfig) -> arch.Architecture:
     return replace(built, first=(*built.first, start))
 
 
-def gated_attention(heads: blocks.Heads, *, bias: bool) -> arch.Linear:
-    """Gate, queries, keys and values in one projection, each as wide as all heads."""
-    each = arch.Output(units=heads.num_heads, width=heads.head_dim)
-    return replace(blocks.qkv(heads, "self_attn.gqkv_proj", bias=bias), outputs=(each,) * 4)
-
-
-READERS: Final = {
-    **by_row(
-        {
-            "jais": read_jais,
-            "gpt_bigcode": read_gpt_bigcode,
-            "falcon": read_falcon,
-            "opt": read_opt,
-            "mpt": read_mpt,
-            "chatglm": read_chatglm,
-            "qwen": read_qwen,
-            "step1": read_step1,
-            "minicpm": read_minicpm,
-            "iquestloopcoder": read_loop_coder,
-            "ouro": read_ouro,
-            "hrm_text": read_hrm_text,
-        }
-    ),
-    **blocks.named(
-        (read_glm_vision, "GLM4VForCausalLM"),
-        (read_dbrx, "DbrxForCausalLM", "dbrx"),
-    ),
-}
+READERS: Final = by_row(
+    {
+        "jais": read_jais,
+        "gpt_bigcode": read_gpt_bigcode,
+        "falcon": read_falcon,
+        "opt": read_opt,
+        "mpt": read_mpt,
+        "dbrx": read_dbrx,
+        "chatglm": read_chatglm,
+        "GLM4VForCausalLM": read_glm_vision,
+        "qwen": read_qwen,
+        "step1": read_step1,
+        "minicpm": read_minicpm,
+        "iquestloopcoder": read_loop_coder,
+        "ouro": read_ouro,
+        "hrm_text": read_hrm_text,
+    }
+)

@@ -329,15 +329,13 @@ def step3_layer(
     return arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),))
 
 
-READERS: Final = {
-    **blocks.named((read_longcat_ngram, "LongcatFlashNgramForCausalLM")),
-    **by_row(
-        {
-            "longcat_flash": read_longcat,
-            "minicpm3": read_minicpm3,
-            "mistral4": read_mistral4,
-            "hy_v4": read_hunyuan4,
-            "step3_text": read_step3,
-        }
-    ),
-}
+READERS: Final = by_row(
+    {
+        "longcat_flash": read_longcat,
+        "LongcatFlashNgramForCausalLM": read_longcat_ngram,
+        "minicpm3": read_minicpm3,
+        "mistral4": read_mistral4,
+        "hy_v4": read_hunyuan4,
+        "step3_text": read_step3,
+    }
+)
