@@ -21,8 +21,9 @@ from kvcore.engine.vllm.recurrent import check_aligned_block
 from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import Notice, notice
-from kvcore.memory.budget import RankMemory, rank_memory
+from kvcore.memory.budget import rank_memory
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
+from kvcore.memory.parts import RankMemory
 from kvcore.memory.shares import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture

@@ -63,13 +63,14 @@ class KvFormat:
                 heads * size, "{kv_heads} × {head_bytes}", head, given("head_bytes", size, Unit.BYTES)
             )
         element = given("element_bytes", self.key_bits // 8)
-        formula = "{kv_heads} × ({key_dim} + {value_dim}) × {element_bytes}"
-        dimensions: tuple[Quantity, ...] = (given("key_dim", head_size), given("value_dim", head_size_v))
         if head_size == head_size_v:
             formula, dimensions = (
                 "2 × {kv_heads} × {head_dim} × {element_bytes}",
-                (given("head_dim", head_size),),
+                [given("head_dim", head_size)],
             )
+        else:
+            formula = "{kv_heads} × ({key_dim} + {value_dim}) × {element_bytes}"
+            dimensions = [given("key_dim", head_size), given("value_dim", head_size_v)]
         return layer_token(heads * size, formula, head, *dimensions, element)
 
     @property

@@ -33,8 +33,6 @@ from kvcore.model.families.eagle import Draft
 from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
 
-__all__ = ["CacheKind", "LayerSpec", "aligned_block_size", "rank_layer_specs"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Placement:

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError
-from kvcore.memory.budget import RankMemory
-from kvcore.memory.parts import MACHINE_PARTS
+from kvcore.memory.parts import MACHINE_PARTS, RankMemory
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin, Scenario
 from kvcore.units import gib

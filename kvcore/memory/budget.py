@@ -31,9 +31,6 @@ from kvcore.scenario import Scenario
 from kvcore.units import GIB, ceil_div, gib
 from kvcore.versioned import Reviewed, TableFile
 
-__all__ = ["RankMemory", "rank_memory"]
-
-
 ASSUMED_TOTAL_SPREAD: Final = 0.3
 """GiB: how far the total of a card may be off when only the driver tool's figure is published."""
 RESTART_GAIN_GIB: Final = 0.1

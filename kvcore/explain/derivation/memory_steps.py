@@ -86,7 +86,8 @@ def budget_content(lesson: Lesson) -> Content:
 def weights_content(lesson: Lesson) -> Content:
     """The weights of one GPU, of the worst rank of the plan: parameters × bytes / TP, and what is replicated."""
     base, parallel = lesson.plan, lesson.plan.scenario.parallel
-    shares = _shares(base)
+    loaded = loaded_architecture(base.architecture, base.scenario, base.resolved.version)
+    shares = weight_shares(loaded, base.quantization, parallel, base.resolved, base.stage)
     weights = base.memory.weights if base.memory is not None else base.loaded_weights
     slips = [lesson.slip(weights.value / GB, "gigabytes")]
     if parallel.tensor_parallel_size > 1:
@@ -103,11 +104,6 @@ def weights_content(lesson: Lesson) -> Content:
         equations=equations(lesson.t, *_weights_quantities(base, shares), weights),
         remarks=tuple(_weights_remarks(lesson, shares)),
     )
-
-
-def _shares(base: Plan) -> WeightShares:
-    architecture = loaded_architecture(base.architecture, base.scenario, base.resolved.version)
-    return weight_shares(architecture, base.quantization, base.scenario.parallel, base.resolved, base.stage)
 
 
 def _weights_quantities(base: Plan, shares: WeightShares) -> tuple[Quantity, ...]:
