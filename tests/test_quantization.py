@@ -126,7 +126,7 @@ class TestFormatsByHand:
         shape = ExpertsShape(
             num_experts=1, hidden_size=2880, intermediate_size=2880 // 4, element_bytes=2, bias=True
         )
-        padded = Mxfp4(hidden_multiple=256, intermediate_multiple=128).experts_bytes(shape)
+        padded = Mxfp4(expert_tiles=(256, 128)).experts_bytes(shape)
         hidden, intermediate = 3072, 768
         assert padded == 3 * hidden * intermediate * 17 // 32 + 2 * (2 * intermediate + hidden)
 
@@ -156,7 +156,7 @@ class TestFormatsByHand:
             PackQuantized(bits=4, group_size=32, symmetric=False),
             Nvfp4(),
             Mxfp8(),
-            Mxfp4(linears=True, hidden_multiple=256, intermediate_multiple=128),
+            Mxfp4(linears=True, expert_tiles=(256, 128)),
         ):
             assert 0 < weights.linear_bytes(linear) < Unquantized().linear_bytes(linear)
             assert 0 < weights.experts_bytes(experts) < Unquantized().experts_bytes(experts)

@@ -184,14 +184,9 @@ class Mxfp4(Format):
     layers/fused_moe/oracle/mxfp4.py:mxfp4_round_up_hidden_size_and_intermediate_size (0.32).
     """
 
-    hidden_multiple: int = 1
-    intermediate_multiple: int = 1
+    expert_tiles: tuple[int, int] = (1, 1)
     linears: bool = False
     group_size: int = 32
-
-    @property
-    def expert_tiles(self) -> tuple[int, int]:
-        return self.hidden_multiple, self.intermediate_multiple
 
     def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
         return rows * (inputs // 2 + inputs // self.group_size)
@@ -202,8 +197,8 @@ class Mxfp4(Format):
     def experts_bytes(self, shape: ExpertsShape) -> int:
         padded = replace(
             shape,
-            hidden_size=round_up(shape.hidden_size, self.hidden_multiple),
-            intermediate_size=round_up(shape.intermediate_size, self.intermediate_multiple),
+            hidden_size=round_up(shape.hidden_size, self.expert_tiles[0]),
+            intermediate_size=round_up(shape.intermediate_size, self.expert_tiles[1]),
             element_bytes=2,
         )
         return Format.experts_bytes(self, padded)

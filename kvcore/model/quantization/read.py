@@ -236,8 +236,7 @@ def read_mxfp4(config: ModelConfig) -> Quantization:
     """MXFP4 experts; those of gpt-oss are padded to the kernel's tiles."""
     weights, detail = Mxfp4(), "experts, groups of 32"
     if config.model_type == "gpt_oss":
-        hidden, intermediate = GPT_OSS_TILES
-        weights = Mxfp4(hidden_multiple=hidden, intermediate_multiple=intermediate)
+        weights = Mxfp4(expert_tiles=GPT_OSS_TILES)
         detail += ", padded"
     return all_but_listed("mxfp4", detail, weights, kinds=EXPERTS_ALONE)
 
