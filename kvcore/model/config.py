@@ -65,7 +65,6 @@ Its `values` are the keys that decide a size, a count or a length.
 def load_class_defaults() -> Mapping[str, Mapping[str, Any]]:
     """All bundled class defaults, by model_type."""
     document = json.loads(Path(__file__).with_name(CLASS_DEFAULTS).read_text("utf-8"))
-    tables: dict[str, Mapping[str, Any]] = {}
     for model_type, table in document.items():
         if set(table) != {"source", "values"}:
             raise CatalogueError(
@@ -73,8 +72,7 @@ def load_class_defaults() -> Mapping[str, Mapping[str, Any]]:
                 field=f"{CLASS_DEFAULTS}:{model_type}",
                 reason="expected exactly source and values",
             )
-        tables[model_type] = MappingProxyType(table["values"])
-    return MappingProxyType(tables)
+    return MappingProxyType({name: MappingProxyType(table["values"]) for name, table in document.items()})
 
 
 def class_defaults(model_type: str) -> Mapping[str, Any]:
@@ -97,9 +95,8 @@ class Section:
     def __init__(self, raw: Mapping[str, Any], path: str = ROOT, model_type: str | None = None) -> None:
         self.raw = raw
         self.path = path
-        self._defaults = class_defaults(
-            model_type if model_type is not None else str(raw.get("model_type", ""))
-        )
+        own = str(raw.get("model_type", ""))
+        self._defaults = class_defaults(own if model_type is None else model_type)
 
     @property
     def model_type(self) -> str:
@@ -322,11 +319,9 @@ class ModelConfig(Keeper):
             64
         """
         section = self.root
-        while True:
-            nested = next((name for name in LANGUAGE_SECTIONS if section.raw.get(name) is not None), None)
-            if nested is None:
-                return section
+        while nested := next((name for name in LANGUAGE_SECTIONS if section.has(name)), ""):
             section = section.section(nested)
+        return section
 
     @property
     def model_type(self) -> str:

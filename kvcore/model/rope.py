@@ -103,12 +103,11 @@ def read_ropes(section: Section) -> tuple[Rope, ...]:
     `rope_parameters` is the newer spelling of `rope_scaling`; a scaling given there wins.
     """
     written = section.optional_section("rope_scaling") or section.optional_section("rope_parameters")
-    if written is None or not written.raw:
-        return (read_rope(section, {}),)
-    nested = {key: value for key, value in written.raw.items() if isinstance(value, Mapping)}
-    if nested and not any(key in written.raw for key in ("rope_type", "type", "rope_theta")):
-        return tuple(read_rope(section, value) for value in nested.values())
-    return (read_rope(section, written.raw),)
+    raw = {} if written is None else written.raw
+    nested = [value for value in raw.values() if isinstance(value, Mapping)]
+    if nested and not any(key in raw for key in ("rope_type", "type", "rope_theta")):
+        return tuple(read_rope(section, value) for value in nested)
+    return (read_rope(section, raw),)
 
 
 def read_rope(section: Section, raw: Mapping[str, Any]) -> Rope:
@@ -272,8 +271,10 @@ class Yarn:
         rules = length_rules(version)
         if not rules.rope_parameters:
             return {"rope_scaling": self._values}
-        values, base = self._values, _rope_base(config)
-        if base is not None:
+        nested, values = config.raw.get(_SPELLINGS[0]), self._values
+        inner = nested.get("rope_theta") if isinstance(nested, Mapping) else None
+        base = config.raw.get("rope_theta", inner)
+        if isinstance(base, int | float) and not isinstance(base, bool):
             values["rope_theta"] = base
         length = {_LENGTH: self.max_model_len} if YARN in rules.already_scaled else {}
         return {"rope_parameters": values, **length}
@@ -284,13 +285,6 @@ class Yarn:
         return ModelConfig.from_mapping(
             {**changed, **self.overrides(config, version)}, config.hf_quant_config
         )
-
-
-def _rope_base(config: ModelConfig) -> float | None:
-    """`rope_theta` of a config, in either place; None where it has none."""
-    nested = config.raw.get(_SPELLINGS[0])
-    base = config.raw.get("rope_theta", nested.get("rope_theta") if isinstance(nested, Mapping) else None)
-    return base if isinstance(base, int | float) and not isinstance(base, bool) else None
 
 
 def read_yarn(value: object) -> Yarn:

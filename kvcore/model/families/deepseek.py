@@ -19,20 +19,9 @@ from kvcore.model.families.decoder import (
     with_drafts,
 )
 from kvcore.model.parts import blocks
+from kvcore.model.parts import latent as mla
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
-from kvcore.model.parts.latent import (
-    COMPRESSOR_BLOCKS,
-    OVERLAPPING_RATIO,
-    PAGE_ALIGNMENT,
-    Latent,
-    as_heads,
-    compressor,
-    heads_column,
-    indexer,
-    latent_layer,
-    read_latent,
-)
 from kvcore.model.parts.pattern import by_kind, sparse_by_frequency, with_modules
 from kvcore.model.rope import read_ropes
 
@@ -44,7 +33,7 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
     Source: vllm/model_executor/models/deepseek_v2.py, deepseek_mtp.py, AXK1.py, openpangu.py (0.32).
     """
     section = config.language
-    latent = read_latent(section)
+    latent = mla.read_latent(section)
     hidden, moe = latent.hidden_size, optional_moe(EXPERTS, section)
     row = replace(row, experts=experts_of(section) if moe else None)
     count = section.layers()
@@ -54,8 +43,8 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
 
     def attending(is_indexed: bool) -> arch.Layer:
         if not is_indexed:
-            return latent_layer(latent, *around)
-        return latent_layer(latent, *around, *indexer(section, latent), indexed=section)
+            return mla.latent_layer(latent, *around)
+        return mla.latent_layer(latent, *around, *mla.indexer(section, latent), indexed=section)
 
     vision = config.root.optional_section("vision_config")
     seen = MOONVIT.get(config.model_type)
@@ -63,7 +52,7 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
         read_decoder(
             row,
             config,
-            heads=as_heads(latent),
+            heads=mla.as_heads(latent),
             mixers=by_kind(indexed, attending),
             sparse=sparse,
             width=section.integer("intermediate_size"),
@@ -78,7 +67,7 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
     if not moe or not section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64):
         return built
     body = feed_forward(row, section, hidden, built.intermediate_size, moe)
-    behind = layer_norms(row, section, as_heads(latent))
+    behind = layer_norms(row, section, mla.as_heads(latent))
     draft = attending(section.optional_integer("index_topk") is not None)
     return with_drafts(built, section, DraftTraits(), with_modules(draft, *body, *behind))
 
@@ -93,7 +82,9 @@ MOONVIT: Final = {"kimi_k25": "moonvit3d", "kimi_vl": "moonvit"}
 """Models whose vision encoder is MoonViT, and its row."""
 
 
-def rotary_tables(section: Section, latent: Latent, *, with_indexer: bool) -> tuple[arch.RotaryTable, ...]:
+def rotary_tables(
+    section: Section, latent: mla.Latent, *, with_indexer: bool
+) -> tuple[arch.RotaryTable, ...]:
     """The table of the rotated part; a sparse indexer has its own, in another style."""
     positions = section.integer("max_position_embeddings")
     table = read_ropes(section)[0].table(latent.qk_rope_head_dim, positions)
@@ -144,7 +135,7 @@ def read_sarvam(config: ModelConfig) -> arch.Architecture:
     Source: vllm/model_executor/models/sarvam.py (0.32).
     """
     section = config.language
-    latent = read_latent(section)
+    latent = mla.read_latent(section)
     hidden = latent.hidden_size
     moe = read_moe(SARVAM_EXPERTS, section)
     intermediate = section.integer("intermediate_size", 16_384)
@@ -158,8 +149,8 @@ def read_sarvam(config: ModelConfig) -> arch.Architecture:
     sparse = (index >= dense and (index - dense) % every == 0 for index in range(section.layers()))
     return blocks.decoder(
         config,
-        heads=as_heads(latent),
-        layers=by_kind(sparse, lambda is_sparse: latent_layer(latent, *around, *bodies[is_sparse])),
+        heads=mla.as_heads(latent),
+        layers=by_kind(sparse, lambda is_sparse: mla.latent_layer(latent, *around, *bodies[is_sparse])),
         intermediate_size=intermediate,
         tied=blocks.is_tied(config, section, False),
         rotary_tables=rotary_tables(section, latent, with_indexer=False),
@@ -193,7 +184,7 @@ def read_v4(config: ModelConfig) -> arch.Architecture:
     )
     count = section.layers()
     ratios = section.integers("compress_ratios") or ()
-    if len(ratios) < count or set(ratios) - {0, 1, *COMPRESSOR_BLOCKS}:
+    if len(ratios) < count or set(ratios) - {0, 1, *mla.COMPRESSOR_BLOCKS}:
         raise section.contradicting("compress_ratios", f"{len(ratios)} ratios for {count} layers")
     moe = read_moe(V4_EXPERTS, section)
     hashed = section.integer("num_hash_layers", 0, minimum=0)
@@ -250,15 +241,15 @@ def v4_layer(
     window = arch.LatentWindow(
         sliding_window=section.integer("sliding_window"),
         state_bytes=LATENT_BYTES,
-        page_alignment=PAGE_ALIGNMENT,
+        page_alignment=mla.PAGE_ALIGNMENT,
         block_size=WINDOW_BLOCK,
     )
     compressors = []
     if ratio > 1:
-        compressors.append(compressor("attn.compressor", hidden, heads.head_dim, ratio, LATENT_BYTES))
-    if ratio == OVERLAPPING_RATIO:
+        compressors.append(mla.compressor("attn.compressor", hidden, heads.head_dim, ratio, LATENT_BYTES))
+    if ratio == mla.OVERLAPPING_RATIO:
         width, count = section.integer("index_head_dim"), section.integer("index_n_heads")
-        index = compressor("attn.indexer.compressor", hidden, width, ratio, INDEX_BYTES)
+        index = mla.compressor("attn.indexer.compressor", hidden, width, ratio, INDEX_BYTES)
         queries = blocks.replicated("attn.indexer.wq_b", section.integer("q_lora_rank"), width * count)
         weights = blocks.replicated("attn.indexer.weights_proj", hidden, count, quantizable=False)
         compressors.append(replace(index, modules=(queries, weights, *index.modules)))
@@ -284,7 +275,7 @@ def v4_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module, ..
         ),
         blocks.norm("attn.q_norm", rank),
         blocks.norm("attn.kv_norm", heads.head_dim),
-        heads_column("attn.wq_b", rank, heads.num_heads, heads.head_dim),
+        mla.heads_column("attn.wq_b", rank, heads.num_heads, heads.head_dim),
         blocks.column("attn.wo_a", width // groups, groups * out_rank),
         blocks.row("attn.wo_b", groups * out_rank, hidden),
         float32("attn.attn_sink", SINKS),

@@ -94,7 +94,9 @@ def read_head(config: ModelConfig, method: str, target: arch.Architecture, max_m
     Source: vllm/model_executor/models/llama_eagle.py, llama_eagle3.py, qwen3_eagle3.py;
     vllm/config/speculative.py:_maybe_override_draft_max_position_embeddings (0.32).
     """
-    section = head_section(config)
+    # The head's own sizes are inside `transformer_layer_config` (speculators), `model` (EAGLE), or plain.
+    nested = map(config.root.optional_section, ("transformer_layer_config", "model"))
+    section = next(filter(None, nested), None) or config.language
     names = config.architectures or section.strings("architectures") or ()
     if names and not any(part in name for name in names for part in LLAMA_LIKE):
         raise ModelError(
@@ -145,12 +147,6 @@ def usual_head(method: str, target: arch.Architecture) -> Draft:
         latents = target.layers[-1].caches[-1:]
         head = replace(head, layers=tuple(replace(layer, caches=latents) for layer in head.layers))
     return replace(head, rotary_tables=(), is_assumed=True)
-
-
-def head_section(config: ModelConfig) -> Section:
-    """Where the head's own sizes are: inside `transformer_layer_config` (speculators), `model` (EAGLE), or plain."""
-    nested = map(config.root.optional_section, ("transformer_layer_config", "model"))
-    return next(filter(None, nested), None) or config.language
 
 
 def head_layer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -42,17 +41,17 @@ def read_linear(config: ModelConfig) -> arch.Architecture:
         row,
         config,
         heads=as_heads(latent),
-        mixers=tuple(mixers[is_kda] for is_kda, _ in which_layers(linear, sparse)),
+        mixers=tuple(mixers[is_kda] for is_kda in which_layers(linear, len(sparse))),
         sparse=sparse,
         width=section.integer("intermediate_size"),
     )
     return replace(built, is_mla=True)
 
 
-def which_layers(linear: Section, sparse: Iterable[bool]) -> tuple[tuple[bool, bool], ...]:
-    """Whether each layer, counted from 1, is one of the `kda_layers`, and whether it has experts."""
+def which_layers(linear: Section, count: int) -> tuple[bool, ...]:
+    """Whether each layer, counted from 1, is one of the `kda_layers`."""
     listed = frozenset(linear.integers("kda_layers", minimum=1) or ())
-    return tuple((index in listed, has_experts) for index, has_experts in enumerate(sparse, 1))
+    return tuple(index in listed for index in range(1, count + 1))
 
 
 MAX_PATCHES: Final = 16_384
@@ -81,12 +80,14 @@ def read_k3(config: ModelConfig) -> arch.Architecture:
     if section.boolean("mla_use_output_gate", False):
         gate = (heads_column("self_attn.g_proj", hidden, latent.num_heads, latent.v_head_dim),)
     mixers = {True: kda(linear, hidden, is_fused=True), False: latent_layer(latent, *gate)}
+    sparse = sparse_by_frequency(section)
+    kinds = zip(which_layers(linear, len(sparse)), sparse, strict=True)
     bodies = {True: k3_experts(section, hidden, moe), False: blocks.gated_mlp(hidden, intermediate)}
     return blocks.decoder(
         config,
         section=section,
         heads=as_heads(latent),
-        layers=crossed(which_layers(linear, sparse_by_frequency(section)), mixers, bodies, tuple(around)),
+        layers=crossed(kinds, mixers, bodies, tuple(around)),
         intermediate_size=intermediate,
         every=image_encoder(encoder, hidden),
         last=(*last, blocks.head(section)),

@@ -99,8 +99,7 @@ def read_falcon_h1(config: ModelConfig) -> arch.Architecture:
     has_norm = section.boolean("mamba_rms_norm", False)
     attends = attending(row, section, heads)[0]
     mixes = bamba_mixer(section, heads.hidden_size, has_norm=has_norm)
-    both = with_modules(attends, *mixes.modules)
-    both = replace(both, caches=(*attends.caches, *mixes.caches))
+    both = replace(with_modules(attends, *mixes.modules), caches=(*attends.caches, *mixes.caches))
     return read_decoder(row, config, heads=heads, mixers=(both,) * section.layers())
 
 

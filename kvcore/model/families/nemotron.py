@@ -34,7 +34,11 @@ def read_h(config: ModelConfig) -> arch.Architecture:
     if written is not None and not section.has("head_dim"):
         heads = replace(heads, head_dim=written)
     hidden = heads.hidden_size
-    kinds = nemotron_kinds(section)
+    kinds = section.words("layers_block_type", PATTERN.values())
+    if kinds is None:
+        kinds = kinds_of_letters(section, "hybrid_override_pattern")
+    elif not kinds:
+        raise section.invalid("layers_block_type", kinds, "expected at least one layer")
     row = NEMOTRON_H if "moe" in kinds else replace(NEMOTRON_H, experts=None)
     moe = read_moe(EXPERTS, section) if row.experts else None
     state_heads, width = section.integer("mamba_num_heads"), section.integer("mamba_head_dim")
@@ -81,16 +85,6 @@ def read_h(config: ModelConfig) -> arch.Architecture:
         drafts_are_quantized=False,
         draft_steps=drafts,
     )
-
-
-def nemotron_kinds(section: Section) -> tuple[str, ...]:
-    """What each layer is, by `layers_block_type` or the letters of `hybrid_override_pattern`."""
-    kinds = section.words("layers_block_type", PATTERN.values())
-    if kinds is None:
-        return kinds_of_letters(section, "hybrid_override_pattern")
-    if not kinds:
-        raise section.invalid("layers_block_type", kinds, "expected at least one layer")
-    return kinds
 
 
 def kinds_of_letters(section: Section, name: str, default: str | None = None) -> tuple[str, ...]:
