@@ -274,14 +274,10 @@ def check_architectures(names: tuple[str, ...], engine: str, version: Version) -
     absence = absence_of(names, engine, version)
     if absence is None:
         return
-    facts = {"value": names[0], "version": str(version)}
-    if absence.until is not None:
-        raise EngineRefusalError(
-            "architecture-gone-from-release", "engine_version", until=str(absence.until), **facts
-        )
-    raise EngineRefusalError(
-        "architecture-not-in-release", "engine_version", since=str(absence.since), **facts
-    )
+    code, facts = "architecture-gone-from-release", {"until": absence.until}
+    if absence.until is None:
+        code, facts = "architecture-not-in-release", {"since": absence.since}
+    raise EngineRefusalError(code, "engine_version", names[0], version=version, **facts)
 
 
 def absence_of(names: tuple[str, ...], engine: str, version: Version) -> Absence | None:
