@@ -1,6 +1,6 @@
 """Storage formats: how many bytes a module takes on a rank, and which modules stay in the model's dtype.
 
-`formats`, `packed` are the arithmetic; `names` matches ignore lists; one reader a family of checkpoints;
+`formats` and `packed` are the arithmetic; `modules` asks lists of names, by `patterns`; one reader a family of files;
 `read.read_quantization` chooses the reader; `scheme.Quantization` is what the fold over weights asks.
 """
 
