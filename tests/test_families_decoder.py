@@ -27,7 +27,7 @@ from kvcore.model.architecture import (
     VocabEmbedding,
 )
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import collect_readers, decoder, gpt, read_architecture
+from kvcore.model.families import READERS, collect_readers, decoder, gpt, read_architecture
 from kvcore.model.quantization import read_quantization
 from kvcore.model.rope import default_max_model_len
 from kvcore.scenario import Parallel
@@ -411,6 +411,10 @@ class TestRows:
     def test_a_row_takes_over_what_another_says(self):
         rows = decoder.load_rows(self.ROW + '[yours]\nlike = "mine"\ntied = true\n')
         assert rows["yours"] == replace(rows["mine"], classes=(), tied=True)
+
+    def test_every_row_is_read_also_those_that_a_function_reads(self):
+        for name, row in decoder.DECODERS.items():
+            assert {name, *row.classes} <= READERS.keys()
 
     @pytest.mark.parametrize(
         ("line", "field", "named"),

@@ -1,4 +1,6 @@
-"""config.json -> Architecture: rows of decoders.toml and readers, in files by the name that people know a model by.
+"""config.json -> Architecture: rows of decoders.toml, embedders.toml and multimodal.toml, and functions that read more.
+
+A model is found by the name that people know it by, in a row or in the name of its function.
 
 To add a family follow `docs/adding-a-model-family.md`. A module of this folder that has `READERS`, from what a config
 calls itself (an entry of `architectures`, or a `model_type`) to the function that reads it, is found by itself. Two
