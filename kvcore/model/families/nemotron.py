@@ -171,8 +171,7 @@ def nas_layer(section: Section, heads: blocks.Heads, kv_heads: int, mlp_size: in
 
 def kv_heads_of(block: Section, heads: blocks.Heads) -> int:
     """KV heads of a block; 0 without attention."""
-    part = part_of(block, "attention")
-    if part is None:
+    if (part := part_of(block, "attention")) is None:
         return 0
     group = part.integer("n_heads_in_group", maximum=heads.num_heads)
     if heads.num_heads % group:
@@ -182,8 +181,7 @@ def kv_heads_of(block: Section, heads: blocks.Heads) -> int:
 
 def mlp_size_of(block: Section, hidden_size: int) -> int:
     """Width of a block's MLP; 0 without one."""
-    part = part_of(block, "ffn")
-    if part is None:
+    if (part := part_of(block, "ffn")) is None:
         return 0
     if part.has("ffn_mult"):
         factor = part.number("ffn_mult")

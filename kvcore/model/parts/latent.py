@@ -48,12 +48,8 @@ def read_latent(section: Section, **defaults: int) -> Latent:
 
 def as_heads(latent: Latent) -> Heads:
     """What the engine's config says of heads: one KV head as wide as the latent vector."""
-    return Heads(
-        hidden_size=latent.hidden_size,
-        num_heads=latent.num_heads,
-        num_kv_heads=1,
-        head_dim=latent.kv_lora_rank + latent.qk_rope_head_dim,
-    )
+    width = latent.kv_lora_rank + latent.qk_rope_head_dim
+    return Heads(hidden_size=latent.hidden_size, num_heads=latent.num_heads, num_kv_heads=1, head_dim=width)
 
 
 def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[arch.Module, ...]:
@@ -93,12 +89,8 @@ def latent_layer(latent: Latent, *more: arch.Module, indexed: Section | None = N
 
 def heads_column(name: str, in_features: int, heads: int, width: int) -> arch.Linear:
     """A projection whose heads are divided."""
-    return arch.Linear(
-        name=name,
-        in_features=in_features,
-        outputs=(arch.Output(units=heads, width=width),),
-        split=arch.Split.COLUMN,
-    )
+    outputs = (arch.Output(units=heads, width=width),)
+    return arch.Linear(name=name, in_features=in_features, outputs=outputs, split=arch.Split.COLUMN)
 
 
 def absorbed(latent: Latent) -> arch.Parameter:

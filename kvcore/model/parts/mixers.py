@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Final
+from typing import Final, TypeAlias
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norm, norms, replicated, row
 from kvcore.units import ceil_div
 from kvcore.versioned import convert, read_toml
+
+Linears: TypeAlias = tuple[arch.Linear, ...]
 
 MAX_CONV_TAPS: Final = 1024
 
@@ -215,7 +217,7 @@ KDA_ROWS: Final = 16
 """Source: vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32), for weights in 16 bits."""
 
 
-def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: bool = False) -> arch.Layer:
+def kda(section: Section, hidden: int, *, is_fused: bool = False) -> arch.Layer:
     """A delta net with a gate for each channel: projections, three float32 convolutions, decay and output gates of
     low rank.
 
@@ -224,12 +226,12 @@ def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: b
 
     Source: vllm/model_executor/layers/kda.py (0.19); vllm/models/kimi_k3/nvidia/kda.py:KimiK3DeltaAttention (0.32).
     """
-    heads, width = section.integer("num_heads"), section.integer("head_dim")
+    prefix, heads, width = "self_attn", section.integer("num_heads"), section.integer("head_dim")
     kernel = read_conv_kernel(section, "short_conv_kernel_size")
     each, steps = arch.Output(units=heads, width=width), arch.Output(units=heads)
     names = [f"{prefix}.{name}_proj" for name in ("q", "k", "v", "g", "f_a", "b")]
-    start: tuple[arch.Linear, ...] = tuple(wide_column(name, hidden, (each,)) for name in names[:3])
-    gates: tuple[arch.Linear, ...] = (wide_column(f"{prefix}.f_b_proj", width, (each,)),)
+    start: Linears = tuple(wide_column(name, hidden, (each,)) for name in names[:3])
+    gates: Linears = (wide_column(f"{prefix}.f_b_proj", width, (each,)),)
     if is_fused:
         outputs = (each, each, each, each, arch.Output(units=1, width=width, replicable=True), steps)
         fused = wide_column(f"{prefix}.in_proj_qkvgfab", hidden, outputs, tuple(names))
@@ -246,16 +248,14 @@ def kda(section: Section, hidden: int, prefix: str = "self_attn", *, is_fused: b
 
 
 def kda_layer(
-    prefix: str,
-    hidden: int,
-    heads: tuple[int, int],
-    kernel: int,
-    start: tuple[arch.Module, ...],
-    gates: tuple[arch.Module, ...],
+    prefix: str, hidden: int, heads: tuple[int, int], kernel: int, start: Linears, gates: Linears
 ) -> arch.Layer:
-    """What all of KDA has between and behind its projections: float32 convolutions, decay and norm, its state.
+    """What all of KDA has between and behind its projections: float32 convolutions, decay and norm. It keeps rows of
+    the convolutions and float32 state matrices.
 
     `heads` are how many there are, and how wide.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
     """
     count, width = heads
     each = arch.Output(units=count, width=width)
@@ -269,16 +269,9 @@ def kda_layer(
         norm(f"{prefix}.o_norm", width),
         row(f"{prefix}.o_proj", count * width, hidden),
     )
-    return arch.Layer(modules=modules, caches=(kda_state(count, width, kernel),))
-
-
-def kda_state(heads: int, width: int, kernel: int) -> arch.RecurrentState:
-    """KDA keeps convolution rows of queries, keys and values, and float32 state matrices.
-
-    Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
-    """
-    shapes = (conv_rows(3 * heads * width, kernel), matrices(heads, width**2, "float32"))
-    return arch.RecurrentState(kind="kda", heads=heads, shapes=shapes)
+    shapes = (conv_rows(3 * count * width, kernel), matrices(count, width**2, "float32"))
+    state = arch.RecurrentState(kind="kda", heads=count, shapes=shapes)
+    return arch.Layer(modules=modules, caches=(state,))
 
 
 def linear_state(heads: int, width: int) -> arch.RecurrentState:
