@@ -15,8 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvcore.errors import CatalogueError, ModelError
+from kvcore.errors import ModelError
 from kvcore.kept import Keeper
+from kvcore.versioned import wrong
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "hidden_size": ("n_embd", "n_embed", "d_model"),
@@ -67,11 +68,7 @@ def load_class_defaults() -> Mapping[str, Mapping[str, Any]]:
     document = json.loads(Path(__file__).with_name(CLASS_DEFAULTS).read_text("utf-8"))
     for model_type, table in document.items():
         if set(table) != {"source", "values"}:
-            raise CatalogueError(
-                "invalid-catalogue-entry",
-                field=f"{CLASS_DEFAULTS}:{model_type}",
-                reason="expected exactly source and values",
-            )
+            raise wrong(f"{CLASS_DEFAULTS}:{model_type}", "expected exactly source and values")
     return MappingProxyType({name: MappingProxyType(table["values"]) for name, table in document.items()})
 
 

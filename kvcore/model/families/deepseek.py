@@ -176,12 +176,8 @@ def read_v4(config: ModelConfig) -> arch.Architecture:
     """
     section = config.language
     hidden = section.integer("hidden_size")
-    heads = blocks.Heads(
-        hidden_size=hidden,
-        num_heads=section.integer("num_attention_heads"),
-        num_kv_heads=1,
-        head_dim=section.integer("head_dim"),
-    )
+    num_heads, width = section.integer("num_attention_heads"), section.integer("head_dim")
+    heads = blocks.Heads(hidden_size=hidden, num_heads=num_heads, num_kv_heads=1, head_dim=width)
     count = section.layers()
     ratios = section.integers("compress_ratios") or ()
     if len(ratios) < count or set(ratios) - {0, 1, *mla.COMPRESSOR_BLOCKS}:

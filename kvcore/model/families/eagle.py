@@ -181,9 +181,8 @@ def head_modules(
         modules.append(projection)
         if section.boolean("norm_before_fc", root.boolean("norm_before_fc", False)):
             modules.append(blocks.norm("model.input_norm", projection.in_features))
-    vocabulary = root.optional_integer("draft_vocab_size", minimum=1) or section.optional_integer(
-        "draft_vocab_size", minimum=1
-    )
+    places = (place.optional_integer("draft_vocab_size", minimum=1) for place in (root, section))
+    vocabulary = next(filter(None, places), None)
     if vocabulary and vocabulary != target.vocab_size:
         modules.append(blocks.head(section, vocab_size=vocabulary))
         modules.append(arch.Parameter(name="draft_id_to_target_id", replicated=vocabulary, dtype="int64"))

@@ -174,12 +174,8 @@ def read_zamba2(config: ModelConfig) -> arch.Architecture:
     if 2 * hidden % heads:
         raise section.contradicting("num_attention_heads", f"{2 * hidden} is not divisible by {heads}")
     # Shared blocks attend over the hidden state with the embedding: twice as wide as the model.
-    wide = blocks.Heads(
-        hidden_size=2 * hidden,
-        num_heads=heads,
-        num_kv_heads=section.integer("num_key_value_heads", heads),
-        head_dim=2 * hidden // heads,
-    )
+    kv_heads, head_dim = section.integer("num_key_value_heads", heads), 2 * hidden // heads
+    wide = blocks.Heads(hidden_size=2 * hidden, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim)
     adapted = (
         blocks.replicated("linear", hidden, hidden),
         *adapters(section, wide, hidden),

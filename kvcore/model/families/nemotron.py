@@ -42,12 +42,9 @@ def read_h(config: ModelConfig) -> arch.Architecture:
     row = NEMOTRON_H if "moe" in kinds else replace(NEMOTRON_H, experts=None)
     moe = read_moe(EXPERTS, section) if row.experts else None
     state_heads, width = section.integer("mamba_num_heads"), section.integer("mamba_head_dim")
-    bodies = {
-        "mamba": mamba2(section, "nemotron_h", "mixer", hidden, state_heads, width),
-        "attention": arch.Layer(
-            modules=attention(NEMOTRON_H, section, heads), caches=(blocks.cache_of(heads),)
-        ),
-    }
+    mixes = mamba2(section, "nemotron_h", "mixer", hidden, state_heads, width)
+    attends = arch.Layer(modules=attention(row, section, heads), caches=(blocks.cache_of(heads),))
+    bodies = {"mamba": mixes, "attention": attends}
     if moe is not None:
         bodies["moe"] = arch.Layer(modules=read_experts(section, hidden, moe))
     widths = mlp_widths(section, kinds)

@@ -119,15 +119,13 @@ def mamba2(
     if has_norm:
         modules.append(arch.Parameter(name=f"{prefix}.norm", sharded=heads * width))
     rows = conv_rows(heads * width + 2 * groups * state, kernel)
+    rows = replace(rows, sharded_per_group=2 * state * (kernel - 1))
     kept = arch.RecurrentState(
         kind="mamba2",
         heads=heads,
         replicable_groups=groups,
         chunk_size=section.integer(keys.chunk, 2048, minimum=1),
-        shapes=(
-            replace(rows, sharded_per_group=2 * state * (kernel - 1)),
-            matrices(heads, width * state, dtype),
-        ),
+        shapes=(rows, matrices(heads, width * state, dtype)),
     )
     return arch.Layer(modules=tuple(modules), caches=(kept,))
 
