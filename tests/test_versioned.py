@@ -96,13 +96,13 @@ NOT_REVIEWED = {
 
 @cache
 def tables() -> Mapping[str, TableFile[Any]]:
-    """Every table file of the package, by its name."""
+    """Every versioned table file of the package, by its name."""
     found = {}
     for module in pkgutil.walk_packages(kvcore.__path__, "kvcore."):
         if module.name == "kvcore.__main__":
             continue
         for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, TableFile):
+            if isinstance(value, TableFile) and "reviewed" in value.raw():
                 found[value.file] = value
     for file in Path(rooms.__file__).parent.glob("*/engine.toml"):
         name = f"{file.parent.name}/engine.toml"

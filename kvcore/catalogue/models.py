@@ -16,10 +16,8 @@ from __future__ import annotations
 import datetime
 import difflib
 import itertools
-import json
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -27,23 +25,12 @@ from typing import Annotated, Any, Final
 
 from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
-from kvcore.versioned import Bounds, Pattern, Source, TableFile, convert, read_toml, wrong
+from kvcore.versioned import Bounds, Pattern, Source, convert, read_toml, wrong
 
 FOLDER: Final = Path(__file__).parent / "models"
 _QUANTIZATION: Final = frozenset(("quantization_config", "compression_config"))
 Id = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "owner/name")]
 Stored = Annotated[int, Bounds(1, 1 << 60)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnusedKeys:
-    """unused_keys.toml."""
-
-    keys: frozenset[str]
-
-
-UNUSED_KEYS: Final = TableFile("kvcore.catalogue", "unused_keys.toml", UnusedKeys)
-"""Keys of config.json that no byte depends on: an entry leaves them out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +128,7 @@ class EntryRow:
 
     def entry(self) -> ModelEntry:
         """The model, with its names written out and its nulls put back. Raises ValueError."""
-        config = _with_quantization(self.config, unfold)
+        config = with_quantization(self.config, unfold)
         for dotted in self.nulls:
             *parents, key = dotted.split(".")
             inner = config
@@ -177,75 +164,16 @@ def read_entry(file_name: str, text: str) -> ModelEntry:
         raise wrong(file_name, str(error)) from None
 
 
-def _with_quantization(
+def with_quantization(
     config: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
     """`config` with `change` made to its quantization, at whatever depth."""
     return {
-        key: (change if key in _QUANTIZATION else partial(_with_quantization, change=change))(value)
+        key: (change if key in _QUANTIZATION else partial(with_quantization, change=change))(value)
         if isinstance(value, dict)
         else value
         for key, value in config.items()
     }
-
-
-# -- writing, for tools/add_model.py ---------------------------------------------------------------------------
-
-
-def entry_text(
-    model: str, config: ModelConfig, checkpoint: Checkpoint, source: str, checked: datetime.date
-) -> str:
-    """The TOML of an entry, without the keys that no byte depends on."""
-    facts = _relevant(config.raw)
-    lines = [f"id = {_toml(model)}", f"source = {_toml(source)}", f"checked = {checked.isoformat()}"]
-    if checkpoint.total_size:
-        lines.append(f"total_size = {checkpoint.total_size}")
-    if checkpoint.total_parameters:
-        lines.append(f"total_parameters = {checkpoint.total_parameters}")
-    if checkpoint.sentence_transformers:
-        lines.append("sentence_transformers = true")
-    if nulls := list(_nulls(facts)):
-        lines.append(f"nulls = {_toml(nulls)}")
-    lines += ["", "[config]", *_pairs(_with_quantization(facts, fold))]
-    if config.hf_quant_config:
-        lines += ["", "[hf_quant_config]", *_pairs(fold(config.hf_quant_config))]
-    return "\n".join(lines) + "\n"
-
-
-def _relevant(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _relevant(value) if isinstance(value, dict) else value
-        for key, value in mapping.items()
-        if key not in UNUSED_KEYS.load().keys and not (isinstance(value, float) and not math.isfinite(value))
-    }
-
-
-def _nulls(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in mapping.items():
-        if value is None and "." not in key:
-            yield prefix + key
-        elif isinstance(value, dict) and "." not in key:
-            yield from _nulls(value, f"{prefix}{key}.")
-
-
-def _pairs(mapping: Mapping[str, Any]) -> list[str]:
-    return [f"{_key(key)} = {_toml(value)}" for key, value in mapping.items() if value is not None]
-
-
-def _key(key: str) -> str:
-    plain = key.replace("_", "").replace("-", "")
-    return key if plain.isalnum() and plain.isascii() else json.dumps(key)
-
-
-def _toml(value: Any) -> str:
-    """A value on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(_pairs(value)) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value if item is not None) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False)
 
 
 # -- long lists of module names in few lines -------------------------------------------------------------------
@@ -253,23 +181,8 @@ def _toml(value: Any) -> str:
 # Quantized checkpoints list thousands of modules. An entry keeps them as patterns that expand to exactly the same
 # names, in an order of their own: `layers.<0-2,5>.mlp` stands for layers 0, 1, 2 and 5.
 
-_NUMBER: Final = re.compile(r"(?<=\.)(?:0|[1-9]\d*)(?=\.|$)")
-_SLOT: Final = re.compile(r"<(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)>")
-MIN_NAMES: Final = 8
-"""Shorter lists stay as they are."""
+SLOT: Final = re.compile(r"<(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)>")
 MAX_NAMES: Final = 100_000
-
-Numbers = tuple[int, ...]
-
-
-def fold(section: Mapping[str, Any]) -> dict[str, Any]:
-    """`section` with its long lists and tables of names as patterns.
-
-    Example:
-        >>> fold({"ignore": [f"layers.{index}.gate" for index in range(8)]})
-        {'ignore': ['layers.<0-7>.gate']}
-    """
-    return {key: _fold_value(value) for key, value in section.items()}
 
 
 def unfold(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,21 +195,6 @@ def unfold(section: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _unfold_value(value) for key, value in section.items() for name in names_of(key)}
 
 
-def _fold_value(value: Any) -> Any:
-    if isinstance(value, list) and _can_fold(value):
-        return list(patterns_of(value))
-    if not isinstance(value, Mapping):
-        return value
-    if not _can_fold(list(value)):
-        return fold(value)
-    groups: dict[str, list[str]] = {}
-    for name, inner in value.items():
-        groups.setdefault(json.dumps(inner, sort_keys=True), []).append(name)
-    return {
-        pattern: _fold_value(value[names[0]]) for names in groups.values() for pattern in patterns_of(names)
-    }
-
-
 def _unfold_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return unfold(value)
@@ -305,57 +203,12 @@ def _unfold_value(value: Any) -> Any:
     return value
 
 
-def _can_fold(names: Sequence[Any]) -> bool:
-    return (
-        len(names) >= MIN_NAMES
-        and all(isinstance(name, str) and _SLOT.search(name) is None for name in names)
-        and len(set(names)) == len(names)
-    )
-
-
-def patterns_of(names: Iterable[str]) -> Iterator[str]:
-    """The fewest patterns found for `names`, which are all different."""
-    by_template: dict[str, list[Numbers]] = {}
-    for name in names:
-        numbers = tuple(int(number) for number in _NUMBER.findall(name))
-        by_template.setdefault(_NUMBER.sub("<>", name), []).append(numbers)
-    for template, all_numbers in by_template.items():
-        parts = template.split("<>")
-        for slots in _blocks(all_numbers):
-            yield "".join(itertools.chain(*zip(parts, (*slots, ""), strict=True)))
-
-
-def _blocks(all_numbers: Sequence[Numbers]) -> Iterator[tuple[str, ...]]:
-    if not all_numbers[0]:
-        yield ()
-        return
-    rests: dict[int, set[Numbers]] = {}
-    for first, *rest in all_numbers:
-        rests.setdefault(first, set()).add(tuple(rest))
-    firsts: dict[frozenset[Numbers], list[int]] = {}
-    for first, rest_set in rests.items():
-        firsts.setdefault(frozenset(rest_set), []).append(first)
-    for shared, alike in firsts.items():
-        for block in _blocks(sorted(shared)):
-            yield (_slot(sorted(alike)), *block)
-
-
-def _slot(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return str(numbers[0])
-    runs = [
-        [number for _, number in run]
-        for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
-    ]
-    return "<" + ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + ">"
-
-
 def names_of(pattern: str) -> Iterator[str]:
     """The names that `pattern` stands for; itself where it is a plain name.
 
     Raises ValueError for more than MAX_NAMES.
     """
-    pieces = _SLOT.split(pattern)
+    pieces = SLOT.split(pattern)
     choices = [_numbers(slot) for slot in pieces[1::2]]
     count = 1
     for numbers in choices:
