@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from packaging.version import Version
 
@@ -9,6 +11,7 @@ from kvcore.cache.groups import Grouping, StageSpecs, group_layers
 from kvcore.cache.rules import planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.errors import EngineRefusalError
+from kvcore.quantity import Quantity, Unit
 from tests.cache_examples import full, latent, recurrent, window
 
 
@@ -120,3 +123,10 @@ def test_before_0_11_each_worker_groups_for_itself_in_slices() -> None:
 
 def test_no_specs_no_groups() -> None:
     assert grouped(((), ())).whole == ()
+
+
+def test_groups_of_the_same_sizes_keep_what_their_own_pages_are_made_of() -> None:
+    for name in ("layer_token_bytes", "latent_bytes"):
+        made = Quantity(name=name, value=4096, unit=Unit.BYTES)
+        (group,) = grouped(((replace(full(32), made_of=made),),)).whole
+        assert [member.made_of for member in group.members] == [made]

@@ -21,6 +21,7 @@ from kvcore.cache.rules import PackedGroups, PageUnification, PlannerRules
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import bounded
+from kvcore.quantity import Quantity
 from kvcore.units import ceil_div
 
 StageSpecs = tuple[tuple[LayerSpec, ...], ...]
@@ -69,7 +70,6 @@ class Grouping:
         return tuple(map(pages_bytes, self.checked_pages))
 
 
-@bounded(GROUPINGS_BYTES)
 def group_layers(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool) -> Grouping:
     """The groups that the planner makes of the specs of a rank of each pipeline stage.
 
@@ -81,6 +81,16 @@ def group_layers(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: b
     Source: vllm/v1/core/kv_cache_utils.py:get_kv_cache_groups (0.11.0 to 0.32.0), get_kv_cache_config
     (0.8.5 to 0.10.2), _project_kv_cache_groups_to_worker (0.19.0).
     """
+    return _kept_groups(
+        stage_specs, rules, hybrid_manager, tuple(spec.made_of for specs in stage_specs for spec in specs)
+    )
+
+
+@bounded(GROUPINGS_BYTES)
+def _kept_groups(
+    stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool, _made_of: tuple[Quantity | None, ...]
+) -> Grouping:
+    """Specs are equal by their sizes: what their pages are made of tells those of two models apart."""
     if rules.global_groups:
         return _grouping(stage_specs, rules, hybrid_manager)
     alone = tuple(_grouping((specs,), rules, hybrid_manager).whole for specs in stage_specs)
