@@ -27,7 +27,9 @@ def test_the_notebook_runs_and_its_outputs_are_those_in_the_repository(
     stored = nbformat.read(NOTEBOOK, as_version=4)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     kernel = AsyncKernelManager(transport="ipc", connection_file=str(tmp_path / "kernel.json"))
-    NotebookClient(notebook, km=kernel, timeout=300, resources={"metadata": {"path": str(ROOT)}}).execute()
+    client = NotebookClient(notebook, km=kernel, timeout=300, resources={"metadata": {"path": str(ROOT)}})
+    client.owns_km = True  # so that it ends the kernel
+    client.execute()
     assert len(texts(stored)) >= 5
     assert all(texts(stored))
     assert texts(notebook) == texts(stored)

@@ -187,8 +187,8 @@ def plan_pools(
 ) -> tuple[CachePlan, ...] | None:
     """`plan_cache` of a rank with `specs` for each of `available_bytes`, at the cost of little more than one.
 
-    Of the figures of a pool only the numbers hold. None where that cannot be had so: V0, automatic lengths, a given
-    number of blocks, a model without a cache.
+    The figures of a pool have their numbers, not their formulas. None where that cannot be had so: V0, automatic
+    lengths, a given number of blocks, a model without a cache.
 
     Raises EngineRefusalError as `plan_cache` does.
     """

@@ -6,6 +6,7 @@ Leaves at the first input that the target neither answers nor refuses by code, o
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -72,8 +73,8 @@ def meaningful(name: str) -> Callable[[bytes, random.Random], bytes]:
 
 def main() -> None:
     """Runs until a limit of libFuzzer's flags, or a finding."""
-    name = sys.argv[1]
-    atheris.Setup([sys.argv[0], *sys.argv[2:]], checked(targets.TARGETS[name]), custom_mutator=mutator(name))
+    name, program = sys.argv[1], os.environ.get("FUZZ_PROGRAM", sys.argv[0])
+    atheris.Setup([program, *sys.argv[2:]], checked(targets.TARGETS[name]), custom_mutator=mutator(name))
     atheris.Fuzz()
 
 

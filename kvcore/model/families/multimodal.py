@@ -93,7 +93,7 @@ def read_minicpm(config: ModelConfig) -> Architecture:
     return decoder.SECTION_READERS[MINICPM_LANGUAGES[version]](config, config.root)
 
 
-def read_tower(config: ModelConfig, *, is_kept: bool) -> Architecture:
+def read_text_encoder(config: ModelConfig, *, is_kept: bool) -> Architecture:
     """The transformer for texts of CLIP and SigLIP; keys and values of texts that are read forwards are kept."""
     text = config.language
     heads = blocks.read_heads(text, "", reads_head_dim=False)
@@ -148,8 +148,8 @@ LANGUAGES: Final[Mapping[str, Reader]] = {
     "nemotron_h": nemotron.read_h,
     "lfm2": lfm2.read,
     "deepseek_vl": read_deepseek,
-    "clip": partial(read_tower, is_kept=True),
-    "siglip": partial(read_tower, is_kept=False),
+    "clip": partial(read_text_encoder, is_kept=True),
+    "siglip": partial(read_text_encoder, is_kept=False),
     "minicpmv": read_minicpm,
     "minicpmv4_6": qwen.read_text,
 }

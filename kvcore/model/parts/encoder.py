@@ -1,4 +1,4 @@
-"""Encoders of images and sounds, built from their rows in encoders.toml.
+"""Encoders of images and audio, built from their rows in encoders.toml.
 
 In a row a name stands for what was given with the row, for one of its `sizes` or `keys`, or for what the row around it
 calls so; what all rows call alike is the row `common`, and `COMPUTED` what no formula says.

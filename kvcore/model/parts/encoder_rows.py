@@ -119,7 +119,7 @@ class Place:
     key: str
     at: str = "root"
     defaults: str | None = None
-    """The model_type whose class defaults hold where the object names none."""
+    """The model_type whose class defaults apply where the object names none."""
     otherwise: str = ""
     """The section that is taken where there is none; without one it is an error."""
     constants: Mapping[str, str] = field(default_factory=dict)

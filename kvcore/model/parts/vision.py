@@ -1,4 +1,4 @@
-"""What encoders of images and sounds are made of next to decoders: whole layers, convolutions, tables.
+"""What encoders of images and audio are made of next to decoders: whole layers, convolutions, tables.
 
 Every pipeline stage has the whole encoder. Its blocks are sharded over tensor parallel ranks like a decoder's; patch
 and position tables are whole on every rank.
