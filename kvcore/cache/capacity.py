@@ -200,7 +200,7 @@ def plan_pools(
     trace, check, length = first.trace, first.trace.tightest, resolved.max_model_len
     if check is None:
         return None
-    beside = check.budget_bytes - available_bytes[0]
+    overhead = check.budget_bytes - available_bytes[0]
     limit = max(length, resolved.derived_max_model_len)
     tokens_or_one, divisor = _share_of_block(length, trace)
 
@@ -211,7 +211,7 @@ def plan_pools(
     def pool(available: int) -> CachePlan:
         num_blocks = max(0, available // first.bytes_per_block)
         concurrency = num_blocks * tokens_or_one / divisor
-        longest = longest_within(needed, available + beside, limit)
+        longest = longest_within(needed, available + overhead, limit)
         return replace(
             first,
             num_blocks=num_blocks,
