@@ -23,12 +23,16 @@ from kvcore.planning import plan
 from kvcore.scenario import (
     MEASURED_PARTS,
     CudagraphMode,
+    Host,
+    Installation,
+    Link,
     Measured,
     Origin,
     Parallel,
     Runner,
     Scenario,
     SpeculativeConfig,
+    Surroundings,
     link,
     link_config,
 )
@@ -117,6 +121,22 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
         num_gpu_blocks_override=draw(st.none() | counts(1 << 20)),
         env=draw(st.dictionaries(st.text(string.ascii_uppercase + "_", min_size=1, max_size=12), names, max_size=2)),
+        mm_processor_kwargs=draw(
+            st.none()
+            | st.fixed_dictionaries(
+                {"max_pixels": counts(1 << 30)}, optional={"fps": st.floats(0, 100), "num_frames": counts(1000)}
+            )
+        ),
+        surroundings=draw(
+            st.builds(
+                Surroundings,
+                link=st.sampled_from((None, *Link)),
+                installation=st.sampled_from((None, *Installation)),
+                host=st.sampled_from((None, *Host)),
+                driver=st.none() | names,
+                taken_gib=optional_gib,
+            )
+        ),
         measured=draw(measurements()),
     )  # fmt: skip
 
@@ -144,6 +164,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "disable_hybrid_kv_cache_manager", "kernels_compiled", "speculative_config", "enable_lora", "max_loras",
         "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
         "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured", "hf_overrides",
+        "mm_processor_kwargs", "surroundings",
     }  # fmt: skip
     assert {field.name for field in fields(Scenario)} == generated
 

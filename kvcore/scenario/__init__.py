@@ -132,6 +132,52 @@ def _named(names: tuple[str, ...], changed: frozenset[str], is_here: bool) -> tu
     return tuple(part for part in MEASURED_PARTS if part in kept)
 
 
+class Link(StrEnum):
+    """How the cards of a tensor parallel group reach each other."""
+
+    NVLINK = "nvlink"
+    """Any fast link inside a machine."""
+    PCIE_P2P = "pcie-p2p"
+    """PCIe, cards read each other's memory."""
+    PCIE = "pcie"
+    """PCIe through the host's memory: most clouds and pods."""
+    HOSTS = "hosts"
+    """Several machines."""
+
+
+class Installation(StrEnum):
+    """Where the engine comes from, and so which kernel libraries are there."""
+
+    IMAGE = "image"
+    """The project's own container image."""
+    PIP = "pip"
+    NGC = "ngc"
+    VENDOR = "vendor"
+    """A card vendor's or distributor's image or build."""
+
+
+class Host(StrEnum):
+    """What the card's memory is shared with."""
+
+    LINUX = "linux"
+    WSL = "wsl"
+    UNIFIED = "unified"
+    """One memory for processor and card."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What a start finds around it that no flag says. None is unknown: an estimate then spans the cases."""
+
+    link: Link | None = None
+    installation: Installation | None = None
+    host: Host | None = None
+    driver: str | None = None
+    """As the driver's tool prints it: 580.159.03, ROCm 7.2."""
+    taken_gib: float | None = None
+    """Taken on the card before the start: a display, other processes."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpeculativeConfig:
     """`--speculative-config`."""
@@ -201,6 +247,9 @@ class Scenario:
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    mm_processor_kwargs: Mapping[str, float] | None = None
+    """Bounds of pixels, frames and the like for the processor of images and video."""
+    surroundings: Surroundings = Surroundings()
     measured: Measured = Measured()
 
 

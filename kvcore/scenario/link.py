@@ -88,7 +88,7 @@ def encode(scenario: Scenario) -> dict[str, str]:
     params = {"v": VERSION, **_encode_model(scenario), **_encode_accelerator(scenario.accelerator)}
     for name in ("engine", "engine_version", *_PARALLEL, *_PLAIN):
         params |= _encode_plain(name, value_of(scenario, name))
-    for name in ("speculative_config", "measured"):
+    for name in ("speculative_config", "surroundings", "measured"):
         part = getattr(scenario, name)
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
@@ -97,7 +97,7 @@ def encode(scenario: Scenario) -> dict[str, str]:
                 params |= {f"{name}.{key}": text for key, text in written.items()}
             elif value not in (None, ()):
                 params[f"{name}.{field.name}"] = _text(value)
-    for name in ("limit_mm_per_prompt", "env"):
+    for name in ("limit_mm_per_prompt", "mm_processor_kwargs", "env"):
         for key, value in (getattr(scenario, name) or {}).items():
             params[f"{name}.{key}"] = _text(value)
     return params

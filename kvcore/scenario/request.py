@@ -24,11 +24,15 @@ from kvcore.model.rope import read_yarn
 from kvcore.scenario import (
     DEFAULT_ENGINE,
     CudagraphMode,
+    Host,
+    Installation,
+    Link,
     Measured,
     Parallel,
     Runner,
     Scenario,
     SpeculativeConfig,
+    Surroundings,
 )
 from kvcore.untrusted import is_json, parse_json_object
 
@@ -65,15 +69,22 @@ def id_of(request: Json) -> object:
 
 
 _MEASURED: Final = tuple(field.name for field in fields(Measured))
+_SURROUNDINGS: Final = tuple(field.name for field in fields(Surroundings))
 _CHECKPOINT: Final = tuple(field.name for field in fields(Checkpoint))
 _PARALLEL: Final = tuple(field.name for field in fields(Parallel))
 _READ_APART: Final = (
     "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "speculative_config",
-    "limit_mm_per_prompt", "hf_overrides", "env", "measured",
+    "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "env", "surroundings", "measured",
 )  # fmt: skip
 _PLAIN: Final = tuple(field.name for field in fields(Scenario) if field.name not in _READ_APART)
 """Fields of a scenario that are read by their row of the registry alone."""
-_ENUMS: Final[Mapping[str, type[StrEnum]]] = {"runner": Runner, "cudagraph_mode": CudagraphMode}
+_ENUMS: Final[Mapping[str, type[StrEnum]]] = {
+    "runner": Runner,
+    "cudagraph_mode": CudagraphMode,
+    "link": Link,
+    "installation": Installation,
+    "host": Host,
+}
 _ENVIRONMENT_NAME: Final = re.compile(ENVIRONMENT_NAME)
 
 
@@ -97,9 +108,6 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
     engine_version = asked.read("engine_version")
     find_release(engine, engine_version)
     parallel = Parallel(**asked.given(_PARALLEL))
-    plain: dict[str, Any] = {
-        name: _ENUMS[name](value) if name in _ENUMS else value for name, value in asked.given(_PLAIN).items()
-    }
     overrides = request.get("hf_overrides")
     return Scenario(
         model=model,
@@ -113,8 +121,10 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         limit_mm_per_prompt=_limits(asked),
         hf_overrides=None if overrides is None else read_yarn(overrides).text,
         env=_environment(asked),
+        mm_processor_kwargs=_processor(asked),
+        surroundings=_surroundings(asked),
         measured=_measured(asked),
-        **plain,
+        **_with_enums(asked.given(_PLAIN)),
     )
 
 
@@ -240,6 +250,25 @@ def _limits(asked: Fields) -> Mapping[str, int] | None:
             raise invalid("limit_mm_per_prompt", raw, "it must give a whole number for image, video or audio")
         limits[name] = max(0, count)
     return limits
+
+
+def _processor(asked: Fields) -> Mapping[str, float] | None:
+    raw = asked.read("mm_processor_kwargs")
+    if raw is None:
+        return None
+    inner = Fields(raw, "mm_processor_kwargs")
+    return inner.given(tuple(inner.flags))
+
+
+def _surroundings(asked: Fields) -> Surroundings:
+    raw = asked.read("surroundings")
+    if raw is None:
+        return Surroundings()
+    return Surroundings(**_with_enums(Fields(raw, "surroundings").given(_SURROUNDINGS)))
+
+
+def _with_enums(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _ENUMS[name](value) if name in _ENUMS else value for name, value in values.items()}
 
 
 def _environment(asked: Fields) -> Mapping[str, str]:
