@@ -19,11 +19,15 @@ from kvcore.flags import FLAGS, REGISTRY, Kind, fields_of, flags_of, read_whole
 from kvcore.scenario import (
     MEASURED_PARTS,
     CudagraphMode,
+    Host,
+    Installation,
+    Link,
     Measured,
     Parallel,
     Runner,
     Scenario,
     SpeculativeConfig,
+    Surroundings,
 )
 
 PLANNED = {name for name, flag in FLAGS.items() if flag.kind is not Kind.ANY}
@@ -35,6 +39,7 @@ PLANNED = {name for name, flag in FLAGS.items() if flag.kind is not Kind.ANY}
         ("checkpoint", Checkpoint),
         ("measured", Measured),
         ("speculative_config", SpeculativeConfig),
+        ("surroundings", Surroundings),
     ],
 )
 def test_every_field_of_an_object_has_a_row(parent: str, kind: type[Any]) -> None:
@@ -49,9 +54,8 @@ def test_every_field_of_a_scenario_has_a_row() -> None:
 
 def test_the_defaults_are_those_of_a_scenario() -> None:
     known = {field.name: field.default for kind in (Scenario, Parallel) for field in fields(kind)}
-    for name in sorted(
-        known.keys() & FLAGS.keys() - {"config", "model", "engine", "checkpoint", "env", "measured"}
-    ):
+    objects = {"config", "model", "engine", "checkpoint", "env", "surroundings", "measured"}
+    for name in sorted(known.keys() & FLAGS.keys() - objects):
         assert (name, known[name]) == (name, FLAGS[name].default)
 
 
@@ -61,6 +65,9 @@ def test_the_defaults_are_those_of_a_scenario() -> None:
         ("runner", Runner),
         ("cudagraph_mode", CudagraphMode),
         ("accelerator.interconnect", Interconnect),
+        ("surroundings.link", Link),
+        ("surroundings.installation", Installation),
+        ("surroundings.host", Host),
     ],
 )
 def test_choices_are_the_members_of_their_enumeration(name: str, kind: type[StrEnum]) -> None:

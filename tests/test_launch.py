@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from kvcore.deploy.launch import launch_arguments
+from kvcore.deploy.launch import launch_arguments, launch_command
+from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.recognized import request_from
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request
 
@@ -30,6 +32,39 @@ def test_a_class_that_needs_one_asks_for_it(name: str) -> None:
     start = planned("my/model", config=config)
     assert start.resolved.attention_backend == "TRITON_ATTN"
     assert launch_arguments(start)["attention-backend"] == "TRITON_ATTN"
+
+
+@pytest.mark.parametrize(
+    ("version", "name"), [("0.11.2", "enable_fi_allreduce_fusion"), ("0.12.0", "fuse_allreduce_rms")]
+)
+def test_a_fusion_goes_into_the_compilation_config_by_its_name_in_the_release(
+    version: str, name: str
+) -> None:
+    """vllm/config/compilation.py:PassConfig (0.11.0, 0.12.0)."""
+    start = planned(
+        "Qwen/Qwen3-8B",
+        tensor_parallel_size=2,
+        fuse_allreduce_rms=False,
+        cudagraph_mode="FULL",
+        engine_version=version,
+    )
+    said = json.loads(launch_arguments(start)["compilation-config"])
+    assert said == {"cudagraph_mode": "FULL", "pass_config": {name: False}}
+
+
+def test_what_moves_memory_around_the_engine_comes_back_from_its_command() -> None:
+    env = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:512",
+        "NCCL_CUMEM_ENABLE": "0",
+    }
+    asked = {
+        "mm_processor_kwargs": {"max_pixels": 262144, "fps": 0.5},
+        "mm_encoder_tp_mode": "data",
+        "env": env,
+    }
+    asked |= {"skip_mm_profiling": True, "disable_custom_all_reduce": True, "fuse_allreduce_rms": True}
+    start = planned("Qwen/Qwen2.5-VL-7B-Instruct", tensor_parallel_size=2, **asked)
+    assert request_from(read_log(launch_command(start))).items() >= asked.items()
 
 
 def test_others_ask_for_none() -> None:

@@ -121,6 +121,10 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
         num_gpu_blocks_override=draw(st.none() | counts(1 << 20)),
         env=draw(st.dictionaries(st.text(string.ascii_uppercase + "_", min_size=1, max_size=12), names, max_size=2)),
+        disable_custom_all_reduce=draw(st.booleans()),
+        fuse_allreduce_rms=draw(st.none() | st.booleans()),
+        skip_mm_profiling=draw(st.booleans()),
+        mm_encoder_tp_mode=draw(st.sampled_from(FLAGS["mm_encoder_tp_mode"].choices)),
         mm_processor_kwargs=draw(
             st.none()
             | st.fixed_dictionaries(
@@ -164,7 +168,8 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "disable_hybrid_kv_cache_manager", "kernels_compiled", "speculative_config", "enable_lora", "max_loras",
         "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
         "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured", "hf_overrides",
-        "mm_processor_kwargs", "surroundings",
+        "mm_processor_kwargs", "surroundings", "disable_custom_all_reduce", "fuse_allreduce_rms", "skip_mm_profiling",
+        "mm_encoder_tp_mode",
     }  # fmt: skip
     assert {field.name for field in fields(Scenario)} == generated
 
@@ -548,6 +553,8 @@ def test_what_absent_means_is_frozen() -> None:
         "max_loras": 1, "max_lora_rank": 16,
         "fully_sharded_loras": False, "language_model_only": False,
         "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,
+        "disable_custom_all_reduce": False, "fuse_allreduce_rms": None, "skip_mm_profiling": False,
+        "mm_encoder_tp_mode": "weights",
     }  # fmt: skip
     assert (link.START["model"], link.START["accelerator"]) == ("Qwen/Qwen3-32B", "H100-80GB")
     assert Parallel() == Parallel(

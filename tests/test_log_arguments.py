@@ -85,6 +85,23 @@ def model_of(text: str) -> str | None:
         ("'mamba_cache_dtype': 'float32'", "mamba_cache_dtype", "float32"),
         ("'mamba_cache_dtype': 'float8'", "mamba_cache_dtype", None),
         ("'mamba_block_size': 4096", "mamba_block_size", 4096),
+        ("'disable_custom_all_reduce': True", "disable_custom_all_reduce", True),
+        ("'skip_mm_profiling': True", "skip_mm_profiling", True),
+        ("'mm_encoder_tp_mode': 'data'", "mm_encoder_tp_mode", "data"),
+        ("'mm_encoder_tp_mode': 'both'", "mm_encoder_tp_mode", None),
+        (
+            "'mm_processor_kwargs': {'max_pixels': 262144, 'fps': 0.5, 'use_fast': True}",
+            "mm_processor_kwargs",
+            {"max_pixels": 262144, "fps": 0.5},
+        ),
+        ("'mm_processor_kwargs': {'max_pixels': -1}", "mm_processor_kwargs", None),
+        ("'compilation_config': {'pass_config': {'fuse_allreduce_rms': False}}", "fuse_allreduce_rms", False),
+        (
+            "'compilation_config': {'pass_config': {'enable_fi_allreduce_fusion': True}}",
+            "fuse_allreduce_rms",
+            True,
+        ),
+        ("'compilation_config': {'fusions': {'fuse_allreduce_rms': True}}", "fuse_allreduce_rms", None),
     ],
 )
 def test_value_of_a_flag(value: str, name: str, expected: Any) -> None:
@@ -121,6 +138,23 @@ def test_what_was_asked_for_stands_above_what_was_resolved() -> None:
         "non-default args: {'max_model_len': -1, 'dtype': 'auto'}"
     )
     assert (flags.max_model_len, flags.dtype) == (-1, "auto")
+
+
+def test_a_fusion_that_the_engine_resolved_counts_where_cards_share_a_model() -> None:
+    passes = "compilation_config={'mode': 3, 'pass_config': {'fuse_norm_quant': False, 'fuse_allreduce_rms': True}}"
+    line = "Initializing a V1 LLM engine (v0.20.0) with config: model='m', tensor_parallel_size={}, {}"
+    assert flags_of(line.format(2, passes)).fuse_allreduce_rms is True
+    assert flags_of(line.format(1, passes)).fuse_allreduce_rms is None
+
+
+def test_passes_within_passes_are_read_no_deeper() -> None:
+    deep = "{'pass_config': " * 2000
+    assert (
+        flags_of(
+            f"non-default args: {{'model': 'm', 'max_num_seqs': 7, 'compilation_config': {deep}"
+        ).fuse_allreduce_rms
+        is None
+    )
 
 
 def test_method_of_the_checkpoint_is_not_a_flag() -> None:

@@ -85,14 +85,15 @@ def _runner(plan: Plan) -> dict[str, str]:
 
 
 def _graphs(plan: Plan) -> dict[str, Any]:
-    """The flags about CUDA graphs that the release has; what has none goes into `--compilation-config`.
+    """The flags about CUDA graphs that the release has; what has none, and passes, go into `--compilation-config`.
 
     A list then has what is left of it: before 0.11.1 a size above the batch stops the start.
 
     Source: vllm/engine/arg_utils.py (0.8.5, 0.9.2, 0.11.0, 0.11.1), vllm/v1/worker/gpu_model_runner.py:_dummy_run
     (0.8.5, 0.11.0).
     """
-    scenario, flag = plan.scenario, switches_of(plan.resolved.version).graph_size_flag
+    scenario, switches = plan.scenario, switches_of(plan.resolved.version)
+    flag = switches.graph_size_flag
     flags: dict[str, Any] = {}
     config: dict[str, Any] = {}
     largest, sizes = scenario.max_cudagraph_capture_size, scenario.cudagraph_capture_sizes
@@ -102,6 +103,8 @@ def _graphs(plan: Plan) -> dict[str, Any]:
         config["cudagraph_capture_sizes"] = plan.resolved.cudagraph_capture_sizes or sizes
     if scenario.cudagraph_mode is not None:
         config["cudagraph_mode"] = scenario.cudagraph_mode
+    if scenario.fuse_allreduce_rms is not None:
+        config["pass_config"] = {switches.allreduce_fusion_pass: scenario.fuse_allreduce_rms}
     return {flag.removeprefix("--"): largest, **flags, "compilation-config": _json(config or None)}
 
 

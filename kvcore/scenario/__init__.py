@@ -207,6 +207,7 @@ class Scenario:
     """Its name: that of a folder in `kvcore/engine`."""
     engine_version: str | None = None
     parallel: Parallel = Parallel()
+    disable_custom_all_reduce: bool = False
     runner: Runner = Runner.AUTO
     dtype: str = "auto"
     quantization: str | None = None
@@ -222,6 +223,8 @@ class Scenario:
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     """In tokens, ascending, each once."""
     cudagraph_mode: CudagraphMode | None = None
+    fuse_allreduce_rms: bool | None = None
+    """Of the compilation config's passes; `enable_fi_allreduce_fusion` of older releases."""
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     mamba_cache_mode: str | None = None
@@ -247,6 +250,9 @@ class Scenario:
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    skip_mm_profiling: bool = False
+    mm_encoder_tp_mode: str = "weights"
+    """weights cuts encoders over ranks, data runs a whole one on each."""
     mm_processor_kwargs: Mapping[str, float] | None = None
     """Bounds of pixels, frames and the like for the processor of images and video."""
     surroundings: Surroundings = Surroundings()

@@ -32,6 +32,8 @@ _COMMANDS: Final = (
     b"Qwen/Qwen3-32B --tensor-parallel-size 2 --max-model-len 32k --kv-cache-dtype fp8",
     b'meta-llama/Llama-3.1-8B -tp=2 -O3 --compilation-config \'{"cudagraph_mode": "FULL"}\'',
     b'm --limit-mm-per-prompt.image 2 --speculative-config \'{"method": "ngram"}\' --max-num-seqs=64',
+    b"m -tp 2 --mm-processor-kwargs '{\"max_pixels\": 262144}' --mm-encoder-tp-mode data --skip-mm-profiling "
+    b'-cc \'{"pass_config": {"fuse_allreduce_rms": false}}\' --disable-custom-all-reduce',
     b"docker run --rm --gpus all -e VLLM_USE_V1=0 vllm/vllm-openai:v0.9.0 --model Qwen/Qwen3-8B",
     b"services:\n  llm:\n    image: vllm/vllm-openai:v0.19.0\n    command:\n      - --model=m\n      - -tp 2\n",
     b"containers:\n- image: quay.io/ascend/vllm-ascend:v0.11.0rc1\n  env:\n  - name: ASCEND_TOTAL_MEMORY_GB\n"
@@ -55,6 +57,17 @@ _FIELDS: Final[tuple[dict[str, Any], ...]] = (
     {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 3, "model": "a/EAGLE3-b"}},
     {"enable_lora": True, "max_loras": 2, "max_lora_rank": 64, "fully_sharded_loras": True},
     {"limit_mm_per_prompt": {"image": 2}, "language_model_only": True, "cpu_offload_gb": 4},
+    {
+        "surroundings": {
+            "link": "pcie",
+            "installation": "pip",
+            "host": "wsl",
+            "driver": "580.95",
+            "taken_gib": 0.6,
+        }
+    },
+    {"mm_processor_kwargs": {"max_pixels": 262144, "fps": 1.5}, "skip_mm_profiling": True},
+    {"mm_encoder_tp_mode": "data", "fuse_allreduce_rms": False, "env": {"NCCL_CUMEM_ENABLE": 0}},
     {"cudagraph_capture_sizes": [1, 2, 4], "cudagraph_mode": CudagraphMode.FULL, "enforce_eager": False},
     {"mamba_cache_mode": "align", "enable_prefix_caching": True, "model": "Qwen/Qwen3.5-4B"},
     {"measured": {"available_kv_gib": 8.5}, "accelerator": None},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from kvcore.engine.protocol import Budget
 from kvcore.versioned import Bounds, Share
@@ -241,6 +241,8 @@ class Switches:
     captures_batch: bool
     """max_num_batched_tokens is a size of its own where it is not above the largest."""
     graph_size_flag: GraphSizeFlag
+    allreduce_fusion_pass: Literal["", "enable_fi_allreduce_fusion", "fuse_allreduce_rms"]
+    """The field of `pass_config` that fuses all-reduce with RMSNorm; "" where there is none."""
     graph_rounding: GraphRounding
     graph_limit_sm100: Annotated[int, Bounds(1, 1 << 20)]
     graph_modes: GraphModes

@@ -172,7 +172,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     sizes, named = resolved.graphs.get("cudagraph_capture_sizes"), resolved.graphs.get("cudagraph_mode")
     mode = CudagraphMode(named) if isinstance(named, str) else None
     return LoggedArguments(
-        flags=LogFlags(**{**resolved.flags, **asked.flags, **asked.graphs}),
+        flags=LogFlags(**{**resolved.flags, **_fusion(resolved), **asked.flags, **asked.graphs}),
         flag_lines=tuple(lines),
         model=next(iter(asked.models + resolved.models), None),
         env=env,
@@ -200,6 +200,12 @@ class _Said:
                 self.models.append(model)
             if (read := read_value(name, value)) is not None:
                 self.flags[name] = read
+
+
+def _fusion(resolved: _Said) -> dict[str, GraphValue]:
+    """Whether all-reduce is fused as the engine resolved it; without tensor parallelism it says nothing."""
+    name, size = "fuse_allreduce_rms", resolved.flags.get("tensor_parallel_size", 1)
+    return {name: resolved.graphs[name]} if size > 1 and name in resolved.graphs else {}
 
 
 def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:

@@ -18,6 +18,7 @@ import yaml
 
 from kvcore.engine.rooms import memory_variable_names, server_commands
 from kvcore.evidence.log.values import MAX_VALUE_CHARACTERS
+from kvcore.flags import FLAGS
 
 MAX_CHARACTERS: Final = 1 << 16
 """Of a YAML text."""
@@ -29,10 +30,7 @@ MAX_VALUE_DEPTH: Final = 3
 PROGRAMS: Final = server_commands()
 """How a shell starts a server."""
 RUNNERS: Final = ("docker run", "docker container run", "podman run", "nerdctl run")
-VARIABLES: Final = frozenset(
-    ("VLLM_USE_V1", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
-     "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", *memory_variable_names())
-)  # fmt: skip
+VARIABLES: Final = frozenset((*FLAGS["env"].common, *memory_variable_names()))
 """Environment that a plan looks at."""
 
 _SWITCHES: Final = frozenset(
@@ -44,7 +42,7 @@ _SWITCHES: Final = frozenset(
 Source: Docker's reference of `docker container run`.
 """
 _SHORT_SWITCHES: Final = frozenset("ditqP")
-_VARIABLE: Final = re.compile(r"([A-Za-z_]\w{0,60})=[\"']?([\w.]{1,16})[\"']?")
+_VARIABLE: Final = re.compile(r"([A-Za-z_]\w{0,60})=[\"']?([\w.:,;=-]{1,120})[\"']?")
 _TAG: Final = re.compile(r"v?(\d{1,3}\.\d{1,4}\.\d{1,4}(?:rc\d{1,3}|\.post\d{1,3})?)")
 _SHELLS: Final = ("python", "python3", "bash", "sh", "exec")
 _KEYS: Final = ("services:", "apiVersion:", "containers:", "image:", "command:", "args:", "model:")

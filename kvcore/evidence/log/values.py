@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kvcore.errors import shorten
-from kvcore.flags import Flag, Kind, LogRule, fields_of, read_whole
+from kvcore.flags import FLAGS, Flag, Kind, LogRule, fields_of, read_whole
 from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
 from kvcore.scenario import CudagraphMode, Runner, SpeculativeConfig
 
@@ -39,6 +39,9 @@ _CONFIGS: Final = ("compilation_config", "O", "cc")
 
 Source: vllm/engine/arg_utils.py:EngineArgs.add_cli_args (0.9.2, 0.11.0, 0.12.0).
 """
+_PASSES: Final = "pass_config"
+_FUSIONS: Final = ("fuse_allreduce_rms", *FLAGS["fuse_allreduce_rms"].logged)
+_IN_CONFIG: Final = ("max_cudagraph_capture_size", "cudagraph_capture_sizes", "cudagraph_mode", *_FUSIONS)
 _NAMED_MODE: Final = re.compile(r"(?:<?CUDAGraphMode\.)?([A-Z_]{1,40})(?::.{0,400}>)?", re.DOTALL)
 _NUMBERED_MODES: Final = {
     "0": CudagraphMode.NONE, "1": CudagraphMode.PIECEWISE, "2": CudagraphMode.FULL,
@@ -47,7 +50,7 @@ _NUMBERED_MODES: Final = {
 """Source: vllm/config/compilation.py:CUDAGraphMode (0.10.1.1, 0.32.0)."""
 
 GraphValue = int | str | tuple[int, ...]
-Value = int | float | str | bool | SpeculativeConfig | Mapping[str, int] | tuple[int, ...]
+Value = int | float | str | bool | SpeculativeConfig | Mapping[str, Any] | tuple[int, ...]
 Reader = Callable[[str], Value | None]
 
 
@@ -120,11 +123,12 @@ def graph_flags(name: str, value: str) -> dict[str, GraphValue]:
     """
     if name in _CONFIGS:
         found: dict[str, GraphValue] = {}
-        for inner, text in pairs(unquoted(value), MAX_CONFIG_CHARACTERS):
-            if inner in ("max_cudagraph_capture_size", "cudagraph_capture_sizes", "cudagraph_mode"):
+        own = dict(pairs(unquoted(value), MAX_CONFIG_CHARACTERS))
+        for inner, text in (*own.items(), *pairs(own.get(_PASSES, ""))):
+            if inner in _IN_CONFIG:
                 found |= graph_flags(inner, text)
         return found
-    for config in _CONFIGS:
+    for config in (*_CONFIGS, _PASSES):
         name = name.removeprefix(f"{config}_")
     text = unquoted(value)
     read: GraphValue | None = None
@@ -132,6 +136,8 @@ def graph_flags(name: str, value: str) -> dict[str, GraphValue]:
         read = _mode(text)
     elif name == "max_cudagraph_capture_size":
         read = _count(text, LARGEST_SIZE, 1)
+    elif name in _FUSIONS:
+        name, read = _FUSIONS[0], _SWITCHES.get(text)
     elif name in LISTS and (sizes := _sizes(text)) is not None:
         is_largest = name == "cuda_graph_sizes" and len(sizes) == 1
         name = "max_cudagraph_capture_size" if is_largest else "cudagraph_capture_sizes"
@@ -240,6 +246,16 @@ def _by_kind(flag: Flag) -> Reader:
         return lambda text: _decimal(text, *flag.bounds)
     if flag.kind is Kind.BOOLEAN:
         return lambda text: _SWITCHES.get(unquoted(text))
+    if flag.kind is Kind.OBJECT:
+        readers = {key: _by_kind(inner) for key, inner in fields_of(flag.name).items()}
+        return lambda text: (
+            {
+                key: value
+                for key, said in pairs(unquoted(text))
+                if key in readers and (value := readers[key](said)) is not None
+            }
+            or None
+        )
     # Any other word, the flag's default among them, says nothing.
     return lambda text: word if (word := read_word(text)) in flag.common else None
 
