@@ -50,6 +50,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "kv_cache_memory_bytes": ("10737418240", "10G"),
     "num_gpu_blocks_override": ("4096",),
     "limit_mm_per_prompt.image": ("1", "9"),
+    "limit_mm_per_prompt.image.width": ("512",),
     "mm_processor_kwargs.max_pixels": ("262144", "1003520"),
     "surroundings.driver": ("580.159.03", "ROCm 7.2", "*[x](https://example.org)*"),
     "surroundings.taken_gib": ("0.6",),

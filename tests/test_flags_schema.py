@@ -87,7 +87,15 @@ def test_the_request_of_the_contract_is_valid() -> None:
         ({"accelerator": {"memory_gib": 24, "speed": 3}}, False),
         ({"accelerator": 80}, False),
         ({"limit_mm_per_prompt": {"image": 2, "video": {"count": 1, "num_frames": 8}}}, True),
+        ({"limit_mm_per_prompt": {"image": {"width": 512, "height": None}}}, True),
+        ({"limit_mm_per_prompt": {"image": {"count": 1, "num_frames": 8}}}, False),
+        ({"limit_mm_per_prompt": {"image": {"count": 1, "width": 0}}}, False),
         ({"limit_mm_per_prompt": {"smell": 2}}, False),
+        ({"mm_processor_kwargs": {"max_pixels": 262144, "fps": 0}}, True),
+        ({"mm_processor_kwargs": {"size": 262144}}, False),
+        ({"surroundings": {"link": "pcie", "driver": None}}, True),
+        ({"surroundings": {"link": "NVLink"}}, False),
+        ({"surroundings": {"cards": 2}}, False),
         ({"speculative_config": {"method": "ngram", "prompt_lookup_max": 4}}, True),
         ({"speculative_config": {"method": "ngram", "prompt_lookup_most": 4}}, False),
         ({"speculative_config": {"method": "eagle3", "tensor_parallel_size": 2}}, False),
@@ -144,7 +152,8 @@ def request_with(name: str, value: Any) -> dict[str, Any]:
     if not parent:
         return MODEL | {name: value}
     beside = {"speculative_config": {"model": "ngram"}, "accelerator": {"name": "L4"}}.get(parent, {})
-    return MODEL | {parent: beside | {key: value}}
+    top, _, kind = parent.partition(".")
+    return MODEL | {top: {kind: {key: value}} if kind else beside | {key: value}}
 
 
 def test_both_agree_on_values_of_every_kind_for_every_flag() -> None:

@@ -62,6 +62,7 @@ def test_what_moves_memory_around_the_engine_comes_back_from_its_command() -> No
         "mm_encoder_tp_mode": "data",
         "env": env,
     }
+    asked |= {"limit_mm_per_prompt": {"image": {"count": 2, "width": 512}, "video": 0}}
     asked |= {"skip_mm_profiling": True, "disable_custom_all_reduce": True, "fuse_allreduce_rms": True}
     start = planned("Qwen/Qwen2.5-VL-7B-Instruct", tensor_parallel_size=2, **asked)
     assert request_from(read_log(launch_command(start))).items() >= asked.items()

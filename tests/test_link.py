@@ -114,7 +114,10 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         fully_sharded_loras=draw(st.booleans()),
         language_model_only=draw(st.booleans()),
         limit_mm_per_prompt=draw(
-            st.none() | st.dictionaries(st.sampled_from(("image", "video")), st.integers(0, 9), min_size=1)
+            st.none()
+            | st.dictionaries(
+                st.sampled_from(("image", "video", "image.width", "video.num_frames")), counts(9), min_size=1
+            )
         ),
         cpu_offload_gb=draw(gib),
         hf_overrides=draw(st.none() | st.builds(yarn_text, st.floats(1, 64), counts(1 << 20))),

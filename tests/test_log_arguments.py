@@ -48,7 +48,12 @@ def model_of(text: str) -> str | None:
         ("'kv_cache_memory_bytes': 9320148582", "kv_cache_memory_bytes", 9320148582),
         ("'cpu_offload_gb': 10.5", "cpu_offload_gb", 10.5),
         ("'limit_mm_per_prompt': {'image': 4, 'video': 0}", "limit_mm_per_prompt", {"image": 4, "video": 0}),
-        ("'limit_mm_per_prompt': {'image': {'count': 2, 'width': 512}}", "limit_mm_per_prompt", {"image": 2}),
+        (
+            "'limit_mm_per_prompt': {'image': {'count': 2, 'width': 512}, 'video': {'count': 1, 'length': 3}}",
+            "limit_mm_per_prompt",
+            {"image": 2, "image.width": 512, "video": 1},
+        ),
+        ("'limit_mm_per_prompt': {'image': {'count': 2, 'width': 0}}", "limit_mm_per_prompt", {"image": 2}),
         ("'limit_mm_per_prompt': {}", "limit_mm_per_prompt", None),
         (
             "'speculative_config': {'method': 'eagle3', 'model': 'a/b', 'num_speculative_tokens': 3}",

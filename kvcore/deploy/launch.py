@@ -15,7 +15,7 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
-from kvcore.scenario import Runner, Scenario, value_of
+from kvcore.scenario import Runner, Scenario, nested, value_of
 from kvcore.scenario.request import UNNAMED_MODEL
 
 RESOLVED: Final = (
@@ -54,7 +54,7 @@ def _by_kind(flag: Flag, scenario: Scenario) -> dict[str, Any]:
     if flag.kind is Kind.BOOLEAN and flag.default is None and value is False:
         return {f"no-{name}": True}
     if flag.kind is Kind.OBJECT:
-        return {name: _json(value)}
+        return {name: _json(None if value is None else nested(value))}
     if flag.kind is Kind.BOOLEAN or (value == flag.default and not flag.needs):
         return {name: value or None if flag.kind is Kind.BOOLEAN else None}
     return {name: "auto" if flag.auto is not None and value == flag.auto else value}

@@ -17,7 +17,7 @@ from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.reader import StartupLog, release_of, value_of
 from kvcore.planning import plan
 from kvcore.quantity import Grade
-from kvcore.scenario import PARALLEL, Measured, Scenario, SpeculativeConfig
+from kvcore.scenario import PARALLEL, Measured, Scenario, SpeculativeConfig, nested
 from kvcore.scenario.request import scenario_from_request
 
 SAME_MEMORY_GIB: Final = 0.006
@@ -63,7 +63,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, SpeculativeConfig):
         return _known({entry.name: getattr(value, entry.name) for entry in fields(value)})
     if isinstance(value, Mapping):
-        return dict(value)
+        return nested(value)
     return list(value) if isinstance(value, tuple) else value
 
 

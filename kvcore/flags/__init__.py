@@ -373,8 +373,11 @@ _KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
     Kind.TEXT: _text,
     Kind.INTEGERS: _integers,
     Kind.NAMES: lambda flag: {"type": ["array", "null"], "items": {"enum": list(flag.choices)}},
-    Kind.COUNT: lambda _: {
-        "anyOf": [_COUNT, {"type": "object", "properties": {"count": _COUNT}, "required": ["count"]}]
+    Kind.COUNT: lambda flag: {
+        "anyOf": [
+            _COUNT,
+            {**_object_of(flag.name), "properties": {"count": _COUNT, **_object_of(flag.name)["properties"]}},
+        ]
     },
     Kind.OBJECT: _object,
     Kind.TEXT_OR_OBJECT: lambda flag: {"anyOf": [_text(flag), _object(flag)]},

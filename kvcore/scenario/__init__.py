@@ -243,6 +243,7 @@ class Scenario:
     max_lora_rank: int = 16
     fully_sharded_loras: bool = False
     limit_mm_per_prompt: Mapping[str, int] | None = None
+    """Items by kind, and what the profile run draws of one: `image`, `image.width`, `video.num_frames`."""
     language_model_only: bool = False
     cpu_offload_gb: float = 0.0
     hf_overrides: str | None = None
@@ -257,6 +258,20 @@ class Scenario:
     """Bounds of pixels, frames and the like for the processor of images and video."""
     surroundings: Surroundings = Surroundings()
     measured: Measured = Measured()
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits as the engine writes them: a count, or an object with one where more than that is said.
+
+    Example:
+        >>> nested({"video": 0, "image": 2, "image.width": 512})
+        {'video': 0, 'image': {'count': 2, 'width': 512}}
+    """
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        head, _, key = name.partition(".")
+        parts.setdefault(head, {})[key or "count"] = value
+    return {name: own["count"] if own.keys() == {"count"} else own for name, own in parts.items()}
 
 
 PARALLEL: Final = frozenset(entry.name for entry in fields(Parallel))

@@ -18,7 +18,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import engine_for
 from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, invalid, shorten
-from kvcore.flags import ENVIRONMENT_NAME, MAX_LISTED, Flag, Kind, fields_of
+from kvcore.flags import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, Flag, Kind, fields_of
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import read_yarn
 from kvcore.scenario import (
@@ -243,12 +243,17 @@ def _limits(asked: Fields) -> Mapping[str, int] | None:
     raw = asked.read("limit_mm_per_prompt")
     if raw is None:
         return None
-    limits: dict[str, int] = {}
+    said: dict[str, Any] = {}
     for name, value in raw.items():
-        count = value.get("count") if isinstance(value, dict) else value
-        if name not in fields_of("limit_mm_per_prompt") or type(count) is not int:
+        own = value if isinstance(value, dict) else {"count": value}
+        said |= {name if key == "count" else f"{name}.{key}": one for key, one in own.items()}
+    limits: dict[str, int] = {}
+    for name, value in said.items():
+        flag = FLAGS.get(f"limit_mm_per_prompt.{name}")
+        if flag is None or (flag.kind is Kind.COUNT and type(value) is not int):
             raise invalid("limit_mm_per_prompt", raw, "it must give a whole number for image, video or audio")
-        limits[name] = max(0, count)
+        if value is not None:
+            limits[name] = max(0, value) if flag.kind is Kind.COUNT else _integer(flag, value)
     return limits
 
 

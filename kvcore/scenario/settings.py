@@ -143,7 +143,8 @@ def _text(field: str, value: object) -> str:
     if isinstance(value, float):
         return f"{field} {value:g}"
     if isinstance(value, dict):
-        return f"{field} " + ", ".join(f"{_plain(str(key)) or '…'} {number}" for key, number in value.items())
+        named = ((str(key).replace(".", "_"), number) for key, number in value.items())
+        return f"{field} " + ", ".join(f"{_plain(name) or '…'} {number}" for name, number in named)
     return f"{field} {_plain(str(value)) or '…'}"
 
 

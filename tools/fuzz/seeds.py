@@ -56,6 +56,7 @@ _FIELDS: Final[tuple[dict[str, Any], ...]] = (
     {"measured": {"weights_gib": 15.2, "fitted": ["weights_gib"]}, "max_num_batched_tokens": 1500000000},
     {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 3, "model": "a/EAGLE3-b"}},
     {"enable_lora": True, "max_loras": 2, "max_lora_rank": 64, "fully_sharded_loras": True},
+    {"limit_mm_per_prompt": {"image": {"count": 2, "width": 512}, "video": {"num_frames": 32}}},
     {"limit_mm_per_prompt": {"image": 2}, "language_model_only": True, "cpu_offload_gb": 4},
     {
         "surroundings": {

@@ -196,11 +196,14 @@ def _runner(text: str) -> str | None:
 def _limits(text: str) -> Mapping[str, int] | None:
     limits: dict[str, int] = {}
     for name, value in pairs(unquoted(text)):
-        if name not in fields_of("limit_mm_per_prompt"):
-            continue
-        inner = unquoted(dict(pairs(value)).get("count", value) if value.startswith("{") else value)
-        if (count := _count(inner, LARGEST_COUNT)) is not None:
-            limits[name] = count
+        for key, said in dict(pairs(value) if value[-1:] in "})" else [("count", value)]).items():
+            own = name if key == "count" else f"{name}.{key}"
+            flag = FLAGS.get(f"limit_mm_per_prompt.{own}")
+            if flag is None:
+                continue
+            least, most = (0, LARGEST_COUNT) if flag.kind is Kind.COUNT else flag.bounds
+            if (count := _count(unquoted(said), int(most), int(least))) is not None:
+                limits[own] = count
     return limits or None
 
 
