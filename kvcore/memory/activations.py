@@ -15,6 +15,7 @@ from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
+from kvcore.memory.sparse_attention import LONG_TOKENS, reserved_bytes
 from kvcore.memory.stages import takes_images_or_video
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Runner
@@ -113,7 +114,7 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
     encoder, outputs = encoder_bytes(setting) if setting.is_first else (0, 0)
     experts = expert_workspace_bytes(setting)
     stays = setting.switches.expert_workspace_stays
-    kept = outputs + indexer_bytes(setting) + (experts if stays else 0)
+    kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
     layers = body + (0 if stays else experts)
     compiling = compiling_bytes(setting)
     sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
@@ -268,11 +269,27 @@ def expert_workspace_bytes(setting: Setting) -> int:
     return rows * (max(width // 2, hidden) + max(width, hidden)) * setting.element_bytes
 
 
+def shared_bytes(setting: Setting, experts: int) -> int:
+    """What the workspace that experts and a sparse indexer share grows by, beyond what loading reserved of it.
+
+    Source: vllm/v1/worker/workspace.py:WorkspaceManager.get_simultaneous (0.13.0, 0.33.0).
+    """
+    reserved = reserved_bytes(setting.architecture, setting.parallel, setting.resolved)
+    return max(0, max(experts, indexer_bytes(setting)) - reserved)
+
+
 def indexer_bytes(setting: Setting) -> int:
-    """The gather buffer of a sparse-attention indexer: max_model_len × 40 entries of 132 bytes."""
+    """The gather buffer of a sparse-attention indexer: max_model_len × 40 entries of 132 bytes.
+
+    Since 0.32 fewer above 256K tokens, as FlashMLA's reserve has.
+    """
     if not has_indexer(setting.architecture) or not setting.rules.has_indexer_buffer:
         return 0
-    return setting.resolved.max_model_len * setting.switches.indexer_entries * INDEXER_ENTRY_BYTES
+    switches, length = setting.switches, setting.resolved.max_model_len
+    entries = switches.indexer_entries
+    if length > LONG_TOKENS and switches.sparse_reserve:
+        entries = entries * switches.sparse_reserve_long // switches.sparse_reserve
+    return length * entries * INDEXER_ENTRY_BYTES
 
 
 def encoder_bytes(setting: Setting) -> tuple[int, int]:

@@ -290,6 +290,15 @@ class MixtureOfExperts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TokenChoice:
+    """What a sparse indexer chooses, and which layers begin a group that keeps a copy of the choice."""
+
+    topk: int
+    groups: tuple[bool, ...] = ()
+    is_of_decodes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class VisionEncoder:
     """What the multimodal profile run needs to know of the encoder."""
 
@@ -356,6 +365,7 @@ class Architecture(Keeper):
     """lm_head is the embedding: the last pipeline stage stores its own copy."""
     rotary_tables: tuple[RotaryTable, ...] = ()
     moe: MixtureOfExperts | None = None
+    token_choice: TokenChoice | None = None
     vision: VisionEncoder | None = None
     is_multimodal: bool = False
     is_mla: bool = False

@@ -176,6 +176,17 @@ class SparseFp8Layout(StrEnum):
     BY_BACKEND = "by-backend"
 
 
+class SparseQueries(StrEnum):
+    """Copies of the batch's queries that FlashMLA's sparse kernel reserves."""
+
+    NONE = "none"
+    HEADS = "heads"
+    PADDED = "padded"
+    """Padded to the heads of the kernel where the cache is not packed."""
+    OUTPUTS = "outputs"
+    """And padded queries and outputs where it is."""
+
+
 class Fp8Cards(StrEnum):
     """Which cards store fp8 keys and values."""
 
@@ -269,6 +280,13 @@ class Switches:
     """A start with less free memory than its budget is refused."""
     indexer_entries: Annotated[int, Bounds(1, 1 << 10)]
     """Entries of a sparse indexer's gather buffer for each token of max_model_len."""
+    sparse_reserve: Annotated[int, Bounds(0, 64)]
+    """Tokens for each of max_model_len that FlashMLA's sparse kernel reserves for a packed cache, where it is short."""
+    sparse_reserve_long: Annotated[int, Bounds(0, 64)]
+    """The same above 256K tokens."""
+    sparse_queries: SparseQueries
+    sparse_groups: bool
+    """Layers that share a sparse indexer's choice keep a copy of it."""
     expert_chunk_tokens: Annotated[int, Bounds(0, 1 << 30)]
     """Tokens that fused experts take at once; 0 for all."""
     expert_workspace_stays: bool

@@ -39,6 +39,7 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
     count = section.layers()
     sparse = sparse_by_frequency(section) if moe else (False,) * count
     indexed = which_layers_index(section, count)
+    topk = section.optional_integer("index_topk", minimum=0)
     around = blocks.norms(hidden, *blocks.TWO_NORMS)
 
     def attending(is_indexed: bool) -> arch.Layer:
@@ -62,6 +63,7 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
         layer_prefix="language_model.model.layers" if vision else "model.layers",
         is_multimodal=vision is not None,
         is_mla=True,
+        token_choice=arch.TokenChoice(topk=topk, groups=indexed) if topk and any(indexed) else None,
         uncounted=("vision tower",) if vision and not seen else (),
     )
     if not moe or not section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64):
@@ -219,7 +221,14 @@ def read_v4(config: ModelConfig) -> arch.Architecture:
         mix,
     )
     draft = replace(body, modules=(*start, *body.modules))
-    return replace(built, draft_layers=(draft,) * drafts, draft_steps=drafts, every=(mix,))
+    topk = section.optional_integer("index_topk", minimum=1)
+    return replace(
+        built,
+        draft_layers=(draft,) * drafts,
+        draft_steps=drafts,
+        every=(mix,),
+        token_choice=arch.TokenChoice(topk=topk) if topk else None,
+    )
 
 
 def v4_layer(

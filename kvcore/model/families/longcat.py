@@ -205,7 +205,7 @@ def read_hunyuan4(config: ModelConfig) -> arch.Architecture:
     }
     tied = blocks.is_tied(config, section, False)
     positions = section.integer("max_position_embeddings")
-    return blocks.decoder(
+    built = blocks.decoder(
         config,
         heads=as_heads(latent),
         layers=by_kind(
@@ -222,6 +222,20 @@ def read_hunyuan4(config: ModelConfig) -> arch.Architecture:
         moe=moe,
         is_mla=True,
     )
+    return replace(built, token_choice=hunyuan4_choice(section, count))
+
+
+def hunyuan4_choice(section: Section, count: int) -> arch.TokenChoice | None:
+    """What its indexers choose; every layer of sparse attention keeps a copy for the whole batch.
+
+    Source: vllm/models/hy_v4/nvidia/model.py, attention.py:HYV4MLAAttention (0.32), which gives no group builder.
+    """
+    kinds = section.words("layer_types", ("full_attention", *SPARSE_KINDS), count)
+    topk = section.optional_integer("index_topk", minimum=1)
+    if kinds is None or topk is None:
+        return None
+    sparse = tuple(kind in SPARSE_KINDS for kind in kinds)
+    return arch.TokenChoice(topk=topk, groups=sparse, is_of_decodes=False)
 
 
 def which_layers_have_indexers(section: Section, count: int) -> tuple[bool, ...]:

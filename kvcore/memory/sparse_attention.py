@@ -1,0 +1,80 @@
+"""What sparse latent attention allocates while the model is built: the choice of its indexer, FlashMLA's workspace.
+
+Both count as loaded, and the workspace is the one that experts and the indexer use later.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvcore.engine import stage_layers
+from kvcore.engine.resolved import Resolved
+from kvcore.engine.vllm.switches import AttentionBackend, SparseQueries, Switches
+from kvcore.engine.vllm.versions import switches_of
+from kvcore.memory.weights import allocated_bytes, loading_split_bytes
+from kvcore.model.architecture import Architecture, Mla
+from kvcore.scenario import Parallel
+from kvcore.units import ceil_div
+
+INDEX_BYTES: Final = 4
+QUERY_BYTES: Final = 2
+PACKED: Final = "fp8_ds_mla"
+KERNEL_HEADS: Final = 64
+"""Source: vllm/v1/attention/backends/mla/flashmla_sparse.py:FlashMLASparseImpl.prefill_padding (0.31.0, 0.33.0)."""
+LONG_TOKENS: Final = 256 * 1024
+
+
+def choice_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved, stage: int) -> int:
+    """The tokens that indexers choose: a row of every batched token, and a copy of each group of layers that share it.
+
+    Source: vllm/model_executor/models/deepseek_v2.py:DeepseekV2Model (0.11.0, 0.33.0),
+    vllm/v1/attention/backends/mla/index_group.py:SparseMLAIndexGroupBuilder.register_layer (0.30.0, 0.33.0).
+    """
+    choice = architecture.token_choice
+    if choice is None:
+        return 0
+    batch, split = resolved.max_num_batched_tokens, loading_split_bytes(resolved)
+    total = allocated_bytes(batch * choice.topk * INDEX_BYTES, split)
+    if not choice.groups or not switches_of(resolved.version).sparse_groups:
+        return total
+    rows = batch
+    if choice.is_of_decodes:
+        rows = min(batch, resolved.max_num_seqs * (1 + resolved.num_speculative_tokens))
+    layers = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    begun = [choice.groups[index] for index in layers]
+    groups = sum(begun) + (choice.is_of_decodes and not begun[0])
+    return total + groups * allocated_bytes((rows + 1) * choice.topk * INDEX_BYTES, split)
+
+
+def reserved_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
+    """The workspace that FlashMLA's sparse kernel reserves: queries of the batch, and of a packed cache a part
+    unpacked: 5 × max_model_len latents of 16 bits an element, since 0.32 twice that length above 256K tokens.
+
+    Source: vllm/v1/attention/backends/mla/flashmla_sparse.py:FlashMLASparseImpl.__init__ (0.13.0, 0.18.1, 0.33.0).
+    """
+    if resolved.attention_backend != AttentionBackend.FLASHMLA_SPARSE:
+        return 0
+    latent = next((c for layer in architecture.layers for c in layer.caches if isinstance(c, Mla)), None)
+    if latent is None or architecture.token_choice is None:
+        return 0
+    switches, is_packed = switches_of(resolved.version), resolved.kv_cache_dtype == PACKED
+    width = latent.kv_lora_rank + latent.qk_rope_head_dim
+    heads = ceil_div(architecture.num_attention_heads, parallel.tensor_parallel_size)
+    elements = resolved.max_num_batched_tokens * _query_elements(switches, latent, heads, is_packed=is_packed)
+    if is_packed:
+        is_long = resolved.max_model_len > LONG_TOKENS
+        times = switches.sparse_reserve_long if is_long else switches.sparse_reserve
+        elements += times * resolved.max_model_len * width
+    return allocated_bytes(elements * QUERY_BYTES, loading_split_bytes(resolved))
+
+
+def _query_elements(switches: Switches, latent: Mla, heads: int, *, is_packed: bool) -> int:
+    kind, rank = switches.sparse_queries, latent.kv_lora_rank
+    if kind is SparseQueries.NONE:
+        return 0
+    width, padded = rank + latent.qk_rope_head_dim, ceil_div(heads, KERNEL_HEADS) * KERNEL_HEADS
+    if kind is SparseQueries.HEADS:
+        return heads * width
+    if not is_packed:
+        return padded * width
+    return heads * width + (kind is SparseQueries.OUTPUTS) * (padded * (width + rank) + heads * rank)
