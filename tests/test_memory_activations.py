@@ -14,6 +14,7 @@ from kvcore.memory.activations import (
     restart_gain_bytes,
     sampler_bytes,
     sampler_row,
+    sampler_rows,
 )
 from kvcore.units import GIB, gib
 from tests.engine_examples import (
@@ -79,8 +80,54 @@ def test_sampling_grows_with_sequences_and_vocabulary() -> None:
 def test_eras_of_sampling() -> None:
     assert sampler_row("v1", Version("0.16.0")).bytes_per_logit == 38.0
     assert sampler_row("v1", Version("0.17.1")).bytes_per_logit == 14.0
+    assert sampler_row("v2", Version("0.27.1")).bytes_per_logit == 6.0
     assert sampler_row("v2", Version("0.29.0")).bytes_per_logit == 2.0
     assert sampler_row("v2", Version("0.33.0")).bytes_per_logit == 14.0
+
+
+class TestFlashInfer:
+    """Published: Mistral-Small-3.2 in the image of 0.11.0 peaks at 2.12 GiB, Qwen3-30B-A3B on 0.10.2 at 5.58."""
+
+    @staticmethod
+    def peaks_gib(version: str, **fields: object) -> tuple[float, float, float]:
+        peak = peak_activation_bytes(setting_for(QWEN3_14B, engine_version=version, **fields))
+        assert peak.interval is not None
+        return gib(peak.value), gib(peak.interval[0]), gib(peak.interval[1])
+
+    SORTED = 38 * 1024 * 151936 / GIB
+    FILTERED = 14 * 1024 * 151936 / GIB
+
+    @pytest.mark.parametrize(
+        ("installation", "likely", "low", "high"),
+        [("image", FILTERED, FILTERED, SORTED), ("ngc", FILTERED, FILTERED, SORTED), ("pip", SORTED, SORTED, SORTED),
+         ("vendor", SORTED, FILTERED, SORTED), (None, SORTED, FILTERED, SORTED)],
+    )  # fmt: skip
+    def test_the_installation_decides_before_0_11_1(
+        self, installation: str | None, likely: float, low: float, high: float
+    ) -> None:
+        around = {} if installation is None else {"surroundings": {"installation": installation}}
+        found = self.peaks_gib("0.11.0", **around)
+        assert found == pytest.approx((likely, low, high), abs=0.26)
+        assert found[1] <= found[0] <= found[2]
+
+    @pytest.mark.parametrize(
+        ("version", "variable", "per_logit"),
+        [("0.11.0", "0", 38), ("0.11.1", None, 38), ("0.11.1", "1", 14), ("0.16.0", "0", 38),
+         ("0.20.2", None, 14), ("0.21.0", None, 14), ("0.21.0", "0", 14)],
+    )  # fmt: skip
+    def test_the_variable_decides(self, version: str, variable: str | None, per_logit: int) -> None:
+        env = {} if variable is None else {"env": {"VLLM_USE_FLASHINFER_SAMPLER": variable}}
+        (row,) = sampler_rows(setting_for(QWEN3_14B, engine_version=version, **env))
+        assert row.bytes_per_logit == per_logit
+        on = variable == "1" or (variable is None and version >= "0.21")
+        assert row.is_flashinfer is on
+
+    def test_volta_and_other_vendors_do_without(self) -> None:
+        amd = {"accelerator": {"memory_gib": 191.98, "name": "MI300X", "vendor": "amd"}}
+        volta = {"accelerator": {"memory_gib": 31.74, "name": "V100 32GB"}}
+        for fields in (amd, volta):
+            (row,) = sampler_rows(setting_for(QWEN3_14B, engine_version="0.10.2", **fields))
+            assert not row.is_flashinfer
 
 
 class TestCompiling:

@@ -19,7 +19,7 @@ from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.switches import V1Engine
 from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import KvPlannerError
-from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row
+from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row, sampler_rows
 from kvcore.memory.budget import (
     available_of,
     budget_of,
@@ -177,6 +177,7 @@ def _overheads_key(setting: Setting, by_chip: bool, card: Accelerator) -> Hashab
         find_overhead_of("non_torch", own),
         find_overhead_of("context", own),
         multiprocessors(card) if by_chip else 0,
+        sampler_rows(own),
         graph_card_terms(own),
         card.memory_grade is Grade.ASSUMED,
     )

@@ -155,6 +155,7 @@ class SamplerRow(ReleaseRange):
     spread_gib: Amount
     spread_share: Share
     runner: RunnerKind | None = None
+    is_flashinfer: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

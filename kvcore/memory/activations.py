@@ -18,9 +18,20 @@ from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.memory.sparse_attention import LONG_TOKENS, reserved_bytes
 from kvcore.memory.stages import takes_images_or_video
 from kvcore.quantity import Grade, Quantity, figure
-from kvcore.scenario import Runner
+from kvcore.scenario import Installation, Runner
 from kvcore.units import GIB, ceil_div
-from kvcore.versioned import Amount, Bounds, Capability, Named, Published, Reviewed, Share, Source, TableFile
+from kvcore.versioned import (
+    Amount,
+    Bounds,
+    Capability,
+    Named,
+    Published,
+    ReleaseRange,
+    Reviewed,
+    Share,
+    Source,
+    TableFile,
+)
 
 INDEXER_ENTRY_BYTES: Final = 132
 LATENT_PREFILL_TOKENS: Final = 65_536
@@ -38,6 +49,9 @@ Source: vllm/model_executor/layers/fused_moe/flashinfer_trtllm_moe.py (0.32.0).
 """
 
 FLOAT32_BYTES: Final = 4
+FLASHINFER_VARIABLE: Final = "VLLM_USE_FLASHINFER_SAMPLER"
+FLASHINFER_CAPABILITY: Final = (7, 5)
+"""Source: vllm/v1/attention/backends/flashinfer.py:FlashInferBackend.supports_compute_capability (0.13.0, 0.33.0)."""
 
 VOCABULARY_MULTIPLE: Final = 64
 """Logits of a vocabulary that is no multiple are copied. Source: vllm/.../vocab_parallel_embedding.py (0.32.0)."""
@@ -72,6 +86,17 @@ class Encoder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FlashInferRow(ReleaseRange):
+    """Whether V1 filters by top-k and top-p with FlashInfer."""
+
+    source: Source
+    is_default: bool
+    """Without VLLM_USE_FLASHINFER_SAMPLER."""
+    installed: frozenset[Installation] = frozenset()
+    """Installations that have it; none: all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Multiprocessors:
     """Multiprocessors by compute capability, and of cards that differ."""
 
@@ -85,6 +110,7 @@ class ActivationTables(Reviewed):
     """activations.toml."""
 
     sampler: tuple[SamplerRow, ...]
+    flashinfer: tuple[FlashInferRow, ...]
     body: Body
     compiling: Compiling
     encoder: Encoder
@@ -106,7 +132,15 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run (0.19.0, 0.32.0).
     """
-    row = sampler_row(setting.runner, setting.resolved.version)
+    rows = sampler_rows(setting)
+    likelier, *others = (_peak_with(setting, row) for row in rows)
+    ends = [likelier.interval, *(other.interval for other in others)]
+    low, high = zip(*(end for end in ends if end), strict=True)
+    return replace(likelier, interval=(min(low), max(high)))
+
+
+def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
+    """The peak where sampling is as in `row`."""
     body = body_bytes(setting)
     pools = setting.resolved.runner is Runner.POOLING
     last = pooler_bytes if pools else partial(sampler_bytes, row=row)
@@ -132,12 +166,41 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
     return replace(found, interval=(max(0.0, value - spread), value + spread))
 
 
+def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
+    """How the setting samples: the likelier way first where its surroundings leave two.
+
+    FlashInfer needs compute capability 7.5. Without VLLM_USE_FLASHINFER_SAMPLER an image or NGC is taken to have it,
+    and the other way is kept as possible: published starts of one release and image show both.
+
+    Source: the rows of `flashinfer`.
+    """
+    version, asked = setting.resolved.version, setting.scenario.env.get(FLASHINFER_VARIABLE)
+    rows = ACTIVATIONS.load().flashinfer
+    rule = next((row for row in rows if row.covers(version)), None)
+    runs = (
+        setting.accelerator.vendor is Vendor.NVIDIA
+        and (setting.accelerator.compute_capability or FLASHINFER_CAPABILITY) >= FLASHINFER_CAPABILITY
+    )
+    if setting.runner != "v1" or rule is None or not runs:
+        return (sampler_row(setting.runner, version),)
+    wants = rule.is_default if asked is None else asked == "1"
+    place = setting.scenario.surroundings.installation
+    if not wants or not rule.installed:
+        return (sampler_row("v1", version, wants),)
+    if place is Installation.PIP:
+        return (sampler_row("v1", version),)
+    likely = asked is not None or place in rule.installed
+    ways = (likely,) if asked is not None else (likely, not likely)
+    return tuple(sampler_row("v1", version, way) for way in ways)
+
+
 @lru_cache(maxsize=256)
-def sampler_row(runner: str, version: Version) -> SamplerRow:
+def sampler_row(runner: str, version: Version, flashinfer: bool = False) -> SamplerRow:
     """The constants of sampling in one era: the newest row of the runner."""
     own = own_overheads(runner)
     rows = own.sampler if own else [row for row in ACTIVATIONS.load().sampler if row.runner == runner]
-    return max((row for row in rows if row.covers(version)), key=lambda row: row.since)
+    found = (row for row in rows if row.covers(version) and row.is_flashinfer == flashinfer)
+    return max(found, key=lambda row: row.since)
 
 
 def sampler_bytes(setting: Setting, row: SamplerRow) -> int:
