@@ -26,10 +26,36 @@ START = scenario_from_request(
         ("accelerator", "A100-80GB", lambda s: s.accelerator.id),
         ("accelerator.memory_gib", 24.0, lambda s: s.accelerator.memory_gib),
         ("quantization", "fp8", lambda s: s.quantization),
+        ("surroundings.link", "pcie", lambda s: s.surroundings.link),
+        ("surroundings.driver", "580.159.03", lambda s: s.surroundings.driver),
+        ("mm_processor_kwargs.max_pixels", 262144, lambda s: s.mm_processor_kwargs["max_pixels"]),
     ],
 )
 def test_one_field(field, value, read) -> None:
     assert read(with_field(START, field, value)) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("surroundings.link", "infiniband"),
+        ("surroundings.driver", "x" * 61),
+        ("mm_processor_kwargs.fps", -1.0),
+    ],
+)
+def test_a_field_of_an_object_that_cannot_be_is_refused(field: str, value: object) -> None:
+    with pytest.raises(KvPlannerError) as refused:
+        with_field(START, field, value)
+    assert (refused.value.code, refused.value.field) == ("invalid-value", field)
+
+
+def test_the_last_bound_taken_out_leaves_none() -> None:
+    bound = with_field(with_field(START, "mm_processor_kwargs.fps", 0.5), "mm_processor_kwargs.num_frames", 8)
+    assert bound.mm_processor_kwargs == {"fps": 0.5, "num_frames": 8}
+    assert (
+        with_field(with_field(bound, "mm_processor_kwargs.fps", None), "mm_processor_kwargs.num_frames", None)
+        == START
+    )
 
 
 def test_clearing_the_exact_memory_brings_the_cards_own_back() -> None:

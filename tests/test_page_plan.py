@@ -482,6 +482,48 @@ class TestRecurrentStates:
         assert not {"mamba_cache_mode", "mamba_ssm_cache_dtype", "enable_prefix_caching"} & keys
 
 
+class TestSurroundings:
+    PARAMS: ClassVar = {
+        "model": "Qwen/Qwen2.5-VL-7B-Instruct",
+        "accelerator": "RTX-4090-24GB",
+        "max_model_len": "8192",
+    }
+
+    def test_they_are_said_in_the_sidebar_and_unsaid_again(self) -> None:
+        app = open_app(self.PARAMS | {"tensor_parallel_size": "2"})
+        assert app.selectbox(key="surroundings.link").value == "unknown"
+        checked(app.selectbox(key="surroundings.link").select("pcie").run())
+        checked(app.selectbox(key="surroundings.host").select("wsl").run())
+        checked(app.text_input(key="surroundings.driver").set_value(" 580.159.03 ").run())
+        checked(app.number_input(key="surroundings.taken_gib").set_value(0.5).run())
+        written = {name: value for name, value in params(app).items() if name.startswith("surroundings.")}
+        assert written == {
+            "surroundings.link": "pcie", "surroundings.host": "wsl", "surroundings.driver": "580.159.03",
+            "surroundings.taken_gib": "0.5",
+        }  # fmt: skip
+        assert "Link between cards: PCIe without P2P" in [button.label for button in app.button]
+        checked(app.selectbox(key="surroundings.link").select("unknown").run())
+        checked(app.text_input(key="surroundings.driver").set_value("").run())
+        assert not {"surroundings.link", "surroundings.driver"} & params(app).keys()
+
+    def test_a_driver_that_cannot_be_is_refused_next_to_its_field(self) -> None:
+        app = open_app(self.PARAMS)
+        checked(app.text_input(key="surroundings.driver").set_value("580\u0000").run())
+        assert "This setting was not changed." in seen(app)
+        assert "surroundings.driver" not in params(app)
+
+    def test_bounds_of_images_are_those_of_a_model_that_sees(self) -> None:
+        app = open_app(self.PARAMS)
+        checked(app.number_input(key="mm_processor_kwargs.max_pixels").set_value(262144).run())
+        assert params(app)["mm_processor_kwargs.max_pixels"] == "262144"
+        text = open_app(WORKED)
+        assert not {"mm_processor_kwargs.max_pixels"} & {box.key for box in text.number_input}
+        assert "surroundings.installation" in {box.key for box in text.selectbox}
+
+    def test_one_card_has_no_link(self) -> None:
+        assert "surroundings.link" not in {box.key for box in open_app(self.PARAMS).selectbox}
+
+
 class TestGraphs:
     PARAMS: ClassVar = {
         "model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "engine_version": "0.32.0", "max_model_len": "8192",

@@ -1,6 +1,7 @@
 """Untrusted requests: every wrong field gets its code and field, in bounded time."""
 
 import json
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from kvcore import catalogue
 from kvcore.errors import KvPlannerError
 from kvcore.planning import plan
+from kvcore.scenario import Host, Installation, Link
 from kvcore.scenario.request import parse_request, scenario_from_request
 from kvcore.units import GIB
 
@@ -93,6 +95,14 @@ def test_nested_fields_are_named_whole(fields: dict[str, Any], code: str, field:
     with pytest.raises(KvPlannerError) as caught:
         scenario_from_request(request(**fields))
     assert (caught.value.code, caught.value.field) == (code, field)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("link", Link), ("installation", Installation), ("host", Host)])
+def test_an_unknown_surrounding_is_refused_with_the_list(name: str, kind: type[StrEnum]) -> None:
+    with pytest.raises(KvPlannerError) as caught:
+        scenario_from_request(request(surroundings={name: "<b>carrier pigeon</b>"}))
+    assert (caught.value.code, caught.value.field) == ("invalid-value", f"surroundings.{name}")
+    assert all(case.value in str(caught.value) for case in kind)
 
 
 def test_a_request_needs_a_model() -> None:

@@ -32,6 +32,13 @@ START = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": 
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, "speculative_config ngram × 3"),
         ({"enable_lora": True, "max_loras": 4, "max_lora_rank": 32}, "enable_lora 4 × rank 32"),
         ({"env": {"VLLM_USE_V1": "1"}}, "VLLM_USE_V1=1"),
+        ({"surroundings": {"link": "pcie"}}, "Link between cards: PCIe without P2P"),
+        ({"surroundings": {"driver": "580.159.03"}}, "Driver: 580.159.03"),
+        ({"surroundings": {"driver": "ROCm 7.2 [x](y)"}}, "Driver: ROCm 7.2 …"),
+        ({"surroundings": {"taken_gib": 0.63}}, "Taken before the start (GiB): 0.63"),
+        ({"mm_processor_kwargs": {"max_pixels": 262144}}, "mm_processor_kwargs max_pixels 262144"),
+        ({"limit_mm_per_prompt": {"image": {"count": 2, "width": 9}}}, "limit_mm_per_prompt image 2, image_width 9"),
+        ({"fuse_allreduce_rms": False}, "no_fuse_allreduce_rms"),
         ({"cudagraph_capture_sizes": list(range(1, 10))}, "cudagraph_capture_sizes 1, 2, 3, 4, 5, 6, …"),
     ],
 )  # fmt: skip

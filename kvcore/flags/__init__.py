@@ -107,6 +107,10 @@ class Shown(StrEnum):
     """For a model with recurrent layers."""
     RESTART = "restart"
     """Where a restart leaves more than a first start."""
+    SEVERAL_CARDS = "several-cards"
+    """For a replica of more than one card."""
+    IMAGES = "images"
+    """For a model that takes more than text."""
 
 
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))

@@ -289,7 +289,9 @@ def value_of(scenario: Scenario, field: str) -> Any:
     """
     head, _, key = field.partition(".")
     owner = getattr(scenario.parallel if head in PARALLEL else scenario, head)
-    return getattr(owner, key) if key and owner is not None else owner
+    if not key or owner is None:
+        return owner
+    return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key)
 
 
 def without_state_flags(scenario: Scenario) -> Scenario:

@@ -23,9 +23,21 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Grade
-from kvcore.scenario import AUTO, MEASURED_PARTS, PARALLEL, Origin, Runner, Scenario, without_state_flags
+from kvcore.scenario import (
+    AUTO,
+    MEASURED_PARTS,
+    PARALLEL,
+    Origin,
+    Runner,
+    Scenario,
+    value_of,
+    without_state_flags,
+)
 from kvcore.scenario.link import catalogue_card, with_memory
+from kvcore.scenario.request import read_fields
 
+_OBJECTS: Final = ("mm_processor_kwargs", "surroundings")
+"""Whose fields have controls of their own."""
 _MEASURED = frozenset(f"measured.{part}" for part in MEASURED_PARTS)
 
 
@@ -62,6 +74,9 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
         return with_accelerator(scenario, catalogue.find_accelerator(str(value)))
     if field == "accelerator.memory_gib":
         return _with_memory(scenario, value)
+    head, _, key = field.partition(".")
+    if head in _OBJECTS and key:
+        return _with_inner(scenario, head, key, value)
     changes: dict[str, Any] = {field: value}
     if field == "max_cudagraph_capture_size":
         # A list and another maximum stop the start; what the person sets last stands.
@@ -77,6 +92,15 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
             own = replace(own, batched_tokens=None)
         return replace(scenario, measured=replace(own, **{name: changes[field]}))
     return replace(scenario, **changes)
+
+
+def _with_inner(scenario: Scenario, head: str, key: str, value: object) -> Scenario:
+    """`scenario` with one field of an object changed; None takes it out."""
+    read = read_fields({key: value}, head)
+    if head == "surroundings":
+        return replace(scenario, surroundings=replace(scenario.surroundings, **{key: read.get(key)}))
+    others = {name: one for name, one in (value_of(scenario, head) or {}).items() if name != key}
+    return replace(scenario, mm_processor_kwargs={**others, **read} or None)
 
 
 def engine_followed(before: Scenario, after: Scenario) -> bool:
@@ -250,6 +274,14 @@ def keeps_recurrent_states(scenario: Scenario) -> bool:
     """Whether some layer of the model keeps a recurrent state; False where its config cannot be read."""
     try:
         return bool(traits_of(read_architecture(scenario.config)).recurrent)
+    except KvPlannerError:
+        return False
+
+
+def takes_images(scenario: Scenario) -> bool:
+    """Whether the model takes more than text; False where its config cannot be read."""
+    try:
+        return read_architecture(scenario.config).is_multimodal
     except KvPlannerError:
         return False
 

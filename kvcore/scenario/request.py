@@ -69,7 +69,6 @@ def id_of(request: Json) -> object:
 
 
 _MEASURED: Final = tuple(field.name for field in fields(Measured))
-_SURROUNDINGS: Final = tuple(field.name for field in fields(Surroundings))
 _CHECKPOINT: Final = tuple(field.name for field in fields(Checkpoint))
 _PARALLEL: Final = tuple(field.name for field in fields(Parallel))
 _READ_APART: Final = (
@@ -259,17 +258,24 @@ def _limits(asked: Fields) -> Mapping[str, int] | None:
 
 def _processor(asked: Fields) -> Mapping[str, float] | None:
     raw = asked.read("mm_processor_kwargs")
-    if raw is None:
-        return None
-    inner = Fields(raw, "mm_processor_kwargs")
-    return inner.given(tuple(inner.flags))
+    return None if raw is None else read_fields(raw, "mm_processor_kwargs")
 
 
 def _surroundings(asked: Fields) -> Surroundings:
-    raw = asked.read("surroundings")
-    if raw is None:
-        return Surroundings()
-    return Surroundings(**_with_enums(Fields(raw, "surroundings").given(_SURROUNDINGS)))
+    return Surroundings(**read_fields(asked.read("surroundings") or {}, "surroundings"))
+
+
+def read_fields(raw: Json, parent: str) -> dict[str, Any]:
+    """The fields of an object of a request that say something.
+
+    Raises ScenarioError `unknown-field` or `invalid-value`.
+
+    Example:
+        >>> read_fields({"link": "pcie", "host": None}, "surroundings")
+        {'link': <Link.PCIE: 'pcie'>}
+    """
+    inner = Fields(raw, parent)
+    return _with_enums(inner.given(tuple(inner.flags)))
 
 
 def _with_enums(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,17 +10,18 @@ from typing import Any, Final
 from kvcore import catalogue
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
-from kvcore.flags import FLAGS, fields_of
+from kvcore.flags import FLAGS, Kind, fields_of
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Parallel, Runner, Scenario, SpeculativeConfig, value_of
 from kvcore.scenario.edit import memory_override_gib, with_field
 from kvcore.scenario.link import catalogue_card
+from kvcore.texts import LABELS
 from kvcore.texts.words import Words, count
 
 SHOWN_ELSEWHERE: Final = frozenset(
     ("model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "kv_cache_dtype",
-     "gpu_memory_utilization", "max_model_len", "measured")
+     "gpu_memory_utilization", "max_model_len", "env", "surroundings", "measured")
 )  # fmt: skip
 """In the scenario line itself, in the chip of the measured parts, or with chips of their own."""
 LORA: Final = ("enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras")
@@ -30,8 +31,10 @@ _PARTS: Final = (
     *((flag, flag.part) for flag in fields_of("measured").values() if flag.part),
 )
 """Figures that a person may give, and the part of a rank's memory whose place they take."""
+CASES: Final = LABELS["surroundings"]
+"""What surroundings are called."""
 LISTED_SIZES: Final = 6
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,48}(?:\.\d{1,6})?")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,48}(?:\.\d{1,6}){0,3}")
 """What can stand in Markdown and in a table as it is."""
 
 
@@ -62,6 +65,7 @@ def settings_in_force(scenario: Scenario, t: Words) -> tuple[Setting, ...]:
         *_parallel(scenario),
         *_flags(scenario, t),
         *_environment(scenario),
+        *_surroundings(scenario, t),
     )
 
 
@@ -101,7 +105,7 @@ def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Scenario)}
     for name, default in defaults.items():
         value = getattr(scenario, name)
-        if name in SHOWN_ELSEWHERE or name == "env" or value == default:
+        if name in SHOWN_ELSEWHERE or value == default:
             continue
         removal: tuple[str, ...] = (name,)
         text = _text(name, value)
@@ -123,6 +127,26 @@ def _environment(scenario: Scenario) -> Iterator[Setting]:
         others = {other: text for other, text in scenario.env.items() if other != name}
         text = f"{_plain(name) or 'env'}={_plain(value) or '…'}"
         yield Setting(field=f"env.{name}", text=text, removal=(("env", others),))
+
+
+def _surroundings(scenario: Scenario, t: Words) -> Iterator[Setting]:
+    """Those that are said, by the label of their control."""
+    for flag in fields_of("surroundings").values():
+        value = value_of(scenario, flag.name)
+        if value is not None:
+            text = f"{value:g}" if flag.kind is Kind.NUMBER else case_name(value, t)
+            yield Setting(field=flag.name, text=f"{t(flag.label)}: {text}", removal=((flag.name, None),))
+
+
+def case_name(case: str, t: Words) -> str:
+    """What a surrounding is called; a text that a person wrote without what could be read as markup.
+
+    Example:
+        >>> from kvcore.texts.words import Language, words
+        >>> case_name("pcie", words(Language.ENGLISH)), case_name("ROCm 7.2 *x*", words(Language.ENGLISH))
+        ('PCIe without P2P', 'ROCm 7.2 …')
+    """
+    return t(CASES[case]) if case in CASES else " ".join(_plain(word) or "…" for word in case.split())
 
 
 def _text(field: str, value: object) -> str:

@@ -13,7 +13,8 @@ from kvcore.errors import KvPlannerError
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, edit, value_of
-from kvcore.texts.words import Words
+from kvcore.scenario.settings import CASES
+from kvcore.texts.words import Words, msg
 from kvcore.units import GIB
 from pages.ui.shared import problems, state
 from pages.ui.shared.fold import fold
@@ -71,13 +72,17 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
 def _more(plan: Plan | None, t: Words) -> None:
     scenario = state.scenario()
     for name, flag in fields_of().items():
-        if flag.shown is Shown.RECURRENT and not edit.keeps_recurrent_states(scenario):
-            continue
-        if flag.shown is Shown.RESTART and not edit.can_restart(scenario, plan):
+        if not _is_of_use(flag, plan):
             continue
         if name in _OWN:
             _OWN[name](plan, t)
         elif flag.widget is Widget.BY_KIND:
+            _by_kind(flag, plan, t)
+    for head, caption in _OBJECTS.items():
+        rows = [flag for flag in fields_of(head).values() if _is_of_use(flag, plan)]
+        if rows:
+            st.caption(t(caption))
+        for flag in rows:
             _by_kind(flag, plan, t)
     st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
     card = scenario.accelerator
@@ -90,6 +95,17 @@ def _more(plan: Plan | None, t: Words) -> None:
             _number(flag, value_of(scenario, flag.name), predicted, t)
 
 
+def _is_of_use(flag: Flag, plan: Plan | None) -> bool:
+    scenario = state.scenario()
+    if flag.shown is Shown.RECURRENT:
+        return edit.keeps_recurrent_states(scenario)
+    if flag.shown is Shown.RESTART:
+        return edit.can_restart(scenario, plan)
+    if flag.shown is Shown.IMAGES:
+        return edit.takes_images(scenario)
+    return flag.shown is Shown.ALWAYS or scenario.parallel.ranks_per_replica > 1
+
+
 def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
     """The control that a row describes, for the value that the scenario has."""
     now = value_of(state.scenario(), flag.name)
@@ -100,6 +116,12 @@ def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
         )
     elif flag.kind is Kind.BOOLEAN:
         _switch(flag, now, t)
+    elif flag.parent == "surroundings" and flag.kind is Kind.CHOICE:
+        options = (UNKNOWN, *flag.choices)
+        names = {case: t(CASES[case]) for case in options}
+        _select(flag.name, options, str(now or UNKNOWN), t, {UNKNOWN: None}, names=names)
+    elif flag.kind is Kind.TEXT:
+        _text(flag, now or "", t)
     elif flag.kind is Kind.CHOICE:
         _select(flag.name, tuple(type(now)) if isinstance(now, StrEnum) else flag.choices, now, t)
     else:
@@ -125,6 +147,20 @@ def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
         help=_help(flag.name, t),
         on_change=_changed,
         args=(flag.name,),
+    )
+    problems.next_to_control(flag.name, t)
+
+
+def _text(flag: Flag, now: str, t: Words) -> None:
+    key = seed(flag.name, now)
+    st.text_input(
+        t(flag.label),
+        value=now,
+        max_chars=flag.characters,
+        key=key,
+        placeholder=t(CASES[UNKNOWN]),
+        help=_help(flag.name, t),
+        on_change=lambda: set_field(flag.name, st.session_state[key].strip() or None),
     )
     problems.next_to_control(flag.name, t)
 
@@ -225,3 +261,11 @@ _OWN: Final[Mapping[str, Callable[[Plan | None, Words], None]]] = {
     "mamba_ssm_cache_dtype": lambda plan, t: _mamba_dtype("mamba_ssm_cache_dtype", t),
 }
 """Controls under "More options" whose values depend on more than their row."""
+UNKNOWN: Final = "unknown"
+_OBJECTS: Final = {
+    "mm_processor_kwargs": msg("Bounds of images and video. Leave empty for the processor's own."),
+    "surroundings": msg(
+        "What the engine finds on the machine. Unknown is fine: the interval then spans the cases."
+    ),
+}
+"""Objects whose fields have controls, and what stands above them."""
