@@ -34,6 +34,7 @@ soak: $(VENV)/.test
 	$(BIN)/python -m tools.soak --minutes $(MINUTES) --sessions $(SESSIONS)
 
 accuracy: $(VENV)/.test
+	$(BIN)/python tools/accuracy.py --fit
 	$(BIN)/python tools/accuracy.py
 
 bench: $(VENV)/.test

@@ -1,5 +1,6 @@
 """Recomputes kvcore/catalogue/accuracy.jsonl: our prediction for every published start, next to what it printed.
 
+    python tools/accuracy.py --fit      rewrites the factors of kvcore/memory/intervals.toml (tools/fit_intervals.py)
     python tools/accuracy.py            rewrites the file and prints the errors
     python tools/accuracy.py --check    exit status 1 when the file is not what the code predicts now
 
@@ -15,9 +16,10 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import statistics
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +31,26 @@ from kvcore.errors import KvPlannerError  # noqa: E402
 from kvcore.evidence.accuracy import (  # noqa: E402
     FILE,
     FITTED,
+    LEAST_GROUP,
     Check,
+    PublishedStart,
+    groups,
     held_out,
+    ninth_decile,
     of_one_source,
+    off_platform,
     our_points,
     peer_points,
     read_accuracy,
+    shares_of_card,
     summarize,
+    verdicts,
+    widths,
 )
 from kvcore.planning import Plan, plan  # noqa: E402
 from kvcore.scenario.request import scenario_from_request  # noqa: E402
 from kvcore.units import GIB, gib  # noqa: E402
+from tools.fit_intervals import Score, judged, score_of, write  # noqa: E402
 from tools.residuals import (  # noqa: E402
     STARTS,
     Residual,
@@ -54,6 +65,7 @@ from tools.residuals import (  # noqa: E402
 DATA = ROOT / "benchmarks" / "data"
 OUT = ROOT / "kvcore" / "catalogue" / FILE
 DIGITS = 6
+KV = Check.KV_MEMORY.value
 UNIFORM = ("uniform", "mla")
 """Layouts whose layers all grow alike: bytes per token are one number."""
 
@@ -104,19 +116,19 @@ def left_out(start: Json, config: Mapping[str, Any], checks: Json, residuals: Re
         changed = leave_out(uses[PARTS[check]], start["group"], residuals)
         if changed is not None:
             change = changed.change_gib
-            found[check.value] = None if change is None else rounded(checks[check.value][0] + change)
+            found[check.value] = [None if change is None else rounded(checks[check.value][0] + change)]
     return found
 
 
 def record(
     start: Json,
     config: Mapping[str, Any],
+    blind: Plan | KvPlannerError,
     peers: Mapping[str, Mapping[str, float]],
     residuals: Residuals,
 ) -> Json:
-    """One line of the file."""
+    """One line of the file; `blind` is the plan of the start as its author stated it."""
     measured, wanted = start["measured"], set(start["checks"])
-    blind = planned(start, config)
     kv_gib = measured.get("available_kv_gib")
     given = planned(start, config, available_kv_gib=kv_gib) if kv_gib is not None else blind
     checks: Json = {}
@@ -177,15 +189,25 @@ def record(
         "family": start["family"],
         "layout": start["layout"],
         "tensor_parallel_size": request.get("tensor_parallel_size", 1),
+        "card_gib": None if memory is None else rounded(gib(memory.total.value)),
+        "surroundings": request.get("surroundings", {}),
+        "inferred": start.get("inferred", []),
+        "started": "verdict" not in measured and bool(wanted & {"kv_gib", "startup_ok"}),
         "checks": checks,
         "left_out": left_out(start, config, checks, residuals),
         "peers": {
             peer: found for peer, figures in peers.items() if (found := peer_checks(start, figures, checks))
         },
-        "error": blind.code if isinstance(blind, KvPlannerError) else "",
-        "verdict": blind.verdict.value if isinstance(blind, Plan) and memory is not None else "",
-        "failed_as": expected_verdicts(measured),
+        "verdict": verdict_of(blind),
+        "failed_as": expected_verdicts(measured) if "startup_failure" in wanted else [],
     }
+
+
+def verdict_of(blind: Plan | KvPlannerError) -> str:
+    """What a start would come to: the verdict, or the code of the refusal; empty where the card is unknown."""
+    if isinstance(blind, KvPlannerError):
+        return blind.code
+    return "" if blind.memory is None else blind.verdict.value
 
 
 def expected_verdicts(measured: Mapping[str, Any]) -> list[str]:
@@ -230,20 +252,36 @@ def rounded(value: float | None) -> float | None:
     return float(f"{value:.{DIGITS}g}")
 
 
-def records() -> list[Json]:
-    """All lines about starts."""
+def plans() -> Iterator[tuple[Json, Mapping[str, Any], Plan | KvPlannerError]]:
+    """Every start with its config and its plan."""
     own = configs()
+    for start in lines_of("published.jsonl"):
+        config = own.get(start["config"]) or catalogue.find_model(start["config"]).config.raw
+        yield start, config, planned(start, config)
+
+
+def records() -> list[Json]:
+    """All lines about starts; the interval of each KV memory also as the other publications alone make it."""
     peers = {entry["id"]: entry["figures"] for entry in lines_of("published_peers.jsonl")}
     residuals = by_constant(item for start in read_starts(STARTS) for item in residuals_of(start))
-    return [
-        record(
-            start,
-            own.get(start["config"]) or catalogue.find_model(start["config"]).config.raw,
-            peers.get(start["id"], {}),
-            residuals,
-        )
-        for start in lines_of("published.jsonl")
-    ]
+    found: dict[str, Json] = {}
+    scores: list[Score] = []
+    for start, config, blind in plans():
+        line = record(start, config, blind, peers.get(start["id"], {}), residuals)
+        found[start["id"]] = line
+        if isinstance(blind, Plan):
+            scores += score_of(start, blind, change_of(line))
+    for score, (low, high) in judged(scores):
+        line = found[score.id]
+        value = line["checks"][KV][0] + change_of(line)
+        line["left_out"][KV] = [rounded(end) for end in (value, value + gib(low), value + gib(high))]
+    return list(found.values())
+
+
+def change_of(line: Json) -> float:
+    """What the KV memory of a start changes by without its publication; 0 where no other one informs its constants."""
+    without = line["left_out"].get(KV, [None])[0]
+    return 0.0 if without is None else without - line["checks"][KV][0]
 
 
 def text_of(found: list[Json], generated: str) -> str:
@@ -272,8 +310,8 @@ def report(text: str) -> str:
         lines.append(
             f"{check.value:26}{ours.count:>5}{ours.median:>9.1%}{ours.p90:>9.1%}{signed:>9}{inside:>9}{best}"
         )
-    lines.append("\nits own publication left out")
     without = held_out(accuracy.starts)
+    lines.append("\nits own publication left out, of constants and of interval widths")
     for check in FITTED:
         alone = of_one_source(accuracy.starts, check)
         left = summarize(our_points(without, check))
@@ -284,7 +322,42 @@ def report(text: str) -> str:
                 f"{check.value:26}{left.count:>5}{left.median:>9.1%}{left.p90:>9.1%}{signed:>9}{inside:>9}"
                 f"   {alone} of one source"
             )
-    return "\n".join(lines)
+    return "\n".join((*lines, "", *unseen_lines(without), "", *verdict_lines(accuracy.starts)))
+
+
+def unseen_lines(without: Sequence[PublishedStart]) -> Iterator[str]:
+    """What to expect of the KV memory on a machine nobody has published: the headline of docs/accuracy.md."""
+    others = off_platform(without)
+    several = [start for start in others if start.tensor_parallel_size > 1]
+    for label, starts in (("without vllm-ascend", others), ("of them TP > 1", several), ("all", without)):
+        points = our_points(starts, Check.KV_MEMORY)
+        found, shares, wide = summarize(points), sorted(shares_of_card(starts)), widths(points)
+        if found is None or found.inside is None:
+            continue
+        yield (
+            f"KV GiB, {label}: {found.count} starts, median {found.median:.1%}, p90 {found.p90:.1%}; of the card's "
+            f"memory {statistics.median(shares):.2%}, p90 {ninth_decile(shares):.2%}; interval holds "
+            f"{found.inside:.0%}, median width {statistics.median(wide):.1%} of the figure"
+        )
+    for label, starts in groups(without, "era").items():
+        judged_points = [point.is_inside for point in our_points(starts, Check.KV_MEMORY)]
+        if judged_points:
+            share = sum(map(bool, judged_points))
+            low = " *" if len(judged_points) >= LEAST_GROUP and share < 0.7 * len(judged_points) else ""
+            yield f"  {label:18} {share:>3} of {len(judged_points):>3} inside{low}"
+
+
+def verdict_lines(starts: Sequence[PublishedStart]) -> Iterator[str]:
+    """Failed and healthy starts, with those that are called wrongly."""
+    counted = verdicts(starts)
+    yield (
+        f"verdicts: {counted.named_rightly} of {counted.failed} failed starts named rightly, "
+        f"{counted.called_tight} more called tight; {counted.refused} of {counted.healthy} healthy starts refused"
+    )
+    for start in starts:
+        wanted = start.failed_as or ("fits", "tight")
+        if start.verdict and (start.failed_as or start.started) and start.verdict not in wanted:
+            yield f"  {start.id} {start.model} {start.card}: {start.verdict}, not {' or '.join(wanted)}"
 
 
 def is_current(text: str) -> bool:
@@ -298,6 +371,9 @@ def main() -> int:
         current = is_current(OUT.read_text("utf-8"))
         print("accuracy.jsonl is current" if current else "accuracy.jsonl is out of date: run make accuracy")
         return 0 if current else 1
+    if "--fit" in sys.argv:
+        write([score for start, _, one in plans() if isinstance(one, Plan) for score in score_of(start, one)])
+        return 0
     text = text_of(records(), datetime.date.today().isoformat())
     OUT.write_text(text, encoding="utf-8")
     print(report(text))

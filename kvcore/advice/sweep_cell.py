@@ -29,7 +29,6 @@ from kvcore.memory.budget import (
     weights_of,
 )
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_card_terms
-from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting, link_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
@@ -180,6 +179,7 @@ def _overheads_key(setting: Setting, by_chip: bool, card: Accelerator) -> Hashab
         sampler_rows(own),
         graph_card_terms(own),
         card.memory_grade is Grade.ASSUMED,
+        card.vendor,
     )
 
 
@@ -267,10 +267,10 @@ class _Group(NamedTuple):
                 non_torch_bytes(setting),
                 counted[terms],
             )
-            spread = None if available.interval is None else half_width(available)
+            below = None if available.interval is None else available.value - available.interval[0]
             for index in members:
                 value = int(available.value) + budgets[index] - budgets[members[0]]
-                low = None if spread is None else int(value - spread)
+                low = None if below is None else int(value - below)
                 yield index, _Memory(available=value, low=low)
 
     def pool_cell(self, failed: Cell, card: Accelerator, pool: CachePlan, low: int | None) -> Cell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -14,6 +15,7 @@ from statistics import median
 from typing import Any, Final
 
 from kvcore.errors import CatalogueError
+from kvcore.memory.parts import PRINTED_HALF_GIB
 
 FILE: Final = "accuracy.jsonl"
 CAMPAIGN: Final = "llm-d-incubation/llm-d-planner"
@@ -62,6 +64,8 @@ class Point:
     """Whether its publication took part in a fit of the constants that the prediction rests on."""
     left_out: float | None = None
     """The prediction without that publication; None where no other one informs the constants."""
+    left_out_interval: tuple[float, float] | None = None
+    """Its interval, where the widths were fitted without that publication too."""
 
     @property
     def error(self) -> float:
@@ -75,26 +79,29 @@ class Point:
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the measured figure lies in the interval; None without one."""
-        return None if self.interval is None else self.interval[0] <= self.measured <= self.interval[1]
+        """Whether the measured figure, which logs round, lies in the interval; None without one."""
+        if self.interval is None:
+            return None
+        low, high = self.interval
+        return low - PRINTED_HALF_GIB <= self.measured <= high + PRINTED_HALF_GIB
 
     @property
     def held_out(self) -> Point | None:
         """The point as if its publication had never been seen; None where no other one informs the constants.
 
-        The interval moves with the prediction.
+        An interval that was not fitted without it moves with the prediction.
 
         Example:
             >>> point = Point(predicted=2.0, measured=2.4, interval=(1.5, 2.5), is_fitted=True, left_out=1.75)
-            >>> point.held_out
-            Point(predicted=1.75, measured=2.4, interval=(1.25, 2.25), is_fitted=False, left_out=None)
+            >>> point.held_out.predicted, point.held_out.interval
+            (1.75, (1.25, 2.25))
         """
         if not self.is_fitted:
             return self
         if self.left_out is None or self.predicted is None:
             return None
-        moved = None
-        if self.interval is not None:
+        moved = self.left_out_interval
+        if moved is None and self.interval is not None:
             step = self.left_out - self.predicted
             moved = (self.interval[0] + step, self.interval[1] + step)
         return Point(predicted=self.left_out, measured=self.measured, interval=moved)
@@ -116,13 +123,19 @@ class PublishedStart:
     layout: str
     """`uniform`: all layers keep the same; else what kinds there are."""
     tensor_parallel_size: int
+    card_gib: float | None
+    """The memory of the card, None where it is not known."""
+    surroundings: Mapping[str, str | float]
+    """What its author said of link, installation, host, driver and memory that was taken."""
+    inferred: tuple[str, ...]
+    """Fields of the request that were read off other lines than the author's flags."""
+    started: bool
+    """Whether the engine said that it was ready, on a card that is known."""
     points: Mapping[Check, Point]
     peers: Mapping[str, Mapping[Check, float]]
     """By peer, its predictions."""
-    error: str
-    """Code of the refusal where it was not planned."""
     verdict: str
-    """As predicted; empty where the card is unknown."""
+    """As predicted, or the code of the refusal; empty where the card is unknown."""
     failed_as: tuple[str, ...]
     """Verdicts that name this failed start rightly; empty for a start that succeeded."""
 
@@ -193,7 +206,8 @@ def _start(values: Mapping[str, Any]) -> PublishedStart:
             measured=measured,
             interval=tuple(interval) or None,
             is_fitted=name in left_out,
-            left_out=left_out.get(name),
+            left_out=left_out.get(name, [None])[0],
+            left_out_interval=tuple(left_out.get(name, ())[1:]) or None,
         )
         for name, (predicted, measured, *interval) in checks.items()
     }
@@ -201,7 +215,8 @@ def _start(values: Mapping[str, Any]) -> PublishedStart:
         peer: {Check(name): value for name, value in figures.items()}
         for peer, figures in plain.pop("peers").items()
     }
-    return PublishedStart(points=points, peers=peers, failed_as=tuple(plain.pop("failed_as")), **plain)
+    failed_as, inferred = tuple(plain.pop("failed_as")), tuple(plain.pop("inferred"))
+    return PublishedStart(points=points, peers=peers, failed_as=failed_as, inferred=inferred, **plain)
 
 
 def summarize(points: Iterable[Point]) -> Summary | None:
@@ -273,19 +288,70 @@ class Verdicts:
     """Starts that succeeded and were predicted to fail."""
     failed: int
     named_rightly: int
+    called_tight: int
+    """More of them, that were not called healthy either."""
 
 
 def verdicts(starts: Iterable[PublishedStart]) -> Verdicts:
     """Of the starts whose card and budget are known."""
-    judged = [one for one in starts if one.verdict and (one.failed_as or Check.KV_MEMORY in one.points)]
-    healthy = [start for start in judged if not start.failed_as]
+    judged = [one for one in starts if one.verdict]
+    healthy = [start for start in judged if start.started and not start.failed_as]
     failed = [start for start in judged if start.failed_as]
     return Verdicts(
         healthy=len(healthy),
         refused=sum(start.verdict not in ("fits", "tight") for start in healthy),
         failed=len(failed),
         named_rightly=sum(start.verdict in start.failed_as for start in failed),
+        called_tight=sum(start.verdict == "tight" and "tight" not in start.failed_as for start in failed),
     )
+
+
+ERAS: Final = ("0.11", "0.18", "0.24")
+"""Releases whose budgets, samplers and runners differ most."""
+PLUG_IN: Final = "vllm-ascend"
+LEAST_GROUP: Final = 8
+"""Starts of which a share says something."""
+
+
+def off_platform(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
+    """Without the starts of vllm-ascend, whose overheads rest on few publications."""
+    return [start for start in starts if start.engine != PLUG_IN]
+
+
+def shares_of_card(starts: Iterable[PublishedStart]) -> list[float]:
+    """Error of the KV memory as a share of the card's memory: a pool can be tiny."""
+    found = []
+    for start in starts:
+        point = start.points.get(Check.KV_MEMORY)
+        if point is not None and start.card_gib:
+            off = math.inf if point.predicted is None else abs(point.predicted - point.measured)
+            found.append(off / start.card_gib)
+    return found
+
+
+def widths(points: Iterable[Point]) -> list[float]:
+    """Widths of the intervals as shares of the measured figures."""
+    return [(point.interval[1] - point.interval[0]) / point.measured for point in points if point.interval]
+
+
+def era_name(start: PublishedStart) -> str:
+    """Ranks and release era of a start.
+
+    Example:
+        >>> from kvcore.evidence.accuracy import load_accuracy
+        >>> sorted({era_name(start) for start in load_accuracy().starts})[1]
+        'TP 1, 0.18-0.23'
+    """
+    ranks = "TP > 1" if start.tensor_parallel_size > 1 else "TP 1"
+    if start.engine_version is None:
+        return f"{ranks}, ?"
+    numbers = [int(part) for part in re.findall(r"\d+", start.engine_version)[:2]]
+    below = [name for name in ERAS if numbers < [int(part) for part in name.split(".")]]
+    if not below:
+        return f"{ranks}, ≥ {ERAS[-1]}"
+    major, minor = below[0].split(".")
+    since = ERAS[ERAS.index(below[0]) - 1] if below[0] != ERAS[0] else None
+    return f"{ranks}, < {ERAS[0]}" if since is None else f"{ranks}, {since}-{major}.{int(minor) - 1}"
 
 
 def elsewhere(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
@@ -333,4 +399,5 @@ _GROUPS: Final[Mapping[str, Callable[[PublishedStart], str]]] = {
     "version": release_name,
     "card": attrgetter("card"),
     "family": attrgetter("family"),
+    "era": era_name,
 }

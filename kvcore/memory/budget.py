@@ -7,7 +7,7 @@ are neither weights nor activations.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -21,8 +21,9 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import Notice
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
+from kvcore.memory.intervals import available_interval
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts, spread_in_sum
+from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts
 from kvcore.memory.setting import Setting, dotted, own_overheads, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -141,7 +142,7 @@ def available_of(
     framework: Quantity,
     counted: Quantity,
 ) -> Quantity:
-    """What is left for the KV cache, with the interval that the fitted parts leave it."""
+    """What is left for the KV cache, with the interval that the estimated parts leave it."""
     fixed = setting.scenario.kv_cache_memory_bytes
     if fixed is not None and setting.switches.kv_cache_memory_bytes:
         return figure(
@@ -156,19 +157,18 @@ def available_of(
         "non_torch_gib": framework,
         "cuda_graph_gib": counted,
     }
-    spreads = [spread_in_sum(setting.scenario.measured, field, part) for field, part in parts.items()]
-    if setting.accelerator.memory_grade is Grade.ASSUMED:
-        spreads.append(ASSUMED_TOTAL_SPREAD * GIB)
-    return figure(
+    total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
+    value = int(budget.value - weights.value - activations.value - framework.value - counted.value)
+    left = figure(
         "available_kv",
-        int(budget.value - weights.value - activations.value - framework.value - counted.value),
+        value,
         "{budget} − {weights} − {activations} − {framework} − {counted_graphs}",
         budget,
         *parts.values(),
         grade=Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
-        spread=math.hypot(*spreads),
     )
+    return replace(left, interval=available_interval(setting, value, parts, total_spread))
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:

@@ -151,23 +151,24 @@ def unaccounted_of(remainder: Quantity, available_kv: Quantity, inside_bytes: fl
     """
     is_known = available_kv is not remainder and remainder.inputs
     value = max(remainder.value - available_kv.value, -inside_bytes) if is_known else 0
-    spread = half_width(remainder)
     is_difference = value != 0 and value == remainder.value - available_kv.value
-    return figure(
+    found = figure(
         "unaccounted",
         value,
         "{remainder} − {available_kv}" if is_difference else "",
         *((replace(remainder, name="remainder"), available_kv) if is_difference else ()),
         grade=remainder.grade,
-        spread=spread if value and spread else None,
     )
+    below, above = reaches(remainder)
+    return replace(found, interval=(value - below, value + above)) if value and (below or above) else found
 
 
 def _unaccounted_notices(
     unaccounted: Quantity, remainder: Quantity, available_kv: Quantity
 ) -> tuple[Notice, ...]:
     """Where a given KV memory is further from what the parts leave than both are unsure of."""
-    if abs(unaccounted.value) <= half_width(remainder) + half_width(available_kv):
+    below, above = reaches(remainder)
+    if abs(unaccounted.value) <= (below if unaccounted.value > 0 else above) + half_width(available_kv):
         return ()
     params = {
         "given": f"{gib(available_kv.value):.2f}",
@@ -199,7 +200,13 @@ _SOURCES: Final = {
 
 def half_width(part: Quantity) -> float:
     """Half the 80 % interval, 0 without one."""
-    return 0.0 if part.interval is None else (part.interval[1] - part.interval[0]) / 2
+    return sum(reaches(part)) / 2
+
+
+def reaches(part: Quantity) -> tuple[float, float]:
+    """How far the 80 % interval goes below the value and above it, 0 without one."""
+    low, high = part.interval or (part.value, part.value)
+    return part.value - low, high - part.value
 
 
 def given_grade(origin: Origin, predicted: Grade) -> Grade:

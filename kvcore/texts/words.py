@@ -212,6 +212,17 @@ def gib_text(size_bytes: float, *, signed: bool = False) -> str:
     return f"{sign}{figure} {name}"
 
 
+def spread_text(below_bytes: float, above_bytes: float) -> str:
+    """How far an interval goes on both sides of its value, in GiB; one figure where both read the same.
+
+    Example:
+        >>> spread_text(2**29, 2**29), spread_text(2**30, 2**28)
+        ('± 0.50', '−1.00 +0.25')
+    """
+    below, above = (f"{size / GIB:.2f}" for size in (below_bytes, above_bytes))
+    return f"± {above}" if below == above else f"{MINUS}{below} +{above}"
+
+
 def kib_text(size_bytes: float) -> str:
     """Bytes per token in KiB.
 

@@ -171,7 +171,7 @@ def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words
         else:
             unstated = name.endswith(" ?")
             named.append((t("{engine}, release not stated", engine=name[:-2]) if unstated else name, points))
-    rows = sorted((row for _, row in _summed(named)), key=lambda row: -int(row.count))
+    rows = [row for _, row in sorted(_summed(named), key=lambda item: -item[0].count)]
     return (*rows, *(row for _, row in _summed([(t("single starts"), rest)])))
 
 

@@ -13,7 +13,7 @@ from kvcore.evidence.log.figures import Reading
 from kvcore.planning import Plan
 from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.texts import LABELS, palette
-from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, spread_text
 from kvcore.units import GIB, gib
 from kvcore.views import plotting as draw
 from kvcore.views.bar import gib_axis
@@ -52,11 +52,14 @@ def part_rows(comparison: Comparison, t: Words) -> tuple[PartRow, ...]:
 
 
 def _part_row(part: PartComparison, t: Words) -> PartRow:
-    half = "" if part.interval_gib is None else f"± {(part.interval_gib[1] - part.interval_gib[0]) / 2:.2f}"
+    spread = ""
+    if part.interval_gib is not None:
+        low, high = part.interval_gib
+        spread = spread_text((part.predicted_gib - low) * GIB, (high - part.predicted_gib) * GIB)
     return PartRow(
         label=t(PART_LABELS[part.part]),
         predicted=f"{part.predicted_gib:.2f}",
-        interval=half,
+        interval=spread,
         measured=DASH if part.measured_gib is None else f"{part.measured_gib:.2f}",
         difference=DASH if part.difference_gib is None else signed_gib(part.difference_gib),
         judgement=_judgement(part, t),

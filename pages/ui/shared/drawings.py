@@ -12,9 +12,19 @@ from html import escape
 import streamlit as st
 
 from kvcore.explain.numbers import RequestShare, request_share
+from kvcore.memory.parts import reaches
 from kvcore.planning import Plan
 from kvcore.texts.palette import PARTS, UNACCOUNTED, Part
-from kvcore.texts.words import DASH, Words, concurrency_text, count, exact_gib_text, gib_text, kib_text
+from kvcore.texts.words import (
+    DASH,
+    Words,
+    concurrency_text,
+    count,
+    exact_gib_text,
+    gib_text,
+    kib_text,
+    spread_text,
+)
 from kvcore.units import GIB
 from kvcore.views.bar import difference_name, shortage
 
@@ -44,9 +54,9 @@ def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> No
         size = DASH if part.name == "kv_cache" and not quantity.value else gib_text(quantity.value)
         interval = ""
         if quantity.interval is not None and part.name != "unused":
-            half = (quantity.interval[1] - quantity.interval[0]) / 2
-            if half >= SMALLEST_HALF_WIDTH:
-                interval = f' <span class="kv-soft">± {escape(gib_text(half))}</span>'
+            below, above = reaches(quantity)
+            if below + above >= 2 * SMALLEST_HALF_WIDTH:
+                interval = f' <span class="kv-soft">{escape(spread_text(below, above))} GiB</span>'
         items.append(
             f'<li><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))} '
             f"<b>{escape(size)}</b>{interval}</li>"

@@ -1,0 +1,167 @@
+"""How far the KV memory of a start may be from what is predicted: what its parts are unsure of, times a factor.
+
+The factors are conformal: tools/fit_intervals.py finds them on published starts, each judged by the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.memory.parts import half_width, reaches, spread_in_sum
+from kvcore.memory.setting import Setting
+from kvcore.quantity import Quantity
+from kvcore.units import GIB
+from kvcore.versioned import Amount, Bounds, Count, ReleaseRange, Reviewed, Share, Source, TableFile
+
+Ranks: TypeAlias = Literal["one", "several"]
+Factor = Annotated[float, Bounds(0.0, 100.0)]
+PROFILED: Final = ("peak_activation_gib", "non_torch_gib")
+"""Parts that only a start measures; with both given there is nothing left for a floor to stand for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorageRow:
+    """What share of the weights a class of storage may be off by: kernels repack and pad it."""
+
+    source: Source
+    storage: tuple[Literal["fp4", "4-bit experts", "modelopt", "unquantized"], ...]
+    """Any of these in the name of the format; none: any format."""
+    share: Share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FactorRow(ReleaseRange):
+    """How many times its parts' uncertainty a prediction may be off, on either side; None matches any."""
+
+    less: Factor
+    more: Factor
+    publications: Count
+    vendor: Vendor | None = None
+    ranks: Ranks | None = None
+    multimodal: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IntervalTables(Reviewed):
+    """intervals.toml."""
+
+    source: Source
+    floor_gib: Amount
+    """What no part knows of itself."""
+    storage: tuple[StorageRow, ...]
+    factor: tuple[FactorRow, ...]
+
+
+INTERVALS: Final = TableFile("kvcore.memory", "intervals.toml", IntervalTables)
+
+
+class Cell(NamedTuple):
+    """What the factors are kept by."""
+
+    vendor: Vendor
+    ranks: Ranks
+    multimodal: bool
+    version: Version
+
+
+class Reach(NamedTuple):
+    """Bytes that the estimated parts leave unsure on each side of the KV memory, and those that are given."""
+
+    below: float
+    above: float
+    given: float
+
+
+def available_interval(
+    setting: Setting, value: float, parts: Mapping[str, Quantity], total_spread: float
+) -> tuple[float, float]:
+    """The 80 % interval of a KV memory of `value` bytes that `parts`, by their fields in `measured`, leave.
+
+    `total_spread`: bytes that the card's total may be off.
+    """
+    return interval_of(value, reach_of(setting, parts, total_spread), factor_of(cell_of(setting)))
+
+
+def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, float]:
+    """Both ends; what is given counts in a sum of squares, as its errors have no side.
+
+    Example:
+        >>> row = FactorRow(less=2.0, more=0.5, publications=3)
+        >>> interval_of(100.0, Reach(below=10.0, above=10.0, given=0.0), row)
+        (80.0, 105.0)
+    """
+    below = math.hypot(factor.less * reach.below, reach.given)
+    return value - below, value + math.hypot(factor.more * reach.above, reach.given)
+
+
+def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: float = 0.0) -> Reach:
+    """What the parts are unsure of. Estimates are added: nothing says that their errors cancel.
+
+    A part that takes more than predicted leaves less: the upper side of its interval is the lower one of the KV memory.
+    """
+    measured, tables = setting.scenario.measured, INTERVALS.load()
+    given = [
+        spread_in_sum(measured, field, part) for field, part in parts.items() if _is_given(setting, field)
+    ]
+    sides = [_sides(setting, field, part) for field, part in parts.items() if not _is_given(setting, field)]
+    is_profiled = all(_is_given(setting, field) for field in PROFILED)
+    floor = 0.0 if is_profiled else tables.floor_gib * GIB
+    return Reach(
+        below=floor + sum(more for _, more in sides),
+        above=floor + sum(less for less, _ in sides),
+        given=math.hypot(*given, total_spread),
+    )
+
+
+def _is_given(setting: Setting, field: str) -> bool:
+    return getattr(setting.scenario.measured, field) is not None
+
+
+def _sides(setting: Setting, field: str, part: Quantity) -> tuple[float, float]:
+    """What a part may take less and more than predicted, in bytes."""
+    if field == "weights_gib":
+        return (max(half_width(part), storage_share(setting.storage) * part.value),) * 2
+    return reaches(part)
+
+
+@lru_cache(maxsize=256)
+def storage_share(storage: str) -> float:
+    """The share of the weights that a storage format may be off by: of the first row that matches.
+
+    Example:
+        >>> storage_share("unquantized bfloat16") == 0.0 < storage_share("modelopt_fp4 nvfp4")
+        True
+    """
+    rows = INTERVALS.load().storage
+    return next(row.share for row in rows if not row.storage or any(name in storage for name in row.storage))
+
+
+def cell_of(setting: Setting) -> Cell:
+    """The cell that a rank belongs to."""
+    several = setting.parallel.tensor_parallel_size > 1
+    return Cell(
+        vendor=setting.accelerator.vendor,
+        ranks="several" if several else "one",
+        multimodal=setting.architecture.is_multimodal,
+        version=setting.resolved.version,
+    )
+
+
+@lru_cache(maxsize=1024)
+def factor_of(cell: Cell) -> FactorRow:
+    """The first row that matches; the last of the table matches anything."""
+    return next(row for row in INTERVALS.load().factor if _matches(row, cell))
+
+
+def _matches(row: FactorRow, cell: Cell) -> bool:
+    pairs: Iterator[tuple[object, object]] = zip(
+        (row.vendor, row.ranks, row.multimodal), (cell.vendor, cell.ranks, cell.multimodal), strict=True
+    )
+    return row.covers(cell.version) and all(wanted in (None, found) for wanted, found in pairs)

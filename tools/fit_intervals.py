@@ -1,0 +1,173 @@
+"""Conformal factors of the KV memory's interval: how many times what its parts are unsure of published starts were off.
+
+    python tools/accuracy.py --fit      writes the rows of `factor` in kvcore/memory/intervals.toml
+
+A start's score is its residual over what its parts leave unsure on that side. A cell (vendor, one rank or several,
+release era, multimodal or not) takes the quantile of the scores of all publications, each with the weight of its
+likeness to the cell, and of one more that is further off than any: the fewer are like it, the wider it is. `judged`
+fits them without a start's own publication.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.memory.budget import ASSUMED_TOTAL_SPREAD
+from kvcore.memory.intervals import Cell, FactorRow, Ranks, Reach, cell_of, interval_of, reach_of
+from kvcore.memory.setting import setting_of
+from kvcore.planning import Plan
+from kvcore.quantity import Grade
+from kvcore.units import GIB
+
+TABLE: Final = Path(__file__).resolve().parents[1] / "kvcore" / "memory" / "intervals.toml"
+ERAS: Final = tuple(Version(name) for name in ("0.0", "0.11.0", "0.18.0", "0.24.0"))
+"""Releases whose budgets, samplers and runners differ most."""
+MISSED: Final = 0.1
+"""Share of the starts that may lie below the interval, and as much above it."""
+LEAST: Final = 0.3
+"""Of what the parts are unsure of: no cell is surer than that."""
+OTHER_VENDOR, OTHER_RANKS, OTHER_KIND, NEXT_ERA, OTHER_ERA = 0.15, 0.3, 0.4, 0.4, 0.2
+"""How much a publication of another cell says, by what differs."""
+UNSEEN: Final = 0.5
+"""Publications that lie further off than any."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A cell of the table; None matches any."""
+
+    vendor: Vendor | None
+    ranks: Ranks
+    multimodal: bool | None
+    era: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """What one start says of the factors."""
+
+    id: str
+    group: str
+    """Its publication."""
+    place: Place
+    residual: float
+    """Measured − predicted, in bytes."""
+    reach: Reach
+
+
+def era_of(version: Version) -> int:
+    """The release era, by its place in `ERAS`."""
+    return max(index for index, since in enumerate(ERAS) if since <= version)
+
+
+def place_of(cell: Cell) -> Place:
+    """Where a start belongs."""
+    return Place(vendor=cell.vendor, ranks=cell.ranks, multimodal=cell.multimodal, era=era_of(cell.version))
+
+
+def score_of(start: Mapping[str, Any], planned: Plan, change_gib: float = 0.0) -> Iterator[Score]:
+    """The score of a start whose KV memory may fairly be compared; `change_gib` is added to its prediction."""
+    if "kv_gib" not in start["checks"] or planned.memory is None:
+        return
+    memory, scenario = planned.memory, planned.scenario
+    setting = setting_of(scenario, planned.architecture, planned.resolved, planned.accelerator, planned.stage)
+    parts = {
+        "weights_gib": memory.weights,
+        "peak_activation_gib": memory.activations,
+        "non_torch_gib": memory.framework,
+        "cuda_graph_gib": memory.counted_graphs,
+    }
+    measured = start["measured"]["available_kv_gib"]
+    is_assumed = planned.accelerator.memory_grade is Grade.ASSUMED
+    yield Score(
+        id=start["id"],
+        group=start["group"],
+        place=place_of(cell_of(setting)),
+        residual=(measured - change_gib) * GIB - memory.available_kv.value,
+        reach=reach_of(setting, parts, ASSUMED_TOTAL_SPREAD * GIB if is_assumed else 0.0),
+    )
+
+
+def likeness(place: Place, other: Place) -> float:
+    """How much a start of `other` says of `place`, from 0 to 1."""
+    found = 1.0
+    if place.vendor != other.vendor:
+        found *= OTHER_VENDOR
+    if place.ranks != other.ranks:
+        found *= OTHER_RANKS
+    if place.multimodal not in (None, other.multimodal):
+        found *= OTHER_KIND
+    if place.era is not None and other.era is not None and place.era != other.era:
+        found *= NEXT_ERA if abs(place.era - other.era) == 1 else OTHER_ERA
+    return found
+
+
+def factor_at(place: Place, scores: Sequence[Score]) -> tuple[float, float]:
+    """How many times their reach starts of a place may be off, below the prediction and above it."""
+    sizes = Counter(score.group for score in scores)
+    weights = [likeness(place, score.place) / sizes[score.group] for score in scores]
+    less = [max(0.0, -score.residual) / score.reach.below for score in scores]
+    more = [max(0.0, score.residual) / score.reach.above for score in scores]
+    return _quantile(less, weights), _quantile(more, weights)
+
+
+def _quantile(values: Iterable[float], weights: Sequence[float]) -> float:
+    """The least of `values` that leaves no more than `MISSED` of the weight above it, with `UNSEEN` beyond all."""
+    wanted, seen, found = (1 - MISSED) * (sum(weights) + UNSEEN), 0.0, 0.0
+    for value, weight in sorted(zip(values, weights, strict=True)):
+        if seen >= wanted:
+            break
+        seen, found = seen + weight, value
+    return max(LEAST, found)
+
+
+def judged(scores: Sequence[Score]) -> Iterator[tuple[Score, tuple[float, float]]]:
+    """Each start with the ends of its interval as offsets from its prediction, its own publication left out."""
+    kept: dict[tuple[str, Place], tuple[float, float]] = {}
+    for score in scores:
+        key = score.group, score.place
+        if key not in kept:
+            kept[key] = factor_at(score.place, [other for other in scores if other.group != score.group])
+        less, more = kept[key]
+        yield score, interval_of(0.0, score.reach, FactorRow(less=less, more=more, publications=0))
+
+
+def places() -> Iterator[Place]:
+    """The cells of the table: by era and kind where most starts are, then the other vendors, then any."""
+    ranks: tuple[Ranks, ...] = ("one", "several")
+    for number, kind, era in product(ranks, (False, True), reversed(range(len(ERAS)))):
+        yield Place(vendor=Vendor.NVIDIA, ranks=number, multimodal=kind, era=era)
+    for vendor, number in product((Vendor.AMD, Vendor.HUAWEI, None), ranks):
+        yield Place(vendor=vendor, ranks=number, multimodal=None, era=None)
+
+
+def text_of(scores: Sequence[Score]) -> str:
+    """The rows of `factor`."""
+    lines = []
+    for place in places():
+        less, more = factor_at(place, scores)
+        own = len({score.group for score in scores if likeness(place, score.place) == 1.0})
+        lines.append("\n[[factor]]")
+        if place.vendor is not None:
+            lines.append(f'vendor = "{place.vendor.value}"')
+        lines.append(f'ranks = "{place.ranks}"')
+        if place.multimodal is not None:
+            lines.append(f"multimodal = {str(place.multimodal).lower()}")
+        if place.era:
+            lines.append(f'since = "{ERAS[place.era]}"')
+        lines += [f"less = {less:.2f}", f"more = {more:.2f}", f"publications = {own}"]
+    return "\n".join(lines) + "\n"
+
+
+def write(scores: Sequence[Score]) -> None:
+    """Put the fitted rows in place of those of the table."""
+    text = TABLE.read_text("utf-8")
+    TABLE.write_text(text[: text.index("\n[[factor]]")] + text_of(scores), encoding="utf-8")
