@@ -9,6 +9,7 @@ import pytest
 from kvcore.engine.vllm.draft import draft_notices, proposed_tokens, read_draft
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
 from kvcore.memory.loaded import draft_bytes, draft_parameter_bytes
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.families.eagle import Draft
@@ -196,6 +197,8 @@ class TestDraftModels:
             ("yuhuili/EAGLE-LLaMA3-Instruct-8B", "eagle"),
             ("AngelSlim/Qwen3-8B_eagle3", "eagle3"),
             ("[ngram]", "ngram"),
+            ("z-lab/Qwen3.5-9B-DFlash", "dflash"),
+            ("deepseek-ai/dspark_qwen3_8b_block7", "dspark"),
             ("Qwen/Qwen3-0.6B", "draft_model"),
             (None, None),
         ],
@@ -207,9 +210,112 @@ class TestDraftModels:
 def test_methods_without_a_draft_that_is_known_say_so() -> None:
     assert draft_of("suffix") is None
     assert draft_notices(SpeculativeConfig(method="suffix"), None) == ()
-    assert [notice.code for notice in draft_notices(SpeculativeConfig(method="medusa"), None)] == [
+    assert [notice.code for notice in draft_notices(SpeculativeConfig(method="custom_class"), None)] == [
         "draft-not-counted"
     ]
+
+
+DFLASH = {
+    "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_hidden_layers": 5,
+    "vocab_size": 128256,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
+}
+"""As z-lab's drafts for models of 8B are, with the vocabulary of Llama 3."""
+LAYER = 4096 * (32 + 2 * 8) * 128 + 32 * 128 * 4096 + 3 * 4096 * 12288 + 2 * 128 + 2 * 4096
+"""Elements of one: qkv, o, the MLP, norms of queries and keys, two norms."""
+
+
+class TestSeveralTokensAtOnce:
+    def test_dflash_by_the_arithmetic_of_its_class(self) -> None:
+        draft = draft_of("dflash", DFLASH)
+        assert draft is not None
+        around = 5 * 4096 * 4096 + 3 * 4096
+        assert draft_parameter_bytes(draft, Parallel(), "bfloat16") == 2 * (5 * LAYER + around)
+
+    def test_it_keeps_a_copy_of_the_projections_to_keys_and_values(self) -> None:
+        draft = draft_of("dflash", DFLASH)
+        assert draft is not None
+        copies = sum(2 * arch.elements(module) for layer in draft.layers for module in layer.loading)
+        assert copies == 2 * 5 * 2 * 8 * 128 * 4096
+
+    def test_its_layers_take_cache_like_the_models(self) -> None:
+        speculative = {"method": "dflash", "num_speculative_tokens": 15, "config": DFLASH}
+        fields = {"measured": {"available_kv_gib": 40.0}, "engine_version": "0.32.0"}
+        without = planned(
+            "meta-llama/Llama-3.1-8B-Instruct", {"method": "ngram", "num_speculative_tokens": 1}, **fields
+        )
+        drafted = planned("meta-llama/Llama-3.1-8B-Instruct", speculative, **fields)
+        assert without.cache is not None
+        assert drafted.cache is not None
+        assert drafted.cache.tokens == pytest.approx(without.cache.tokens * 32 / 37, rel=0.001)
+
+    def test_windows_by_the_layer_and_by_the_draft(self) -> None:
+        mixed = DFLASH | {
+            "layer_types": ["sliding_attention"] * 4 + ["full_attention"],
+            "sliding_window": 2048,
+        }
+        draft = draft_of("dflash", mixed)
+        assert draft is not None
+        kinds = [type(layer.caches[0]).__name__ for layer in draft.layers]
+        assert kinds == ["SlidingWindow"] * 4 + ["FullAttention"]
+        everywhere = DFLASH | {"dflash_config": {"use_swa": True, "swa_window_size": 512}}
+        draft = draft_of("dflash", everywhere)
+        assert draft is not None
+        assert {getattr(layer.caches[0], "sliding_window", 0) for layer in draft.layers} == {512}
+
+    def test_dspark_adds_a_bias_of_low_rank_and_a_confidence_head(self) -> None:
+        flash = draft_of("dflash", DFLASH)
+        spark = DFLASH | {
+            "architectures": ["Qwen3DSparkModel"],
+            "markov_rank": 256,
+            "enable_confidence_head": True,
+        }
+        draft = draft_of("dspark", spark)
+        assert draft is not None
+        assert flash is not None
+        sizes = [draft_parameter_bytes(one, Parallel(), "bfloat16") for one in (flash, draft)]
+        assert sizes[1] - sizes[0] == 2 * 2 * 128256 * 256 + 4 * (4096 + 1)
+
+    def test_drafts_of_other_layers_are_refused_by_name(self) -> None:
+        with pytest.raises(ModelError) as refusal:
+            draft_of("dflash", DFLASH | {"architectures": ["DFlash2DraftModel"]})
+        assert refusal.value.code == "unknown-architecture"
+
+    @pytest.mark.parametrize("method", ["dflash", "dspark", "medusa", "mlp_speculator"])
+    def test_without_a_config_no_number_is_promised(self, method: str) -> None:
+        with pytest.raises(ScenarioError) as refusal:
+            draft_of(method)
+        assert refusal.value.code == "draft-model-unknown"
+
+
+class TestHeadsWithoutACache:
+    def test_medusa(self) -> None:
+        config = {"medusa_num_heads": 3, "medusa_num_layers": 2, "hidden_size": 4096, "vocab_size": 32000}
+        draft = draft_of("medusa", config)
+        assert draft is not None
+        assert draft.layers == ()
+        assert draft_parameter_bytes(draft, Parallel(), "bfloat16") == 2 * 3 * (2 * 4096**2 + 32000 * 4096)
+        halves = draft_parameter_bytes(draft, Parallel(tensor_parallel_size=2), "bfloat16")
+        assert halves == 2 * 3 * (2 * 4096**2 + 16000 * 4096)
+
+    def test_an_mlp_speculator_is_whole_on_its_rank(self) -> None:
+        config = {"emb_dim": 4096, "inner_dim": 3072, "n_predict": 4, "vocab_size": 128256}
+        draft = draft_of("mlp_speculator", config)
+        assert draft is not None
+        elements = 4096 * 3072 + 3 * 3072**2 + 4 * (2 * 128256 * 3072 + 2 * 3072)
+        for ranks in (1, 4):
+            assert (
+                draft_parameter_bytes(draft, Parallel(tensor_parallel_size=ranks), "bfloat16") == 2 * elements
+            )
 
 
 def test_a_draft_is_cut_like_the_model_or_not_at_all() -> None:

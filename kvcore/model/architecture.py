@@ -264,7 +264,7 @@ class Layer:
 
     modules: tuple[Module, ...]
     caches: tuple[CacheState, ...] = ()
-    loading: tuple[Parameter, ...] = ()
+    loading: tuple[Linear | Parameter, ...] = ()
     """What loading adds for good in addition to the modules: the copies that latent attention decodes with."""
 
 

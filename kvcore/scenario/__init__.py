@@ -178,6 +178,10 @@ class Surroundings:
     """Taken on the card before the start: a display, other processes."""
 
 
+NEEDED_DRAFTS: Final = frozenset({"draft_model", "dflash", "dspark", "medusa", "mlp_speculator"})
+"""Speculative methods whose draft has no usual shape: nothing can be planned without its config."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpeculativeConfig:
     """`--speculative-config`."""

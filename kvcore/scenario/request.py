@@ -23,6 +23,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.rope import read_yarn
 from kvcore.scenario import (
     DEFAULT_ENGINE,
+    NEEDED_DRAFTS,
     CudagraphMode,
     Host,
     Installation,
@@ -193,7 +194,7 @@ def _speculative(asked: Fields, fetch: FetchModel | None) -> SpeculativeConfig |
     if method is None:
         raise ScenarioError("missing-field", field="speculative_config.method")
     config = None if written is None else ModelConfig.from_mapping(written)
-    if config is None and model is not None and (method == "draft_model" or method.startswith("eagle")):
+    if config is None and model is not None and (method in NEEDED_DRAFTS or method.startswith("eagle")):
         config = _draft_config(model, method, fetch)
     return SpeculativeConfig(
         method=method,
@@ -211,6 +212,8 @@ def speculative_method(model: str | None) -> str | None:
     Example:
         >>> speculative_method("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"), speculative_method("Qwen/Qwen3-0.6B")
         ('eagle3', 'draft_model')
+        >>> speculative_method("z-lab/Qwen3.5-9B-DFlash")
+        'dflash'
     """
     if model is None:
         return None
@@ -219,14 +222,14 @@ def speculative_method(model: str | None) -> str | None:
         return "ngram"
     if "eagle-" in name:
         return "eagle"
-    return "eagle3" if "eagle3" in name else "draft_model"
+    return next((method for method in ("eagle3", "dflash", "dspark") if method in name), "draft_model")
 
 
 def _draft_config(model: str, method: str, fetch: FetchModel | None) -> ModelConfig | None:
     """The config of a draft that is not in the catalogue; None for one that is, and for a head that nobody knows."""
     if catalogue.bundled_model(model) is not None:
         return None
-    is_needed = method == "draft_model"
+    is_needed = method in NEEDED_DRAFTS
     if fetch is not None:
         try:
             return fetch(model).config

@@ -11,14 +11,16 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.families.eagle import Draft, checkpoint_draft, read_head, usual_head, whole_model_draft
+from kvcore.model.families.parallel_drafts import read_medusa, read_mlp_speculator, read_parallel
 from kvcore.model.quantization import Quantization, read_quantization
-from kvcore.scenario import Parallel, SpeculativeConfig
+from kvcore.scenario import NEEDED_DRAFTS, Parallel, SpeculativeConfig
 
 WITHOUT_DRAFT: Final = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix"})
 """Methods that look proposals up."""
 
 HEADS: Final = frozenset({"eagle", "eagle3"})
-DRAFT_MODEL: Final = "draft_model"
+PARALLEL: Final = ("dflash", "dspark")
+STATELESS: Final = {"medusa": kept(read_medusa), "mlp_speculator": kept(read_mlp_speculator)}
 SUFFIX_TOKENS: Final = 24
 """Source: vllm/config/speculative.py:SpeculativeConfig.suffix_decoding_max_tree_depth (0.32)."""
 
@@ -42,10 +44,12 @@ def proposed_tokens(speculative: SpeculativeConfig, architecture: Architecture) 
 
     Source: vllm/config/speculative.py:SpeculativeConfig.__post_init__ (0.32).
     """
-    asked = speculative.num_speculative_tokens
+    asked, config = speculative.num_speculative_tokens, draft_config(speculative)
     if not uses_checkpoint_drafts(speculative.method):
-        return asked or (SUFFIX_TOKENS if speculative.method == "suffix" else 1)
-    config = draft_config(speculative)
+        size = (
+            config.root.optional_integer("block_size") if config and speculative.method == "dspark" else None
+        )
+        return asked or size or (SUFFIX_TOKENS if speculative.method == "suffix" else 1)
     if config is not None:
         architecture = read_architecture(config)
     steps = max(1, architecture.draft_steps)
@@ -70,8 +74,8 @@ def read_draft(
 ) -> Draft | None:
     """The draft that the engine loads in addition to the model; None where it loads none, or none that is known here.
 
-    Raises ScenarioError `draft-model-unknown` for a draft model without a config, EngineRefusalError for a method
-    that the model has no layers for and for a tensor parallel size that the draft cannot have.
+    Raises ScenarioError `draft-model-unknown` for a draft that has no usual shape without a config, EngineRefusalError
+    for a method that the model has no layers for and for a tensor parallel size that the draft cannot have.
 
     Source: vllm/config/speculative.py:SpeculativeConfig.__post_init__ (0.32).
     """
@@ -93,11 +97,15 @@ def read_draft(
         if not architecture.draft_layers:
             raise EngineRefusalError("speculative-method-unsupported", "speculative_config.method", method)
         return _checkpoint_draft(architecture, quantization)
-    if method == DRAFT_MODEL:
-        if config is None:
-            raise ScenarioError("draft-model-unknown", "speculative_config.model", speculative.model or "")
-        return _whole_model_draft(read_architecture(config), read_quantization(config, None))
-    return None
+    if method not in NEEDED_DRAFTS:
+        return None
+    if config is None:
+        raise ScenarioError("draft-model-unknown", "speculative_config.model", speculative.model or method)
+    if method in PARALLEL:
+        return _read_parallel(config, architecture, max_model_len)
+    if method in STATELESS:
+        return STATELESS[method](config)
+    return _whole_model_draft(read_architecture(config), read_quantization(config, None))
 
 
 def draft_config(speculative: SpeculativeConfig) -> ModelConfig | None:
@@ -109,6 +117,7 @@ def draft_config(speculative: SpeculativeConfig) -> ModelConfig | None:
 
 
 _read_head = kept(read_head)
+_read_parallel = kept(read_parallel)
 _checkpoint_draft = kept(checkpoint_draft)
 _whole_model_draft = kept(whole_model_draft)
 

@@ -94,9 +94,7 @@ def read_head(config: ModelConfig, method: str, target: arch.Architecture, max_m
     Source: vllm/model_executor/models/llama_eagle.py, llama_eagle3.py, qwen3_eagle3.py;
     vllm/config/speculative.py:_maybe_override_draft_max_position_embeddings (0.32).
     """
-    # The head's own sizes are inside `transformer_layer_config` (speculators), `model` (EAGLE), or plain.
-    nested = map(config.root.optional_section, ("transformer_layer_config", "model"))
-    section = next(filter(None, nested), None) or config.language
+    section = head_section(config)
     names = config.architectures or section.strings("architectures") or ()
     if names and not any(part in name for name in names for part in LLAMA_LIKE):
         raise ModelError(
@@ -120,6 +118,12 @@ def read_head(config: ModelConfig, method: str, target: arch.Architecture, max_m
         embedding=first_embedding(target),
         rotary_tables=tuple(table for table in tables if table not in target.rotary_tables),
     )
+
+
+def head_section(config: ModelConfig) -> Section:
+    """Where a head's own sizes are: inside `transformer_layer_config` (speculators), `model` (EAGLE), or plain."""
+    nested = map(config.root.optional_section, ("transformer_layer_config", "model"))
+    return next(filter(None, nested), None) or config.language
 
 
 def usual_head(method: str, target: arch.Architecture) -> Draft:
