@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.protocol import OverheadRow
 from kvcore.errors import CatalogueError
 from kvcore.memory.activations import ACTIVATIONS
-from kvcore.memory.budget import FRAMEWORK, overhead_row
+from kvcore.memory.framework import FRAMEWORK
 from kvcore.memory.graphs import GRAPHS, GraphDriver
 from kvcore.versioned import convert
 
@@ -18,7 +17,8 @@ def test_every_constant_names_its_source() -> None:
     activations, framework, graphs = ACTIVATIONS.load(), FRAMEWORK.load(), GRAPHS.load()
     rows: list[Any] = [
         *activations.sampler, activations.body, activations.encoder, activations.multiprocessors,
-        *framework.non_torch, *framework.context, *framework.communication,
+        *framework.non_torch, *framework.collectives, *framework.context, *framework.communication,
+        *framework.allreduce_fusion.era, *framework.allreduce_fusion.size,
         *graphs.rates, *graphs.driver, graphs.attention_splits, *graphs.gemm_workspace, graphs.estimate,
         graphs.flashinfer_workspace,
     ]  # fmt: skip
@@ -45,10 +45,3 @@ def test_versions_are_read_as_versions() -> None:
         {"source": "x", "capability": "8.0", "factor": 1, "below": "0.15.0"}, GraphDriver, "graphs.toml"
     )
     assert row.below == Version("0.15.0")
-
-
-@pytest.mark.parametrize("link", ["single", "unified", "nvlink", "pcie"])
-@pytest.mark.parametrize("runner", ["v0", "v1", "v2", "vllm-ascend"])
-def test_some_row_of_non_torch_memory_matches_everything(runner: str, link: str) -> None:
-    for version in ("0.6.6", "0.10.2", "0.19.0", "0.33.0"):
-        assert overhead_row("non_torch", Version(version), runner, Vendor.OTHER, link, ())

@@ -19,7 +19,8 @@ from kvcore import catalogue
 from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS, sampler_row
-from kvcore.memory.budget import find_overhead_of, rank_memory
+from kvcore.memory.budget import rank_memory
+from kvcore.memory.framework import find_overhead_of, fitted_tables
 from kvcore.memory.graphs import (
     GRAPHS,
     captured_graphs,
@@ -169,9 +170,14 @@ def activation_uses(seen: Predicted) -> tuple[Use, ...]:
 
 
 def framework_uses(setting: Setting) -> tuple[Use, ...]:
-    """The row of the framework's table."""
-    name = f"framework gib: {find_overhead_of('non_torch', setting).source}"
-    return (Use(constant=name, coefficient=1.0),)
+    """The rows of the framework's tables."""
+    return tuple(
+        Use(
+            constant=f"framework gib: {find_overhead_of(table, setting, setting.link).source}",
+            coefficient=1.0,
+        )
+        for table in fitted_tables(setting)
+    )
 
 
 def graph_uses(setting: Setting) -> tuple[Use, ...]:

@@ -23,13 +23,12 @@ from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sa
 from kvcore.memory.budget import (
     available_of,
     budget_of,
-    find_overhead_of,
-    non_torch_bytes,
     total_of,
     weights_of,
 )
+from kvcore.memory.framework import framework_card_terms, non_torch_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_card_terms
-from kvcore.memory.setting import Setting, link_of, setting_of
+from kvcore.memory.setting import Setting, links_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import Prepared, Verdict, config_in_force, judged, plan, prepare
@@ -171,10 +170,9 @@ def _is_plain(scenario: Scenario, release: Release) -> bool:
 
 def _overheads_key(setting: Setting, by_chip: bool, card: Accelerator) -> Hashable:
     """What framework, activations and the interval of the total take from a card whose flags are known."""
-    own = replace(setting, accelerator=card, link=link_of(setting.parallel, card))
+    own = replace(setting, accelerator=card, links=links_of(setting.scenario, card))
     return (
-        find_overhead_of("non_torch", own),
-        find_overhead_of("context", own),
+        framework_card_terms(own),
         multiprocessors(card) if by_chip else 0,
         sampler_rows(own),
         graph_card_terms(own),
@@ -255,7 +253,7 @@ class _Group(NamedTuple):
             if not members:
                 continue
             card = sweeper.cards[members[0]]
-            setting = replace(setting, accelerator=card, link=link_of(setting.parallel, card))
+            setting = replace(setting, accelerator=card, links=links_of(setting.scenario, card))
             terms = graph_card_terms(setting)
             if terms not in counted:
                 counted[terms] = counted_graph_bytes(setting, cuda_graph_bytes(setting))

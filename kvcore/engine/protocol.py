@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EngineName = Annotated[str, Named("[a-z][a-z0-9-]*", "a name in lower case")]
 RunnerKind = Literal["v0", "v1", "v2"]
-Link = Literal["single", "unified", "nvlink", "pcie"]
+Link = Literal["single", "unified", "nvlink", "pcie-p2p", "pcie", "hosts"]
 Layers = Literal["dense", "experts", "latent", "sparse"]
 
 

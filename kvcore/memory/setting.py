@@ -17,7 +17,7 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.model.architecture import Architecture, SparseIndexer
-from kvcore.scenario import Parallel, Scenario
+from kvcore.scenario import Host, Link, Parallel, Scenario
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +33,8 @@ class Setting:
     stage: int
     runner: str
     """v0, v1, v2, or the engine's own overheads."""
-    link: str
-    """single, unified (memory shared with the processor), nvlink (any fast link inside a machine) or pcie."""
+    links: tuple[str, ...]
+    """How its ranks may reach each other, the likeliest first."""
     element_bytes: int
     layers: int
     """Decoder layers of this stage."""
@@ -45,6 +45,11 @@ class Setting:
     def rules(self) -> MemoryRules:
         """What is the engine's own."""
         return find_engine(self.resolved.engine).memory
+
+    @property
+    def link(self) -> str:
+        """The likeliest of `links`."""
+        return self.links[0]
 
     @property
     def capability(self) -> str:
@@ -77,7 +82,7 @@ def setting_of(
         switches=switches_of(resolved.version),
         stage=stage,
         runner=_runner(resolved),
-        link=link_of(parallel, accelerator),
+        links=links_of(scenario, accelerator),
         element_bytes=DTYPE_BYTES[resolved.dtype],
         storage=f"{quantization.method} {quantization.detail}".lower(),
         layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
@@ -102,13 +107,28 @@ def _runner(resolved: Resolved) -> str:
     return "v2" if resolved.use_v2_model_runner else "v1"
 
 
-def link_of(parallel: Parallel, accelerator: Accelerator) -> str:
-    """How the ranks of a tensor parallel group reach each other."""
-    if parallel.tensor_parallel_size == 1:
-        return "unified" if accelerator.is_integrated else "single"
-    is_fast = accelerator.interconnect not in (Interconnect.PCIE, Interconnect.NONE)
-    fits_one_machine = parallel.tensor_parallel_size <= accelerator.devices_per_node
-    return "nvlink" if is_fast and fits_one_machine else "pcie"
+def links_of(scenario: Scenario, accelerator: Accelerator) -> tuple[str, ...]:
+    """How the ranks of a tensor parallel group may reach each other, the likeliest first; one where that is known.
+
+    single or unified (memory shared with the processor) for one rank, else a `Link`. Cards on boards that are sold
+    with NVLink, xGMI or HCCS are joined by it, but not in every pod; cards in slots are not, whatever bridge there is
+    to buy: without P2P unless it is said.
+    """
+    surroundings, ranks = scenario.surroundings, scenario.parallel.tensor_parallel_size
+    if ranks == 1:
+        is_unified = accelerator.is_integrated or surroundings.host is Host.UNIFIED
+        return ("unified" if is_unified else "single",)
+    if surroundings.link is not None:
+        return (surroundings.link,)
+    if scenario.env.get("NCCL_P2P_DISABLE") == "1":
+        return (Link.PCIE,)
+    if ranks > accelerator.devices_per_node:
+        return (Link.HOSTS,)
+    if accelerator.interconnect is Interconnect.NVLINK:
+        return Link.NVLINK, Link.PCIE
+    if accelerator.interconnect in (Interconnect.PCIE, Interconnect.NONE):
+        return Link.PCIE, Link.PCIE_P2P
+    return (Link.NVLINK,)
 
 
 @kept

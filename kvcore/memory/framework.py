@@ -1,0 +1,201 @@
+"""What the framework takes inside the budget of one rank, and the system outside.
+
+Memory beyond torch's allocator, and torch buffers that are neither weights nor activations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvcore.engine.protocol import OverheadRow
+from kvcore.memory.collectives import AllReduceFusion, fusion_workspace_bytes
+from kvcore.memory.setting import Setting, own_overheads
+from kvcore.quantity import Grade, Quantity, Unit, figure, given
+from kvcore.scenario import Host
+from kvcore.units import GIB, ceil_div
+from kvcore.versioned import Amount, Count, Reviewed, TableFile
+
+COUNTED_BUFFERS: Final = ("absolute", "consumed")
+"""Budgets that see the runner's own buffers. Source: vllm/v1/worker/gpu_worker.py (0.9.0.1, 0.27.1)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrameworkRow(OverheadRow):
+    """An overhead of so many ranks or more, of models with or without experts, on one host; None matches any."""
+
+    more_gib: Amount = 0.0
+    """How far above it may be, where that is further than below."""
+    ranks: Count = 1
+    experts: bool | None = None
+    host: Host | None = None
+
+    def covers_start(self, setting: Setting) -> bool:
+        """Whether ranks, experts and host are those of the start."""
+        return (
+            setting.parallel.tensor_parallel_size >= self.ranks
+            and self.experts in (None, setting.architecture.moe is not None)
+            and self.host in (None, setting.scenario.surroundings.host)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrameworkTables(Reviewed):
+    """framework.toml."""
+
+    non_torch: tuple[FrameworkRow, ...]
+    collectives: tuple[FrameworkRow, ...]
+    context: tuple[FrameworkRow, ...]
+    communication: tuple[FrameworkRow, ...]
+    allreduce_fusion: AllReduceFusion
+
+
+FRAMEWORK: Final = TableFile("kvcore.memory", "framework.toml", FrameworkTables)
+
+
+def non_torch_bytes(setting: Setting) -> Quantity:
+    """Bytes of the framework inside the budget of one rank.
+
+    Kernels, libraries and communicators made while profiling; before 0.9.2 on V1 the context too; where the budget
+    counts what the device lost, the runner's buffers too. With several `links` its interval spans the case of each.
+
+    Source: vllm/utils/mem_utils.py:memory_profiling (0.19.0, 0.27.1).
+    """
+    budget, fusion = budget_kind(setting), FRAMEWORK.load().allreduce_fusion
+    is_absolute = budget == "absolute"
+    return _spanned(
+        "framework",
+        setting,
+        fitted_tables(setting),
+        [fusion_workspace_bytes(fusion, setting, link) for link in setting.links],
+        runner_buffer_bytes(setting) if budget in COUNTED_BUFFERS else 0,
+        taken_bytes(setting) if is_absolute else 0,
+    )
+
+
+def system_bytes(setting: Setting) -> Quantity:
+    """Bytes that are taken outside the budget of one rank: driver, context and, from 0.11 on, communicators.
+
+    Buffers of the runner that the budget does not count are here too, and what was taken before the start.
+
+    Source: vllm/v1/worker/gpu_worker.py:Worker.init_device (0.10.2, 0.11.0).
+    """
+    budget = budget_kind(setting)
+    is_absolute = budget == "absolute"
+    tables = [] if is_absolute else ["context"]
+    if setting.parallel.tensor_parallel_size > 1 and not communication_in_budget(setting):
+        tables.append("communication")
+    buffers = 0 if budget in COUNTED_BUFFERS else runner_buffer_bytes(setting)
+    taken = 0 if is_absolute else taken_bytes(setting)
+    return _spanned("system", setting, tables, [0] * len(setting.links), buffers, taken)
+
+
+def fitted_tables(setting: Setting) -> list[str]:
+    """The tables that the framework inside the budget takes a row of."""
+    tables = ["non_torch", *(["context"] if budget_kind(setting) == "absolute" else [])]
+    joined = setting.parallel.tensor_parallel_size > 1 and own_overheads(setting.runner) is None
+    return [*tables, "collectives"] if joined else tables
+
+
+def taken_bytes(setting: Setting) -> int:
+    """What displays and other processes took of the card before the start."""
+    return int((setting.scenario.surroundings.taken_gib or 0) * GIB)
+
+
+def budget_kind(setting: Setting) -> str:
+    """How the budget is made up: v0, absolute, parts or consumed."""
+    if setting.runner == "v0":
+        return "v0"
+    return setting.rules.budget or setting.switches.budget
+
+
+def communication_in_budget(setting: Setting) -> bool:
+    """Whether communicators come after the snapshot."""
+    return setting.runner == "v0" or setting.switches.communication_in_budget
+
+
+def framework_card_terms(setting: Setting) -> Hashable:
+    """What of a card the framework depends on, for a scenario and flags that are the same."""
+    rows = tuple(
+        find_overhead_of(table, setting, link)
+        for link in setting.links
+        for table in ("non_torch", "collectives", "context")
+    )
+    return rows, setting.capability, setting.accelerator.interconnect, setting.accelerator.vendor
+
+
+def runner_buffer_bytes(setting: Setting) -> int:
+    """Torch buffers of the model runner: token ids, positions, slots, embeddings of a multimodal batch, drafts.
+
+    The V2 runner adds its sampler's state: max_num_seqs × vocabulary counters of 4 bytes and two bit masks.
+
+    Source: vllm/v1/worker/gpu/sample/penalties.py:PenaltiesState, structured_outputs.py, input_batch.py (0.28.0).
+    """
+    architecture, resolved = setting.architecture, setting.resolved
+    tokens, sequences = resolved.max_num_batched_tokens, resolved.max_num_seqs
+    total = tokens * 24
+    hidden = tokens * architecture.hidden_size * setting.element_bytes
+    if architecture.is_multimodal:
+        total += hidden
+    if resolved.speculative_method and not resolved.speculative_method.startswith("ngram"):
+        total += hidden * (2 if architecture.is_multimodal else 1)
+    if setting.runner == "v2":
+        queries = 1 + resolved.num_speculative_tokens
+        mask = ceil_div(architecture.vocab_size, 32) * 4
+        total += sequences * (architecture.vocab_size * 4 + mask + mask * queries)
+    return total
+
+
+def find_overhead_of(table: str, setting: Setting, link: str) -> OverheadRow:
+    """The first row that matches ranks linked so, of the engine's own before vLLM's; the last of each matches all."""
+    own: tuple[OverheadRow, ...] = getattr(own_overheads(setting.runner), table, ())
+    rows: tuple[FrameworkRow, ...] = getattr(FRAMEWORK.load(), table)
+    shared = (row for row in rows if row.covers_start(setting))
+    return next(row for row in (*own, *shared) if _matches(row, setting, link))
+
+
+def _matches(row: OverheadRow, setting: Setting, link: str) -> bool:
+    return (
+        row.covers(setting.resolved.version)
+        and row.runner in (None, setting.runner)
+        and row.vendor in (None, setting.accelerator.vendor)
+        and row.link in (None, link)
+        and row.capability in (None, setting.capability)
+    )
+
+
+def _spanned(
+    name: str, setting: Setting, tables: list[str], workspaces: list[int], buffer_bytes: int, taken: int
+) -> Quantity:
+    """The figure with the likeliest link; its interval spans that of every link."""
+    cases = [
+        _case(
+            name, [find_overhead_of(table, setting, link) for table in tables], workspace, buffer_bytes, taken
+        )
+        for link, workspace in zip(setting.links, workspaces, strict=True)
+    ]
+    lows, highs = zip(*(case.interval or (case.value, case.value) for case in cases), strict=True)
+    return replace(cases[0], interval=(min(lows), max(highs)))
+
+
+def _case(name: str, rows: list[OverheadRow], workspace: int, buffer_bytes: int, taken: int) -> Quantity:
+    parts = {
+        "measured": figure("measured", int(sum(row.gib for row in rows) * GIB), grade=Grade.FITTED),
+        "buffers": figure("buffers", buffer_bytes, grade=Grade.DERIVED),
+        "workspace": figure("workspace", workspace, grade=Grade.DERIVED),
+        "taken": given("taken", taken, Unit.BYTES, Grade.MEASURED),
+    }
+    used = [part for part in parts.values() if part.value or part.name in ("measured", "buffers")]
+    value = sum(part.value for part in used)
+    less = math.hypot(*(row.spread_gib for row in rows)) * GIB
+    more = math.hypot(*(max(row.spread_gib, getattr(row, "more_gib", 0.0)) for row in rows)) * GIB
+    total = figure(
+        name,
+        value,
+        " + ".join(f"{{{part.name}}}" for part in used),
+        *used,
+        source="; ".join(row.source for row in rows),
+    )
+    return replace(total, interval=(value - less, value + more))
