@@ -7,7 +7,6 @@ from kvcore import catalogue
 from kvcore.memory.activations import (
     body_bytes,
     compiling_bytes,
-    encoder_bytes,
     expert_workspace_bytes,
     multiprocessors,
     peak_activation_bytes,
@@ -201,15 +200,6 @@ def test_expert_workspace_is_chunk_times_top_k_rows() -> None:
     chunked = setting_for(QWEN3_30B_A3B, engine_version="0.16.0", max_num_batched_tokens=65536)
     assert expert_workspace_bytes(chunked) == 16384 * 8 * 2 * 2048 * 2
     assert expert_workspace_bytes(setting_for(LLAMA_8B)) == 0
-
-
-def test_images_cost_nothing_when_none_are_allowed() -> None:
-    assert encoder_bytes(setting_for(GEMMA3_12B, limit_mm_per_prompt={"image": 0, "video": 0})) == (0, 0)
-    assert encoder_bytes(setting_for(GEMMA3_12B, limit_mm_per_prompt={"image": 0})) == (0, 0)
-    activations, kept = encoder_bytes(setting_for(GEMMA3_12B, engine_version="0.19.0"))
-    images = 8192 // 256
-    assert kept == images * 256 * 3840 * 2 + images * 4096 * 588 * 2
-    assert activations > kept
 
 
 def test_multiprocessors_by_name_and_by_capability() -> None:

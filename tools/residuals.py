@@ -159,8 +159,8 @@ def activation_uses(seen: Predicted) -> tuple[Use, ...]:
             size = tokens * setting.architecture.hidden_size * setting.element_bytes
             return (Use(constant="activations body hidden_vectors", coefficient=gib(size)),)
         case "encoder":
-            share = phases[peak] / tables.encoder.hidden_vectors
-            return (Use(constant="activations encoder hidden_vectors", coefficient=gib(share)),)
+            share = phases[peak] / (tables.encoder.sharded_vectors + tables.encoder.whole_vectors)
+            return (Use(constant="activations encoder vectors", coefficient=gib(share)),)
         case "sampling":
             row = sampler_row(setting.runner, setting.resolved.version)
             rows = min(setting.resolved.max_num_seqs, tokens)

@@ -14,6 +14,7 @@ from kvcore.engine.protocol import SamplerRow
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
+from kvcore.memory.encoder_profile import EncoderConstants, encoder_bytes, takes_pixel_bounds
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.memory.sparse_attention import LONG_TOKENS, reserved_bytes
 from kvcore.memory.stages import takes_images_or_video
@@ -28,7 +29,6 @@ from kvcore.versioned import (
     Published,
     ReleaseRange,
     Reviewed,
-    Share,
     Source,
     TableFile,
 )
@@ -76,16 +76,6 @@ class Compiling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Encoder:
-    """What a vision encoder stores for each patch."""
-
-    source: Source
-    hidden_vectors: Amount
-    values_per_patch: Amount
-    spread_share: Share
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class FlashInferRow(ReleaseRange):
     """Whether V1 filters by top-k and top-p with FlashInfer."""
 
@@ -113,7 +103,7 @@ class ActivationTables(Reviewed):
     flashinfer: tuple[FlashInferRow, ...]
     body: Body
     compiling: Compiling
-    encoder: Encoder
+    encoder: EncoderConstants
     multiprocessors: Multiprocessors
 
     def __post_init__(self) -> None:
@@ -140,12 +130,16 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
 
 
 def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
-    """The peak where sampling is as in `row`."""
+    """The peak where sampling is as in `row`.
+
+    What a repository's preprocessor_config.json allows is not read: without bounds in the request the images may be
+    smaller, down to none.
+    """
     body = body_bytes(setting)
     pools = setting.resolved.runner is Runner.POOLING
     last = pooler_bytes if pools else partial(sampler_bytes, row=row)
     sampler = last(setting) if setting.is_last else 0
-    encoder, outputs = encoder_bytes(setting) if setting.is_first else (0, 0)
+    encoder, outputs = encoder_bytes(setting, ACTIVATIONS.load().encoder) if setting.is_first else (0, 0)
     experts = expert_workspace_bytes(setting)
     stays = setting.switches.expert_workspace_stays
     kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
@@ -156,14 +150,17 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
         sizes["compiling"] = compiling
     value = max(sizes.values()) + kept
     spread = max(row.spread_gib * GIB, row.spread_share * value)
+    low = value - spread
     if encoder > max(layers, sampler, compiling):
         spread = ACTIVATIONS.load().encoder.spread_share * value
+        is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
+        low = value - spread if is_bounded else max(layers, sampler, compiling) + kept - outputs
     parts = [figure(name, size, grade=Grade.FITTED) for name, size in (*sizes.items(), ("kept", kept))]
     peaks = ", ".join(f"{{{name}}}" for name in sizes)
     found = figure(
         "activations", value, f"max({peaks}) + {{kept}}", *parts, grade=Grade.FITTED, source=row.source
     )
-    return replace(found, interval=(max(0.0, value - spread), value + spread))
+    return replace(found, interval=(max(0.0, low), value + spread))
 
 
 def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
@@ -353,27 +350,3 @@ def indexer_bytes(setting: Setting) -> int:
     if length > LONG_TOKENS and switches.sparse_reserve:
         entries = entries * switches.sparse_reserve_long // switches.sparse_reserve
     return length * entries * INDEXER_ENTRY_BYTES
-
-
-def encoder_bytes(setting: Setting) -> tuple[int, int]:
-    """The vision encoder on as many of the largest items as fit in a batch; its inputs and outputs, which stay.
-
-    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run, vllm/multimodal/budget.py (0.19.0).
-    """
-    architecture, resolved = setting.architecture, setting.resolved
-    vision, limits = architecture.vision, setting.scenario.limit_mm_per_prompt
-    if vision is None or not takes_images_or_video(architecture, setting.scenario):
-        return 0, 0
-    per_item = max(1, vision.max_tokens_per_item)
-    budget = max(resolved.max_num_batched_tokens, per_item)
-    per_prompt = max(1, resolved.max_model_len // per_item)
-    if limits is not None:
-        per_prompt = min(per_prompt, max(1, limits.get("image", per_prompt)))
-    items = max(1, min(budget // per_item, resolved.max_num_seqs * per_prompt))
-    tokens = items * per_item
-    element = setting.element_bytes
-    patches = tokens * vision.patches_per_token
-    constants = ACTIVATIONS.load().encoder
-    kept = tokens * architecture.hidden_size * element + int(patches * constants.values_per_patch * element)
-    ranks = setting.parallel.tensor_parallel_size
-    return int(patches * vision.hidden_size * constants.hidden_vectors * element / ranks), kept

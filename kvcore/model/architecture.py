@@ -308,6 +308,12 @@ class VisionEncoder:
     patches_per_token: int = 1
     deepstack_levels: int = 0
     """Decoder layers that get features of the encoder added to their input."""
+    values_per_patch: int = 588
+    """Of the pixels that go in: 3 × 14 × 14."""
+    unit: int = 0
+    """Pixels a side of one token where the processor takes `max_pixels`; 0 elsewhere."""
+    draws_video: bool = False
+    """Whether the profile run draws a video, of as many frames as the context has room for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

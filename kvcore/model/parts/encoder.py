@@ -184,6 +184,9 @@ class Scope:
             max_tokens_per_item=self.value(limits.tokens),
             patches_per_token=self.value(limits.patches),
             deepstack_levels=self.value(limits.deepstack),
+            values_per_patch=self.value(limits.values),
+            unit=self.value(limits.unit),
+            draws_video=bool(self.value(limits.video)),
         )
 
     def tables(self) -> tuple[RotaryTable, ...]:

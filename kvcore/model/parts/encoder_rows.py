@@ -192,6 +192,9 @@ class Limits:
     width: Formula = "width"
     inner: Formula = "inner"
     deepstack: Formula = 0
+    values: Formula = 588
+    unit: Formula = 0
+    video: Formula = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,155 @@
+"""What the profile run draws for the encoder: items of the largest size, as the model's processor counts them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, NamedTuple
+
+from packaging.version import Version
+
+from kvcore.memory.setting import Setting
+from kvcore.memory.stages import takes_images_or_video
+from kvcore.model.architecture import VisionEncoder
+from kvcore.units import ceil_div
+from kvcore.versioned import Amount, Bounds, Published, ReleaseRange, Share, Source
+
+MAX_ASPECT: Final = 200
+"""Of an image that the processor takes. Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoRow(ReleaseRange):
+    """Most frames of a video that the profile run draws."""
+
+    source: Source
+    frames: Annotated[int, Bounds(1, 4096)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderConstants:
+    """What an encoder stores for each patch, in vectors of its hidden size, and how items are drawn."""
+
+    source: Source
+    sharded_vectors: Amount
+    """Cut over the ranks: queries, keys, values, what is inside an MLP."""
+    whole_vectors: Amount
+    """The same on every rank: the residual, its norm, what comes out of a sharded layer."""
+    spread_share: Share
+    factored_since: Published
+    """From here on an image has as many tokens as its pixels allow; before it is a square."""
+    video: tuple[VideoRow, ...]
+
+
+class Drawn(NamedTuple):
+    """The items of the profile run: how many, and the tokens of each."""
+
+    items: int
+    tokens: int
+
+
+def encoder_bytes(setting: Setting, constants: EncoderConstants) -> tuple[int, int]:
+    """The encoder on the items of the profile run, and what stays: outputs, and in V0 and V1 the items' pixels.
+
+    With `--mm-encoder-tp-mode data` a rank runs whole items.
+
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run (0.19.0), vllm/v1/worker/gpu/mm/
+    encoder_runner.py:EncoderRunner.profile_encoder_cache (0.28.0), vllm/model_executor/models/vision.py:
+    run_dp_sharded_mrope_vision_model (0.19.0).
+    """
+    vision, element = setting.architecture.vision, setting.element_bytes
+    if vision is None or not takes_images_or_video(setting.architecture, setting.scenario):
+        return 0, 0
+    if setting.scenario.skip_mm_profiling:
+        return 0, 0
+    drawn = drawn_items(setting, vision, constants)
+    ranks = setting.parallel.tensor_parallel_size
+    is_whole = setting.scenario.mm_encoder_tp_mode == "data"
+    own = ceil_div(drawn.items, ranks) if is_whole else drawn.items
+    shared = constants.sharded_vectors / (1 if is_whole else ranks)
+    vectors = (constants.whole_vectors + shared) * vision.hidden_size
+    patches = drawn.tokens * vision.patches_per_token
+    running = int(own * patches * vectors * element)
+    pixels = drawn.items * patches * vision.values_per_patch * element
+    widths = (1 + vision.deepstack_levels) * setting.architecture.hidden_size
+    outputs = drawn.items * drawn.tokens * widths * element
+    return (running + pixels, outputs) if setting.runner == "v2" else (running, outputs + pixels)
+
+
+def takes_pixel_bounds(setting: Setting) -> bool:
+    """Whether the processor scales images down to a `max_pixels`."""
+    vision = setting.architecture.vision
+    return vision is not None and vision.unit > 0
+
+
+def drawn_items(setting: Setting, vision: VisionEncoder, constants: EncoderConstants) -> Drawn:
+    """As many of the largest items, of images or video, as fit in the encoder's budget and in the batch's requests.
+
+    Source: vllm/multimodal/budget.py, encoder_budget.py:MultiModalBudget (0.19.0, 0.28.0).
+    """
+    resolved, limits = setting.resolved, setting.scenario.limit_mm_per_prompt or {}
+    image = image_tokens(vision, setting.scenario.mm_processor_kwargs or {}, resolved.version, constants)
+    grids = video_grids(setting, vision, constants, image)
+    kind = "video" if grids and (grids > 1 or limits.get("image", 1) == 0) else "image"
+    per_item = image * grids if kind == "video" else image
+    budget = max(resolved.max_num_batched_tokens, per_item)
+    per_prompt = max(1, resolved.max_model_len // per_item)
+    per_prompt = min(per_prompt, max(1, limits.get(kind, per_prompt)))
+    items = max(1, min(budget // per_item, resolved.max_num_seqs * per_prompt))
+    return Drawn(items=items, tokens=_as_asked(vision, limits, kind, image, grids))
+
+
+def image_tokens(
+    vision: VisionEncoder, asked: Mapping[str, float], version: Version, constants: EncoderConstants
+) -> int:
+    """Tokens of the largest image under `max_pixels` of `--mm-processor-kwargs`.
+
+    Source: vllm/model_executor/models/qwen2_vl.py:Qwen2VLProcessingInfo.get_image_size_with_most_features (0.11.0: a
+    square; 0.13.0, 0.28.0: factors).
+    """
+    pixels = asked.get("max_pixels")
+    if pixels is None or not vision.unit:
+        return max(1, vision.max_tokens_per_item)
+    most = max(1, int(pixels) // vision.unit**2)
+    if version < constants.factored_since:
+        return max(1, math.isqrt(int(pixels)) // vision.unit) ** 2
+    return next(tokens for tokens in range(most, 0, -1) if is_taken(tokens))
+
+
+def is_taken(tokens: int) -> bool:
+    """Whether an image of so many tokens has sides that the processor takes.
+
+    Example:
+        >>> [tokens for tokens in range(325, 340) if not is_taken(tokens)]
+        [331, 337]
+    """
+    short = next(side for side in range(math.isqrt(tokens), 0, -1) if tokens % side == 0)
+    return tokens // short / short <= MAX_ASPECT
+
+
+def video_grids(setting: Setting, vision: VisionEncoder, constants: EncoderConstants, image: int) -> int:
+    """Pairs of frames of the longest video that is drawn; 0 without video. A pair has the tokens of an image.
+
+    As many as the context has room for, at least one.
+
+    Source: vllm/model_executor/models/qwen2_vl.py:Qwen2VLProcessingInfo.get_num_frames_with_most_features (0.10.2,
+    0.28.0).
+    """
+    limits = setting.scenario.limit_mm_per_prompt or {}
+    if not vision.draws_video or setting.runner == "v0" or limits.get("video", 1) == 0:
+        return 0
+    rows = (row for row in constants.video if row.covers(setting.resolved.version))
+    most = next((ceil_div(row.frames, 2) for row in rows), 1)
+    return max(1, min(most, setting.resolved.max_model_len // image))
+
+
+def _as_asked(vision: VisionEncoder, limits: Mapping[str, int], kind: str, image: int, grids: int) -> int:
+    """Tokens of an item under the sizes of `--limit-mm-per-prompt`, which only shrink what is drawn."""
+    frames = limits.get(f"{kind}.num_frames")
+    pairs = min(grids, ceil_div(max(1, frames), 2)) if frames is not None else grids
+    width, height = limits.get(f"{kind}.width"), limits.get(f"{kind}.height")
+    if vision.unit and width is not None and height is not None:
+        sides = (max(1, round(side / vision.unit)) for side in (width, height))
+        image = min(image, math.prod(sides))
+    return image * (pairs if kind == "video" else 1)
