@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -333,3 +335,51 @@ def test_only_the_last_stage_has_the_draft() -> None:
         pipeline_parallel_size=2,
     )
     assert [sum(spec.layers for spec in stage) for stage in got.specs] == [16, 17]
+
+
+def config_of_class(name: str, **more: Any) -> ModelConfig:
+    """A small config of a class, as the engine's own plan was made of it."""
+    path = Path(__file__).parent / "data" / "parity" / "classes" / f"{name}.json"
+    config = json.loads(path.read_text("utf-8"))["config"]
+    return ModelConfig.from_mapping(config | more)
+
+
+def draft_elements(config: ModelConfig) -> int:
+    speculative = SpeculativeConfig(method="mtp", num_speculative_tokens=1)
+    draft = read_draft(speculative, read_architecture(config), PLAIN, Parallel(), 4096)
+    assert draft is not None
+    modules = (*draft.modules, *(module for layer in draft.layers for module in layer.modules))
+    return sum(arch.elements(module) for module in modules)
+
+
+LING_ATTENTION = 2048 * (1536 + 576) + 1536 + 1536 * 16 * 192 + 512 + 512 * 16 * 256 + 16 * 128 * 2048
+LING_EXPERTS = 128 * 2048 + 128 + 129 * 3 * 2048 * 512
+
+
+class TestDraftsOfMixtures:
+    """Sizes by the modules that the engine's classes build."""
+
+    def test_ling_2_5(self) -> None:
+        config = config_of_class("BailingMoeV2_5ForCausalLM", num_nextn_predict_layers=1)
+        assert draft_elements(config) == 2 * 2048**2 + 5 * 2048 + LING_ATTENTION + LING_EXPERTS
+
+    def test_ling_3_has_a_gate_a_head(self) -> None:
+        config = config_of_class("BailingMoeV3ForCausalLM", num_nextn_predict_layers=2)
+        each = 2 * 2048**2 + 5 * 2048 + LING_ATTENTION + 2048 * 16 + LING_EXPERTS
+        assert draft_elements(config) == 2 * each
+
+    def test_minimax_m3_all_with_sparse_attention_and_experts(self) -> None:
+        qkv = 6144 * 128 * (64 + 2 * 4 + 4 + 1)
+        attention = qkv + 64 * 128 * 6144 + 4 * 128
+        experts = 128 * 6144 + 128 + 129 * 3 * 6144 * 3072
+        each = 2 * 6144**2 + 5 * 6144 + attention + experts
+        assert draft_elements(config_of_class("MiniMaxM3SparseForCausalLM")) == 7 * each
+
+    def test_hunyuan_4_mixes_no_streams_in_its_drafts(self) -> None:
+        config = config_of_class("HYV4ForCausalLM", num_nextn_predict_layers=1)
+        attention = 2816 * (1536 + 576) + 1536 + 1536 * 32 * 256 + 512 + 512 * 32 * 448 + 32 * 256 * 2816
+        gate = 2816 * 32 * 256 + 32
+        indexer = 1536 * 16 * 128 + 2816 * (128 + 16) + 2 * 128
+        experts = 2816 * 256 + 256 + 257 * 3 * 2816 * 768
+        expected = 2 * 2816**2 + 5 * 2816 + attention + gate + indexer + experts
+        assert draft_elements(config) == expected

@@ -81,10 +81,12 @@ class DraftTraits:
     """What a family's multi-token-prediction layers add to one of its decoder layers."""
 
     projection: str = "eh_proj"
-    """From two hidden states to one; whole on every rank, never quantized."""
+    """From two hidden states to one; whole on every rank, as a rule never quantized."""
+    is_quantized: bool = False
     norms: tuple[str, ...] = ("enorm", "hnorm", "shared_head.norm")
     prefix: str = ""
     """As `Architecture.draft_prefix`."""
+    count_key: str = "num_nextn_predict_layers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -329,13 +331,13 @@ def qk_norm(kind: QkNorm, name: str, heads: int, head_dim: int) -> Parameter:
 
 
 def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body: Layer) -> Architecture:
-    """The architecture with the `num_nextn_predict_layers` of its checkpoint, each around `body`.
+    """The architecture with the draft layers of its checkpoint, each around `body`.
 
-    Source: vllm/model_executor/models/glm4_moe_mtp.py, mimo_mtp.py, ernie_mtp.py (0.32).
+    Source: vllm/model_executor/models/glm4_moe_mtp.py, mimo_mtp.py, ernie_mtp.py, bailing_moe_mtp.py (0.32).
     """
-    count = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
+    count = section.integer(traits.count_key, 0, minimum=0, maximum=64)
     hidden = built.hidden_size
-    projection = blocks.replicated(traits.projection, 2 * hidden, hidden, quantizable=False)
+    projection = blocks.replicated(traits.projection, 2 * hidden, hidden, quantizable=traits.is_quantized)
     start: tuple[Module, ...] = (projection, *blocks.norms(hidden, *traits.norms))
     draft = replace(body, modules=(*start, *body.modules))
     return replace(built, draft_layers=(draft,) * count, draft_prefix=traits.prefix, draft_steps=count)

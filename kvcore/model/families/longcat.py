@@ -8,7 +8,14 @@ from typing import Final
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder
+from kvcore.model.families.decoder import (
+    DECODERS,
+    DraftTraits,
+    by_row,
+    experts_of,
+    read_decoder,
+    with_drafts,
+)
 from kvcore.model.families.deepseek import rotary_tables, which_layers_index
 from kvcore.model.families.windows import step_sparse_layers
 from kvcore.model.parts import blocks
@@ -222,7 +229,10 @@ def read_hunyuan4(config: ModelConfig) -> arch.Architecture:
         moe=moe,
         is_mla=True,
     )
-    return replace(built, token_choice=hunyuan4_choice(section, count))
+    built = replace(built, token_choice=hunyuan4_choice(section, count))
+    last = section.words("layer_types", ("full_attention", *SPARSE_KINDS), count) or ("",)
+    draft = hunyuan4_layer(section, latent, bodies[True], is_indexed=last[-1] in SPARSE_KINDS, is_draft=True)
+    return with_drafts(built, section, DraftTraits(norms=("enorm", "hnorm", "final_layernorm")), draft)
 
 
 def hunyuan4_choice(section: Section, count: int) -> arch.TokenChoice | None:
@@ -252,8 +262,13 @@ def which_layers_have_indexers(section: Section, count: int) -> tuple[bool, ...]
     return tuple(each and kind in SPARSE_KINDS for each, kind in zip(own, kinds, strict=False))
 
 
-def hunyuan4_layer(section: Section, latent: Latent, body: Pieces, *, is_indexed: bool) -> arch.Layer:
-    """One layer."""
+def hunyuan4_layer(
+    section: Section, latent: Latent, body: Pieces, *, is_indexed: bool, is_draft: bool = False
+) -> arch.Layer:
+    """One layer; drafts mix no residual streams.
+
+    Source: vllm/models/hy_v4/nvidia/mtp.py:HYV4MultiTokenPredictorLayer (0.32, 0.33).
+    """
     hidden = latent.hidden_size
     modules: list[arch.Module] = [
         *latent_attention(latent),
@@ -273,7 +288,7 @@ def hunyuan4_layer(section: Section, latent: Latent, body: Pieces, *, is_indexed
             name="self_attn.learnable_sink_param", sharded=latent.num_heads, dtype="float32"
         )
         modules.append(sink)
-    for name in ("hc_attn_layer", "hc_mlp_layer"):
+    for name in () if is_draft else ("hc_attn_layer", "hc_mlp_layer"):
         modules += stream_mix(section, hidden, f"{name}.hc_pre", outputs=2, scales=2)
     return arch.Layer(modules=tuple(modules), caches=tuple(caches), loading=(absorbed(latent),))
 
