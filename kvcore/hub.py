@@ -1,4 +1,5 @@
-"""The Hugging Face Hub: config.json, side files and weight sizes of a model, never its weights or its code.
+"""The Hugging Face Hub: config.json, side files and weight sizes of a model, never its weights or its code; of a class
+that nobody reads, the headers of its weight files.
 
 Answers are kept for a while, in so many bytes, and asked for once at a time. What the Hub says of a model is the same
 for every visitor, so they are shared. What it has not is kept briefly: whoever asks again and again costs one question
@@ -31,6 +32,8 @@ from kvcore.hub_requests import (
 )
 from kvcore.kept import size_of
 from kvcore.model.config import ModelConfig
+from kvcore.model.families import find_name, is_planned
+from kvcore.model.headers import DTYPE_BITS, read_headers
 
 _PART: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 ID: Final = re.compile(rf"{_PART}/{_PART}")
@@ -39,14 +42,10 @@ REVISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 HF_QUANT_CONFIG: Final = "hf_quant_config.json"
 OLD_GPTQ_CONFIG: Final = "quantize_config.json"
 SIDE_FILES: Final = (HF_QUANT_CONFIG, OLD_GPTQ_CONFIG)
+WEIGHTS: Final = re.compile(r"(?:pytorch_)?model(?:-\d{5}-of-\d{5})?\.safetensors")
+"""What transformers calls the files of a checkpoint; consolidated ones are copies."""
 SENTENCE_TRANSFORMERS: Final = "modules.json"
 
-DTYPE_BITS: Final[Mapping[str, int]] = {
-    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
-    "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
-    "C64": 64, "F64": 64, "I64": 64, "U64": 64,
-}  # fmt: skip
-"""Bits of one element. Source: the safetensors format, tensor.rs:Dtype.bitsize (0.6)."""
 PACKED_DTYPES: Final = frozenset(("F4", "BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"))
 """Of these one stored element is not one parameter: quantized checkpoints pack several into it."""
 
@@ -117,7 +116,31 @@ def _from_hub(lookup: Lookup) -> HubModel:
             checkpoint = replace(checkpoint, total_size=lookup.index_size(commit))
         if SENTENCE_TRANSFORMERS in names:
             checkpoint = replace(checkpoint, sentence_transformers=True)
-    return _model(lookup.model, config, sides, checkpoint, commit)
+        model = _model(lookup.model, config, sides, checkpoint, commit)
+        return model if find_name(model.config) else _with_headers(lookup, model, names)
+
+
+def _with_headers(lookup: Lookup, model: HubModel, names: frozenset[str]) -> HubModel:
+    """The model with the headers of its weight files, by which a class is planned that nobody reads.
+
+    Raises HubError where they cannot be read and the config alone is not enough either.
+    """
+    weights = sorted(filter(WEIGHTS.fullmatch, names))
+    if not weights:
+        return model
+    try:
+        headers = read_headers(lookup.headers(weights, model.revision))
+    except KvPlannerError as error:
+        if is_planned(model.config):
+            return model
+        raise (
+            error if isinstance(error, HubError) else malformed(lookup.model, weights[0], str(error))
+        ) from None
+    return replace(
+        model,
+        config=replace(model.config, headers=headers),
+        checkpoint=replace(model.checkpoint, total_size=model.checkpoint.total_size or headers.stored_bytes),
+    )
 
 
 def _from_cache(model: str, revision: str | None) -> HubModel:
@@ -248,7 +271,9 @@ class Lookups:
             answer.model = self._fetch(model, asker=asker)
             answer.until = self._clock() + KEPT_SECONDS
             config = answer.model.config
-            answer.bytes = REFUSAL_BYTES + size_of((config.text, config.raw, config.hf_quant_config))
+            answer.bytes = REFUSAL_BYTES + size_of(
+                (config.text, config.raw, config.hf_quant_config, config.headers)
+            )
         except HubError as error:
             answer.error = error.with_traceback(None)
             error.__context__ = None

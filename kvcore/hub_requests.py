@@ -10,18 +10,18 @@ KVPLANNER_HUB=Qwen,meta-llama   models of these organisations and users only
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from kvcore.errors import HubError, KvPlannerError
+from kvcore.hub_readers import HEADER_LIMIT_BYTES, HeaderReader, IndexReader
 from kvcore.model.config import MAX_CONFIG_BYTES
 from kvcore.units import MIB
 from kvcore.untrusted import parse_json_object
@@ -44,6 +44,12 @@ MAX_AT_ONCE: Final = 16
 """Look-ups of the process; one that ran out of time counts until its connection is closed."""
 MAX_OF_ONE: Final = 2
 """Look-ups of one session."""
+HEADERS_LIMIT_BYTES: Final = 32 * MIB
+"""Of all of a repository's headers together."""
+HEADERS_AT_ONCE: Final = 8
+STORAGE_SCHEME: Final = "https"
+STORAGE_HOSTS: Final = (".hf.co", ".huggingface.co")
+"""Where the Hub keeps weight files: their requests may be redirected there, without the token."""
 INDEX: Final = "model.safetensors.index.json"
 LISTING: Final = "the Hub's description"
 """What errors call the Hub's own answer about a repository."""
@@ -107,8 +113,11 @@ class Lookup:
 
         token = os.environ.get("HF_TOKEN", "").strip()
         headers = {"user-agent": "kvcore", "accept-encoding": "identity"}
-        headers |= {"authorization": f"Bearer {token}"} if token else {}
-        with httpx2.Client(headers=headers, follow_redirects=False) as self._client:
+        own = headers | ({"authorization": f"Bearer {token}"} if token else {})
+        with (
+            httpx2.Client(headers=own, follow_redirects=False) as self._client,
+            httpx2.Client(headers=headers, follow_redirects=False) as self._storage,
+        ):
             yield
 
     def refused(self, code: str, **params: object) -> HubError:
@@ -140,6 +149,36 @@ class Lookup:
                 raise
         return reader.total_size
 
+    def headers(self, names: Sequence[str], commit: str) -> dict[str, Any]:
+        """The headers of safetensors files, one after another; no weights are read."""
+        merged: dict[str, Any] = {}
+        left = HEADERS_LIMIT_BYTES
+        pool = ThreadPoolExecutor(HEADERS_AT_ONCE)
+        try:
+            answers = [pool.submit(self._header, name, commit) for name in names]
+            for name, answer in zip(names, answers, strict=True):
+                text = answer.result()
+                left -= len(text)
+                if left < 0:
+                    raise self._too_large(name, HEADERS_LIMIT_BYTES)
+                merged |= parsed(self.model, name, text, HEADER_LIMIT_BYTES)
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return merged
+
+    def _header(self, name: str, commit: str) -> str:
+        reader = HeaderReader()
+        while not reader.is_whole:
+            begun = len(reader.body)
+            self._take(
+                self._address(name, commit), name, HEADER_LIMIT_BYTES, reader.feed, (begun, reader.end - 1)
+            )
+            if reader.end > HEADER_LIMIT_BYTES:
+                raise self._too_large(name, HEADER_LIMIT_BYTES)
+            if len(reader.body) == begun:
+                raise malformed(self.model, name, "it ends before its header does")
+        return reader.text
+
     def _address(self, name: str, commit: str) -> str:
         from huggingface_hub import hf_hub_url
 
@@ -155,15 +194,27 @@ class Lookup:
         is_there = self._take(url, name, SIZE_LIMIT_BYTES, keep)
         return parsed(self.model, name, body.decode("utf-8", "replace")) if is_there else None
 
-    def _take(self, url: str, name: str, limit: int, feed: Callable[[bytes], bool]) -> bool:
-        """Feeds what is at `url` until it ends or nothing more is needed; whether there is anything."""
+    def _take(
+        self,
+        url: str,
+        name: str,
+        limit: int,
+        feed: Callable[[bytes], bool],
+        span: tuple[int, int] | None = None,
+    ) -> bool:
+        """Feeds what is at `url` until it ends or nothing more is needed; whether there is anything.
+
+        `span` are the first and the last byte that are asked for of a file of weights, which lies in a storage.
+        """
         import httpx2
 
+        ranged = {} if span is None else {"range": f"bytes={span[0]}-{span[1]}"}
         try:
             for _ in range(MAX_REDIRECTS):
-                with self._client.stream("GET", url, timeout=self._left()) as response:
+                client = self._client if self._is_own(url) else self._storage
+                with client.stream("GET", url, timeout=self._left(), headers=ranged) as response:
                     if response.has_redirect_location:
-                        url = self._redirected(url, response.headers["location"])
+                        url = self._redirected(url, response.headers["location"], is_weights=span is not None)
                         continue
                     is_there = self._is_there(response, name)
                     if is_there:
@@ -182,17 +233,23 @@ class Lookup:
             raise self.timeout()
         return left
 
-    def _redirected(self, url: str, location: str) -> str:
-        """Renamed repositories redirect on the same host; anywhere else nobody is followed, least with a token."""
+    def _is_own(self, url: str) -> bool:
+        return urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
+
+    def _redirected(self, url: str, location: str, *, is_weights: bool) -> str:
+        """Renamed repositories redirect on the same host, weights to the Hub's storage; nobody else is followed, least
+        with a token."""
         target = urljoin(url, location)
-        if urlsplit(target)[:2] != urlsplit(self._endpoint)[:2]:
+        parts = urlsplit(target)
+        is_storage = parts.scheme == STORAGE_SCHEME and (parts.hostname or "").endswith(STORAGE_HOSTS)
+        if not self._is_own(target) and not (is_weights and is_storage):
             raise self.refused("hub-unreachable", reason="it redirects to another host")
         return target
 
     def _is_there(self, response: httpx2.Response, name: str) -> bool:
         # Without a token the Hub answers 401 for what does not exist and for what is private alike.
         status, code = response.status_code, response.headers.get("x-error-code", "")
-        if status == 200:
+        if status in (200, 206):
             return True
         if status == 403 or code == "GatedRepo":
             raise self.refused("hub-gated")
@@ -207,16 +264,19 @@ class Lookup:
         for piece in response.iter_bytes():
             size += len(piece)
             if size > limit:
-                raise self.refused("hub-too-large", file=name or LISTING, limit=f"{limit // MIB} MiB")
+                raise self._too_large(name, limit)
             if feed(piece):
                 return
             self._left()
 
+    def _too_large(self, name: str, limit: int) -> HubError:
+        return self.refused("hub-too-large", file=name or LISTING, limit=f"{limit // MIB} MiB")
 
-def parsed(model: str, name: str, text: str) -> dict[str, Any]:
+
+def parsed(model: str, name: str, text: str, limit: int = SIZE_LIMIT_BYTES) -> dict[str, Any]:
     """The JSON object of a file. Raises HubError `hub-malformed`."""
     try:
-        return parse_json_object(text, max_bytes=SIZE_LIMIT_BYTES)
+        return parse_json_object(text, max_bytes=limit)
     except KvPlannerError as error:
         raise malformed(model, name, str(error)) from None
 
@@ -290,84 +350,3 @@ def within(lookup: Lookup, asker: str, call: Callable[[], Answer]) -> Answer:
     if not answers:
         raise lookup.timeout()
     return answers[0]
-
-
-# -- the size in a checkpoint's index, read while the index arrives: 32 MiB of names are neither kept nor parsed ----
-
-KEY: Final = b"metadata"
-MAX_BYTES: Final = 1 << 16
-"""Of the object with the size, and of one text."""
-MAX_SPACES: Final = 64
-MAX_OBJECTS: Final = 10_000
-"""An index has two, and what is in its metadata."""
-_TOKEN: Final = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s{0,%d}:)?|["{}\[\]]' % MAX_SPACES, re.DOTALL)
-
-_TEXTS: Final = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
-"""Whatever has no bracket: all names of the weights at once."""
-
-
-class IndexReader:
-    """Takes an index piece by piece, until its `metadata` is complete.
-
-    Example:
-        >>> reader = IndexReader()
-        >>> reader.feed(b'{"weight_map": {}, "metadata": {"total_'), reader.feed(b'size": 12}, "x": [')
-        (False, True)
-        >>> reader.total_size
-        12
-    """
-
-    def __init__(self) -> None:
-        self.total_size: int | None = None
-        self._left = b""
-        """What began and has not ended."""
-        self._depth = 0
-        self._objects = 0
-        self._follows_key = False
-        self._metadata: bytes | None = None
-
-    def feed(self, piece: bytes) -> bool:
-        """Takes the next piece; whether nothing more is needed: the size is known, or never will be."""
-        text = self._left + piece
-        begun, position = 0, 0
-        while token := self._next(text, position):
-            is_last = len(text) - token.end() <= MAX_SPACES and not text[token.end() :].strip()
-            if token[0] == b'"' or (is_last and token[1] is not None and token[2] is None):
-                # A text without an end, or perhaps a key whose colon is still to come.
-                position = token.start()
-                break
-            position = token.end()
-            if token[0] in b"{[":
-                if self._follows_key:
-                    self._metadata, begun = b"", token.start()
-                self._depth += 1
-                self._objects += 1
-            elif token[0] in b"}]":
-                self._depth -= 1
-                if self._metadata is not None and self._depth == 1:
-                    self._read(self._metadata + text[begun : token.end()])
-                    return True
-                if self._depth <= 0 or self._objects > MAX_OBJECTS:
-                    return True
-            self._follows_key = self._depth == 1 and token[1] == KEY and token[2] is not None
-        else:
-            position = len(text)
-        if self._metadata is not None:
-            self._metadata += text[begun:position]
-        self._left = text[position:]
-        return max(len(self._left), len(self._metadata or b"")) > MAX_BYTES or self._objects > MAX_OBJECTS
-
-    def _next(self, text: bytes, position: int) -> re.Match[bytes] | None:
-        if self._depth > 1 and self._metadata is None:
-            skipped = _TEXTS.match(text, position)
-            position = skipped.end() if skipped else position
-        return _TOKEN.search(text, position)
-
-    def _read(self, metadata: bytes) -> None:
-        try:
-            read = json.loads(metadata)
-        except (ValueError, RecursionError):
-            return
-        size = read.get("total_size") if isinstance(read, dict) else None
-        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-            self.total_size = size

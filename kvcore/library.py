@@ -25,6 +25,7 @@ _VARIED: Final = (
     "model",
     "config",
     "hf_quant_config",
+    "headers",
     "checkpoint",
     "accelerator",
     "tensor_parallel_size",

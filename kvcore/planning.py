@@ -170,8 +170,7 @@ def _notices(
     draft: Draft | None,
 ) -> Iterator[Notice]:
     """What a person should know of the plan, in the order of its steps."""
-    if architecture.is_assumed:
-        yield notice("architecture-assumed", "config.architectures", architecture=architecture.read_as)
+    yield from architecture.notices
     yield from resolved.notices
     yield from memory.notices
     if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -45,6 +46,8 @@ class StandIn:
     url: str
     answers: dict[str, Answer]
     asked: list[tuple[str, str | None]]
+    sent: dict[str, int]
+    """Bytes by path."""
 
     def model(self, name: str, files: dict[str, object], **facts: object) -> None:
         siblings = [{"rfilename": file} for file in files]
@@ -59,6 +62,7 @@ class StandIn:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     answers: dict[str, Answer] = {}
     asked: list[tuple[str, str | None]] = []
+    sent: dict[str, int] = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -68,13 +72,19 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
                 missing = Answer(status=401, headers={"x-error-code": "RepoNotFound"})
             answer = answers.get(self.path, missing)
             time.sleep(answer.delay_seconds)
-            self.send_response(answer.status)
+            body, status = answer.body, answer.status
+            span = self.headers.get("range", "").removeprefix("bytes=").split("-")
+            if status == 200 and len(span) == 2:
+                body, status = body[int(span[0]) : int(span[1]) + 1], 206
+            self.send_response(status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
-            self.send_header("content-length", str(len(answer.body)))
+            self.send_header("content-length", str(len(body)))
             self.end_headers()
+            sent[self.path] = sent.get(self.path, 0) + len(body)
             if not answer.seconds_per_byte:
-                self.wfile.write(answer.body)
+                with suppress(OSError):
+                    self.wfile.write(body)
                 return
             for byte in answer.body:
                 time.sleep(answer.seconds_per_byte)
@@ -100,7 +110,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", url)
-    yield StandIn(url, answers, asked)
+    yield StandIn(url, answers, asked, sent)
     server.shutdown()
     server.server_close()
 
@@ -488,3 +498,108 @@ def test_what_was_kept_is_not_given_where_it_is_no_longer_allowed(publisher, mon
     with pytest.raises(HubError) as caught:
         answers.look_up("a/b", asker="one")
     assert caught.value.code == "hub-owner-not-allowed"
+
+
+# -- headers of weight files, of a class that nobody reads ----------------------------------------------------------
+
+UNREAD = {"architectures": ["UnreadForCausalLM"], "model_type": "unread", "x": 1, "num_attention_heads": 1}
+
+
+def weights(*layers: int, padding: int = 0) -> bytes:
+    """A safetensors file whose weights nobody may read."""
+    shape = {"dtype": "BF16", "shape": [64, 64], "data_offsets": [0, 8192]}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", "x": "x" * padding}}
+    for name in "qkvo":
+        header |= {f"model.layers.{layer}.self_attn.{name}_proj.weight": shape for layer in layers}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + b"w" * 100_000
+
+
+def test_headers_are_read_of_a_class_that_nobody_reads(stand_in: StandIn) -> None:
+    files = {
+        "config.json": UNREAD,
+        "model-00001-of-00002.safetensors": weights(0, 1),
+        "model-00002-of-00002.safetensors": weights(2, padding=200_000),
+        "consolidated.safetensors": b"",
+    }
+    stand_in.model("a/b", files)
+    found = fetch_model("a/b")
+    assert found.config.headers is not None
+    assert found.config.headers.raw.keys() == {
+        f"model.layers.{{0-2}}.self_attn.{name}_proj.weight" for name in "qkvo"
+    }
+    assert found.checkpoint.total_size == 3 * 4 * 8192
+    assert not any("consolidated" in path for path, _ in stand_in.asked)
+    assert max(stand_in.sent.values()) < 400_000
+
+
+def test_no_header_is_asked_of_a_class_that_a_family_reads(stand_in: StandIn) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG, "model.safetensors": weights(0)})
+    assert fetch_model("a/b").config.headers is None
+    assert not any("safetensors" in path for path, _ in stand_in.asked)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "hub-malformed"),
+        (b"\x00" * 8, "hub-malformed"),
+        (b"\x08", "hub-malformed"),
+        ((64).to_bytes(8, "little") + b"{}", "hub-malformed"),
+        ((2).to_bytes(8, "little") + b"[]", "hub-malformed"),
+        ((2).to_bytes(8, "little") + b"{}", "hub-malformed"),
+        ((1 << 62).to_bytes(8, "little") + b"{}", "hub-too-large"),
+        (b"\xff" * 64, "hub-too-large"),
+    ],
+)
+def test_bad_headers(stand_in: StandIn, body: bytes, code: str) -> None:
+    stand_in.model("a/b", {"config.json": UNREAD, "model.safetensors": body})
+    assert code_of("a/b") == code
+
+
+def test_a_plain_decoder_is_planned_without_headers_that_cannot_be_read(stand_in: StandIn) -> None:
+    plain = {
+        "architectures": ["UnreadForCausalLM"], "model_type": "unread", "hidden_size": 64, "vocab_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
+    }  # fmt: skip
+    stand_in.model("a/b", {"config.json": plain, "model.safetensors": b"\xff" * 64})
+    assert fetch_model("a/b").config.headers is None
+
+
+@pytest.mark.parametrize(
+    "elsewhere", ["http://storage.hf.co/x", "https://hf.co.evil.example/x", "https://10.0.0.1/x"]
+)
+def test_weights_are_followed_to_the_storage_of_the_hub_only(stand_in: StandIn, elsewhere: str) -> None:
+    stand_in.model("a/b", {"config.json": UNREAD, "model.safetensors": weights(0)})
+    path = f"/a/b/resolve/{COMMIT}/model.safetensors"
+    stand_in.answers[path] = Answer(status=302, headers={"location": elsewhere})
+    assert code_of("a/b") == "hub-unreachable"
+
+
+def test_the_token_stays_with_the_hub(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage of the Hub, as it were: the host is another one than that of HF_ENDPOINT."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    stand_in.model("a/b", {"config.json": UNREAD, "model.safetensors": weights(0)})
+    path = f"/a/b/resolve/{COMMIT}/model.safetensors"
+    stand_in.answers["/storage"] = stand_in.answers[path]
+    storage = stand_in.url.replace("127.0.0.1", "localhost") + "/storage"
+    stand_in.answers[path] = Answer(status=302, headers={"location": storage})
+    assert code_of("a/b") == "hub-unreachable"
+    monkeypatch.setattr(hub_requests, "STORAGE_HOSTS", ("localhost",))
+    monkeypatch.setattr(hub_requests, "STORAGE_SCHEME", "http")
+    assert fetch_model("a/b").config.headers is not None
+    assert dict(stand_in.asked)["/storage"] is None
+    assert dict(stand_in.asked)[path] == "Bearer hf_secret"
+
+
+def test_many_slow_headers_end_with_the_call(stand_in: StandIn) -> None:
+    files: dict[str, object] = {
+        f"model-{number:05}-of-00064.safetensors": weights(number) for number in range(64)
+    }
+    stand_in.model("a/b", {"config.json": UNREAD, **files})
+    for path, answer in stand_in.answers.items():
+        if "safetensors" in path:
+            answer.delay_seconds = 0.5
+    started = time.monotonic()
+    assert code_of("a/b", time_limit_seconds=1.5) == "hub-timeout"
+    assert time.monotonic() - started < 30

@@ -171,7 +171,8 @@ def sweep_of_cards(
     """One model on all of `cards`. `own_key` tells the sweeps apart that are one visitor's alone."""
     is_shared = _is_bundled(entry) and _is_open(base, cards)
     flags = _flags_of(base, keeps_model=True)
-    label = entry.id if is_shared else f"{own_key} {entry.config.text} {entry.config.hf_quant_config_text}"
+    own = entry.config
+    label = entry.id if is_shared else f"{own_key} {own.text} {own.hf_quant_config_text} {own.headers}"
 
     def work() -> Generator[Progress, None, Swept]:
         cells: dict[tuple[int, int], Cell] = {}

@@ -290,12 +290,19 @@ class Rank:
             case Linear():
                 return self.linear_tensors(module, name)
             case Parameter():
-                sharded = divided(module.sharded, self._ranks) if module.sharded > 1 else 1
-                return (module.replicated * sharded * self._bytes_of(module.dtype),)
+                return (self.parameter_elements(module) * self._bytes_of(module.dtype),)
             case Experts():
                 return self.experts_tensors(module, name)
             case VocabEmbedding():
                 return self.vocab_tensors(module, name)
+
+    def parameter_elements(self, parameter: Parameter) -> int:
+        """Its elements on this rank."""
+        if parameter.experts and self.parallel.enable_expert_parallel:
+            own = ceil_div(parameter.experts, expert_ranks(self.parallel))
+            return ceil_div(parameter.replicated * parameter.sharded * own, parameter.experts)
+        sharded = divided(parameter.sharded, self._ranks) if parameter.sharded > 1 else 1
+        return parameter.replicated * sharded
 
     def linear_tensors(self, linear: Linear, name: str) -> tuple[int, ...]:
         """Weight, scales and bias: column biases are divided, row biases are whole on each rank."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from kvcore.errors import Notice
 from kvcore.kept import Keeper
 
 
@@ -73,6 +74,8 @@ class Parameter:
     replicated: int = 1
     sharded: int = 1
     dtype: str = ""
+    experts: int = 0
+    """How many routed experts it is of, where it is: whole ones are dealt to ranks with expert parallelism."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -386,7 +389,9 @@ class Architecture(Keeper):
     draft_steps: int = 0
     """Tokens ahead that the draft layers predict, one after another (the engine's n_predict)."""
     is_assumed: bool = False
-    """No family reads its class: it is taken for a plain decoder."""
+    """No family reads its class: it is taken for a plain decoder, or read from the headers of its checkpoint."""
+    notices: tuple[Notice, ...] = ()
+    """What its reader does not know."""
     uncounted: tuple[str, ...] = ()
     """Parts of the checkpoint that this reader does not count yet, named in a warning."""
     read_as: str = ""

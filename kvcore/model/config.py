@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from kvcore.errors import ModelError
 from kvcore.kept import Keeper
+from kvcore.model.headers import Headers
 from kvcore.versioned import wrong
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -280,10 +281,15 @@ class ModelConfig(Keeper):
     hf_quant_config_text: str = ""
     raw: Mapping[str, Any] = field(compare=False, repr=False, default_factory=dict)
     hf_quant_config: Mapping[str, Any] | None = field(compare=False, repr=False, default=None)
+    headers: Headers | None = None
+    """Of the checkpoint's files, for a class that nobody reads."""
 
     @classmethod
     def from_mapping(
-        cls, raw: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None = None
+        cls,
+        raw: Mapping[str, Any],
+        hf_quant_config: Mapping[str, Any] | None = None,
+        headers: Headers | None = None,
     ) -> ModelConfig:
         """A config from parsed JSON. Raises ModelError `input-too-large` for more than MAX_CONFIG_BYTES of either.
 
@@ -300,7 +306,13 @@ class ModelConfig(Keeper):
         for name, written in (("config", text), ("hf_quant_config", side_text)):
             if len(written) > MAX_CONFIG_BYTES:
                 raise ModelError("input-too-large", field=name, limit=f"{MAX_CONFIG_BYTES >> 20} MiB")
-        return cls(text=text, hf_quant_config_text=side_text, raw=raw, hf_quant_config=hf_quant_config)
+        return cls(
+            text=text,
+            hf_quant_config_text=side_text,
+            raw=raw,
+            hf_quant_config=hf_quant_config,
+            headers=headers,
+        )
 
     @cached_property
     def root(self) -> Section:

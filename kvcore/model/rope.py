@@ -283,7 +283,7 @@ class Yarn:
         """`config` as the engine then reads it."""
         changed = {key: value for key, value in config.raw.items() if key not in _SPELLINGS}
         return ModelConfig.from_mapping(
-            {**changed, **self.overrides(config, version)}, config.hf_quant_config
+            {**changed, **self.overrides(config, version)}, config.hf_quant_config, config.headers
         )
 
 

@@ -192,7 +192,15 @@ def _blamed(error: KvPlannerError, given: Mapping[str, str]) -> tuple[str, ...]:
         return (error.field,)
     head = error.field.partition(".")[0]
     parts = tuple(name for name in given if name.partition(".")[0] == head)
-    read_from = ("config", "config.z", "hf_quant_config", "hf_quant_config.z", "model")
+    read_from = (
+        "config",
+        "config.z",
+        "hf_quant_config",
+        "hf_quant_config.z",
+        "headers",
+        "headers.z",
+        "model",
+    )
     return parts or tuple(name for name in read_from if name in given) or tuple(given)
 
 

@@ -37,6 +37,8 @@ def encode_config(config: ModelConfig, is_draft: bool = False) -> Mapping[str, s
     texts = {"config": config.text}
     if config.hf_quant_config_text and not is_draft:
         texts["hf_quant_config"] = config.hf_quant_config_text
+    if config.headers is not None and not is_draft:
+        texts["headers"] = config.headers.text
     size = sum(map(len, texts.values()))
     if size <= MAX_PLAIN_CHARACTERS and len(urlencode(texts)) <= MAX_PLAIN_CHARACTERS:
         return texts

@@ -20,6 +20,7 @@ from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, invalid, shorten
 from kvcore.flags import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, Flag, Kind, fields_of
 from kvcore.model.config import ModelConfig
+from kvcore.model.headers import read_headers
 from kvcore.model.rope import read_yarn
 from kvcore.scenario import (
     DEFAULT_ENGINE,
@@ -101,6 +102,9 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
     """
     asked = Fields(request)
     model, config, checkpoint = _model(asked, fetch)
+    headers = asked.read("headers")
+    if headers is not None:
+        config = replace(config, headers=read_headers(headers))
     accelerator = _accelerator(asked)
     engine = asked.read("engine")
     if engine is None:

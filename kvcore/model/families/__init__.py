@@ -17,11 +17,11 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Final
 
-from kvcore.errors import CatalogueError, ModelError, shorten
+from kvcore.errors import CatalogueError, ModelError, notice, shorten
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import decoder, embedders
+from kvcore.model.families import decoder, embedders, headers
 from kvcore.model.parts.blocks import Reader
 
 _MODULES: Final = tuple(import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
@@ -97,6 +97,15 @@ def find_name(config: ModelConfig) -> tuple[str, str] | None:
     return None
 
 
+def is_planned(config: ModelConfig) -> bool:
+    """Whether `read_architecture` gives one."""
+    try:
+        read_architecture(config)
+    except ModelError:
+        return False
+    return True
+
+
 SUFFIX: Final = "ForCausalLM"
 DRAFTS: Final = ("eagle", "medusa", "mtp", "speculator", "draft", "dflash")
 """In the name of what only proposes tokens for another model."""
@@ -150,6 +159,8 @@ def is_named_like_a_decoder(config: ModelConfig) -> bool:
 
 def _read_unknown(config: ModelConfig) -> Architecture:
     named = ", ".join(filter(None, (*config.architectures, config.model_type)))
+    if config.headers is not None and not config.root.boolean("is_encoder_decoder", False):
+        return replace(headers.read_with_headers(config, config.headers), read_as=named)
     if not named:
         raise _unknown("(none named)", reason="the config has neither architectures nor model_type")
     if not is_named_like_a_decoder(config):
@@ -161,7 +172,8 @@ def _read_unknown(config: ModelConfig) -> Architecture:
             named, reason=f"no family of this project claims it, and {keys} are not of a plain decoder"
         )
     plain = decoder.read_decoder(decoder.DECODERS["llama"], config)
-    return replace(plain, is_assumed=True, read_as=config.architectures[0])
+    assumed = notice("architecture-assumed", "config.architectures", architecture=config.architectures[0])
+    return replace(plain, is_assumed=True, read_as=config.architectures[0], notices=(assumed,))
 
 
 def _unknown(named: str, *, reason: str) -> ModelError:
