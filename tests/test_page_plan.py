@@ -311,6 +311,34 @@ class TestModels:
         assert "The model was not changed." in seen(app)
         assert metrics(app) == before
 
+    def test_a_class_that_nobody_reads_is_planned_with_the_headers_of_its_files(self) -> None:
+        unread = {
+            key: self.CONFIG[key] for key in ("num_attention_heads", "head_dim", "max_position_embeddings")
+        }
+        unread |= {"architectures": ["UnreadForCausalLM"], "model_type": "unread", "new_key": 1}
+        app = open_app(WORKED)
+        assert not any(one.key == "headers_file" for one in app.file_uploader)
+        app.text_area(key="config_text").set_value(json.dumps(unread))
+        next(button for button in app.button if button.label == "Use this config").click()
+        checked(app.run())
+        app.file_uploader(key="headers_file").upload("headers.json", b'{"weight_map": {}}')
+        checked(app.run())
+        assert "an index names tensors without their shapes" in seen(app)
+        shapes = {"q": [1536, 2048], "k": [512, 2048], "v": [512, 2048], "o": [2048, 1536]}
+        headers = {
+            f"model.layers.{layer}.self_attn.{name}_proj.weight": {"dtype": "BF16", "shape": shape}
+            for layer in range(16)
+            for name, shape in shapes.items()
+        }
+        headers["model.norm.weight"] = {"dtype": "BF16", "shape": [2048]}
+        headers["model.embed_tokens.weight"] = {"dtype": "BF16", "shape": [128256, 2048]}
+        headers["model.layers.0.input_layernorm.weight"] = {"dtype": "BF16", "shape": [2048]}
+        app.file_uploader(key="headers_file").upload("headers.json", json.dumps(headers).encode())
+        checked(app.run())
+        assert app.selectbox(key="model").value == "config.json"
+        assert "names and shapes of the tensors in its checkpoint" in seen(app)
+        assert metrics(open_app(params(app))) == metrics(app)
+
     def test_a_bundled_model(self) -> None:
         app = open_app()
         app.selectbox(key="model").set_value("Qwen/Qwen3-14B")

@@ -1,8 +1,10 @@
-"""Models that the catalogue does not have: from the Hugging Face Hub by id, or from a config.json."""
+"""Models that the catalogue does not have: from the Hugging Face Hub by id, or from a config.json; with the headers of
+its weight files where nobody reads its class."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import uuid4
 
 import streamlit as st
@@ -12,7 +14,9 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.deploy.launch import MODEL_PLACE
 from kvcore.errors import KvPlannerError
 from kvcore.hub import LOOKUPS, HubModel
+from kvcore.hub_requests import HEADERS_LIMIT_BYTES
 from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
+from kvcore.model.headers import FIELD, read_headers
 from kvcore.scenario import link
 from kvcore.scenario.request import UNNAMED_MODEL, scenario_from_request
 from kvcore.texts.words import Words
@@ -29,6 +33,30 @@ ASKER = "_hub_asker"
 """What tells this session's look-ups from those of others."""
 NAMED = "config_named"
 """The name that this session gave a config."""
+HEADERS_FILE = "headers_file"
+REFUSED = "_model_refused"
+"""The model that was refused last because nobody reads its class."""
+UNREAD = "unknown-architecture"
+WRITE_HEADERS = """\
+python3 -c "
+import glob, json, struct
+found = {}
+for name in glob.glob('model*.safetensors'):
+    with open(name, 'rb') as file:
+        found |= json.loads(file.read(struct.unpack('<Q', file.read(8))[0]))
+json.dump(found, open('headers.json', 'w'))
+"
+"""
+"""What a person runs where the weight files are: it reads their beginnings alone."""
+
+
+class Refused(NamedTuple):
+    """A model whose class nobody reads, and the place that says so."""
+
+    place: str
+    name: str
+    config: ModelConfig
+    checkpoint: Checkpoint
 
 
 @net.callback
@@ -77,6 +105,51 @@ def other_model(t: Words) -> None:
         on_change=_use_upload,
     )
     show_error("config_file", t)
+    _headers(t)
+
+
+def _headers(t: Words) -> None:
+    """What plans a class that nobody reads, once one was refused."""
+    refused: Refused | None = st.session_state.get(REFUSED)
+    if refused is None:
+        return
+    error = problems.at(refused.place)
+    if (error is None or error.code != UNREAD) and problems.at(HEADERS_FILE) is None:
+        return
+    st.file_uploader(
+        t("Headers of the weight files"),
+        type=["json"],
+        key=HEADERS_FILE,
+        max_upload_size=HEADERS_LIMIT_BYTES >> 20,
+        on_change=_use_headers,
+        help=t(
+            "Names and shapes of all tensors: with them a class that is not supported yet is planned too."
+        ),
+    )
+    st.caption(t("This writes them, where the weight files are:"))
+    st.code(WRITE_HEADERS, language="bash")
+    show_error(HEADERS_FILE, t)
+
+
+@net.callback
+def _use_headers() -> None:
+    """Callback: the refused model again, with the headers that were uploaded."""
+    upload, refused = st.session_state.get(HEADERS_FILE), st.session_state.get(REFUSED)
+    if upload is None or refused is None:
+        return
+    try:
+        text = utf8_text(upload.getvalue(), field=FIELD)
+        headers = read_headers(parse_json_object(text, max_bytes=HEADERS_LIMIT_BYTES, field=FIELD))
+    except KvPlannerError as error:
+        problems.keep(HEADERS_FILE, error)
+        return
+    size = refused.checkpoint.total_size or headers.stored_bytes
+    _attempt(
+        refused.name,
+        replace(refused.config, headers=headers),
+        replace(refused.checkpoint, total_size=size),
+        HEADERS_FILE,
+    )
 
 
 def is_offline() -> bool:
@@ -159,6 +232,7 @@ def _rename() -> None:
         "model": st.session_state[CONFIG_NAME].strip() or CONFIG_LABEL,
         "config": dict(now.config.raw),
         "hf_quant_config": None if side_file is None else dict(side_file),
+        "headers": None if now.config.headers is None else now.config.headers.raw,
     }
     try:
         named = scenario_from_request(request)
@@ -175,6 +249,9 @@ def _attempt(name: str, config: ModelConfig, checkpoint: Checkpoint, place: str)
         state.set_model(name, config, checkpoint)
     except KvPlannerError as error:
         problems.keep(place, error)
+        if error.code == UNREAD and config.headers is None:
+            st.session_state[REFUSED] = Refused(place, name, config, checkpoint)
         return
     problems.clear()
+    st.session_state.pop(REFUSED, None)
     st.session_state[POPOVER] = False
