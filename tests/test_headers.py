@@ -227,6 +227,8 @@ def test_without_headers_the_class_is_refused_with_them_it_is_planned_and_graded
     )
     assert found.verdict is Verdict.FITS
     assert found.loaded_weights.grade is Grade.ASSUMED
+    assert found.cache is not None
+    assert found.cache.figures.tokens.grade is Grade.ASSUMED
     assert found.loaded_weights.interval is not None
     assert "architecture-from-headers" in {note.code for note in found.notices}
 
@@ -246,8 +248,13 @@ def test_what_is_not_known_is_named() -> None:
     assert said["headers-drafts"]["names"] == "mtp, model.layers"
     assert said["headers-encoder"]["names"] == "vision_tower.blocks"
     assert "headers-windows" in said
-    one, two = (planned(found.scenario.config, ranks).parameter_bytes_per_rank for ranks in (1, 2))
-    assert two - one // 2 >= 2**29
+    one, two = (planned(found.scenario.config, ranks) for ranks in (1, 2))
+    assert two.parameter_bytes_per_rank - one.parameter_bytes_per_rank // 2 >= 2**29
+    assert one.loaded_weights.interval is not None
+    assert two.loaded_weights.interval is not None
+    low, high = two.loaded_weights.interval
+    value = two.loaded_weights.value
+    assert value - low == pytest.approx(high - value + 2**29)
 
 
 def test_a_class_that_a_family_reads_is_read_by_it() -> None:

@@ -172,7 +172,7 @@ def loaded_quantity(weights: WeightBytes) -> Quantity:
     added = " + ".join(f"{{{part.name}}}" for part in parts if part.name not in SUBTRACTED)
     taken = "".join(f" − {{{part.name}}}" for part in parts if part.name in SUBTRACTED)
     share = max(weights.spread, ASSUMED_CLASS_SPREAD if weights.is_assumed else 0.0)
-    return figure(
+    found = figure(
         "weights",
         weights.total,
         added + taken,
@@ -181,6 +181,10 @@ def loaded_quantity(weights: WeightBytes) -> Quantity:
         spread=share * weights.total if share else None,
         source="vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.32.0)",
     )
+    if found.interval is None or not weights.unsure:
+        return found
+    low, high = found.interval
+    return replace(found, interval=(low - weights.unsure, high))
 
 
 @kept

@@ -109,6 +109,8 @@ class WeightBytes:
     draft_is_assumed: bool = False
     is_assumed: bool = False
     """No family reads the model's class."""
+    unsure: int = 0
+    """Of the parameters, what a rank would not store if tensors of unknown names were divided."""
     spread: float = 0.0
     """Of the storage format: what its bytes may be off by either way, as a share."""
     adapters: int = 0
@@ -161,10 +163,13 @@ def _weight_bytes(
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=dtype_bytes)
     tensors: Counter[int] = Counter()
-    loading = 0
+    loading = unsure = 0
     for module, name, count in counted_modules(architecture, quantization, parallel, stage, everywhere):
-        for size in rank.tensor_bytes(module, name):
+        sizes = rank.tensor_bytes(module, name)
+        for size in sizes:
             tensors[size] += count
+        if isinstance(module, Parameter) and module.is_unsure:
+            unsure += count * (sum(sizes) - ceil_div(sum(sizes), parallel.tensor_parallel_size))
         if isinstance(module, Experts):
             loading += count * rank.experts_loading_bytes(module, name)
     for layer, prefix, count in counted_layers(architecture, quantization, parallel, stage):
@@ -181,6 +186,7 @@ def _weight_bytes(
         buffers=buffers,
         loading=loading - scales,
         is_assumed=architecture.is_assumed,
+        unsure=unsure,
         spread=quantization.spread,
     )
 

@@ -75,7 +75,9 @@ class Parameter:
     sharded: int = 1
     dtype: str = ""
     experts: int = 0
-    """How many routed experts it is of, where it is: whole ones are dealt to ranks with expert parallelism."""
+    """How many routed experts it is of, where it is: expert parallelism distributes whole ones over ranks."""
+    is_unsure: bool = False
+    """Whole on every rank for want of a name that says how it is cut."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

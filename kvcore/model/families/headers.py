@@ -332,9 +332,7 @@ class _Reader:
         whole = Counter[str]()
         for part in (*self.layers, *self.ends):
             is_table = part.is_called((*NAMES.embedding, *NAMES.head))
-            if not (
-                part.is_vector or part.is_whole or part.is_of_experts or is_table or self.cutter.is_cut(part)
-            ):
+            if self.cutter.is_unsure(part) and not is_table:
                 whole[part.name] += part.tensors.bytes_of_all
         if whole.total() >= NOTABLE_BYTES:
             names, size = (name for name, _ in whole.most_common()), f"{gib(whole.total()):.2f}"

@@ -197,7 +197,8 @@ class Cutter:
         """One tensor as its name says that tensor parallelism cuts it; whole where the name says nothing."""
         elements, dtype = self._stored(part)
         if not self.is_cut(part, is_encoder=is_encoder):
-            return Parameter(name=part.name, replicated=elements, dtype=dtype)
+            unsure = self.is_unsure(part) and not is_encoder
+            return Parameter(name=part.name, replicated=elements, dtype=dtype, is_unsure=unsure)
         size = part.tensors.shape[self._axis(part)]
         if part.is_vector:
             return Parameter(name=part.name, sharded=size, replicated=elements // size, dtype=dtype)
@@ -210,6 +211,10 @@ class Cutter:
         """Whether tensor parallelism divides it: biases of divided inputs, and vectors of encoders, are whole."""
         is_named = (part.is_column or part.is_row) and part.tensors.elements > 1
         return is_named and not (part.is_vector and (part.is_row or is_encoder))
+
+    def is_unsure(self, part: Part) -> bool:
+        """Whether its name says neither how it is cut nor that it is whole."""
+        return not (part.is_vector or part.is_whole or part.is_of_experts or self.is_cut(part))
 
     def table(self, part: Part, *, is_head: bool = False) -> Module:
         """A table over the vocabulary."""
