@@ -49,7 +49,7 @@ def test_every_field_of_an_object_has_a_row(parent: str, kind: type[Any]) -> Non
 
 def test_every_field_of_a_scenario_has_a_row() -> None:
     own = {field.name for kind in (Scenario, Parallel) for field in fields(kind)} - {"parallel"}
-    assert {name for name in PLANNED if "." not in name} == own | {"hf_quant_config"}
+    assert {name for name in PLANNED if "." not in name} == own | {"hf_quant_config", "headers"}
 
 
 def test_the_defaults_are_those_of_a_scenario() -> None:

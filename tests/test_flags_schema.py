@@ -25,7 +25,7 @@ REFUSED = ("invalid-value", "unknown-field", "missing-field")
 MODEL = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"}
 
 
-JUDGED_BY_WHAT_IS_KNOWN = ("config", "model", "engine_version", "hf_overrides")
+JUDGED_BY_WHAT_IS_KNOWN = ("config", "headers", "model", "engine_version", "hf_overrides")
 
 
 def is_read(request: dict[str, Any]) -> bool:

@@ -143,7 +143,7 @@ def available_of(
         "{budget} − {weights} − {activations} − {framework} − {counted_graphs}",
         budget,
         *parts.values(),
-        grade=Grade.FITTED,
+        grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
     )
     return replace(left, interval=available_interval(setting, value, parts, total_spread))
