@@ -32,6 +32,7 @@ with log_tab:
         else:
             compared = compare(log, planned)
             is_known = model.is_known(found)
+            result.surroundings(log, t)
             result.failure(log, found.scenario, planned, t, offers_fixes=is_known)
             result.headline(compared, log, planned, t, is_known=is_known)
             model.unknown(found, t)

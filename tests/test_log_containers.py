@@ -1,8 +1,10 @@
 """`docker run`, Compose, Kubernetes and YAML configs pasted in place of a log."""
 
+from dataclasses import replace
+
 import pytest
 
-from kvcore.deploy.artefacts import Artefact, artefact
+from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
 from kvcore.errors import LogError
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import clean_log
@@ -10,6 +12,7 @@ from kvcore.evidence.log.containers import MAX_CHARACTERS, docker_container, fin
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
+from kvcore.scenario import Installation, Surroundings
 from kvcore.scenario.request import scenario_from_request
 
 MODEL = "Qwen/Qwen3-32B"
@@ -140,7 +143,8 @@ ASKED = {
 def test_every_artefact_reads_back(kind: Artefact, name: str) -> None:
     asked = scenario_from_request(ASKED[name])
     log = read(artefact(kind, plan(asked)))
-    assert scenario_from_log(log, asked).scenario == asked
+    of_the_image = Surroundings(installation=Installation.IMAGE if kind in CONTAINERS else None)
+    assert scenario_from_log(log, asked).scenario == replace(asked, surroundings=of_the_image)
     assert log.notices == ()
 
 

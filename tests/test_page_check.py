@@ -314,3 +314,18 @@ def test_flags_that_were_not_taken_are_listed() -> None:
     assert "line 1 gives flags values that they cannot take" in seen(app).lower()
     assert "--tensor-parallel-size -4" in seen(app)
     assert "--foo bar, --swap-space 16" in seen(app)
+
+
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+def test_a_log_that_contradicts_the_machine_is_taken_with_one_button(locale: str) -> None:
+    app = open_check(locale, **{"model": "Qwen/Qwen3-8B", "surroundings.host": "linux"})
+    warning = "WARNING [interface.py:382] Using 'pin_memory=False' as WSL is detected. This may slow down performance."
+    app = paste(
+        app, f"non-default args: {{'model': 'Qwen/Qwen3-8B'}}\n{warning}\nAvailable KV cache memory: 2.80 GiB"
+    )
+    said = seen(app)
+    assert "surroundings.host" in said
+    assert "wsl" in said
+    checked(app.button(key="check.agree").click().run())
+    assert params(app)["surroundings.host"] == "wsl"
+    assert "check.agree" not in keys(app)

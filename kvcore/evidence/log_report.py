@@ -151,6 +151,7 @@ def log_result(log: StartupLog) -> dict[str, Any]:
             {"rank": rank.rank, **{reading.figure: reading.value for reading in rank.readings}}
             for rank in log.ranks
         ],
+        "surroundings": [_fields(said, "field", "cases", "line_number", "line") for said in log.surroundings],
         "spreads": [_fields(spread, "figure", "low", "high", "ranks") for spread in log.spreads],
         "missing": list(log.missing),
         "failure": None if log.failure is None else _failure(log.failure),

@@ -12,16 +12,19 @@ from kvcore.catalogue.models import ModelEntry
 from kvcore.engine.protocol import written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import first_without_v0
-from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError
+from kvcore.errors import CatalogueError, KvPlannerError, Notice, ScenarioError, notice
 from kvcore.evidence.log.arguments import LogFlags
-from kvcore.evidence.log.reader import StartupLog, release_of, value_of
+from kvcore.evidence.log.reader import StartupLog, measured_from, release_of, value_of
+from kvcore.flags import fields_of
 from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.scenario import PARALLEL, Measured, Scenario, SpeculativeConfig, nested
-from kvcore.scenario.request import scenario_from_request
+from kvcore.scenario import value_of as field_value
+from kvcore.scenario.request import read_fields, scenario_from_request
 
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""
+TAKEN: Final = "surroundings.taken_gib"
 SAME_CARD_SHARE: Final = 0.01
 """A total so near the current card's is that card with another driver."""
 _IDENTITY: Final = ("model", "config", "checkpoint", "accelerator", "engine", "engine_version")
@@ -42,6 +45,11 @@ def request_from(log: StartupLog) -> dict[str, Any]:
     env, release = dict(log.env), release_of(log.version)
     if log.is_v0 and release is not None and release < first_without_v0().release[:2]:
         env["VLLM_USE_V1"] = "0"
+    settled = {said.field: said.cases[0] for said in log.surroundings if len(said.cases) == 1}
+    around = {
+        name.partition(".")[2]: case for name, case in settled.items() if name.startswith("surroundings.")
+    }
+    env |= {name.partition(".")[2]: case for name, case in settled.items() if name.startswith("env.")}
     card = {"memory_gib": logged_memory_gib(log), "vendor": _vendor(log), "name": log.card_name}
     request = {
         "model": log.model,
@@ -50,6 +58,7 @@ def request_from(log: StartupLog) -> dict[str, Any]:
         "accelerator": _known(card) if card["memory_gib"] or card["name"] else None,
         **{name: _plain(value) for name, value in logged_flags(log).values.items()},
         "env": env or None,
+        "surroundings": around or None,
     }
     return _known(request)
 
@@ -110,7 +119,7 @@ class Recognized:
 
     scenario: Scenario
     borrowed: tuple[str, ...] = ()
-    """Of `model`, `accelerator`, `engine`, `engine_version` and `flags`."""
+    """Of `model`, `accelerator`, `engine`, `engine_version`, `flags` and `surroundings`."""
     unknown_model: str = ""
     """A model that the log names and the catalogue does not have."""
 
@@ -142,7 +151,7 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         request |= {"model": current.model, "config": dict(current.config.raw)}
     scenario = scenario_from_request(request)
     if current is None:
-        return Recognized(scenario=with_logged_graphs(scenario, log))
+        return Recognized(scenario=with_logged_graphs(with_logged_surroundings(scenario, log), log))
     if entry is None:
         scenario = replace(
             scenario, model=current.model, config=current.config, checkpoint=current.checkpoint
@@ -168,6 +177,14 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         env = {**current.env, **scenario.env}
         scenario = replace(current, env=env, measured=Measured(), **changes)
         borrowed.append("flags")
+    scenario = with_logged_surroundings(replace(scenario, surroundings=current.surroundings), log)
+    said = {
+        flag.name
+        for flag in fields_of("surroundings").values()
+        if field_value(scenario, flag.name) is not None
+    }
+    if said - {one.field for one in log.surroundings}:
+        borrowed.append("surroundings")
     return Recognized(
         scenario=with_logged_graphs(scenario, log),
         borrowed=tuple(borrowed),
@@ -220,3 +237,68 @@ def with_logged_graphs(scenario: Scenario, log: StartupLog) -> Scenario:
     except KvPlannerError:
         return scenario
     return changed
+
+
+def with_logged_surroundings(scenario: Scenario, log: StartupLog) -> Scenario:
+    """`scenario` with the surroundings that the log shows, where they are unknown or it shows others.
+
+    What the log leaves open stays unknown.
+    """
+    around: dict[str, str | None] = {}
+    env = dict(scenario.env)
+    for said in log.surroundings:
+        head, _, key = said.field.partition(".")
+        now, case = field_value(scenario, said.field), said.settled(scenario.accelerator)
+        if now is not None and said.allows(now):
+            continue
+        if head == "surroundings":
+            around[key] = case
+        elif case is not None:
+            env[key] = case
+    if _takes_more(scenario, log):
+        around["taken_gib"] = None
+    read = {**dict.fromkeys(around), **read_fields(around, "surroundings")}
+    return replace(scenario, env=env, surroundings=replace(scenario.surroundings, **read))
+
+
+def contradictions(scenario: Scenario, log: StartupLog) -> tuple[Notice, ...]:
+    """Which chosen surroundings the log shows otherwise: `with_logged_surroundings` takes what it says.
+
+    Example:
+        >>> from kvcore.evidence.log.reader import read_log
+        >>> log = read_log("vLLM API server version 0.19.0\\nUsing 'pin_memory=False' as WSL is detected")
+        >>> chosen = scenario_from_request({"model": "Qwen/Qwen3-8B", "surroundings": {"host": "linux"}})
+        >>> contradictions(chosen, log)[0].params
+        {'logged': 'wsl', 'line': '2', 'chosen': 'linux'}
+    """
+    chosen = ((said, field_value(scenario, said.field)) for said in log.surroundings)
+    found = [
+        notice(
+            "log-contradicts-surrounding",
+            said.field,
+            logged=", ".join(said.cases),
+            line=said.line_number,
+            chosen=now,
+        )
+        for said, now in chosen
+        if now is not None and not said.allows(now)
+    ]
+    free, taken = log.worst_rank.free_gib, scenario.surroundings.taken_gib
+    if free is not None and _takes_more(scenario, log):
+        logged = f"≤ {measured_from(log).system_gib:g}"
+        found.append(
+            notice(
+                "log-contradicts-surrounding",
+                TAKEN,
+                logged=logged,
+                line=free.line_number,
+                chosen=f"{taken:g}",
+            )
+        )
+    return tuple(found)
+
+
+def _takes_more(scenario: Scenario, log: StartupLog) -> bool:
+    """Whether more is said to be taken before the start than the log shows missing in it."""
+    taken, missing = scenario.surroundings.taken_gib, measured_from(log).system_gib
+    return taken is not None and missing is not None and taken > missing + SAME_MEMORY_GIB

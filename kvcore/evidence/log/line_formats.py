@@ -16,8 +16,9 @@ from typing import Annotated, Final, Literal
 
 from kvcore.errors import CatalogueError
 from kvcore.evidence.log.cleaned import LogText
+from kvcore.flags import FLAGS, fields_of
 from kvcore.units import GIB, KIB, MIB
-from kvcore.versioned import Bounds, Reviewed, Source, TableFile
+from kvcore.versioned import Bounds, OneOf, Reviewed, Source, TableFile
 
 MAX_HITS: Final = 4096
 """Occurrences of one format that are read; a start prints a few for each rank."""
@@ -27,6 +28,11 @@ TRY_STEPS: Final = 4
 HIT_STEPS: Final = 32
 """Steps of a try, and of a hit with its line and its process."""
 SHORTEST_BEGINNING: Final = 5
+SURROUNDINGS: Final = (
+    *(flag.name for flag in fields_of("surroundings").values()),
+    *(f"env.{name}" for name in FLAGS["env"].common),
+)
+"""What lines say of a machine, by its name in a request."""
 
 _NUMBER: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?)"
 _SIZE: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?(?:[KMGT]i?B|[Bb]ytes|B))"
@@ -159,11 +165,39 @@ class LineRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SurroundingRow:
+    """Texts that leave these cases of a surrounding; without cases the number behind the text is one, after `words`."""
+
+    texts: tuple[str, ...]
+    field: Annotated[str, OneOf(SURROUNDINGS)]
+    versions: Source
+    source: Source
+    cases: tuple[str, ...] = ()
+    above_ranks: Annotated[int, Bounds(0, 1024)] = 0
+    """Only of a start with a larger tensor parallel size."""
+    words: str = ""
+
+    def __post_init__(self) -> None:
+        flag = FLAGS.get(self.field)
+        known = ("0", "1") if flag is None else flag.choices
+        if set(self.cases) - set(known) or bool(self.cases) is not bool(known):
+            raise ValueError(f"cases of {self.field} are some of {', '.join(known)}")
+        if any(len(text) < SHORTEST_BEGINNING for text in self.beginnings):
+            raise ValueError("a text is too short to look for")
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """Its texts as a cleaned log has them."""
+        return tuple("".join(text.split()) for text in self.texts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FormatTables(Reviewed):
     """line_formats.toml."""
 
     figure: Mapping[str, FigureRule]
     line: tuple[LineRow, ...]
+    surrounding: tuple[SurroundingRow, ...]
 
     def __post_init__(self) -> None:
         read = {name for line in self.lines for name, _ in line.fields}

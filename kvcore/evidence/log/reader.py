@@ -15,6 +15,7 @@ from kvcore.evidence.log.arguments import LoggedArguments, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
 from kvcore.evidence.log.failures import Failure, StartFacts, find_failures
 from kvcore.evidence.log.figures import Figures, Reading, Spread, engine_figures, find_readings, rank_figures
+from kvcore.evidence.log.surroundings import LoggedSurrounding, find_surroundings
 from kvcore.scenario import Measured
 
 START_STEPS: Final = 1000
@@ -64,6 +65,8 @@ class StartupLog(LoggedArguments):
     """Whether the graph estimate was taken off the budget."""
     failures: tuple[Failure, ...]
     """The root cause first."""
+    surroundings: tuple[LoggedSurrounding, ...]
+    """What lines say of the machine, each once."""
     missing: tuple[str, ...]
     """Figures that this kind of log usually has and this one has not."""
 
@@ -149,6 +152,7 @@ def _start(
         spreads=ranked.spreads,
         charges_graph_estimate=_charges_estimate(log, start, end, engine, version),
         failures=find_failures(log, start, end, facts),
+        surroundings=find_surroundings(log, start, end, flags.tensor_parallel_size or 1),
         missing=tuple(name for name in (_EXPECTED_V0 if v0 else engine.log.figures) if name not in known),
     )
 

@@ -11,7 +11,7 @@ from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
 from kvcore.evidence.log.reader import StartupLog
-from kvcore.evidence.recognized import Recognized
+from kvcore.evidence.recognized import Recognized, contradictions, with_logged_surroundings
 from kvcore.planning import Plan, Verdict
 from kvcore.scenario import Measured, Scenario
 from kvcore.texts.words import Words, listed, msg
@@ -132,6 +132,25 @@ def recognized(found: Recognized, planned: Plan, t: Words) -> None:
             icon=":material/input:",
             on_click=taken.take,
             args=(found.scenario,),
+        )
+
+
+def surroundings(log: StartupLog, t: Words) -> None:
+    """Where the log shows other surroundings than the sidebar: which, and taking them over."""
+    chosen = state.scenario()
+    found = contradictions(chosen, log)
+    if not found:
+        return
+    with st.container(border=True, key="check.surroundings"):
+        st.markdown(f":material/compare_arrows: **{t('The log does not match your machine')}**")
+        for one in found:
+            st.text(f"{t.error(one)}\n→ {t.next_step(one)}")
+        st.button(
+            t("Use what the log says"),
+            key="check.agree",
+            icon=":material/input:",
+            on_click=taken.take,
+            args=(with_logged_surroundings(chosen, log),),
         )
 
 

@@ -128,7 +128,8 @@ def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
         resolved = (
             None if plan is None or flag.default is not None else getattr(plan.resolved, flag.name, None)
         )
-        _number(flag, now, "" if resolved is None else t("{value} by default", value=f"{resolved:,}"), t)
+        unknown = t(CASES[UNKNOWN]) if flag.parent == "surroundings" else ""
+        _number(flag, now, unknown if resolved is None else t("{value} by default", value=f"{resolved:,}"), t)
 
 
 def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
