@@ -6,11 +6,10 @@ from kvcore.evidence.accuracy import (
     FITTED,
     Check,
     elsewhere,
+    headline,
     held_out,
     load_accuracy,
     of_one_source,
-    our_points,
-    summarize,
     verdicts,
 )
 from kvcore.views import accuracy_figures as words
@@ -23,44 +22,62 @@ record = load_accuracy()
 
 notes.repairs(t)
 st.header(t("How far off is it?"), anchor=False)
-memory = summarize(our_points(record.starts, Check.KV_MEMORY))
-unseen = summarize(our_points(held_out(record.starts), Check.KV_MEMORY))
+unseen, fitted = headline(held_out(record.starts)), headline(record.starts)
 judged = verdicts(record.starts)
-if memory is not None and memory.inside is not None:
+if unseen is not None and fitted is not None:
     st.markdown(
         t(
-            "On {starts} published starts the predicted KV memory is off by {median} (median) and "
-            "{p90} (P90); {inside} of the measured figures lie inside their 80 % interval.",
-            starts=str(memory.count),
-            median=words.percent(memory.median),
-            p90=words.percent(memory.p90),
-            inside=words.percent(memory.inside),
+            "On {starts} published starts, each predicted from other publications alone, the KV memory "
+            "is off by {median} (median) and {p90} (P90): {share} and {share_p90} of the card’s memory. "
+            "{inside} of the measured figures lie inside their 80 % interval; its median width is {width} "
+            "of the figure.",
+            starts=str(unseen.found.count),
+            median=words.percent(unseen.found.median),
+            p90=words.percent(unseen.found.p90),
+            share=words.percent(unseen.share_median),
+            share_p90=words.percent(unseen.share_p90),
+            inside=words.percent(unseen.found.inside or 0.0),
+            width=words.percent(unseen.width),
         )
     )
-if unseen is not None and unseen.inside is not None:
     st.markdown(
         t(
-            "But most constants were fitted on these very starts. With same-source data excluded "
-            "from the fit, the error is {median} (median) and {p90} (P90), and {inside} lie "
-            "inside, on the {count} starts where other publications cover every constant. For the"
-            " other {alone} the error is unknown.",
-            median=words.percent(unseen.median),
-            p90=words.percent(unseen.p90),
-            inside=words.percent(unseen.inside),
-            count=str(unseen.count),
-            alone=str(of_one_source(record.starts, Check.KV_MEMORY)),
+            "With all data in the fit, as the product ships: {median} (median), {p90} (P90), {inside} inside.",
+            median=words.percent(fitted.found.median),
+            p90=words.percent(fitted.found.p90),
+            inside=words.percent(fitted.found.inside or 0.0),
         )
     )
 st.caption(
     t(
-        "{refused} of {healthy} successful starts were predicted to fail. The cause was predicted "
-        "for {named} of {failed} failed starts. Recomputed on {date} by “make accuracy” from what "
-        "the authors stated, without any measured figure.",
+        "{refused} of {healthy} successful starts were predicted to fail. Of {failed} failed starts the "
+        "cause was predicted for {named}; {tight} more were called tight. Recomputed on {date} by “make "
+        "accuracy” from what the authors stated, without any measured figure.",
         healthy=str(judged.healthy),
         refused=str(judged.refused),
         failed=str(judged.failed),
         named=str(judged.named_rightly),
+        tight=str(judged.called_tight),
         date=record.generated,
+    )
+)
+
+st.subheader(t("How often the interval is right"), anchor=False)
+tables.coverage(words.coverage_rows(record.starts, t), t)
+st.caption(
+    t(
+        "Each start is judged by an interval that was fitted without its publication. 80 % should lie "
+        "inside; a group of fewer than eight starts says little. TP is the number of cards that share "
+        "each layer; the figures behind it are releases of vLLM."
+    )
+)
+
+st.subheader(t("What was known of the surroundings"), anchor=False)
+tables.stated(words.stated_rows(record.starts, t), t)
+st.caption(
+    t(
+        "Where an author does not state a surrounding, it is planned as unknown: the figure is that of the "
+        "likelier case, and the interval spans the others."
     )
 )
 

@@ -3,7 +3,7 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.evidence.accuracy import Check, held_out, load_accuracy, of_one_source, our_points, summarize
+from kvcore.evidence.accuracy import Check, headline, held_out, load_accuracy, of_one_source, our_points
 from kvcore.views.accuracy_figures import percent
 from tests.test_page_check import html
 from tests.test_page_plan import checked, figures, open_app, seen
@@ -51,20 +51,27 @@ def test_every_start_has_a_source_or_a_citation() -> None:
 
 @pytest.mark.parametrize(
     ("locale", "words", "source"),
-    [("en-US", "excluded from the fit", "Single source"), ("zh-CN", "剔除同源数据后", "仅一个出处")],
+    [("en-US", "from other publications alone", "Single source"), ("zh-CN", "剔除同源数据后", "仅一个出处")],
 )
-def test_the_fit_is_said_beside_what_it_does_not_know(locale: str, words: str, source: str) -> None:
+def test_the_headline_is_of_publications_that_took_no_part(locale: str, words: str, source: str) -> None:
     app = open_accuracy(locale)
-    kv, without = (
-        summarize(our_points(starts, Check.KV_MEMORY))
-        for starts in (load_accuracy().starts, held_out(load_accuracy().starts))
-    )
-    assert kv is not None
-    assert without is not None
+    unseen, fitted = headline(held_out(load_accuracy().starts)), headline(load_accuracy().starts)
+    assert unseen is not None
+    assert fitted is not None
     assert words in seen(app)
-    assert percent(kv.median) in seen(app)
-    assert percent(without.p90) in seen(app)
+    shown = seen(app).replace("%", " %").replace("  ", " ")
+    for share in (unseen.found.median, unseen.found.p90, unseen.share_p90, unseen.width, fitted.found.p90):
+        assert percent(share) in shown
     assert source in html(app)
+
+
+def test_coverage_is_shown_by_group_with_its_count() -> None:
+    shown = html(open_accuracy("en-US"))
+    points = our_points(held_out(load_accuracy().starts), Check.KV_MEMORY)
+    judged = [point for point in points if point.interval]
+    assert f"{sum(point.is_inside is True for point in judged)} of {len(judged)}" in shown
+    for name in ("TP 1, 0.18-0.23", "TP &gt; 1, ≥ 0.24", "Link between cards"):
+        assert name in shown
 
 
 def test_each_start_without_its_own_publication() -> None:
@@ -72,9 +79,12 @@ def test_each_start_without_its_own_publication() -> None:
     before = figures(app)
     rows = app.dataframe[0].value
     assert {"in the fit", "not in the fit"} >= set(rows["fit"])
-    assert rows["left_out"].isna().sum() == of_one_source(load_accuracy().starts, Check.KV_MEMORY)
+    points = our_points(load_accuracy().starts, Check.KV_MEMORY)
+    assert rows["left_out"].isna().sum() == sum(point.predicted is None for point in points)
     checked(app.toggle(key="accuracy.without").set_value(True).run())
     assert figures(app) != before
+    checked(app.selectbox(key="accuracy.check").set_value("framework").run())
+    assert of_one_source(load_accuracy().starts, Check.FRAMEWORK) > 0
     assert "single-source starts are excluded" in seen(app)
     checked(app.selectbox(key="accuracy.check").set_value("weights").run())
     assert app.toggle(key="accuracy.without").disabled

@@ -16,7 +16,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import statistics
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,17 +34,15 @@ from kvcore.evidence.accuracy import (  # noqa: E402
     Check,
     PublishedStart,
     groups,
+    headline,
     held_out,
-    ninth_decile,
     of_one_source,
     off_platform,
     our_points,
     peer_points,
     read_accuracy,
-    shares_of_card,
     summarize,
     verdicts,
-    widths,
 )
 from kvcore.planning import Plan, plan  # noqa: E402
 from kvcore.scenario.request import scenario_from_request  # noqa: E402
@@ -330,14 +327,14 @@ def unseen_lines(without: Sequence[PublishedStart]) -> Iterator[str]:
     others = off_platform(without)
     several = [start for start in others if start.tensor_parallel_size > 1]
     for label, starts in (("without vllm-ascend", others), ("of them TP > 1", several), ("all", without)):
-        points = our_points(starts, Check.KV_MEMORY)
-        found, shares, wide = summarize(points), sorted(shares_of_card(starts)), widths(points)
-        if found is None or found.inside is None:
+        one = headline(starts)
+        if one is None:
             continue
+        found = one.found
         yield (
             f"KV GiB, {label}: {found.count} starts, median {found.median:.1%}, p90 {found.p90:.1%}; of the card's "
-            f"memory {statistics.median(shares):.2%}, p90 {ninth_decile(shares):.2%}; interval holds "
-            f"{found.inside:.0%}, median width {statistics.median(wide):.1%} of the figure"
+            f"memory {one.share_median:.2%}, p90 {one.share_p90:.2%}; {found.inside or 0:.0%} inside the interval, "
+            f"median width {one.width:.1%} of the figure"
         )
     for label, starts in groups(without, "era").items():
         judged_points = [point.is_inside for point in our_points(starts, Check.KV_MEMORY)]

@@ -292,6 +292,30 @@ class Verdicts:
     """More of them, that were not called healthy either."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Headline:
+    """What to expect of the KV memory on a machine that nobody has published."""
+
+    found: Summary
+    share_median: float
+    """Of the errors as shares of the card's memory."""
+    share_p90: float
+    width: float
+    """Median width of the interval as a share of the measured figure."""
+
+
+def headline(starts: Iterable[PublishedStart]) -> Headline | None:
+    """Errors of the KV memory and what its intervals are worth; None without a start whose KV memory is known."""
+    starts = list(starts)
+    points = our_points(starts, Check.KV_MEMORY)
+    found, shares, wide = summarize(points), shares_of_card(starts), widths(points)
+    if found is None or not shares or not wide:
+        return None
+    return Headline(
+        found=found, share_median=median(shares), share_p90=ninth_decile(shares), width=median(wide)
+    )
+
+
 def verdicts(starts: Iterable[PublishedStart]) -> Verdicts:
     """Of the starts whose card and budget are known."""
     judged = [one for one in starts if one.verdict]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final
 
 from kvcore.evidence.accuracy import (
@@ -24,7 +25,9 @@ from kvcore.evidence.accuracy import (
     peer_points,
     release_name,
     summarize,
+    widths,
 )
+from kvcore.flags import FLAGS
 from kvcore.texts import LABELS, palette
 from kvcore.texts.words import DASH, Words, count
 from kvcore.views import plotting as draw
@@ -36,6 +39,7 @@ SMALLEST_GROUP: Final = 2
 
 CHECK_LABELS: Final = LABELS["checks"]
 GROUP_LABELS: Final = LABELS["accuracy-groups"]
+SURROUNDING_LABELS: Final = LABELS["surroundings"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +101,64 @@ def _change(before: str, after: str) -> str:
 
 def _inside(found: Summary) -> str:
     return DASH if found.inside is None else f"{100 * found.inside:.0f} %"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoverageRow:
+    """How many of a group's starts lie inside an interval that was fitted without their publication, as text."""
+
+    label: str
+    inside: str
+    share: str
+    width: str
+    median: str
+
+
+def coverage_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[CoverageRow, ...]:
+    """One row for all starts and one for each number of ranks and release era, the largest first."""
+    without = held_out(starts)
+    rows = []
+    for name, group in {t("All starts"): without, **groups(without, "era")}.items():
+        judged = [point for point in our_points(group, Check.KV_MEMORY) if point.interval]
+        if not judged:
+            continue
+        inside = sum(point.is_inside is True for point in judged)
+        rows.append(
+            CoverageRow(
+                label=_group_name(name, t),
+                inside=t("{part} of {whole}", part=count(inside), whole=count(len(judged))),
+                share=f"{100 * inside / len(judged):.0f} %",
+                width=percent(median(widths(judged))),
+                median=percent(median(abs(point.error) for point in judged)),
+            )
+        )
+    return tuple(rows)
+
+
+def _group_name(name: str, t: Words) -> str:
+    """A group as it is shown: those without a release end in a question mark."""
+    return t("{engine}, release not stated", engine=name[:-2].rstrip(",")) if name.endswith(" ?") else name
+
+
+def stated_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[tuple[str, str], ...]:
+    """Of how many starts each surrounding is stated; a link is one of several cards."""
+    judged = [start for start in starts if Check.KV_MEMORY in start.points]
+    rows = []
+    for name in ("link", "installation", "host", "driver", "taken_gib"):
+        asked = [start for start in judged if name != "link" or start.tensor_parallel_size > 1]
+        stated = sum(name in start.surroundings for start in asked)
+        label = t(FLAGS[f"surroundings.{name}"].label)
+        rows.append((label, t("{part} of {whole}", part=count(stated), whole=count(len(asked)))))
+    return tuple(rows)
+
+
+def surroundings_text(start: PublishedStart, t: Words) -> str:
+    """What a start's author stated of its surroundings; a dash for nothing."""
+    said = start.surroundings
+    names = [t(SURROUNDING_LABELS[value]) for value in said.values() if value in SURROUNDING_LABELS]
+    names += [t("driver {driver}", driver=str(said["driver"]))] if "driver" in said else []
+    names += [t("{size} GiB taken", size=f"{said['taken_gib']:g}")] if "taken_gib" in said else []
+    return " · ".join(names) or DASH
 
 
 def fit_text(point: Point, t: Words) -> str:
@@ -169,8 +231,7 @@ def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words
         if len(points) < SMALLEST_GROUP:
             rest += points
         else:
-            unstated = name.endswith(" ?")
-            named.append((t("{engine}, release not stated", engine=name[:-2]) if unstated else name, points))
+            named.append((_group_name(name, t), points))
     rows = [row for _, row in sorted(_summed(named), key=lambda item: -item[0].count)]
     return (*rows, *(row for _, row in _summed([(t("single starts"), rest)])))
 

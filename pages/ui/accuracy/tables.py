@@ -10,7 +10,16 @@ import streamlit as st
 
 from kvcore.evidence.accuracy import FITTED, Accuracy, Check, PublishedStart
 from kvcore.texts.words import Words
-from kvcore.views.accuracy_figures import ErrorRow, LeftOutRow, citation, fit_text, percent, point_name
+from kvcore.views.accuracy_figures import (
+    CoverageRow,
+    ErrorRow,
+    LeftOutRow,
+    citation,
+    fit_text,
+    percent,
+    point_name,
+    surroundings_text,
+)
 
 
 def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
@@ -50,6 +59,17 @@ def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
     )
 
 
+def coverage(rows: Sequence[CoverageRow], t: Words) -> None:
+    """How often intervals of other publications contain what was measured, one line a group."""
+    head = (t("Starts"), t("Inside the interval"), t("Share"), t("Median width"), t("Median error"))
+    _table(head, [(row.label, row.inside, row.share, row.width, row.median) for row in rows])
+
+
+def stated(rows: Sequence[Sequence[str]], t: Words) -> None:
+    """Of how many starts each surrounding is known."""
+    _table((t("Surroundings"), t("Stated by the author")), rows)
+
+
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     body = "".join(
         f"<tr><td>{escape(label)}</td>"
@@ -78,6 +98,7 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
         "predicted": t("Predicted"),
         "error": t("Error"),
         **fit,
+        "surroundings": t("Surroundings stated"),
         "date": t("Date"),
         "source": t("Source"),
         "cited": t("Cited as"),
@@ -90,6 +111,7 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
             "error": percent(start.points[check].error, signed=True),
             "left_out": None if (left := start.points[check].held_out) is None else left.predicted,
             "fit": fit_text(start.points[check], t),
+            "surroundings": surroundings_text(start, t),
             "date": start.date or "",
             "source": start.source,
             "cited": "" if start.source else citation(start, t),
@@ -108,7 +130,7 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
             },
             **{
                 name: st.column_config.TextColumn(columns[name])
-                for name in ("start", "error", "fit", "date", "cited")
+                for name in ("start", "error", "fit", "surroundings", "date", "cited")
                 if name in columns
             },
             "source": st.column_config.LinkColumn(columns["source"], width="medium"),
