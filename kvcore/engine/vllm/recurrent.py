@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import MambaModes
@@ -14,6 +15,11 @@ from kvcore.scenario import AUTO
 SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})
 """Recurrent layers whose every block may be cached. Source: vllm/model_executor/models/interfaces.py:
 SupportsMambaPrefixCaching (0.19.0)."""
+
+HOPPER: Final = 90
+BLACKWELL_FAMILIES: Final = (10, 12)
+BLACKWELL_HEAD_SIZE: Final = 128
+"""Keys of the heads that FlashInfer's kernel takes there, with CUDA 13, which the release is built with."""
 
 KDA_DTYPES: Final = frozenset({AUTO, "float32", "bfloat16"})
 """Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_dtype (0.30.0, 0.33.0)."""
@@ -97,6 +103,19 @@ def check_state_flags(
         raise EngineRefusalError("align-without-chunked-prefill", field="enable_chunked_prefill", value=False)
     if mode == "align" and speculates and not start.switches.align_speculates:
         raise EngineRefusalError("align-with-speculation", field="speculative_config", value=mode)
+
+
+def state_export_tokens(start: Start, mode: str) -> int:
+    """How far apart states that a prefill hands out may lie; 0 unless FlashInfer's kernel runs every recurrent layer.
+
+    Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:_resolve_gdn_prefill_backend,
+    vllm/model_executor/layers/mamba/abstract.py:get_mamba_prefill_checkpoint_alignment (0.33.0).
+    """
+    sizes, card = start.traits.exported_head_sizes, start.card
+    if mode != "align" or card.vendor is not Vendor.NVIDIA or not sizes or 0 in sizes:
+        return 0
+    on_blackwell = card.number // 10 in BLACKWELL_FAMILIES and sizes == {BLACKWELL_HEAD_SIZE}
+    return start.switches.gdn_checkpoint_tokens if card.number == HOPPER or on_blackwell else 0
 
 
 def check_aligned_block(resolved: Resolved) -> None:

@@ -39,6 +39,8 @@ class Traits:
 
     attention: AttentionKind
     recurrent: frozenset[str]
+    exported_head_sizes: frozenset[int]
+    """Of the recurrent layers: heads of kernels that hand out states inside a prefill; 0 for one that does not."""
     is_hybrid: bool
     is_attention_free: bool
     is_encoder_decoder: bool
@@ -60,6 +62,9 @@ def traits_of(architecture: Architecture) -> Traits:
     return Traits(
         attention=_attention_kind(architecture, kinds),
         recurrent=recurrent,
+        exported_head_sizes=frozenset(
+            cache.exported_head_size for cache in caches if isinstance(cache, RecurrentState)
+        ),
         is_hybrid=bool(recurrent) and has_others,
         is_attention_free=bool(recurrent) and not has_others,
         is_encoder_decoder=CrossAttention in kinds,

@@ -278,6 +278,8 @@ class Switches:
     rounds_budget_up: bool
     checks_free_memory: bool
     """A start with less free memory than its budget is refused."""
+    gdn_checkpoint_tokens: Annotated[int, Bounds(0, 1024)]
+    """Tokens that states which a gated delta net hands out inside a prefill lie apart; 0 where it hands out none."""
     indexer_entries: Annotated[int, Bounds(1, 1 << 10)]
     """Entries of a sparse indexer's gather buffer for each token of max_model_len."""
     sparse_reserve: Annotated[int, Bounds(0, 64)]

@@ -154,7 +154,7 @@ def read_olmo_hybrid(config: ModelConfig) -> arch.Architecture:
     """
     section = config.language
     heads = blocks.read_heads(section, reads_head_dim=False)
-    hidden, net = heads.hidden_size, read_delta_net(config, section)
+    hidden, net = heads.hidden_size, replace(read_delta_net(config, section), exports_states=False)
     body = blocks.gated_mlp(hidden, section.integer("intermediate_size"))
     attends: tuple[arch.Module, ...] = (
         *blocks.attention(heads),

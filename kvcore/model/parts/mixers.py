@@ -145,6 +145,8 @@ class DeltaNet:
     """Queries, keys, values and gates lie in one tensor of the checkpoint (Qwen3-Next)."""
     replicates_ba: bool = False
     """Every rank stores the whole b and a projections: their slices are too narrow for Marlin."""
+    exports_states: bool = True
+    """Its class hands out states inside a prefill (QwenGatedDeltaNetAttention)."""
 
     @property
     def keys(self) -> arch.Output:
@@ -193,7 +195,12 @@ class DeltaNet:
         channels = 2 * self.num_k_heads * self.head_k_dim + self.num_v_heads * self.head_v_dim
         states = matrices(self.num_v_heads, self.head_v_dim * self.head_k_dim, self.state_dtype)
         shapes = (conv_rows(channels, self.conv_kernel), states)
-        return arch.RecurrentState(kind="gdn_attention", heads=self.num_v_heads, shapes=shapes)
+        return arch.RecurrentState(
+            kind="gdn_attention",
+            heads=self.num_v_heads,
+            shapes=shapes,
+            exported_head_size=self.head_k_dim if self.exports_states else 0,
+        )
 
 
 def short_convolution(prefix: str, channels: int, kernel: int, *, bias: bool) -> arch.Layer:
