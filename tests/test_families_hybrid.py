@@ -5,6 +5,7 @@ import pytest
 from kvcore.catalogue import find_accelerator, find_model
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.memory.weights import Rank
+from kvcore.model import architecture as arch
 from kvcore.model.architecture import CrossAttention, FullAttention, Mla, RecurrentState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -180,3 +181,71 @@ class TestKimiK3:
         )
         assert (planned.cache.num_blocks, planned.cache.tokens) == (1011, 690_176)
         assert planned.resolved.block_size == 1536
+
+
+def test_puzzle_says_experts_and_windows_by_the_layer() -> None:
+    """Sizes by the modules of vllm/model_executor/models/nemotron_h.py with each block's own keys."""
+    config = {
+        "architectures": ["NemotronHPuzzleForCausalLM"],
+        "model_type": "nemotron_h_puzzle",
+        "hidden_size": 1024,
+        "vocab_size": 131072,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "mamba_num_heads": 32,
+        "mamba_head_dim": 64,
+        "ssm_state_size": 128,
+        "conv_kernel": 4,
+        "n_groups": 8,
+        "n_shared_experts": 1,
+        "moe_shared_expert_intermediate_size": 512,
+        "moe_latent_size": 256,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "num_nextn_predict_layers": 1,
+        "block_configs": [
+            {"block_type": "mamba"},
+            {
+                "block_type": "moe",
+                "n_routed_experts": 8,
+                "moe_intermediate_size": 320,
+                "num_experts_per_tok": 2,
+            },
+            {"block_type": "attention"},
+            {
+                "block_type": "moe",
+                "n_routed_experts": 32,
+                "moe_intermediate_size": 512,
+                "num_experts_per_tok": 4,
+            },
+            {"block_type": "attention", "sliding_window": 2048},
+        ],
+        "mtp_block_configs": [
+            {"block_type": "attention"},
+            {
+                "block_type": "moe",
+                "n_routed_experts": 16,
+                "moe_intermediate_size": 512,
+                "num_experts_per_tok": 4,
+            },
+        ],
+    }
+    built = read_architecture(ModelConfig.from_mapping(config))
+
+    def experts(count: int, width: int) -> int:
+        router, latent, shared = count * 1024 + count, 2 * 1024 * 256, 2 * 1024 * 512
+        return router + latent + shared + count * 2 * 256 * width
+
+    sizes = [sum(map(arch.elements, layer.modules)) - 1024 for layer in built.layers]
+    attention = 1024 * (16 + 2 * 2) * 128 + 16 * 128 * 1024
+    assert sizes[1:] == [experts(8, 320), attention, experts(32, 512), attention]
+    assert [type(layer.caches[0]).__name__ for layer in built.layers if layer.caches] == [
+        "RecurrentState",
+        "FullAttention",
+        "SlidingWindow",
+    ]
+    assert built.moe is not None
+    assert (built.moe.num_experts, built.moe.moe_intermediate_size) == (32, 512)
+    drafts = sum(arch.elements(module) for layer in built.draft_layers for module in layer.modules)
+    assert drafts == attention + experts(16, 512) + 2 * 1024 + 2 * 1024**2 + 3 * 1024

@@ -34,43 +34,62 @@ def read_h(config: ModelConfig) -> arch.Architecture:
     if written is not None and not section.has("head_dim"):
         heads = replace(heads, head_dim=written)
     hidden = heads.hidden_size
-    kinds = section.words("layers_block_type", PATTERN.values())
+    places = puzzle_blocks(section, "block_configs")
+    kinds = kinds_of_blocks(places) or section.words("layers_block_type", PATTERN.values())
     if kinds is None:
         kinds = kinds_of_letters(section, "hybrid_override_pattern")
     elif not kinds:
         raise section.invalid("layers_block_type", kinds, "expected at least one layer")
-    row = NEMOTRON_H if "moe" in kinds else replace(NEMOTRON_H, experts=None)
-    moe = read_moe(EXPERTS, section) if row.experts else None
+    row, places = replace(NEMOTRON_H, experts=None), places or (section,) * len(kinds)
+    sizes = [
+        read_moe(EXPERTS, place) if kind == "moe" else None for kind, place in zip(kinds, places, strict=True)
+    ]
+    moe = max(
+        filter(None, sizes), key=lambda each: each.num_experts * each.moe_intermediate_size, default=None
+    )
     state_heads, width = section.integer("mamba_num_heads"), section.integer("mamba_head_dim")
     mixes = mamba2(section, "nemotron_h", "mixer", hidden, state_heads, width)
-    attends = arch.Layer(modules=attention(row, section, heads), caches=(blocks.cache_of(heads),))
-    bodies = {"mamba": mixes, "attention": attends}
-    if moe is not None:
-        bodies["moe"] = arch.Layer(modules=read_experts(section, hidden, moe))
+    windows = [
+        place.optional_integer("sliding_window", minimum=1) if kind == "attention" else None
+        for kind, place in zip(kinds, places, strict=True)
+    ]
     widths = mlp_widths(section, kinds)
     bias = section.boolean("mlp_bias", False)
 
-    def mixer(kind: str, width: int) -> arch.Layer:
+    def mixer(
+        kind: str, width: int = 0, own: arch.MixtureOfExperts | None = None, window: int | None = None
+    ) -> arch.Layer:
+        if own is not None:
+            return arch.Layer(modules=read_experts(section, hidden, own))
+        if kind == "attention":
+            return arch.Layer(
+                modules=attention(row, section, heads), caches=(blocks.cache_of(heads, window),)
+            )
         mlp = blocks.plain_mlp(hidden, width, "mixer.up_proj", "mixer.down_proj", bias=bias)
-        return bodies.get(kind) or arch.Layer(modules=mlp)
+        return mixes if kind == "mamba" else arch.Layer(modules=mlp)
 
     behind = blocks.norms(hidden, "norm")
     built = read_decoder(
         row,
         config,
         heads=heads,
-        mixers=by_kind(zip(kinds, widths, strict=True), lambda kind: mixer(*kind)),
+        mixers=by_kind(zip(kinds, widths, sizes, windows, strict=True), lambda kind: mixer(*kind)),
         sparse=(False,) * len(kinds),
         width=max(widths) or section.integer("moe_intermediate_size", state_heads * width),
         mlp=behind,
     )
+    built = replace(built, moe=moe)
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
     if not drafts:
         return built
-    pattern = section.words("mtp_layers_block_type", PATTERN.values()) or kinds_of_letters(
-        section, "mtp_hybrid_override_pattern", "*E"
-    )
-    steps = [with_modules(bodies[kind], *behind) for kind in pattern if kind in bodies]
+    own = puzzle_blocks(section, "mtp_block_configs")
+    pattern = kinds_of_blocks(own) or section.words("mtp_layers_block_type", PATTERN.values())
+    pattern = pattern or kinds_of_letters(section, "mtp_hybrid_override_pattern", "*E")
+    steps = [
+        with_modules(mixer(kind, own=read_moe(EXPERTS, place) if kind == "moe" else None), *behind)
+        for kind, place in zip(pattern, own or (section,) * len(pattern), strict=True)
+        if kind != "mlp" and (kind != "moe" or own or moe)
+    ]
     if steps:
         projection = blocks.column("eh_proj", 2 * hidden, hidden)
         steps[0] = with_modules(steps[0], projection, *blocks.norms(hidden, "enorm", "hnorm"))
@@ -82,6 +101,27 @@ def read_h(config: ModelConfig) -> arch.Architecture:
         drafts_are_quantized=False,
         draft_steps=drafts,
     )
+
+
+def puzzle_blocks(section: Section, name: str) -> tuple[Section, ...]:
+    """What each layer reads of a config that says some keys by the layer; () where it says none.
+
+    Source: vllm/model_executor/models/nemotron_h.py:get_nemotron_h_config_for_layer (0.32, 0.33).
+    """
+    written = section.sequence(name) or ()
+    if len(written) > MAX_LAYERS or not all(isinstance(block, Mapping) for block in written):
+        raise section.invalid(name, written, "expected objects")
+    return tuple(Section({**section.raw, **block}, section.path, section.model_type) for block in written)
+
+
+def kinds_of_blocks(places: tuple[Section, ...]) -> tuple[str, ...]:
+    """The `block_type` of each layer."""
+    for place in places:
+        if place.string("block_type") not in PATTERN.values():
+            raise place.invalid(
+                "block_type", place.get("block_type"), "expected mamba, attention, mlp or moe"
+            )
+    return tuple(place.string("block_type") for place in places)
 
 
 def kinds_of_letters(section: Section, name: str, default: str | None = None) -> tuple[str, ...]:

@@ -1,0 +1,100 @@
+"""Models whose row says only what differs from another's: the difference by the engine's own modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvcore.model import architecture as arch
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
+
+TEXT = {
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": False,
+}
+SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "image_size": 384,
+    "patch_size": 14,
+}
+INTERN_VIT = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+}
+
+
+def elements(name: str, **config: Any) -> int:
+    built = read_architecture(ModelConfig.from_mapping({"architectures": [name], **config}))
+    modules = (
+        *built.first,
+        *built.every,
+        *built.last,
+        *(one for layer in built.layers for one in layer.modules),
+    )
+    return sum(map(arch.elements, modules))
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        # vllm/model_executor/models/bee.py, rvl.py: a layer norm, and in Bee four times the width inside.
+        ("BeeForConditionalGeneration", 2 * 1152 + (1152 + 1 + 4096) * 3 * 4096),
+        ("RForConditionalGeneration", 2 * 1152),
+    ],
+)
+def test_projectors_of_llava_onevision(name: str, more: int) -> None:
+    base = elements("LlavaOnevisionForConditionalGeneration", text_config=TEXT, vision_config=SIGLIP)
+    assert elements(name, text_config=TEXT, vision_config=SIGLIP) - base == more
+
+
+def test_qianfan_is_internvl_spelled_as_transformers_spells_it() -> None:
+    theirs = elements(
+        "InternVLChatModel",
+        llm_config=TEXT | {"architectures": ["Qwen3ForCausalLM"]},
+        vision_config=INTERN_VIT
+        | {
+            "image_size": 448,
+            "patch_size": 14,
+            "qkv_bias": True,
+            "qk_normalization": False,
+            "norm_type": "layer_norm",
+        },
+        downsample_ratio=0.5,
+    )
+    own = elements(
+        "QianfanOCRForConditionalGeneration", text_config=TEXT, vision_config=INTERN_VIT, downsample_ratio=0.5
+    )
+    assert own == theirs
+
+
+def test_colpali_projects_every_token() -> None:
+    gemma = {
+        "model_type": "gemma",
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "vocab_size": 257216,
+        "max_position_embeddings": 8192,
+    }
+    parts = {"text_config": gemma, "vision_config": SIGLIP | {"projection_dim": 2048}}
+    base = elements("PaliGemmaForConditionalGeneration", **parts)
+    assert elements("ColPaliForRetrieval", **parts) - base == 2048 * 128
