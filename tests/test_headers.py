@@ -28,6 +28,15 @@ from kvcore.quantity import Grade
 from kvcore.scenario import Parallel, Scenario, link
 from kvcore.scenario.request import scenario_from_request
 
+CONFIG = {
+    "architectures": ["UnreadForCausalLM"],
+    "model_type": "unread",
+    "new_key": 3,
+    "num_attention_heads": 32,
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 8192,
+}
+
 ROWS = [json.loads(line) for line in Path("tests/data/headers.jsonl").read_text().splitlines()]
 BY_MODEL: Mapping[str, Mapping[str, Any]] = {row["model"]: row["headers"] for row in ROWS}
 MODELS = list(BY_MODEL)
@@ -205,16 +214,54 @@ def test_packed_integers_hide_no_heads() -> None:
     ).parameter_bytes_per_rank == (read_headers(headers).stored_bytes)
 
 
-# -- what is said ---------------------------------------------------------------------------------------------------
+def in_mxfp4(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The same checkpoint with its experts in blocks of 32, as gpt-oss is published: 16 bytes and a scale each."""
+    found = dict(headers)
+    for name in ("gate_up_proj", "down_proj"):
+        key = f"model.layers.{{0-23}}.mlp.experts.{name}"
+        experts, inputs, outputs = found.pop(key)["shape"]
+        found[f"{key}_blocks"] = {"dtype": "U8", "shape": [experts, outputs, inputs // 32, 16]}
+        found[f"{key}_scales"] = {"dtype": "U8", "shape": [experts, outputs, inputs // 32]}
+    return found
 
-CONFIG = {
-    "architectures": ["UnreadForCausalLM"],
-    "model_type": "unread",
-    "new_key": 3,
-    "num_attention_heads": 32,
-    "torch_dtype": "bfloat16",
-    "max_position_embeddings": 8192,
-}
+
+def test_blocks_of_mxfp4() -> None:
+    own = catalogue.find_model("openai/gpt-oss-20b").config
+    raw = {**own.raw, "architectures": ["UnreadForCausalLM"], "model_type": "unread"}
+    headers = read_headers(in_mxfp4(BY_MODEL["openai/gpt-oss-20b"]))
+    blind = ModelConfig.from_mapping(raw, None, headers)
+    counted = planned(blind).parameter_bytes_per_rank
+    assert counted == headers.stored_bytes
+    assert read_architecture(blind).moe == read_architecture(own).moe
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"weight": ("U8", 4096 * 1024 // 2, 1), "weight.absmax": ("U8", 4096 * 1024 // 64)},
+        {"qweight": ("I32", 512, 1024), "scales": ("F16", 32, 1024), "qzeros": ("I32", 32, 128)},
+        {"weight_packed": ("I32", 1024, 512), "weight_scale": ("BF16", 1024, 32), "weight_shape": ("I64", 2)},
+        {"weight": ("U8", 1024, 2048), "weight_scale": ("F8_E4M3", 1024, 256), "input_scale": ("F32",)},
+        {"weight": ("F8_E4M3", 1024, 4096), "weight_scale": ("F32", 1024, 1), "k_scale": ("F32",)},
+        {"weight": ("I8", 1024, 4096), "weight_scale": ("F32", 1024)},
+    ],
+)
+def test_heads_by_keys_and_values_in_every_storage(kinds: Mapping[str, Any]) -> None:
+    headers: dict[str, Any] = {"model.embed_tokens.weight": {"dtype": "BF16", "shape": [32000, 4096]}}
+    for name in ("k_proj", "v_proj"):
+        for kind, (dtype, *shape) in kinds.items():
+            headers[f"model.layers.{{0-3}}.self_attn.{name}.{kind}"] = {"dtype": dtype, "shape": shape}
+    raw = {**CONFIG, "hidden_size": 4096, "num_hidden_layers": 4, "num_key_value_heads": 8, "head_dim": 128}
+    found = ModelConfig.from_mapping(raw, None, read_headers(headers))
+    built = read_architecture(found)
+    assert (built.num_kv_heads, built.head_dim, len(built.layers[0].caches)) == (8, 128, 1)
+    whole, quarter = (planned(found, ranks).parameter_bytes_per_rank for ranks in (1, 4))
+    assert found.headers is not None
+    assert whole == found.headers.stored_bytes
+    assert quarter == pytest.approx(whole / 4, rel=0.01)
+
+
+# -- what is said ---------------------------------------------------------------------------------------------------
 
 
 def test_without_headers_the_class_is_refused_with_them_it_is_planned_and_graded() -> None:

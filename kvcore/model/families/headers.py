@@ -65,7 +65,7 @@ class _Reader:
         self.cutter = Cutter(
             hidden_size=self._hidden(),
             main_dtype=next((dtype for dtype, _ in sizes.most_common() if dtype in FLOATS), "BF16"),
-            is_quantized=any(part.is_matrix and part.tensors.dtype not in FLOATS for part in self.layers),
+            is_quantized=any(part.tensors.dtype not in FLOATS and not part.is_vector for part in self.layers),
             packed_bits=4 if quantization is None else quantization.integer("bits", 4, maximum=8),
         )
         self.top_k = self._first(NAMES.top_k_keys) or 1
@@ -185,7 +185,7 @@ class _Reader:
     def _attention(self, members: list[Part]) -> Heads | None:
         """Keys and values of one attention, by the rows of their projections; None where there are none."""
         keys, fused = first(members, NAMES.key), first(members, NAMES.query_key_value)
-        if keys is None and fused is None:
+        if not any(part.is_called((*NAMES.key, *NAMES.query_key_value)) for part in members):
             return None
         rows, rows_v = self.cutter.rows(keys), self.cutter.rows(first(members, NAMES.value))
         if keys is None:

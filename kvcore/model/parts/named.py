@@ -41,6 +41,7 @@ class Names:
     latent_norm: Words
     latent_up: Words
     indexer_key: Words
+    inputs_first: Words
     column: Words
     row: Words
     whole: Words
@@ -67,6 +68,8 @@ _KINDS: Final = re.compile(
 """Of a module's tensors: its weight, its bias, or what a storage format calls its parts."""
 MATRICES: Final = frozenset(("", "weight", "qweight", "weight_packed"))
 """Kinds that are the matrix itself; the others are scales, zero points and the like."""
+OWN_KINDS: Final = frozenset((*MATRICES, "bias"))
+"""Kinds that the engine's module has itself, whatever stores them."""
 _INPUTS_FIRST: Final = frozenset(("qweight", "qzeros", "scales"))
 """Input features come first in these, of GPTQ and AWQ, and output features last."""
 FLOATS: Final[Mapping[str, str]] = {"F16": "", "BF16": "", "F32": "float32"}
@@ -200,7 +203,7 @@ class Cutter:
             unsure = self.is_unsure(part) and not is_encoder
             return Parameter(name=part.name, replicated=elements, dtype=dtype, is_unsure=unsure)
         size = part.tensors.shape[self._axis(part)]
-        if part.is_vector:
+        if part.is_vector and part.kind in OWN_KINDS:
             return Parameter(name=part.name, sharded=size, replicated=elements // size, dtype=dtype)
         linear = self._linear(part, heads, size, elements // size, dtype)
         if is_encoder or part.kind not in MATRICES:
@@ -255,7 +258,7 @@ class Cutter:
         for part in parts:
             elements, dtype = self._stored(part)
             elements *= part.tensors.each
-            is_whole = part.is_vector and part.is_row
+            is_whole = part.is_vector and (part.is_row or part.kind not in OWN_KINDS)
             whole, shared = (elements, 1) if is_whole else (1, elements)
             yield Parameter(name=part.name, replicated=whole, sharded=shared, dtype=dtype, experts=count)
 
@@ -289,8 +292,8 @@ class Cutter:
         if len(shape) != 2:
             return 0
         inputs = 0 if part.kind in _INPUTS_FIRST else 1
-        if part.kind == "weight" and self.hidden_size in shape and shape[0] != shape[1]:
-            # A few classes store input features first (GPT-2): the hidden size tells which way it is.
+        if part.is_called(NAMES.inputs_first) and self.hidden_size in shape and shape[0] != shape[1]:
+            # Some classes with these names store input features first (GPT-2): the hidden size tells which way it is.
             inputs = 0 if (shape[0] == self.hidden_size) != part.is_row else 1
         return inputs if part.is_row else 1 - inputs
 
