@@ -280,6 +280,16 @@ def test_without_headers_the_class_is_refused_with_them_it_is_planned_and_graded
     assert "architecture-from-headers" in {note.code for note in found.notices}
 
 
+def test_every_pipeline_stage_may_store_both_tables() -> None:
+    """Some classes do and some do not: the larger of both is planned."""
+    model = "meta-llama/Llama-3.1-8B-Instruct"
+    stages = [
+        planned(one, pipeline_parallel_size=2).parameter_bytes_per_rank
+        for one in (in_16_bits(model), unread(model))
+    ]
+    assert stages[1] - stages[0] == pytest.approx(128256 * 4096 * 2, rel=0.001)
+
+
 def test_what_is_not_known_is_named() -> None:
     headers = {
         **BY_MODEL["meta-llama/Llama-3.1-8B-Instruct"],

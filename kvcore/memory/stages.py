@@ -34,6 +34,8 @@ phi4mm.py, midashenglm.py, granite_speech.py (0.32.0)."""
 def on_every_stage(architecture: Architecture, parallel: Parallel, version: Version) -> frozenset[End]:
     """The ends that every pipeline stage stores a copy of; nothing without pipeline parallelism.
 
+    A class that nobody reads may store all of them, as most do, and is charged with them.
+
     Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
 
     Source: the classes of vllm/model_executor/models, the rows' own; vllm/config/model.py:
@@ -41,6 +43,8 @@ def on_every_stage(architecture: Architecture, parallel: Parallel, version: Vers
     """
     if parallel.pipeline_parallel_size == 1:
         return NOTHING
+    if architecture.is_assumed:
+        return frozenset(End)
     language = language_class(architecture.language_type or architecture.read_as)
     return ends_of_class(architecture.read_as, language, version)
 
