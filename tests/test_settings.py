@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.planning import plan
+from kvcore.scenario.contract import result_of
 from kvcore.scenario.edit import with_field
 from kvcore.scenario.request import scenario_from_request
-from kvcore.scenario.settings import settings_in_force
+from kvcore.scenario.settings import assumed_surroundings, assumed_text, settings_in_force
 from kvcore.texts.words import Language, words
 from kvcore.views import summary
 from tests import present_plans
 
 EN = words(Language.ENGLISH)
+OF_THE_IMAGE = {"host": "linux", "installation": "image"}
 START = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": 8192}
 
 
@@ -76,3 +79,34 @@ def test_the_scenario_line_has_them_all() -> None:
     plan = present_plans.request(max_num_seqs=16, enforce_eager=True)
     assert summary.scenario_line(plan, EN)[-2:] == ("max_num_seqs 16", "enforce_eager")
     assert summary.scenario_line(present_plans.rule_of_thumb(), EN)[-1] == "with measured figures"
+
+
+@pytest.mark.parametrize(
+    ("fields", "assumed"),
+    [
+        ({"tensor_parallel_size": 2, "surroundings": OF_THE_IMAGE}, {"link": "nvlink"}),
+        ({"surroundings": {"installation": "image"}}, {"host": "linux"}),
+        ({"tensor_parallel_size": 2, "accelerator": "RTX-3090-24GB", "surroundings": OF_THE_IMAGE}, {"link": "pcie"}),
+        ({"tensor_parallel_size": 2, "surroundings": {"link": "pcie", "host": "linux", "installation": "pip"}}, {}),
+        ({"accelerator": None}, {}),
+        ({"measured": {"available_kv_gib": 20}}, {}),
+    ],
+)  # fmt: skip
+def test_only_unknown_surroundings_that_decide_are_assumed(fields, assumed) -> None:
+    request = START | {"engine_version": "0.20.2"} | fields
+    found = assumed_surroundings(plan(scenario_from_request(request)))
+    assert found == assumed
+
+
+def test_what_is_assumed_is_what_the_figures_are_of() -> None:
+    request = START | {"tensor_parallel_size": 2, "engine_version": "0.20.2"}
+    planned = plan(scenario_from_request(request))
+    found = assumed_surroundings(planned)
+    assert found
+    said = plan(scenario_from_request(request | {"surroundings": found}))
+    assert said.available_kv_bytes == planned.available_kv_bytes
+    assert result_of(planned)["assumed_surroundings"] == found
+    one = plan(scenario_from_request(request | {"surroundings": OF_THE_IMAGE}))
+    said = "Assumed, as nothing else was said: Link between cards: NVLink or another fast link."
+    assert assumed_text(one, EN) == said
+    assert "卡间互联" in assumed_text(one, words(Language.CHINESE))

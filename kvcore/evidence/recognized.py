@@ -20,7 +20,7 @@ from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.scenario import PARALLEL, Measured, Scenario, SpeculativeConfig, nested
 from kvcore.scenario import value_of as field_value
-from kvcore.scenario.request import read_fields, scenario_from_request
+from kvcore.scenario.request import scenario_from_request, with_surroundings
 
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""
@@ -257,8 +257,7 @@ def with_logged_surroundings(scenario: Scenario, log: StartupLog) -> Scenario:
             env[key] = case
     if _takes_more(scenario, log):
         around["taken_gib"] = None
-    read = {**dict.fromkeys(around), **read_fields(around, "surroundings")}
-    return replace(scenario, env=env, surroundings=replace(scenario.surroundings, **read))
+    return with_surroundings(replace(scenario, env=env), around)
 
 
 def contradictions(scenario: Scenario, log: StartupLog) -> tuple[Notice, ...]:

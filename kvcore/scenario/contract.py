@@ -9,6 +9,7 @@ from kvcore.deploy.launch import launch_command
 from kvcore.errors import KvPlannerError
 from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, Verdict
+from kvcore.scenario.settings import assumed_surroundings
 from kvcore.units import rounded_gib
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         "resolved": _facts(resolved, RESOLVED),
         "per_rank_gib": parts,
         "interval_gib": None if memory is None else _intervals(memory),
+        "assumed_surroundings": assumed_surroundings(plan),
         **({"origins": origins} if origins else {}),
         "kv": kv,
         "weights_bytes_per_rank": plan.parameter_bytes_per_rank,

@@ -34,7 +34,7 @@ from kvcore.scenario import (
     without_state_flags,
 )
 from kvcore.scenario.link import catalogue_card, with_memory
-from kvcore.scenario.request import read_fields
+from kvcore.scenario.request import read_fields, with_surroundings
 
 _OBJECTS: Final = ("mm_processor_kwargs", "surroundings")
 """Whose fields have controls of their own."""
@@ -96,9 +96,9 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
 
 def _with_inner(scenario: Scenario, head: str, key: str, value: object) -> Scenario:
     """`scenario` with one field of an object changed; None takes it out."""
-    read = read_fields({key: value}, head)
     if head == "surroundings":
-        return replace(scenario, surroundings=replace(scenario.surroundings, **{key: read.get(key)}))
+        return with_surroundings(scenario, {key: value})
+    read = read_fields({key: value}, head)
     others = {name: one for name, one in (value_of(scenario, head) or {}).items() if name != key}
     return replace(scenario, mm_processor_kwargs={**others, **read} or None)
 

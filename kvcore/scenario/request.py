@@ -285,6 +285,12 @@ def read_fields(raw: Json, parent: str) -> dict[str, Any]:
     return _with_enums(inner.given(tuple(inner.flags)))
 
 
+def with_surroundings(scenario: Scenario, changes: Json) -> Scenario:
+    """`scenario` with other surroundings; None is unknown. Raises ScenarioError `unknown-field` or `invalid-value`."""
+    read = {**dict.fromkeys(changes), **read_fields(changes, "surroundings")}
+    return replace(scenario, surroundings=replace(scenario.surroundings, **read))
+
+
 def _with_enums(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _ENUMS[name](value) if name in _ENUMS else value for name, value in values.items()}
 

@@ -22,7 +22,7 @@ from kvcore.deploy.launch import launch_command
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
 from kvcore.scenario.link import carries_configs
-from kvcore.scenario.settings import override_steps
+from kvcore.scenario.settings import assumed_text, override_steps
 from kvcore.texts import LABELS, palette
 from kvcore.texts.words import Words, concurrency_text, count, gib_text, msg, short_tokens
 from kvcore.units import GIB, gib
@@ -64,6 +64,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
     parts = [
         f"<h1>{escape(plan.scenario.model)}</h1>",
         f'<p class="soft">{escape(" · ".join(summary.scenario_line(plan, t)))}</p>',
+        *(f'<p class="soft">{escape(said)}</p>' for said in (assumed_text(plan, t),) if said),
         f'<p class="verdict {outcome}">{SIGNS[outcome]} {escape(sentence.text)}</p>',
         _titled(t("Memory of one GPU"), memory_svg(plan, t) + _legend(plan, t)),
         '<div class="cards">',

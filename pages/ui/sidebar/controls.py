@@ -13,7 +13,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, edit, value_of
-from kvcore.scenario.settings import CASES
+from kvcore.scenario.settings import CASES, assumed_text
 from kvcore.texts.words import Words, msg
 from kvcore.units import GIB
 from pages.ui.shared import problems, state
@@ -84,6 +84,8 @@ def _more(plan: Plan | None, t: Words) -> None:
             st.caption(t(caption))
         for flag in rows:
             _by_kind(flag, plan, t)
+    if plan is not None and (assumed := assumed_text(plan, t)):
+        st.caption(assumed)
     st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
     card = scenario.accelerator
     memory = FLAGS["accelerator.memory_gib"]
