@@ -70,3 +70,24 @@ def test_what_moves_memory_around_the_engine_comes_back_from_its_command() -> No
 
 def test_others_ask_for_none() -> None:
     assert "attention-backend" not in launch_arguments(planned("Qwen/Qwen3-8B"))
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.19.0", "--eplb-config.num_redundant_experts 32"),
+        ("0.10.0", "--num-redundant-experts 32"),
+    ],
+)
+def test_copies_of_experts_need_their_switch(version: str, words: str) -> None:
+    start = planned(
+        "Qwen/Qwen3-30B-A3B",
+        data_parallel_size=8,
+        enable_expert_parallel=True,
+        num_redundant_experts=32,
+        engine_version=version,
+    )
+    command = launch_command(start)
+    assert "--enable-eplb" in command
+    assert words in command
+    assert request_from(read_log(command))["num_redundant_experts"] == 32

@@ -74,6 +74,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             pipeline_parallel_size=draw(st.sampled_from((1, 2))),
             data_parallel_size=draw(counts(8)),
             enable_expert_parallel=draw(st.booleans()),
+            all2all_backend=draw(st.none() | st.sampled_from(FLAGS["all2all_backend"].choices)),
+            num_redundant_experts=draw(st.integers(0, 4096)),
         ),
         runner=draw(st.sampled_from(Runner)),
         dtype=draw(st.sampled_from(FLAGS["dtype"].choices)),
@@ -562,7 +564,7 @@ def test_what_absent_means_is_frozen() -> None:
     assert (link.START["model"], link.START["accelerator"]) == ("Qwen/Qwen3-32B", "H100-80GB")
     assert Parallel() == Parallel(
         tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1,
-        decode_context_parallel_size=1, enable_expert_parallel=False,
+        decode_context_parallel_size=1, enable_expert_parallel=False, all2all_backend=None, num_redundant_experts=0,
     )  # fmt: skip
 
 

@@ -1,13 +1,13 @@
 """Workspaces of fused all-reduce: sizes by FlashInfer's own formulas, on by default as releases say."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from kvcore.memory.collectives import fusion_workspace_bytes
-from kvcore.memory.framework import FRAMEWORK
-from kvcore.units import MIB
-from tests.engine_examples import H100, LLAMA_8B, QWEN25_7B, setting_for
+from kvcore.memory.collectives import exchange_bytes, fusion_workspace_bytes
+from kvcore.memory.framework import FRAMEWORK, non_torch_bytes
+from kvcore.units import GIB, MIB, gib
+from tests.engine_examples import H100, LLAMA_8B, QWEN3_30B_A3B, QWEN25_7B, setting_for
 
 PAGE = 2 * MIB
 
@@ -86,3 +86,62 @@ def test_where_there_is_none(fields: dict[str, Any]) -> None:
 )
 def test_where_there_is_one(fields: dict[str, Any]) -> None:
     assert workspace(config=LLAMA_8B, accelerator=H100, tensor_parallel_size=2, **fields) > 0
+
+
+class TestExchange:
+    """DeepEP between 16 ranks with whole experts."""
+
+    WIDE: ClassVar = {**QWEN3_30B_A3B, "hidden_size": 5120, "num_experts": 448, "moe_intermediate_size": 64}
+    RANKS: ClassVar = {"data_parallel_size": 16, "enable_expert_parallel": True}
+
+    @pytest.mark.parametrize(("tokens", "printed_gib"), [(1840, 31.94), (2048, 35.55)])
+    def test_low_latency_buffers_are_those_that_a_start_printed(
+        self, tokens: int, printed_gib: float
+    ) -> None:
+        """Hidden size 5,120, 448 experts, EP 16: 4 × 448 × tokens × (10,240 + 160) bytes, and 1 GiB."""
+        setting = setting_for(
+            self.WIDE, engine_version="0.22.0", all2all_backend="deepep_low_latency", max_num_seqs=256,
+            max_num_batched_tokens=tokens, **self.RANKS,
+        )  # fmt: skip
+        assert gib(exchange_bytes(setting) - GIB) == pytest.approx(printed_gib, abs=0.005)
+        assert non_torch_bytes(setting).value > exchange_bytes(setting)
+
+    def test_a_rank_sends_256_tokens_unless_it_is_said(self) -> None:
+        for version, said in (
+            ("0.19.0", {"all2all_backend": "deepep_low_latency"}),
+            ("0.20.0", {"all2all_backend": "deepep_low_latency"}),
+            ("0.10.2", {"env": {"VLLM_ALL2ALL_BACKEND": "deepep_low_latency"}}),
+        ):
+            setting = setting_for(self.WIDE, engine_version=version, **self.RANKS, **said)
+            assert exchange_bytes(setting) == GIB + 4 * 448 * 256 * 10400
+            assert (setting.resolved.max_num_batched_tokens == 256) is (version == "0.20.0")
+
+    def test_copies_of_experts_are_sent_to_as_well(self) -> None:
+        setting = setting_for(
+            self.WIDE, engine_version="0.19.0", all2all_backend="deepep_low_latency", num_redundant_experts=32,
+            env={"VLLM_MOE_DP_CHUNK_SIZE": "128"}, **self.RANKS,
+        )  # fmt: skip
+        assert exchange_bytes(setting) == GIB + 4 * 480 * 128 * 10400
+
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ({"all2all_backend": "deepep_high_throughput"}, 2 * GIB),
+            ({"all2all_backend": "deepep_high_throughput", "data_parallel_size": 8}, GIB),
+            (
+                {"all2all_backend": "deepep_high_throughput", "env": {"VLLM_DEEPEP_BUFFER_SIZE_MB": "256"}},
+                512 * MIB,
+            ),
+            (
+                {"all2all_backend": "deepep_high_throughput", "env": {"VLLM_DEEPEP_BUFFER_SIZE_MB": "²"}},
+                2 * GIB,
+            ),
+            ({"all2all_backend": "deepep_low_latency", "data_parallel_size": 1}, 0),
+            ({"all2all_backend": "deepep_low_latency", "enable_expert_parallel": False}, 0),
+            ({"all2all_backend": "allgather_reducescatter"}, 0),
+            ({}, 0),
+        ],
+    )
+    def test_other_backends_and_other_cuts(self, fields: dict[str, Any], expected: int) -> None:
+        setting = setting_for(self.WIDE, engine_version="0.19.0", **{**self.RANKS, **fields})
+        assert exchange_bytes(setting) == expected

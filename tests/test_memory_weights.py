@@ -141,6 +141,12 @@ class TestExperts:
         two = weigh(MIXTRAL, tensor_parallel_size=2, data_parallel_size=1, enable_expert_parallel=True)
         assert two.parameters - four.parameters == 32 * (4 - 2) * expert
 
+    def test_each_rank_stores_its_share_of_redundant_experts(self):
+        """EPLB: (8 + 4) / 4 experts in each of 32 layers, not 8 / 4."""
+        ranks = {"data_parallel_size": 4, "enable_expert_parallel": True}
+        plain, copied = (weigh(MIXTRAL, num_redundant_experts=count, **ranks) for count in (0, 4))
+        assert copied.parameters - plain.parameters == 32 * 3 * 4096 * 14336 * 2
+
     def test_data_parallelism_alone_changes_nothing(self):
         assert weigh(MIXTRAL, data_parallel_size=4) == weigh(MIXTRAL)
 

@@ -36,7 +36,6 @@ NOT_REVIEWED = {
     "classes.toml": "0.32.0",
     "expert_kernels.toml": "0.32.0",
     "formats.toml": "0.32.0",
-    "framework.toml": "0.29.0",
     "graphs.toml": "0.32.0",
     "failures.toml": "0.32.0",
     "line_formats.toml": "0.30.0",

@@ -168,11 +168,22 @@ def _speculative(plan: Plan) -> dict[str, str | None]:
     return {"speculative-config": _json({key: value for key, value in said.items() if value is not None})}
 
 
+def _redundant(plan: Plan) -> dict[str, Any]:
+    """The switch that redundant experts need, and their number in the words of the release.
+
+    Source: vllm/engine/arg_utils.py (0.9.2 --num-redundant-experts, 0.10.2 --eplb-config).
+    """
+    count = plan.scenario.parallel.num_redundant_experts
+    flag = switches_of(plan.resolved.version).redundant_experts_flag
+    return {"enable-eplb": True, flag: count} if count and flag else {}
+
+
 _OWN: Final[Mapping[str, Callable[[Plan], dict[str, Any]]]] = {
     "runner": _runner,
     "hf_overrides": _overrides,
     "block_size": _blocks,
     "max_cudagraph_capture_size": _graphs,
     "speculative_config": _speculative,
+    "num_redundant_experts": _redundant,
 }
 """Flags whose words depend on the release or on other flags; `_graphs` says all that are about graphs."""

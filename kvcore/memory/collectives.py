@@ -8,7 +8,9 @@ from typing import Final
 
 from kvcore.catalogue.accelerators import Interconnect, Vendor
 from kvcore.engine.vllm.classes import CLASSES
+from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchange_of
 from kvcore.memory.setting import Setting
+from kvcore.memory.weights import expert_ranks
 from kvcore.scenario import Link
 from kvcore.units import MIB, ceil_div, round_up
 from kvcore.versioned import Amount, Capability, Count, Published, ReleaseRange, Source
@@ -22,6 +24,12 @@ ONE_SHOT_BYTES: Final = 64 * 1024 * 8 * 2
 LAMPORT_BUFFERS: Final = 3
 PAGE_BYTES: Final = 2 * MIB
 """What cuMemGetAllocationGranularity recommends."""
+
+
+DEEPEP_BUFFER_MB: Final = 1024
+"""Source: vllm/envs.py:VLLM_DEEPEP_BUFFER_SIZE_MB (0.11.0, 0.33.0); vllm 0.10.2 says so in all2all.py."""
+QUANTIZED_BLOCK: Final = 128
+"""Features that share one scale of an exchanged token. Source: DeepEP csrc/config.hpp:LowLatencyLayout."""
 
 
 class Backend(StrEnum):
@@ -143,3 +151,44 @@ def backend_bytes(backend: Backend, setting: Setting, tokens: int, page: int) ->
         sent = ranks * tokens * width
         parts = [round_up(part, PAGE_BYTES) for part in (sent, ranks * FLAG_BYTES, LAMPORT_BUFFERS * sent)]
     return sum(round_up(part + SIGNAL_PAD_BYTES, page) for part in parts)
+
+
+def exchange_bytes(setting: Setting) -> int:
+    """DeepEP's buffers by which ranks with whole experts exchange tokens, made when the model has loaded.
+
+    Only data parallel ranks exchange them. High throughput: one buffer within a machine, another between machines.
+    Low latency: that one, and two of sent and two of received tokens, for every expert as many as a rank may send.
+
+    Source: vllm/distributed/device_communicators/all2all.py:DeepEPHTAll2AllManager, DeepEPLLAll2AllManager (0.10.2,
+    0.19.0, 0.33.0), DeepEP csrc/config.hpp:get_low_latency_rdma_size_hint.
+    """
+    parallel, moe = setting.parallel, setting.architecture.moe
+    if moe is None or not (parallel.enable_expert_parallel and parallel.data_parallel_size > 1):
+        return 0
+    plain = _variable(setting, "VLLM_DEEPEP_BUFFER_SIZE_MB", DEEPEP_BUFFER_MB) * MIB
+    match exchange_of(setting.scenario):
+        case "deepep_high_throughput":
+            spans_machines = expert_ranks(parallel) > setting.accelerator.devices_per_node
+            return plain * (2 if spans_machines else 1)
+        case "deepep_low_latency":
+            hidden = setting.architecture.hidden_size
+            message = 2 * hidden + 4 * ceil_div(hidden, QUANTIZED_BLOCK)
+            experts = moe.num_experts + parallel.num_redundant_experts
+            return plain + 4 * experts * sent_tokens(setting) * message
+    return 0
+
+
+def sent_tokens(setting: Setting) -> int:
+    """Tokens that a rank may send at once.
+
+    Source: vllm/model_executor/layers/fused_moe/layer.py (0.19.0, 0.20.0, 0.29.0).
+    """
+    if setting.switches.batched_exchange:
+        return setting.resolved.max_num_batched_tokens
+    return _variable(setting, "VLLM_MOE_DP_CHUNK_SIZE", EXCHANGED_TOKENS)
+
+
+def _variable(setting: Setting, name: str, default: int) -> int:
+    """A variable that is a number of up to nine digits; the engine does not start with any other."""
+    text = setting.scenario.env.get(name, "")
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else default

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore.engine.protocol import OverheadRow
-from kvcore.memory.collectives import AllReduceFusion, fusion_workspace_bytes
+from kvcore.memory.collectives import AllReduceFusion, exchange_bytes, fusion_workspace_bytes
 from kvcore.memory.setting import Setting, own_overheads
 from kvcore.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.scenario import Host
@@ -69,7 +69,7 @@ def non_torch_bytes(setting: Setting) -> Quantity:
         "framework",
         setting,
         fitted_tables(setting),
-        [fusion_workspace_bytes(fusion, setting, link) for link in setting.links],
+        [fusion_workspace_bytes(fusion, setting, link) + exchange_bytes(setting) for link in setting.links],
         runner_buffer_bytes(setting) if budget in COUNTED_BUFFERS else 0,
         taken_bytes(setting) if is_absolute else 0,
     )

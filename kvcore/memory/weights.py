@@ -369,7 +369,8 @@ class Rank:
     def experts_share(self, experts: Experts) -> tuple[int, int, int]:
         """Experts on this rank, features of each, and how many ranks share one expert."""
         if self.parallel.enable_expert_parallel:
-            return ceil_div(experts.num_experts, expert_ranks(self.parallel)), experts.intermediate_size, 1
+            stored = experts.num_experts + self.parallel.num_redundant_experts
+            return ceil_div(stored, expert_ranks(self.parallel)), experts.intermediate_size, 1
         return experts.num_experts, divided(experts.intermediate_size, self._ranks), self._ranks
 
     def vocab_tensors(self, table: VocabEmbedding, name: str) -> tuple[int, ...]:

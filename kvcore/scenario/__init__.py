@@ -48,6 +48,10 @@ class Parallel:
     data_parallel_size: int = 1
     decode_context_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    all2all_backend: str | None = None
+    """By which ranks exchange tokens with whole experts; None is the engine's default, gathering and scattering."""
+    num_redundant_experts: int = 0
+    """Copies of experts that EPLB balances their load with."""
 
     @property
     def ranks_per_replica(self) -> int:

@@ -11,6 +11,7 @@ from kvcore.engine.vllm.availability import check_availability
 from kvcore.engine.vllm.backends import backend_of, check_block_size, check_sparse_attention, kv_storage_dtype
 from kvcore.engine.vllm.captures import captures
 from kvcore.engine.vllm.classes import check_architectures
+from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
 from kvcore.engine.vllm.recurrent import (
     check_state_flags,
     mamba_cache_mode,
@@ -213,6 +214,8 @@ def _batch(start: Start, chunked: bool, max_model_len: int) -> tuple[int, int]:
     if tokens is None and start.is_v0:
         tokens = v0_tokens(start, max_model_len, chunked)
     elif tokens is None:
+        if switches.batched_exchange and exchanges_batches(scenario):
+            default_tokens = EXCHANGED_TOKENS
         tokens = default_tokens if chunked else max(default_tokens, max_model_len)
         if switches.largest_item_in_batch:
             tokens = max(tokens, largest_item_tokens(scenario.config))

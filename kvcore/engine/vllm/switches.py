@@ -252,6 +252,10 @@ class Switches:
     captures_batch: bool
     """max_num_batched_tokens is a size of its own where it is not above the largest."""
     graph_size_flag: GraphSizeFlag
+    redundant_experts_flag: Literal["", "num-redundant-experts", "eplb-config.num_redundant_experts"]
+    """How the copies of EPLB are asked for; "" where there are none."""
+    batched_exchange: bool
+    """With low-latency exchange of tokens, a batch is what one rank may send at once."""
     allreduce_fusion_pass: Literal["", "enable_fi_allreduce_fusion", "fuse_allreduce_rms"]
     """The field of `pass_config` that fuses all-reduce with RMSNorm; "" where there is none."""
     graph_rounding: GraphRounding
