@@ -30,7 +30,7 @@ class ExpertKernel(ReleaseRange):
     """How one kernel keeps the experts."""
 
     source: Source
-    kernel: Literal["TRITON", "FLASHINFER_TRTLLM", "ROCM"]
+    kernel: Literal["TRITON", "FLASHINFER_TRTLLM", "ROCM", "XPU"]
     vendor: Vendor
     capability: tuple[CapabilityNumber, CapabilityNumber]
     hidden_multiple: Side

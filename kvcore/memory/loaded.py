@@ -18,6 +18,7 @@ from kvcore.errors import Notice
 from kvcore.kept import kept
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
+from kvcore.memory.padding import padding_bytes
 from kvcore.memory.sparse_attention import choice_bytes, reserved_bytes
 from kvcore.memory.stages import loaded_architecture, on_every_stage, stores, takes_images_or_video
 from kvcore.memory.weights import (
@@ -77,6 +78,7 @@ def loaded_bytes(
     loaded = loaded_architecture(architecture, scenario, version)
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
     rearranged = expert_kernel_bytes(scenario, loaded, quantization, resolved, card, stage)
+    rearranged += padding_bytes(scenario, loaded, quantization, resolved, card, stage)
     copies = find_engine(scenario.engine).memory.table_copies_in(version)
     rearranged += deepstack_bytes(architecture, scenario, resolved)
     rearranged += choice_bytes(architecture, parallel, resolved, stage)
