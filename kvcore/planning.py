@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from kvcore import catalogue
-from kvcore.cache.capacity import CachePlan, check_state_blocks, plan_cache
+from kvcore.cache.capacity import CachePlan, check_state_blocks, least_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -55,6 +55,19 @@ class Verdict(StrEnum):
     FITS = "fits"
 
 
+class Tightness(StrEnum):
+    """What may be too little, within the error of the estimate, though the start may well succeed."""
+
+    MISSING = "missing"
+    """KV memory for one request of full length, which the figures themselves do not have."""
+    STATES = "states"
+    """Blocks for the recurrent states of as many requests as run at once."""
+    AFTER_POOL = "after-pool"
+    """Unused memory for what the start takes after the KV cache."""
+    SPARE = "spare"
+    """KV memory beyond one request of full length."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Everything a person sees is a view of this.
@@ -84,6 +97,20 @@ class Plan:
     specs: tuple[tuple[LayerSpec, ...], ...]
     """The cache specs of a rank of each pipeline stage."""
     notices: tuple[Notice, ...]
+
+    @property
+    def tight_by(self) -> Tightness | None:
+        """What makes it tight; None of a plan that is not."""
+        if self.verdict is not Verdict.TIGHT:
+            return None
+        if self.cache is None or not self.cache.fits:
+            return Tightness.MISSING
+        if self.cache.num_blocks < least_state_blocks(
+            (group.kind for group in self.cache.groups), self.resolved
+        ):
+            return Tightness.STATES
+        has_room = self.memory is None or self.memory.least_room >= 0
+        return Tightness.SPARE if has_room else Tightness.AFTER_POOL
 
     @property
     def parameter_bytes_per_rank(self) -> int:
@@ -125,8 +152,6 @@ def plan(scenario: Scenario) -> Plan:
     if (cards_known or given is not None) and min(available) > 0:
         kv = tuple(memory.available_kv for memory in memories)
         cache = plan_cache(specs, available, resolved, parallel, kv)
-        if given is None:
-            check_state_blocks(cache, resolved)
         if cache.max_model_len != resolved.max_model_len:
             resolved = replace(resolved, max_model_len=cache.max_model_len)
     memory = memories[worst].with_cache(
@@ -271,43 +296,67 @@ def _verdict(
     )
     is_sure = is_exact or any(one.interval is None for one in stage_kv)
     return judged(
-        weights_fit=only_cache or memory.weights.value <= memory.budget.value,
-        num_blocks=0 if cache is None else cache.num_blocks,
-        fits=cache is not None and cache.fits,
-        lows=() if is_sure else stage_kv_bytes(stage_kv, LOW),
-        enough=0 if cache is None else cache.needed_bytes + cache.bytes_per_block,
-        fits_in=lambda lows: plan_cache(specs, lows, resolved, scenario.parallel).fits,
+        resolved,
+        cache,
+        weights_fit=only_cache or memory.weights.bounds[LOW] <= memory.budget.bounds[HIGH],
+        least=() if is_sure else stage_kv_bytes(stage_kv, LOW),
+        most=() if is_sure else stage_kv_bytes(stage_kv, HIGH),
+        planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),
+        has_room=only_cache or memory.least_room >= 0,
+        counts_states=not only_cache,
     )
 
 
 def judged(
+    resolved: Resolved,
+    cache: CachePlan | None,
     *,
     weights_fit: bool,
-    num_blocks: int,
-    fits: bool,
-    lows: tuple[int, ...],
-    enough: int,
-    fits_in: Callable[[tuple[int, ...]], bool],
+    least: tuple[int, ...],
+    most: tuple[int, ...],
+    planned: Callable[[tuple[int, ...]], CachePlan],
+    has_room: bool = True,
+    counts_states: bool = True,
 ) -> Verdict:
-    """The verdict of a plan and of a cell of a sweep.
+    """The verdict of a plan and of a cell of a sweep, in the order of the engine's own checks.
 
-    `fits`: one request of full length fits the cache. `lows`: the least KV memory of a rank of each pipeline stage in
-    bytes, none where the memory is known; with more than `enough` on a single stage nothing is tight, else `fits_in`
-    says whether that request fits the least memory.
+    `least` and `most`: the ends of the KV memory of a rank of each pipeline stage in bytes, none where it is known;
+    `planned` plans a cache in them. `weights_fit`: the least that they may take is within the most that the budget may
+    be. A refusal is only said where the start fails with the most memory too, and no memory at all where that is none;
+    between the two ends it is tight, and so it is without `has_room` for what the start takes after the pool.
 
-    Example:
-        >>> judged(weights_fit=True, num_blocks=9, fits=True, lows=(80,), enough=90, fits_in=lambda lows: False).value
-        'tight'
+    Raises EngineRefusalError `state-blocks-too-few`, as the engine does when it captures graphs: after those checks.
+
+    Source: vllm/v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory before vllm/v1/worker/gpu_model_runner.py:
+    GPUModelRunner.initialize_kv_cache (0.27.1, 0.32.0).
     """
+
+    def seats(one: CachePlan) -> int:
+        return least_state_blocks((group.kind for group in one.groups), resolved) if counts_states else 0
+
+    def starts(one: CachePlan) -> bool:
+        return one.fits and one.num_blocks >= max(1, seats(one))
+
     if not weights_fit:
         return Verdict.WEIGHTS_DO_NOT_FIT
-    if num_blocks <= 0:
+    best = cache
+    if most and (cache is None or not starts(cache)):
+        if min(most) <= 0:
+            return Verdict.NO_KV_MEMORY
+        if cache is None or len(most) > 1 or resolved.max_model_len_auto or most[0] >= cache.needed_bytes:
+            best = planned(most)
+    if best is None or best.num_blocks <= 0:
         return Verdict.NO_KV_MEMORY
-    if not fits:
-        return Verdict.CONTEXT_TOO_LONG
-    if not lows or (len(lows) == 1 and lows[0] > enough):
+    if not starts(best):
+        if cache is None or not cache.fits:
+            return Verdict.CONTEXT_TOO_LONG
+        check_state_blocks(cache, resolved)
+    if best is not cache or not has_room:
+        return Verdict.TIGHT
+    needed = max(best.needed_bytes, seats(best) * best.bytes_per_block)
+    if not least or (len(least) == 1 and least[0] > needed + best.bytes_per_block):
         return Verdict.FITS
-    return Verdict.FITS if min(lows) > 0 and fits_in(lows) else Verdict.TIGHT
+    return Verdict.FITS if min(least) > 0 and starts(planned(least)) else Verdict.TIGHT
 
 
 LOW: Final = 0
@@ -316,6 +365,4 @@ HIGH: Final = 1
 
 def stage_kv_bytes(stage_kv: tuple[Quantity, ...], end: int | None = None) -> tuple[int, ...]:
     """The KV memory of a rank of each stage in whole bytes, or with `end` that of `LOW` or `HIGH` of its interval."""
-    return tuple(
-        int(one.value if end is None or one.interval is None else one.interval[end]) for one in stage_kv
-    )
+    return tuple(int(one.value if end is None else one.bounds[end]) for one in stage_kv)

@@ -81,6 +81,11 @@ class Quantity:
     interval: tuple[float, float] | None = None
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """The ends of the interval; the value twice without one."""
+        return (self.value, self.value) if self.interval is None else self.interval
+
+    @property
     def substituted(self) -> str:
         """The formula with the inputs' values in place of their names."""
         values = {q.name: q.text for q in self.inputs}

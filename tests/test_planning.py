@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.errors import EngineRefusalError, KvPlannerError
-from kvcore.planning import Plan, Verdict, plan
+from kvcore.planning import Plan, Tightness, Verdict, plan
 from kvcore.quantity import Grade
 from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB
@@ -128,6 +128,58 @@ def test_heads_that_do_not_divide_are_refused_in_the_engine_s_words() -> None:
 )  # fmt: skip
 def test_not_fitting_is_a_result(request_: dict[str, Any], verdict: Verdict) -> None:
     assert planned(model="Qwen/Qwen3-32B", **request_).verdict is verdict
+
+
+SHORT = {
+    "model": "Qwen/Qwen3-32B",
+    "accelerator": "H100-80GB",
+    "engine_version": "0.32.0",
+    "enforce_eager": True,
+}
+
+
+def test_a_refusal_is_only_said_where_the_hopeful_end_fails_too() -> None:
+    """One request of 40,960 tokens takes 10 GiB: 2 × 64 layers × 8 heads × 128 × 2 bytes a token."""
+    needed = 10 * GIB
+    seen = set()
+    for share in (0.86, 0.88, 0.89, 0.9, 0.905, 0.91, 0.915, 0.92, 0.93, 0.95):
+        got = planned(**SHORT, gpu_memory_utilization=share, max_model_len=40_960, max_num_seqs=16)
+        assert got.memory is not None
+        low, high = got.memory.available_kv.bounds
+        if high < needed:
+            assert got.verdict is Verdict.CONTEXT_TOO_LONG
+        elif low < needed:
+            assert got.verdict is Verdict.TIGHT
+            missing = got.memory.available_kv.value < needed
+            assert (got.tight_by is Tightness.MISSING) is missing
+        else:
+            assert got.verdict is Verdict.FITS
+        seen.add((got.verdict, got.tight_by))
+    assert len(seen) == 4
+
+
+def test_no_memory_is_only_said_where_the_hopeful_end_has_none() -> None:
+    """Llama-3.1-70B in fp8 on 95 GiB, u 0.75, 0.23.0 : 0.30 GiB left, 976 of 16,384 tokens."""
+    log = planned(
+        model="meta-llama/Llama-3.3-70B-Instruct", accelerator={"memory_gib": 95.01, "name": "RTX PRO 6000 Blackwell"},
+        engine_version="0.23.0", quantization="fp8", gpu_memory_utilization=0.75, max_model_len=16_384,
+    )  # fmt: skip
+    assert log.memory is not None
+    low, high = log.memory.available_kv.bounds
+    assert low < 0.30 * GIB < high + 0.01 * GIB
+    assert log.verdict is Verdict.CONTEXT_TOO_LONG
+
+
+def test_the_length_is_checked_before_the_state_blocks() -> None:
+    """Of too little for both, the engine names the length: a 9B hybrid, 24 GiB, 24,576 tokens, 256 sequences."""
+    fields = {
+        "model": "Qwen/Qwen3.5-9B", "accelerator": {"memory_gib": 23.56, "vendor": "nvidia", "name": "RTX 3090"},
+        "engine_version": "0.27.1", "max_model_len": 24_576, "gpu_memory_utilization": 0.9,
+    }  # fmt: skip
+    assert planned(**fields).verdict is Verdict.CONTEXT_TOO_LONG
+    with pytest.raises(EngineRefusalError) as caught:
+        planned(**fields | {"gpu_memory_utilization": 0.94})
+    assert caught.value.code == "state-blocks-too-few"
 
 
 def test_without_a_card_only_what_needs_none_is_answered() -> None:

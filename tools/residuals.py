@@ -25,7 +25,7 @@ from kvcore.memory.graphs import (
     GRAPHS,
     captured_graphs,
     counts_estimate,
-    driver_factor,
+    driver_factors,
     estimated_graphs,
     graph_count,
     graph_rate,
@@ -186,7 +186,7 @@ def graph_uses(setting: Setting) -> tuple[Use, ...]:
     if not count:
         return ()
     name = f"graphs bytes_per_graph_and_layer {graph_rate(setting).kind or setting.runner}"
-    return (Use(constant=name, coefficient=gib(count * setting.layers * driver_factor(setting))),)
+    return (Use(constant=name, coefficient=gib(count * setting.layers * driver_factors(setting)[0])),)
 
 
 def counted_uses(setting: Setting) -> tuple[Use, ...]:

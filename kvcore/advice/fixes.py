@@ -5,6 +5,7 @@ A change is a field of the contract with the value it needs; None leaves the fla
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
-from kvcore.planning import Plan, Verdict, plan
+from kvcore.planning import Plan, Tightness, Verdict, plan
 from kvcore.scenario import AUTO, Scenario
 from kvcore.units import ceil_div, gib
 
@@ -27,6 +28,8 @@ Change: TypeAlias = tuple[str, Value]
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
+LOWEST_TRIED_PERCENT: Final = 60
+"""Of the card, where the warm-up may find too little of it."""
 FIXED: Final = (Verdict.FITS, Verdict.TIGHT)
 SMALLEST_USEFUL_LENGTH: Final = 256
 MAX_PAIRS: Final = 4
@@ -224,6 +227,8 @@ def _lengths(broken: Plan) -> Iterable[Value]:
 
 def _shares(broken: Plan) -> Iterable[Value]:
     now, high = broken.resolved.gpu_memory_utilization, HIGHEST_ADVISED_UTILIZATION
+    if broken.tight_by is Tightness.AFTER_POOL:
+        return (percent / 100 for percent in range(math.ceil(now * 100) - 1, LOWEST_TRIED_PERCENT - 1, -1))
     shares = [percent / 100 for percent in range(round(now * 100) + 1, round(high * 100) + 1)]
     return _enough(broken, "gpu_memory_utilization", shares)
 

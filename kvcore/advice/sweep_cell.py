@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from kvcore.cache.capacity import CachePlan, least_state_blocks, plan_cache, plan_pools
+from kvcore.cache.capacity import CachePlan, plan_cache, plan_pools
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import Resolved, view_of
@@ -18,20 +18,22 @@ from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.switches import V1Engine
 from kvcore.engine.vllm.versions import Release, planned_release
-from kvcore.errors import KvPlannerError
+from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.activations import multiprocessors, peak_activation_bytes, sampler_row, sampler_rows
+from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.budget import (
     available_of,
     budget_of,
     total_of,
     weights_of,
 )
-from kvcore.memory.framework import framework_card_terms, non_torch_bytes
+from kvcore.memory.framework import framework_card_terms, non_torch_bytes, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_card_terms
+from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, links_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.planning import Prepared, Verdict, config_in_force, judged, plan, prepare
+from kvcore.planning import HIGH, LOW, Prepared, Verdict, config_in_force, judged, plan, prepare
 from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Scenario
 from kvcore.units import gib
@@ -98,7 +100,7 @@ class Sweeper:
 
     cards: tuple[Accelerator, ...]
     groups: dict[Hashable, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-    budgets: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
+    budgets: dict[Hashable, tuple[Quantity, ...]] = field(default_factory=dict)
 
     def cells(self, scenario: Scenario, own: Sequence[int], size: int) -> Iterator[tuple[int, Cell]]:
         """The cells of `scenario`, whose card is still open, on the cards with the indices `own`."""
@@ -150,11 +152,11 @@ class Sweeper:
             self.groups[key] = tuple(tuple(group) for group in found.values())
         return self.groups[key]
 
-    def budget_bytes(self, resolved: Resolved) -> tuple[int, ...]:
+    def budgets_of(self, resolved: Resolved) -> tuple[Quantity, ...]:
         """The budget of each card."""
         key = (resolved.version, resolved.gpu_memory_utilization)
         if key not in self.budgets:
-            self.budgets[key] = tuple(int(budget_of(total_of(card), resolved).value) for card in self.cards)
+            self.budgets[key] = tuple(budget_of(total_of(card), resolved) for card in self.cards)
         return self.budgets[key]
 
 
@@ -175,6 +177,7 @@ def _overheads_key(setting: Setting, by_chip: bool, card: Accelerator) -> Hashab
         framework_card_terms(own),
         multiprocessors(card) if by_chip else 0,
         sampler_rows(own),
+        (card.compute_capability or (0,))[0],
         graph_card_terms(own),
         card.memory_grade is Grade.ASSUMED,
         card.vendor,
@@ -182,10 +185,12 @@ def _overheads_key(setting: Setting, by_chip: bool, card: Accelerator) -> Hashab
 
 
 class _Memory(NamedTuple):
-    """What is left on one card for the KV cache, with the lower end of its interval."""
+    """What is left on one card for the KV cache, with its interval."""
 
     available: int
-    low: int | None
+    ends: tuple[int, int] | None
+    room: float
+    """What stays free of the card at the least, without the cache."""
 
 
 class _Group(NamedTuple):
@@ -205,7 +210,7 @@ class _Group(NamedTuple):
         resolved, specs = self.prepared.resolved, self.prepared.specs[0]
         setting = setting_of(replace(self.scenario, accelerator=card), self.architecture, resolved, card, 0)
         weights = weights_of(setting, self.prepared.weights[0])
-        budgets = sweeper.budget_bytes(resolved)
+        budgets = sweeper.budgets_of(resolved)
         failed = Cell(
             accelerator="",
             tensor_parallel_size=self.size,
@@ -213,36 +218,32 @@ class _Group(NamedTuple):
             gpus=parallel.ranks_per_replica,
             weights_gib=gib(weights.value),
         )
-        left = [index for index in self.alike if weights.value <= budgets[index]]
-        for index in self.alike:
-            if weights.value > budgets[index]:
-                yield index, failed._replace(accelerator=cards[index].id)
+        left = [index for index in self.alike if weights.bounds[LOW] <= budgets[index].bounds[HIGH]]
+        for index in sorted(set(self.alike) - set(left)):
+            yield index, failed._replace(accelerator=cards[index].id)
         if not left:
             return
         memories = dict(self.memories(left, setting, weights))
-        failed = failed._replace(verdict=Verdict.NO_KV_MEMORY)
         pooled = [index for index in left if memories[index].available > 0]
-        for index in left:
-            if memories[index].available <= 0:
-                yield index, failed._replace(accelerator=cards[index].id)
         try:
             pools = plan_pools(specs, [memories[index].available for index in pooled], resolved, parallel)
         except KvPlannerError as error:
-            yield from sweeper.refused(pooled, self.size, error)
+            yield from sweeper.refused(left, self.size, error)
             return
         if pools is None:
-            for index in pooled:
+            for index in left:
                 yield index, planned_alone(self.scenario, cards[index], self.size)
             return
-        for index, pool in zip(pooled, pools, strict=True):
-            yield index, self.pool_cell(failed, cards[index], pool, memories[index].low)
+        by_card = dict(zip(pooled, pools, strict=True))
+        for index in left:
+            yield index, self.pool_cell(failed, cards[index], by_card.get(index), memories[index])
 
     def memories(
         self, left: Sequence[int], setting: Setting, weights: Quantity
     ) -> Iterator[tuple[int, _Memory]]:
         """What each card has left; of those with the same overheads one is worked out, the others differ in budget."""
         sweeper, resolved = self.sweeper, setting.resolved
-        budgets = sweeper.budget_bytes(resolved)
+        budgets = sweeper.budgets_of(resolved)
         kept = set(left)
         by_chip = sampler_row(setting.runner, resolved.version).vocabulary_rows_per_multiprocessor > 0
         counted: dict[Hashable, Quantity] = {}
@@ -257,36 +258,36 @@ class _Group(NamedTuple):
             terms = graph_card_terms(setting)
             if terms not in counted:
                 counted[terms] = counted_graph_bytes(setting, cuda_graph_bytes(setting))
-            available = available_of(
-                setting,
-                budget_of(total_of(card), resolved),
-                weights,
-                activations or peak_activation_bytes(setting),
-                non_torch_bytes(setting),
-                counted[terms],
-            )
-            below = None if available.interval is None else available.value - available.interval[0]
+            peak, framework = activations or peak_activation_bytes(setting), non_torch_bytes(setting)
+            graphs, system = cuda_graph_bytes(setting), system_bytes(setting)
+            available = available_of(setting, budgets[members[0]], weights, peak, framework, counted[terms])
+            taken = sum(part.value for part in (system, framework, weights, peak, graphs))
+            room = least_room(-taken, after_pool_bytes(setting, peak), (graphs, system))
             for index in members:
-                value = int(available.value) + budgets[index] - budgets[members[0]]
-                low = None if below is None else int(value - below)
-                yield index, _Memory(available=value, low=low)
+                more = int(budgets[index].value - budgets[members[0]].value)
+                value, (low, high) = int(available.value) + more, available.bounds
+                ends = None if available.interval is None else (int(low + more), int(high + more))
+                yield index, _Memory(value, ends, total_of(sweeper.cards[index]).value + room)
 
-    def pool_cell(self, failed: Cell, card: Accelerator, pool: CachePlan, low: int | None) -> Cell:
+    def pool_cell(self, failed: Cell, card: Accelerator, pool: CachePlan | None, memory: _Memory) -> Cell:
         """The cell of one pool, judged as `plan` judges it."""
         resolved, specs, parallel = self.prepared.resolved, self.prepared.specs, self.scenario.parallel
-        if pool.num_blocks < least_state_blocks((group.kind for group in pool.groups), resolved):
-            return Cell(card.id, self.size, refusal="state-blocks-too-few")
-        verdict = judged(
-            weights_fit=True,
-            num_blocks=pool.num_blocks,
-            fits=pool.fits,
-            lows=() if low is None else (low,),
-            enough=pool.needed_bytes + pool.bytes_per_block,
-            fits_in=lambda lows: plan_cache(specs, lows, resolved, parallel).fits,
-        )
-        return failed._replace(
-            accelerator=card.id,
-            verdict=verdict,
+        try:
+            verdict = judged(
+                resolved,
+                pool,
+                weights_fit=True,
+                least=() if memory.ends is None else memory.ends[:1],
+                most=() if memory.ends is None else memory.ends[1:],
+                planned=lambda available: plan_cache(specs, available, resolved, parallel),
+                has_room=pool is None or memory.room >= pool.num_blocks * pool.bytes_per_block,
+            )
+        except EngineRefusalError as error:
+            return Cell(card.id, self.size, refusal=error.code)
+        cell = failed._replace(accelerator=card.id, verdict=verdict)
+        if pool is None:
+            return cell
+        return cell._replace(
             kv_cache_gib=gib(pool.num_blocks * pool.bytes_per_block),
             tokens=pool.tokens,
             max_concurrency=pool.max_concurrency,

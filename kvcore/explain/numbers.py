@@ -12,7 +12,7 @@ from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan
 from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes, given, numbered, weakest
-from kvcore.texts.palette import OVERESTIMATED, UNACCOUNTED
+from kvcore.texts.palette import AFTER_POOL, OVERESTIMATED, UNACCOUNTED
 from kvcore.texts.words import Words, concurrency_text, count, gib_text, msg
 from kvcore.units import GB
 
@@ -136,6 +136,7 @@ def quantities(plan: Plan, t: Words) -> Iterator[tuple[str, Quantity]]:
         yield t("Available for the KV cache"), memory.available_kv
         yield t("KV cache"), memory.kv_cache
         yield t("Unused"), memory.unused
+        yield t(AFTER_POOL.label), memory.after_pool
     if plan.cache is not None:
         figures = plan.cache.figures
         yield t("KV per token"), figures.bytes_per_token

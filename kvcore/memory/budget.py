@@ -12,11 +12,12 @@ from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import Notice
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
+from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.framework import budget_kind, non_torch_bytes, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.intervals import available_interval
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts
+from kvcore.memory.parts import Parts, RankMemory, half_width, measured_or, rank_parts
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -75,6 +76,7 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
             counted_graphs=counted,
             budget=budget,
             remainder=available_of(setting, budget, weights, activations, framework, counted),
+            after_pool=after_pool_bytes(setting, activations),
         ),
         measured,
         (*notices_of(setting, total, system, budget), *restart_notices(setting, activations)),
@@ -100,7 +102,7 @@ def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
     Source: vllm/v1/worker/utils.py:request_memory (0.14.1).
     """
     share = given("gpu_memory_utilization", resolved.gpu_memory_utilization)
-    budget = share.value * total.value
+    budget, spread = share.value * total.value, share.value * half_width(total)
     return figure(
         "budget",
         math.ceil(budget) if switches_of(resolved.version).rounds_budget_up else int(budget),
@@ -109,6 +111,7 @@ def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
         share,
         grade=total.grade,
         source="vllm/v1/worker/utils.py:request_memory (0.32.0)",
+        spread=spread or None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, assert_never, get_args
+from typing import Annotated, Final, TypeAlias, assert_never, get_args
 
 from kvcore.engine.protocol import GraphRate, Layers
 from kvcore.engine.vllm.switches import AttentionBackend
@@ -15,23 +15,60 @@ from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.units import KIB, ceil_div
-from kvcore.versioned import Bounds, Capability, Count, ReleaseRange, Reviewed, Share, Source, TableFile
+from kvcore.versioned import (
+    Bounds,
+    Capability,
+    CapabilityNumber,
+    Count,
+    ReleaseRange,
+    Reviewed,
+    Share,
+    Source,
+    TableFile,
+)
 
-SHARED_WORKSPACE: Final = (10, 0)
-"""From this compute capability on FlashInfer's workspace is one for the process: the estimate allocates it, and graphs
-find it there. Below, each attention group brings its own, which goes with the estimate and comes back with the graphs.
+WORKSPACE_VARIABLE: Final = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
+"""In bytes. Source: vllm/envs.py (0.11.2, 0.32.0)."""
 
-Source: vllm/v1/attention/backends/flashinfer.py:FlashInferMetadataBuilder._get_workspace_buffer (0.19.0, 0.32.0).
-"""
+CapabilityRange: TypeAlias = tuple[CapabilityNumber, CapabilityNumber]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GraphDriver(ReleaseRange):
-    """How many times as much a graph takes on hosts of cards of one compute capability."""
+class Driver:
+    """How many times as much a graph takes where the driver is older than `modern`."""
+
+    source: Source
+    modern: Annotated[int, Bounds(1, 10_000)]
+    factor: Annotated[float, Bounds(1.0, 100.0)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnknownDriver(ReleaseRange):
+    """The same on hosts of cards of one compute capability whose driver is not known: likely, and at the most."""
 
     source: Source
     capability: Capability
     factor: Annotated[float, Bounds(0.1, 100.0)]
+    most: Annotated[float, Bounds(0.1, 100.0)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlashInfer:
+    """Its workspace, that of each decode wrapper, and the cards whose decoding has no wrappers."""
+
+    source: Source
+    kib: Count
+    wrapper_kib: Count
+    decoded_elsewhere: CapabilityRange
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedWorkspace(ReleaseRange):
+    """Cards on which the workspace is one for the process; where it is not sure, graphs may bring one of their own."""
+
+    source: Source
+    capability: CapabilityRange
+    is_sure: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +82,7 @@ class AttentionSplits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workspace:
-    """What an attention or, on one stream, cuBLAS works in; capability None matches any."""
+    """What cuBLAS works in on one stream; capability None matches any."""
 
     source: Source
     kib: Count
@@ -66,11 +103,13 @@ class GraphTables(Reviewed):
     """graphs.toml."""
 
     rates: tuple[GraphRate, ...]
-    driver: tuple[GraphDriver, ...]
+    driver: Driver
+    unknown_driver: tuple[UnknownDriver, ...]
     attention_splits: AttentionSplits
     gemm_workspace: tuple[Workspace, ...]
     estimate: GraphEstimate
-    flashinfer_workspace: Workspace
+    flashinfer: FlashInfer
+    shared_workspace: tuple[SharedWorkspace, ...]
 
     def __post_init__(self) -> None:
         if {rate.kind for rate in self.rates} != set(get_args(Layers)):
@@ -90,6 +129,8 @@ class CapturedGraphs:
     attention_splits: int = 0
     workspaces: int = 0
     """Of cuBLAS, and of an attention that allocates its own."""
+    perhaps: int = 0
+    """What may come on top: with an older driver, or a workspace of their own."""
 
     def bytes_of(self, layers: int) -> int:
         """count × layers × rate + what all graphs share."""
@@ -99,7 +140,8 @@ class CapturedGraphs:
     def quantity(self, name: str, layers: int, spread_share: float, source: str) -> Quantity:
         """`bytes_of` with what it is made of."""
         value, rate = self.bytes_of(layers), self.bytes_per_graph_and_layer
-        return figure(
+        more = max(spread_share * value, self.perhaps)
+        found = figure(
             name,
             value,
             "{graphs} × {layers} × {bytes_per_graph_and_layer} + {largest_batch} + {attention_splits} + {workspaces}",
@@ -111,8 +153,8 @@ class CapturedGraphs:
             given("workspaces", self.workspaces, Unit.BYTES, Grade.DERIVED),
             grade=Grade.FITTED if self.count else Grade.EXACT,
             source=source,
-            spread=spread_share * value,
         )
+        return replace(found, interval=(value - spread_share * value, value + more))
 
 
 def cuda_graph_bytes(setting: Setting) -> Quantity:
@@ -157,16 +199,21 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
     rate = graph_rate(setting).bytes_per_graph_and_layer
     if not count:
         return CapturedGraphs(bytes_per_graph_and_layer=rate)
-    workspaces = gemm_workspace_bytes(setting)
-    capability = setting.accelerator.compute_capability
-    if capability is not None and capability < SHARED_WORKSPACE and full_count(setting):
-        workspaces += attention_workspace_bytes(setting)
+    workspaces = gemm_workspace_bytes(setting) + wrapper_bytes(setting)
+    own, shared = attention_workspace_bytes(setting) if full_count(setting) else 0, shared_workspace(setting)
+    if shared is None:
+        workspaces += own
+    factor, most = driver_factors(setting)
+    perhaps = int(count * setting.layers * rate * (most - factor))
+    if shared is not None and not shared.is_sure:
+        perhaps += own
     return CapturedGraphs(
         count=count,
-        bytes_per_graph_and_layer=rate * driver_factor(setting),
+        bytes_per_graph_and_layer=rate * factor,
         largest_batch=largest_batch_bytes(setting),
         attention_splits=attention_split_bytes(setting),
         workspaces=workspaces,
+        perhaps=perhaps,
     )
 
 
@@ -177,7 +224,10 @@ def estimated_graphs(setting: Setting) -> CapturedGraphs:
     return replace(
         captured,
         bytes_per_graph_and_layer=captured.bytes_per_graph_and_layer * share,
-        workspaces=gemm_workspace_bytes(setting) + attention_workspace_bytes(setting),
+        workspaces=gemm_workspace_bytes(setting)
+        + wrapper_bytes(setting)
+        + attention_workspace_bytes(setting),
+        perhaps=0,
     )
 
 
@@ -238,7 +288,31 @@ def attention_workspace_bytes(setting: Setting) -> int:
     """FlashInfer's workspace."""
     if setting.resolved.attention_backend != AttentionBackend.FLASHINFER:
         return 0
-    return GRAPHS.load().flashinfer_workspace.kib * KIB
+    asked = setting.scenario.env.get(WORKSPACE_VARIABLE, "")
+    return int(asked) if asked.isdecimal() else GRAPHS.load().flashinfer.kib * KIB
+
+
+def wrapper_bytes(setting: Setting) -> int:
+    """The workspaces of FlashInfer's decode wrappers: one for each batch that is captured in full."""
+    row = GRAPHS.load().flashinfer
+    is_own = setting.resolved.attention_backend == AttentionBackend.FLASHINFER
+    return (
+        row.wrapper_kib * KIB * full_count(setting)
+        if is_own and not _lies_in(setting, row.decoded_elsewhere)
+        else 0
+    )
+
+
+def shared_workspace(setting: Setting) -> SharedWorkspace | None:
+    """The row by which the graphs find the workspace of the estimate; None where it goes with the estimate."""
+    version = setting.resolved.version
+    rows = (row for row in GRAPHS.load().shared_workspace if row.covers(version))
+    return next((row for row in rows if _lies_in(setting, row.capability)), None)
+
+
+def _lies_in(setting: Setting, capability: CapabilityRange) -> bool:
+    major, minor = setting.accelerator.compute_capability or (0, 0)
+    return capability[0] <= 10 * major + minor <= capability[1]
 
 
 def counts_estimate(setting: Setting) -> bool:
@@ -287,19 +361,26 @@ def graph_count(setting: Setting) -> int:
     return (pieces + full_count(setting)) * (2 if doubled else 1)
 
 
-def driver_factor(setting: Setting) -> float:
-    """How many times as much each graph takes on hosts of this card: older drivers keep more of a kernel."""
-    capability, version = setting.capability, setting.resolved.version
-    for row in GRAPHS.load().driver:
-        if row.capability == capability and row.covers(version):
-            return row.factor
-    return 1.0
+def driver_factors(setting: Setting) -> tuple[float, float]:
+    """How many times as much each graph takes on this host, and at the most: older drivers keep more of a kernel."""
+    table, version = GRAPHS.load(), setting.resolved.version
+    driver = setting.scenario.surroundings.driver
+    if driver is not None:
+        major = driver.split(".")[0]
+        is_old = major.isdecimal() and int(major) < table.driver.modern and setting.capability
+        factor = table.driver.factor if is_old else 1.0
+        return factor, factor
+    for row in table.unknown_driver:
+        if row.capability == setting.capability and row.covers(version):
+            return row.factor, row.most
+    return 1.0, 1.0
 
 
-def graph_card_terms(setting: Setting) -> tuple[bool, int, float]:
+def graph_card_terms(setting: Setting) -> tuple[object, ...]:
     """What the engine's estimate takes from the card: settings that differ in cards with the same terms agree in it."""
     has_splits = setting.capability == GRAPHS.load().attention_splits.capability
-    return has_splits, gemm_workspace_bytes(setting), driver_factor(setting)
+    workspaces = gemm_workspace_bytes(setting), wrapper_bytes(setting), shared_workspace(setting)
+    return has_splits, *workspaces, driver_factors(setting)
 
 
 def graph_rate(setting: Setting) -> GraphRate:

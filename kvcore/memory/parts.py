@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
@@ -45,6 +46,8 @@ class Parts:
     """utilization × total: what the engine may spend."""
     remainder: Quantity
     """What the parts leave for the KV cache, whether or not its memory is given."""
+    after_pool: Quantity
+    """What the start takes of the unused memory once the KV cache is allocated, beside the graphs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +64,13 @@ class RankMemory(Parts):
     """What the KV cache is planned in, before it is cut into blocks: given, or what the parts leave; negative when
     short."""
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def least_room(self) -> float:
+        """Bytes that stay free at the least once the start has taken all it takes; negative where it may run out."""
+        # A flag that sets the memory of the cache leaves what the parts are unsure of to the rest of the card.
+        inside = () if self.remainder.inputs else (self.framework, self.activations)
+        return least_room(self.unused.value, self.after_pool, (self.cuda_graphs, self.system, *inside))
 
     def with_cache(
         self, blocks: Quantity | None, available_bytes: float, *, is_fixed: bool = False
@@ -93,6 +103,19 @@ def _cut_interval(available: Quantity, pool_bytes: float) -> tuple[float, float]
         return None
     low, high = available.interval
     return min(low, pool_bytes), max(high, pool_bytes)
+
+
+def least_room(unused_bytes: float, after_pool: Quantity, outside: tuple[Quantity, ...]) -> float:
+    """What of the unused memory stays free at the least: what comes after the pool, and the parts `outside` the budget,
+    may take more than their figures.
+
+    Example:
+        >>> taken = Quantity(name="after_pool", value=10, interval=(5, 13))
+        >>> least_room(20, taken, (Quantity(name="system", value=7, interval=(3, 11)),))
+        5.0
+    """
+    more = math.hypot(*(part.bounds[1] - part.value for part in (after_pool, *outside)))
+    return unused_bytes - after_pool.value - more
 
 
 def rank_parts(parts: Parts, measured: Measured, notices: tuple[Notice, ...] = ()) -> RankMemory:

@@ -54,5 +54,13 @@ UNACCOUNTED: Final = Part(
     text_color=DARK_TEXT,
 )
 """Before the KV cache, where its memory is given and the other parts leave more than that."""
+AFTER_POOL: Final = Part(
+    name="after_pool",
+    label=msg("Taken after the KV cache"),
+    color="rgba(138,138,138,0.10)",
+    pattern="\\",
+    text_color=MUTED_TEXT,
+)
+"""At the beginning of what is unused."""
 OVERESTIMATED: Final = msg("Parts estimated too high")
 """What it is called where they leave less."""

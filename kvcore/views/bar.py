@@ -64,7 +64,8 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
 
     What of the CUDA graphs the engine does not take out of its budget stands to the right of the KV cache, past the
     line: so the KV cache ends at the budget in every version. A given KV memory that is smaller than what the parts
-    leave has a part of its own before it; one that is larger takes its place from the last of them (`overlap`).
+    leave has a part of its own before it; one that is larger takes its place from the last of them (`overlap`). What
+    the start takes after the KV cache is the beginning of what is unused.
     """
     memory = plan.memory
     if memory is None:
@@ -77,11 +78,9 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
     looks = {part.name: part for part in palette.PARTS}
     inside = [(looks[name], sizes[name]) for name in ("framework", "weights", "activations")]
     inside.append((looks["cuda_graphs"], counted))
-    after = [
-        (looks["kv_cache"], sizes["kv_cache"]),
-        (looks["cuda_graphs"], sizes["cuda_graphs"] - counted),
-        (looks["unused"], sizes["unused"]),
-    ]
+    outside = sizes["cuda_graphs"] - counted
+    unused, taken = sizes["unused"], gib(memory.after_pool.value) if plan.cache is not None else 0.0
+    taken = min(unused, taken)
     cut = -gib(min(0.0, memory.unaccounted.value))
     drawn = [(looks["system"], sizes["system"], sizes["system"])]
     for part, size in reversed(inside):
@@ -89,7 +88,12 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
         cut -= taken
         drawn.insert(1, (part, size - taken, size))
     drawn.append((palette.UNACCOUNTED, sizes["unaccounted"], sizes["unaccounted"]))
-    drawn += [(part, size, size) for part, size in after]
+    drawn += [
+        (looks["kv_cache"], sizes["kv_cache"], sizes["kv_cache"]),
+        (looks["cuda_graphs"], outside, outside),
+        (palette.AFTER_POOL, taken, taken),
+        (looks["unused"], unused - taken, unused),
+    ]
     placed, position = [], 0.0
     for part, size, figure in drawn:
         placed.append(Segment(part=part, start=position, size=size, figure=figure))
@@ -146,7 +150,7 @@ def shortage(plan: Plan) -> Stretch | None:
     if memory.available_kv.value <= 0:
         size = -gib(memory.available_kv.value)
         return Stretch(start=budget_end_gib(plan), size=size) if size else None
-    if plan.verdict is Verdict.CONTEXT_TOO_LONG and cache is not None:
+    if cache is not None and not cache.fits and plan.verdict in (Verdict.CONTEXT_TOO_LONG, Verdict.TIGHT):
         return Stretch(start=budget_end_gib(plan), size=gib(cache.needed_bytes - memory.available_kv.value))
     if memory.unused.value < 0:
         return Stretch(start=gib(memory.total.value), size=-gib(memory.unused.value))
@@ -175,7 +179,8 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
     data: list[draw.Figure] = []
     for segment in segments(plan):
         covering = missing or (under if under is not None and segment.start < under.end else None)
-        if explained is None or segment.part.name in explained:
+        owner = "unused" if segment.part is palette.AFTER_POOL else segment.part.name
+        if explained is None or owner in explained:
             data += _named_pieces(segment, covering, t)
         else:
             data.append(

@@ -50,6 +50,7 @@ HATCHES: Final = {
     "/": ("slash", '<path d="M0 8L8 0" stroke="#555" stroke-width="1"/>'),
     "x": ("cross", '<path d="M0 8L8 0M0 0L8 8" stroke="#555" stroke-width="1"/>'),
     ".": ("dot", '<circle cx="4" cy="4" r="1.2" fill="#555"/>'),
+    "\\": ("backslash", '<path d="M0 0L8 8" stroke="#555" stroke-width="1"/>'),
     "-": ("dash", '<path d="M0 4L8 4" stroke="#555" stroke-width="1"/>'),
 }
 """Name and drawing of each of Plotly's patterns."""
@@ -169,7 +170,7 @@ def memory_svg(plan: Plan, t: Words) -> str:
         x, width, part = 1 + segment.start * scale, segment.size * scale, segment.part
         if width < 0.5:
             continue
-        is_unused = part.name == "unused"
+        is_unused = part.name in ("unused", palette.AFTER_POOL.name)
         body.append(_rectangle(x, width, UNUSED if is_unused else part.color))
         if part.pattern:
             body.append(_rectangle(x, width, f"url(#hatch-{HATCHES[part.pattern][0]})"))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from kvcore.texts.palette import CAPACITY, OUTLINE, Part
+from kvcore.texts.palette import CAPACITY, MUTED_TEXT, OUTLINE, Part
 from kvcore.texts.words import short_tokens
 
 Figure: TypeAlias = dict[str, Any]
@@ -69,7 +69,8 @@ def hatching(shape: str, color: str, ground: str, size: int, solidity: float) ->
 
 def part_marker(part: Part) -> Figure:
     """How a part of memory is drawn."""
-    pattern = hatching(part.pattern, "rgba(60,60,60,0.55)", part.color, 7, 0.18) if part.pattern else None
+    ink = MUTED_TEXT if part.text_color == MUTED_TEXT else "rgba(60,60,60,0.55)"
+    pattern = hatching(part.pattern, ink, part.color, 7, 0.18) if part.pattern else None
     return filled(part.color, pattern=pattern)
 
 

@@ -89,13 +89,20 @@ def _verdict_text(plan: Plan, t: Words) -> str:
     # KV memory on one rank beyond what one request needs; negative when that much is missing.
     spare = (plan.available_kv_bytes or 0) - (plan.cache.needed_bytes if plan.cache is not None else 0)
     keeps_nothing = plan.verdict is Verdict.FITS and not any(plan.specs)
+    key = f"{plan.verdict}-{plan.tight_by}" if plan.tight_by is not None else plan.verdict.value
+    after, unused = (plan.memory.after_pool, plan.memory.unused) if plan.memory is not None else (None, None)
     return t(
-        LABELS["verdicts"]["keeps-nothing" if keeps_nothing else plan.verdict],
+        LABELS["verdicts"]["keeps-nothing" if keeps_nothing else key],
         requests=requests_words(plan, t),
         spare=gib_text(max(0.0, spare)),
         missing=gib_text(max(0.0, -spare)),
         longest=count(plan.cache.longest_request_tokens if plan.cache is not None else 0),
         tokens=count(plan.resolved.max_model_len),
+        blocks=count(plan.cache.num_blocks if plan.cache is not None else 0),
+        seats=count(plan.resolved.max_num_seqs),
+        unused=gib_text(unused.value if unused is not None else 0),
+        after=gib_text(after.value if after is not None else 0),
+        most=gib_text(after.bounds[1] if after is not None else 0),
     )
 
 
@@ -158,7 +165,8 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
     ample = any_cache(plan)
     figures = pool.figures if pool is not None else None
     per_token = ample.figures.bytes_per_token if ample is not None else None
-    requests, note, missing = DASH, t("the engine stops at start"), t("no memory is left")
+    stops = t("the engine may stop at start") if plan.tight_by else t("the engine stops at start")
+    requests, note, missing = DASH, stops, t("no memory is left")
     if pool is not None and pool.fits:
         requests, note = concurrency_text(requests_at_once(plan)), _concurrency_note(plan, curve, t)
     if not any(plan.specs):

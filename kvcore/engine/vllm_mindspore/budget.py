@@ -62,6 +62,7 @@ def declared_memory(setting: Setting, weights: Quantity) -> RankMemory:
         counted_graphs=counted_graph_bytes(setting, graphs),
         budget=budget,
         remainder=available,
+        after_pool=figure(name="after_pool", value=0, grade=Grade.ASSUMED),
     )
     return rank_parts(parts, measured)
 

@@ -112,7 +112,7 @@ def headline(compared: Comparison, log: StartupLog, planned: Plan, t: Words, *, 
             st.success(said.text, icon=":material/check_circle:")
     elif log.failure is None and is_known and not compared.measured_parts:
         notes.verdict(summary.verdict_sentence(planned, t))
-        if planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+        if planned.verdict is not Verdict.FITS:
             _fixes(planned, t("Fix it with one change:"), t)
 
 

@@ -14,7 +14,7 @@ import streamlit as st
 from kvcore.explain.numbers import RequestShare, request_share
 from kvcore.memory.parts import reaches
 from kvcore.planning import Plan
-from kvcore.texts.palette import PARTS, UNACCOUNTED, Part
+from kvcore.texts.palette import AFTER_POOL, PARTS, UNACCOUNTED, Part
 from kvcore.texts.words import (
     DASH,
     Words,
@@ -47,9 +47,10 @@ def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> No
     missing = shortage(plan)
     for part in _legend_parts(plan):
         quantity = getattr(memory, part.name)
-        if part.name == "unused" and quantity.value < 0:
+        owner = "unused" if part is AFTER_POOL else part.name
+        if owner == "unused" and memory.unused.value < 0:
             continue
-        if explained is not None and part.name not in explained:
+        if explained is not None and owner not in explained:
             continue
         size = DASH if part.name == "kv_cache" and not quantity.value else gib_text(quantity.value)
         interval = ""
@@ -68,11 +69,11 @@ def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> No
 
 
 def _legend_parts(plan: Plan) -> tuple[Part, ...]:
-    """The parts, and before the KV cache the difference of a given one from what they leave."""
-    name = difference_name(plan)
+    """The parts, before the KV cache the difference of a given one from what they leave, and what comes after it."""
+    name, last = difference_name(plan), (AFTER_POOL,) if plan.cache is not None else ()
     if not name:
-        return PARTS
-    return (*PARTS[:-2], replace(UNACCOUNTED, label=name), *PARTS[-2:])
+        return (*PARTS, *last)
+    return (*PARTS[:-2], replace(UNACCOUNTED, label=name), *PARTS[-2:], *last)
 
 
 def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> None:

@@ -1,0 +1,108 @@
+"""What a start takes once the KV cache is allocated, beside its graphs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from kvcore.engine.protocol import RunnerKind
+from kvcore.memory.setting import Setting
+from kvcore.quantity import Grade, Quantity, figure
+from kvcore.scenario import Runner
+from kvcore.units import GIB
+from kvcore.versioned import Amount, Bounds, ReleaseRange, Reviewed, Source, TableFile
+
+ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+EXPANDABLE: Final = "expandable_segments:true"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmUp(ReleaseRange):
+    """Bytes for each logit of the sampler's warm-up."""
+
+    source: Source
+    runner: RunnerKind
+    bytes_per_logit: Amount
+    least: Amount
+    most: Amount
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken(ReleaseRange):
+    """GiB that a start takes, with formats whose names have one of these on cards of one major compute capability."""
+
+    source: Source
+    gib: Amount
+    least: Amount
+    most: Amount
+    major: Annotated[int, Bounds(0, 99)] | None = None
+    formats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AfterPoolTables(Reviewed):
+    """after_pool.toml."""
+
+    warm_up: tuple[WarmUp, ...]
+    reserve: Taken
+    tuning: tuple[Taken, ...]
+
+
+AFTER_POOL: Final = TableFile("kvcore.memory", "after_pool.toml", AfterPoolTables)
+
+
+def after_pool_bytes(setting: Setting, activations: Quantity) -> Quantity:
+    """Bytes that a rank takes after its KV cache: what of the warm-up the profile run did not see, and the reserve.
+
+    The memory of `activations` is free again by then: only what is beyond it counts.
+
+    Source: vllm/v1/worker/gpu_worker.py:Worker.compile_or_warm_up_model (0.12.0, 0.32.0).
+    """
+    version, table = setting.resolved.version, AFTER_POOL.load()
+    parts = []
+    samples = setting.is_last and setting.resolved.runner is not Runner.POOLING
+    for row in table.warm_up:
+        if samples and row.runner == setting.runner and row.covers(version):
+            logits = warm_up_rows(setting) * setting.architecture.vocab_size
+            rates = row.bytes_per_logit, row.least, row.most
+            beyond = (max(0.0, rate * logits - activations.value) for rate in rates)
+            parts.append(_part("warm_up", row.source, *beyond))
+    reserve = table.reserve
+    most = reserve.least if expands_segments(setting) else reserve.most
+    sizes = min(reserve.gib, most), min(reserve.least, most), most
+    parts.append(_part("reserve", reserve.source, *(GIB * size for size in sizes)))
+    major = (setting.accelerator.compute_capability or (0,))[0]
+    parts += [
+        _part("tuning", one.source, *(GIB * size for size in (one.gib, one.least, one.most)))
+        for one in table.tuning
+        if one.major == major and one.covers(version) and any(name in setting.storage for name in one.formats)
+    ]
+    value = sum(part.value for part in parts)
+    less, more = (math.hypot(*(part.value - part.bounds[end] for part in parts)) for end in (0, 1))
+    found = figure(
+        "after_pool",
+        value,
+        " + ".join(f"{{{part.name}}}" for part in parts),
+        *parts,
+        source="; ".join(part.source for part in parts),
+    )
+    return replace(found, interval=(max(0.0, value - less), value + more))
+
+
+def warm_up_rows(setting: Setting) -> int:
+    """Rows of logits that the sampler's warm-up makes: of as many requests as run at once, with their drafts."""
+    resolved = setting.resolved
+    queries = 1 + resolved.num_speculative_tokens
+    return min(resolved.max_num_seqs, resolved.max_num_batched_tokens // (1 + queries)) * queries
+
+
+def expands_segments(setting: Setting) -> bool:
+    """Whether the allocator grows its segments instead of adding new ones."""
+    env = setting.scenario.env
+    return any(EXPANDABLE in env.get(name, "").lower() for name in ALLOCATOR_VARIABLES)
+
+
+def _part(name: str, source: str, value: float, least: float, most: float) -> Quantity:
+    found = figure(name, int(value), grade=Grade.FITTED, source=source)
+    return replace(found, interval=(least, most))
