@@ -172,7 +172,7 @@ def test_the_flashinfer_workspace_is_part_of_the_estimate() -> None:
         max_model_len=8192, env={"VLLM_USE_V2_MODEL_RUNNER": "0"},
     )  # fmt: skip
     counted = counted_graph_bytes(setting, cuda_graph_bytes(setting)).value
-    assert counted / GIB == pytest.approx(0.40, abs=0.015)
+    assert counted / GIB == pytest.approx(0.40, abs=0.02)
 
 
 def test_pipeline_stages_capture_their_own_layers() -> None:

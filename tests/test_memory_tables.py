@@ -45,6 +45,8 @@ def test_unknown_missing_and_mistyped_keys_are_refused(raw: dict[str, object]) -
 
 def test_versions_are_read_as_versions() -> None:
     row = convert(
-        {"source": "x", "capability": "8.0", "factor": 1, "most": 2, "below": "0.15.0"}, UnknownDriver, "graphs.toml"
+        {"source": "x", "capability": "8.0", "factor": 1, "most": 2, "below": "0.15.0"},
+        UnknownDriver,
+        "graphs.toml",
     )
     assert row.below == Version("0.15.0")

@@ -54,7 +54,7 @@ def test_a_tight_plan_says_so() -> None:
     sentence = summary.verdict_sentence(tight, EN)
     assert sentence.outcome is Outcome.CAUTION
     assert sentence.text.startswith("Tight: 1 full-length request at once (1")
-    assert sentence.text.endswith("within the estimate's error")
+    assert "within the estimate's error. Shorten the context" in sentence.text
 
 
 def test_the_worked_example_in_four_cards() -> None:

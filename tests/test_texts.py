@@ -6,7 +6,7 @@ import pytest
 
 from kvcore import texts
 from kvcore.evidence.accuracy import Check
-from kvcore.planning import Verdict
+from kvcore.planning import Tightness, Verdict
 from kvcore.scenario import Origin
 from kvcore.scenario.page_parameters import Order
 from kvcore.texts import ALL, CORRECTIONS, LABELS, MESSAGES, PARAMETERS, SOURCES, Source, TextsError
@@ -42,6 +42,7 @@ def test_what_is_shown_is_text_and_names_are_not() -> None:
         ("verdict-signs", set(Verdict)),
         ("limit-verdicts", set(Verdict)),
         ("verdicts", {*Verdict, "keeps-nothing", "above-model"}),
+        ("tight", set(Tightness)),
         ("failures", set(Verdict) - {Verdict.FITS, Verdict.TIGHT}),
     ],
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -30,7 +30,6 @@ HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
 LOWEST_TRIED_PERCENT: Final = 60
 """Of the card, where the warm-up may find too little of it."""
-FIXED: Final = (Verdict.FITS, Verdict.TIGHT)
 SMALLEST_USEFUL_LENGTH: Final = 256
 MAX_PAIRS: Final = 4
 LARGEST_SIZE: Final = 64
@@ -68,7 +67,7 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     parallel size, fp8 weights, a larger card.
     """
     tried = _FIXING_WEIGHTS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _VALUES
-    found = (_first(broken.scenario, field, _VALUES[field](broken), _good(broken)) for field in tried)
+    found = (_first(broken.scenario, field, _VALUES[field](broken), broken) for field in tried)
     return tuple(fix for fix in found if fix is not None)
 
 
@@ -96,7 +95,7 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
     seen: set[object] = set()
     for field, value in _far_changes(broken):
         half = _planned(broken.scenario, field, value)
-        if half is None or half.verdict in FIXED:
+        if half is None or _is_good(half, broken):
             continue
         for fix in fixes(half):
             answer = (
@@ -131,7 +130,7 @@ def refusal_fixes(scenario: Scenario, refused: EngineRefusalError) -> tuple[Fix,
         ...     [(one.field, one.value) for one in refusal_fixes(scenario, refused)]
         [('tensor_parallel_size', 4), ('enable_expert_parallel', True), ('engine_version', '0.29.0')]
     """
-    found = (_first(scenario, field, values, FIXED) for field, values in _accepted_values(scenario))
+    found = (_first(scenario, field, values) for field, values in _accepted_values(scenario))
     accepted = [fix for fix in found if fix is not None]
     return tuple(sorted(accepted, key=lambda one: one.field != refused.field))
 
@@ -174,11 +173,11 @@ def _nearest_releases(scenario: Scenario) -> Iterator[str]:
     yield from (str(each) for each in reversed(known) if each < now)
 
 
-def _first(scenario: Scenario, field: str, values: Iterable[Value], good: Collection[Verdict]) -> Fix | None:
+def _first(scenario: Scenario, field: str, values: Iterable[Value], broken: Plan | None = None) -> Fix | None:
     """The first of `values` with which the plan is good enough."""
     for value in values:
         planned = _planned(scenario, field, value)
-        if planned is not None and planned.verdict in good:
+        if planned is not None and _is_good(planned, broken):
             return Fix(field=field, value=value, plan=planned)
     return None
 
@@ -196,16 +195,17 @@ def _planned(scenario: Scenario, field: str, value: Value) -> Plan | None:
         return None
 
 
-def _good(broken: Plan) -> Collection[Verdict]:
-    """What counts as fixed: a tight plan is fixed by one that fits."""
-    return (Verdict.FITS,) if broken.verdict is Verdict.TIGHT else FIXED
+def _is_good(planned: Plan, broken: Plan | None) -> bool:
+    """Whether that fixes it: it fits, or by the figures it does; a tight plan is fixed by one that fits."""
+    is_tight = broken is not None and broken.verdict is Verdict.TIGHT
+    return planned.verdict is Verdict.FITS or (planned.tight_by is Tightness.SPARE and not is_tight)
 
 
 def _enough(broken: Plan, field: str, values: Sequence[Value]) -> Sequence[Value]:
     """The first of `values` that fixes it, as a sequence of at most one, given that every later one does."""
 
     def is_enough(value: Value) -> bool:
-        return _first(broken.scenario, field, (value,), _good(broken)) is not None
+        return _first(broken.scenario, field, (value,), broken) is not None
 
     if not values or not is_enough(values[-1]):
         return ()

@@ -1,4 +1,4 @@
-"""What a start takes once the KV cache is allocated, beside its graphs."""
+"""What a start takes once the KV cache is allocated, in addition to its graphs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from kvcore.memory.setting import Setting
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Runner
 from kvcore.units import GIB
-from kvcore.versioned import Amount, Bounds, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.versioned import Amount, Bounds, Named, ReleaseRange, Reviewed, Source, TableFile
 
 ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+Format = Annotated[str, Named(r"[a-z0-9_]{2,20}", "a part of a format's name")]
 EXPANDABLE: Final = "expandable_segments:true"
 
 
@@ -37,7 +38,7 @@ class Taken(ReleaseRange):
     least: Amount
     most: Amount
     major: Annotated[int, Bounds(0, 99)] | None = None
-    formats: tuple[str, ...] = ()
+    formats: tuple[Format, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,7 @@ class Parts:
     remainder: Quantity
     """What the parts leave for the KV cache, whether or not its memory is given."""
     after_pool: Quantity
-    """What the start takes of the unused memory once the KV cache is allocated, beside the graphs."""
+    """What the start takes of the unused memory once the KV cache is allocated, in addition to the graphs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

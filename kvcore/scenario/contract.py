@@ -9,6 +9,7 @@ from kvcore.deploy.launch import launch_command
 from kvcore.errors import KvPlannerError
 from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, Verdict
+from kvcore.quantity import Quantity
 from kvcore.scenario.settings import assumed_surroundings
 from kvcore.units import rounded_gib
 
@@ -20,8 +21,6 @@ PARTS: Final = (
 )  # fmt: skip
 """Of one rank; all but the first sum to it, with `unaccounted` where the KV memory is given."""
 UNACCOUNTED: Final = "unaccounted"
-AFTER_POOL: Final = "after_pool"
-"""Inside `unused`: what the start takes once the KV cache is allocated."""
 RESOLVED: Final = (
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "dtype", "kv_cache_dtype",
     "max_cudagraph_capture_size", "cudagraph_mode", "mamba_cache_mode", "gpu_memory_utilization", "engine_version",
@@ -60,7 +59,7 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         "verdict": plan.verdict.value,
         "resolved": _facts(resolved, RESOLVED),
         "per_rank_gib": parts,
-        "after_pool_gib": None if memory is None else rounded_gib(memory.after_pool.value),
+        "after_pool_gib": None if memory is None else _with_interval(memory.after_pool),
         "interval_gib": None if memory is None else _intervals(memory),
         "assumed_surroundings": assumed_surroundings(plan),
         **({"origins": origins} if origins else {}),
@@ -75,10 +74,14 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
 def _intervals(memory: RankMemory) -> dict[str, list[float]]:
     """The 80 % intervals, in GiB, of all parts that have one, and of the KV cache also where a flag fixes it."""
     pool = memory.kv_cache
-    quantities = ((name, getattr(memory, name)) for name in (*PARTS, UNACCOUNTED, AFTER_POOL))
+    quantities = ((name, getattr(memory, name)) for name in (*PARTS, UNACCOUNTED))
     bounds = {name: quantity.interval for name, quantity in quantities if quantity.interval is not None}
     bounds["kv_cache"] = pool.interval or (pool.value, pool.value)
     return {name: [rounded_gib(low), rounded_gib(high)] for name, (low, high) in bounds.items()}
+
+
+def _with_interval(quantity: Quantity) -> dict[str, Any]:
+    return {"value": rounded_gib(quantity.value), "interval": [rounded_gib(end) for end in quantity.bounds]}
 
 
 def needs_fixes(plan: Plan) -> bool:

@@ -89,10 +89,10 @@ def _verdict_text(plan: Plan, t: Words) -> str:
     # KV memory on one rank beyond what one request needs; negative when that much is missing.
     spare = (plan.available_kv_bytes or 0) - (plan.cache.needed_bytes if plan.cache is not None else 0)
     keeps_nothing = plan.verdict is Verdict.FITS and not any(plan.specs)
-    key = f"{plan.verdict}-{plan.tight_by}" if plan.tight_by is not None else plan.verdict.value
     after, unused = (plan.memory.after_pool, plan.memory.unused) if plan.memory is not None else (None, None)
-    return t(
-        LABELS["verdicts"]["keeps-nothing" if keeps_nothing else key],
+    text = LABELS["verdicts"]["keeps-nothing" if keeps_nothing else plan.verdict]
+    said = t(
+        text if plan.tight_by is None else LABELS["tight"][plan.tight_by],
         requests=requests_words(plan, t),
         spare=gib_text(max(0.0, spare)),
         missing=gib_text(max(0.0, -spare)),
@@ -104,6 +104,7 @@ def _verdict_text(plan: Plan, t: Words) -> str:
         after=gib_text(after.value if after is not None else 0),
         most=gib_text(after.bounds[1] if after is not None else 0),
     )
+    return said if plan.tight_by is None else t(text, reason=said)
 
 
 def requests_words(plan: Plan, t: Words) -> str:
