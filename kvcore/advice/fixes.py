@@ -196,9 +196,12 @@ def _planned(scenario: Scenario, field: str, value: Value) -> Plan | None:
 
 
 def _is_good(planned: Plan, broken: Plan | None) -> bool:
-    """Whether that fixes it: it fits, or by the figures it does; a tight plan is fixed by one that fits."""
-    is_tight = broken is not None and broken.verdict is Verdict.TIGHT
-    return planned.verdict is Verdict.FITS or (planned.tight_by is Tightness.SPARE and not is_tight)
+    """Whether that fixes it: it fits, or by the figures it does. A tight plan is fixed by one that fits alone; what the
+    engine refused, by any that it takes and that has a cache."""
+    if broken is None:
+        return planned.verdict is Verdict.FITS or planned.tight_by in (Tightness.SPARE, Tightness.AFTER_POOL)
+    by_figures = broken.verdict is not Verdict.TIGHT and planned.tight_by is Tightness.SPARE
+    return planned.verdict is Verdict.FITS or by_figures
 
 
 def _enough(broken: Plan, field: str, values: Sequence[Value]) -> Sequence[Value]:
