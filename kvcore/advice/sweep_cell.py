@@ -247,7 +247,7 @@ class _Group(NamedTuple):
         kept = set(left)
         by_chip = sampler_row(setting.runner, resolved.version).vocabulary_rows_per_multiprocessor > 0
         counted: dict[Hashable, Quantity] = {}
-        activations = None if by_chip else peak_activation_bytes(setting)
+        peaks: dict[Hashable, Quantity] = {}
         own = (resolved.version, setting.runner, self.size, by_chip)
         for group in sweeper.alike(self.alike, partial(_overheads_key, setting, by_chip), *own):
             members = [index for index in group if index in kept]
@@ -258,7 +258,10 @@ class _Group(NamedTuple):
             terms = graph_card_terms(setting)
             if terms not in counted:
                 counted[terms] = counted_graph_bytes(setting, cuda_graph_bytes(setting))
-            peak, framework = activations or peak_activation_bytes(setting), non_torch_bytes(setting)
+            sampled = sampler_rows(setting), multiprocessors(card) if by_chip else 0
+            if sampled not in peaks:
+                peaks[sampled] = peak_activation_bytes(setting)
+            peak, framework = peaks[sampled], non_torch_bytes(setting)
             graphs, system = cuda_graph_bytes(setting), system_bytes(setting)
             available = available_of(setting, budgets[members[0]], weights, peak, framework, counted[terms])
             taken = sum(part.value for part in (system, framework, weights, peak, graphs))

@@ -79,8 +79,8 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
     inside = [(looks[name], sizes[name]) for name in ("framework", "weights", "activations")]
     inside.append((looks["cuda_graphs"], counted))
     outside = sizes["cuda_graphs"] - counted
-    unused, taken = sizes["unused"], gib(memory.after_pool.value) if plan.cache is not None else 0.0
-    taken = min(unused, taken)
+    unused, later = sizes["unused"], gib(memory.after_pool.value) if plan.cache is not None else 0.0
+    later = min(unused, later)
     cut = -gib(min(0.0, memory.unaccounted.value))
     drawn = [(looks["system"], sizes["system"], sizes["system"])]
     for part, size in reversed(inside):
@@ -91,8 +91,8 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
     drawn += [
         (looks["kv_cache"], sizes["kv_cache"], sizes["kv_cache"]),
         (looks["cuda_graphs"], outside, outside),
-        (palette.AFTER_POOL, taken, taken),
-        (looks["unused"], unused - taken, unused),
+        (palette.AFTER_POOL, later, later),
+        (looks["unused"], unused - later, unused),
     ]
     placed, position = [], 0.0
     for part, size, figure in drawn:
