@@ -249,3 +249,23 @@ def test_what_is_asked_for_is_kept_or_refused(version: str, tokens: int, sequenc
         return
     assert (resolved.max_num_batched_tokens, resolved.max_num_seqs) == (tokens, sequences)
     assert all(size <= max(tokens, sequences) for size in resolved.cudagraph_capture_sizes)
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "asked", "tokens"),
+    [
+        ("0.7.2", 131_072, 32_768, 32_768),  # as a start of 0.7.2 that vllm-project/vllm issue 18681 shows
+        ("0.7.3", 65_536, None, 2048),
+        ("0.7.3", 16_384, None, 16_384),
+        ("0.8.5", 65_536, None, 65_536),
+    ],
+)
+def test_v0_left_prefills_of_latent_attention_whole_after_it_had_made_the_batch(
+    version: str, length: int, asked: int | None, tokens: int
+) -> None:
+    request = {"model": "deepseek-ai/DeepSeek-V3", "accelerator": "H200-141GB", "tensor_parallel_size": 8}
+    request |= {"engine_version": version, "max_model_len": length, "env": {"VLLM_USE_V1": "0"}}
+    scenario = scenario_from_request(request | ({"max_num_batched_tokens": asked} if asked else {}))
+    assert scenario.accelerator is not None
+    found = resolve(scenario, read_architecture(scenario.config), view_of(scenario.accelerator))
+    assert (found.max_num_batched_tokens, found.enable_chunked_prefill) == (tokens, False)

@@ -116,7 +116,8 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
         gpu_memory_utilization=scenario.gpu_memory_utilization or switches.gpu_memory_utilization,
         enforce_eager=scenario.enforce_eager,
         enable_prefix_caching=prefix_caching,
-        enable_chunked_prefill=chunked,
+        enable_chunked_prefill=chunked
+        and not (start.is_v0 and architecture.is_mla and switches.latent_cuts_late),
         async_scheduling=asynchronous,
         max_concurrent_batches=max_concurrent_batches(
             asynchronous, schedules_v2, scenario.parallel.pipeline_parallel_size
@@ -184,6 +185,8 @@ def _lengths(start: Start, notices: list[Notice]) -> tuple[int, int]:
 def _chunked_prefill(start: Start, max_model_len: int) -> bool:
     """V1 does not cut what it pools where each token looks at all others; V0 cuts nothing that it pools.
 
+    Before 0.8 latent attention was left out so late that the batch had already been made, and checked, as for cutting.
+
     Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5), _set_default_args_v1 (0.10.2),
     vllm/config/model.py:ModelConfig.is_chunked_prefill_supported (0.32.0).
     """
@@ -196,7 +199,7 @@ def _chunked_prefill(start: Start, max_model_len: int) -> bool:
         not start.is_pooling
         and max_model_len > V0_CHUNKED_LENGTH
         and not architecture.is_multimodal
-        and not architecture.is_mla
+        and not (architecture.is_mla and not start.switches.latent_cuts_late)
         and not scenario.enable_lora
         and scenario.speculative_config is None
     )

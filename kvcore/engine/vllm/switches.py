@@ -228,6 +228,8 @@ class Switches:
     """`--kv-cache-memory-bytes` exists."""
     batch_tiers: BatchTiers
     clips_batch: bool
+    latent_cuts_late: bool
+    """V0 leaves prefills of latent attention whole, but only once the batch is made as if it cut them."""
     largest_item_in_batch: bool
     """The default max_num_batched_tokens fits the largest multimodal item of a prefix model."""
     async_scheduling: bool
