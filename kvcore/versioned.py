@@ -19,7 +19,8 @@ import re
 import tomllib
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from importlib import resources
@@ -48,6 +49,8 @@ OLDEST: Final = Published(Version("0.0"))
 NEVER: Final = Published(Version("9999"))
 RELEASES: Final = ("kvcore.engine.vllm", "releases.toml")
 """Where `releases` lists the published ones."""
+MAX_NEAR: Final = 9
+"""Names that the error for another one lists."""
 
 T = TypeVar("T")
 
@@ -76,6 +79,38 @@ class Pattern:
         """Raises ValueError for another text."""
         if re.fullmatch(self.pattern, value) is None:
             raise ValueError(f"{value!r} is not {self.meaning}")
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Pattern):
+    """A name from outside, of which the package has no list: it stands in `names` of its file as well.
+
+    So a misspelling of either stops the load: each name that is used is in `names`, and each of those is used.
+    """
+
+    def check(self, value: Any) -> None:
+        """Raises ValueError for a text that reads otherwise, or that `names` lacks."""
+        Pattern.check(self, value)
+        vocabulary = _vocabulary.get()
+        if vocabulary is not None and value:
+            vocabulary.used.add(value)
+            if value not in vocabulary.names:
+                alike = [name for name in sorted(vocabulary.names) if name[:3] == value[:3]]
+                near = ", ".join((alike or sorted(vocabulary.names))[:MAX_NEAR])
+                raise ValueError(
+                    f"{value!r} is none of the file's {len(vocabulary.names)} names, such as {near}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """The names that a file may use, and those that it does."""
+
+    names: frozenset[str]
+    used: set[str] = field(default_factory=set)
+
+
+_vocabulary: Final[ContextVar[Vocabulary | None]] = ContextVar("vocabulary", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +153,8 @@ class Reviewed:
     """A file of tables that was compared with every release up to `reviewed`."""
 
     reviewed: Published
+    names: frozenset[str] = frozenset()
+    """The `Named` texts of the file, once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +201,26 @@ class TableFile(Generic[T]):
 
     def read(self, raw: Mapping[str, Any]) -> T:
         """Tables of the same shape. Raises TableError `invalid-catalogue-entry`."""
-        found: T = convert(raw, self.kind, self.file)
+        found: T = read_table(raw, self.kind, self.file)
         return found
 
     def raw(self) -> Mapping[str, Any]:
         """What the file says, unchecked. Raises TableError `invalid-catalogue-entry` for what is no TOML."""
         return _bundled(self.package, self.file)
+
+
+def read_table(raw: Mapping[str, Any], kind: type[T], where: str) -> T:
+    """A whole file as `kind`, its `Named` texts those of its `names`. Raises TableError `invalid-catalogue-entry`."""
+    names = convert(raw.get("names", []), frozenset[str], f"{where} names")
+    vocabulary = Vocabulary(names=names)
+    token = _vocabulary.set(vocabulary)
+    try:
+        found: T = convert(raw, kind, where)
+    finally:
+        _vocabulary.reset(token)
+    if unused := names - vocabulary.used:
+        raise wrong(f"{where} names", f"nothing is called {', '.join(sorted(unused))}")
+    return found
 
 
 @cache

@@ -19,11 +19,12 @@ from kvcore.scenario.request import scenario_from_request
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = Path(rooms.__file__).parent
 PLAIN = (
-    'name = "x"\norder = 9\nreviewed = "1.0"\nsource = "y"\n'
+    'name = "x"\nnames = ["x"]\norder = 9\nreviewed = "1.0"\nsource = "y"\n'
     'vendors = ["nvidia"]\n[launch]\nprogram = ["x", "serve"]\n'
 )
 MADE_UP = """
 name = "made-up"
+names = ["made-up", "example.org/made-up", "MADE_UP", "kvcore.engine.made_up.budget:half_of_the_card"]
 order = 1
 reviewed = "2.0"
 source = "a test"
@@ -124,6 +125,8 @@ def test_an_engine_that_is_not_known_is_refused_with_those_that_are() -> None:
         (PLAIN + '[cache]\ncontiguous_states_since = "soon"\n', "x.toml cache contiguous_states_since"),
         (PLAIN + '[releases]\n"1.0" = 0.19\n', "x.toml releases 1.0"),
         (PLAIN + "[attention]\nblock_size = 16\n", "x.toml attention"),
+        (PLAIN.replace('name = "x"', 'name = "y"'), "x.toml name"),
+        (PLAIN.replace('["x"]', '["x", "y"]'), "x.toml names"),
         ("name = \n", "x.toml"),
     ],
 )
@@ -235,9 +238,8 @@ def test_overheads_of_an_engine_that_has_none_are_refused(
     copied = tmp_path / "engine"
     shutil.copytree(FOLDERS, copied)
     file = copied / "vllm_mindspore" / "engine.toml"
-    file.write_text(
-        file.read_text("utf-8").replace('overheads = "vllm-ascend"', 'overheads = "vllm-ascent"'), "utf-8"
-    )
+    text = file.read_text("utf-8").replace('overheads = "vllm-ascend"', 'overheads = "vllm-ascent"')
+    file.write_text(text.replace('"vllm-ascend", ', '"vllm-ascent", '), "utf-8")
     monkeypatch.setattr("kvcore.engine.__path__", [str(copied)])
     engines.cache_clear()
     try:

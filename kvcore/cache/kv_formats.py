@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from kvcore.errors import EngineRefusalError
 from kvcore.quantity import Grade, Quantity, Unit, figure, given, sum_of_products
 from kvcore.units import ceil_div, round_up
-from kvcore.versioned import Bounds, Reviewed, Source, TableFile
+from kvcore.versioned import Bounds, Named, Reviewed, Source, TableFile
 
 Bits = Annotated[int, Bounds(1, 64)]
 Bytes = Annotated[int, Bounds(0, 1 << 20)]
@@ -109,7 +109,7 @@ class KvFormat:
 class FormatTables(Reviewed):
     """formats.toml."""
 
-    formats: Mapping[str, KvFormat]
+    formats: Mapping[Annotated[str, Named("[a-z0-9_]+", "a cache format")], KvFormat]
 
 
 FORMATS: Final = TableFile("kvcore.cache", "formats.toml", FormatTables)

@@ -21,7 +21,7 @@ from kvcore.versioned import (
     Amount,
     Bounds,
     Capability,
-    Pattern,
+    Named,
     Published,
     ReleaseRange,
     Share,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kvcore.model.architecture import Architecture
     from kvcore.quantity import Quantity
 
-EngineName = Annotated[str, Pattern("[a-z][a-z0-9-]*", "a name in lower case")]
+EngineName = Annotated[str, Named("[a-z][a-z0-9-]*", "a name in lower case")]
 RunnerKind = Literal["v0", "v1", "v2"]
 Link = Literal["single", "unified", "nvlink", "pcie"]
 Layers = Literal["dense", "experts", "latent", "sparse"]
@@ -67,8 +67,8 @@ class GraphApi(StrEnum):
     ACL = "ACL"
 
 
-Variable = Annotated[str, Pattern("[A-Za-z_][A-Za-z0-9_]*", "an environment variable")]
-FunctionName = Annotated[str, Pattern(r"[a-z_.]+:[a-z_]+", "module:function")]
+Variable = Annotated[str, Named("[A-Za-z_][A-Za-z0-9_]*", "an environment variable")]
+FunctionName = Annotated[str, Named(r"[a-z_.]+:[a-z_]+", "module:function")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +86,7 @@ class Functions:
 class Attention:
     """The one attention backend of a platform, and its block size in tokens where no flag says another."""
 
-    backend: Annotated[str, Pattern(r"[A-Z][A-Z0-9_]*", "a backend in the engine's capitals")]
+    backend: Annotated[str, Named(r"[A-Z][A-Z0-9_]*", "a backend in the engine's capitals")]
     block_size: Annotated[int, Bounds(1, 1024)]
 
 
@@ -97,7 +97,7 @@ class Refusals:
     source: Source = ""
     model_classes_since: Published = NEVER
     """From this vLLM release on, every model class of the engine is one of vLLM's."""
-    platform: Annotated[str, Pattern("[a-z]*", "a platform in lower case")] = ""
+    platform: Annotated[str, Named("[a-z]*", "a platform in lower case")] = ""
     """Whose storage formats of weights it takes (`quantization_methods.toml`); "" for those of the card's vendor."""
     checks_weight_shapes: bool = True
     """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
@@ -226,7 +226,7 @@ class Image:
     """A container image of the engine, for the cards of one vendor; its tags are v and the release."""
 
     vendor: Vendor
-    name: Annotated[str, Pattern("[a-z0-9./-]+", "an image without its tag")]
+    name: Annotated[str, Named("[a-z0-9./-]+", "an image without its tag")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,7 +235,7 @@ class Launch:
 
     program: tuple[str, ...]
     """The words before the model."""
-    module: Annotated[str, Pattern("[a-z_.]*", "a Python module")] = ""
+    module: Annotated[str, Named("[a-z_.]*", "a Python module")] = ""
     """What the Python modules of its server begin with."""
     source: Source = ""
     images: tuple[Image, ...] = ()
@@ -275,6 +275,8 @@ class Engine:
     vendors: tuple[Vendor, ...]
     """Of the cards it has a platform for."""
     launch: Launch
+    names: frozenset[str] = frozenset()
+    """The names that come from outside, once more."""
     releases: tuple[tuple[Version, Published], ...] = ()
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
     attention: Attention | None = None

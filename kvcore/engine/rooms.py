@@ -13,7 +13,7 @@ from kvcore.engine.protocol import Engine, MemoryVariables
 from kvcore.engine.resolved import CardView
 from kvcore.errors import invalid
 from kvcore.scenario import Scenario
-from kvcore.versioned import convert, read_toml, wrong
+from kvcore.versioned import read_table, read_toml, wrong
 
 FILE: Final = "engine.toml"
 
@@ -99,5 +99,5 @@ def with_accelerator(scenario: Scenario, card: Accelerator) -> Scenario:
 
 def read_engine(text: str, file: str) -> Engine:
     """An engine's file; raises TableError `invalid-catalogue-entry` with file, key and what was allowed."""
-    engine: Engine = convert(read_toml(text, file), Engine, file)
+    engine: Engine = read_table(read_toml(text, file), Engine, file)
     return engine

@@ -19,7 +19,7 @@ from kvcore.memory.stages import takes_images_or_video
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Runner
 from kvcore.units import GIB, ceil_div
-from kvcore.versioned import Amount, Bounds, Capability, Published, Reviewed, Share, Source, TableFile
+from kvcore.versioned import Amount, Bounds, Capability, Named, Published, Reviewed, Share, Source, TableFile
 
 INDEXER_ENTRY_BYTES: Final = 132
 LATENT_PREFILL_TOKENS: Final = 65_536
@@ -76,7 +76,7 @@ class Multiprocessors:
 
     source: Source
     capability: Mapping[Capability, Annotated[int, Bounds(1, 1024)]]
-    card: Mapping[str, Annotated[int, Bounds(1, 1024)]]
+    card: Mapping[Annotated[str, Named(r"\S(.*\S)?", "a card")], Annotated[int, Bounds(1, 1024)]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

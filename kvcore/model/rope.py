@@ -14,7 +14,7 @@ from packaging.version import Version
 from kvcore.errors import ModelError, ScenarioError, shorten
 from kvcore.model.architecture import ContextLimits, RopeScaling, RotaryTable
 from kvcore.model.config import ModelConfig, Section
-from kvcore.versioned import Bounds, ByRelease, Pattern, Reviewed, TableFile
+from kvcore.versioned import Bounds, ByRelease, Named, Reviewed, TableFile
 
 RopeKind: TypeAlias = Literal["longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"]
 """Types of rope that keep the length they were trained for."""
@@ -44,7 +44,7 @@ class RopeTables(Reviewed):
     """Types whose original_max_position_embeddings falls back to the model's."""
     with_original_table: tuple[RopeKind, ...]
     """Types whose table is as long as the original length times the factor."""
-    length_keys: tuple[Annotated[str, Pattern(r"\w+", "a key")], ...]
+    length_keys: tuple[Annotated[str, Named(r"\w+", "a key")], ...]
     """Keys of which the smallest is the length."""
     unknown_length: Annotated[int, Bounds(1, 1 << 24)]
     """What the engine assumes when no key names a length."""

@@ -17,9 +17,9 @@ from packaging.version import Version
 from kvcore.errors import EngineRefusalError
 from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario, value_of
-from kvcore.versioned import OneOf, Pattern, Published, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.versioned import Named, OneOf, Published, ReleaseRange, Reviewed, Source, TableFile
 
-Flag = Annotated[str, Pattern(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
+Flag = Annotated[str, Named(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
 Field = Annotated[str, OneOf(tuple(FLAGS))]
 
 
@@ -28,7 +28,7 @@ class Availability:
     """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
     field: Field
-    value: str
+    value: Annotated[str, Named("[a-z0-9_]*", "the beginning of a value")]
     since: Published
     source: Source
     is_gone: bool = False
@@ -153,7 +153,7 @@ class Metric(ReleaseRange):
     """One metric by the name that a scraper sees; a histogram without its suffix."""
 
     role: MetricRole
-    name: Annotated[str, Pattern(r"vllm:[a-z0-9_]+", "a metric of vLLM")]
+    name: Annotated[str, Named(r"vllm:[a-z0-9_]+", "a metric of vLLM")]
     kind: MetricKind
     source: Source
     engine: Literal["any", "v0", "v1"] = "any"
@@ -194,7 +194,7 @@ def exported_metrics(version: Version, is_v0: bool) -> Mapping[str, Metric]:
     return found
 
 
-BareFlag = Annotated[str, Pattern(r"[a-z][a-z0-9-]*", "a flag without its dashes")]
+BareFlag = Annotated[str, Named(r"[a-z][a-z0-9-]*", "a flag without its dashes")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,8 +18,8 @@ from kvcore.versioned import (
     OLDEST,
     Bounds,
     Count,
+    Named,
     OneOf,
-    Pattern,
     Published,
     ReleaseRange,
     Reviewed,
@@ -27,7 +27,7 @@ from kvcore.versioned import (
     TableFile,
 )
 
-ModelClass = Annotated[str, Pattern(r"[A-Za-z][A-Za-z0-9_]*", "a model class")]
+ModelClass = Annotated[str, Named(r"[A-Za-z][A-Za-z0-9_]*", "a model class")]
 AdaptedModule = Annotated[str, OneOf(("embed_tokens", "lm_head", "qkv_proj", "gate_up_proj"))]
 
 
@@ -123,7 +123,7 @@ def by_class(table: Mapping[Published, tuple[str, ...]]) -> dict[str, Published]
 class Languages(Table):
     """The class that runs the language part of a multimodal model, by the model_type of that part."""
 
-    classes: Mapping[str, ModelClass]
+    classes: Mapping[Annotated[str, Named(r"[a-z0-9_.-]+", "a model_type")], ModelClass]
 
 
 class End(StrEnum):

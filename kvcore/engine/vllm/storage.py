@@ -22,8 +22,8 @@ from kvcore.model.quantization.gguf import FILE_TYPES, METHOD, file_type, gguf, 
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
     CapabilityNumber,
+    Named,
     OneOf,
-    Pattern,
     Published,
     Reviewed,
     Source,
@@ -97,7 +97,7 @@ class MethodPlugin:
     """The package that reads a method from the release `since` on."""
 
     since: Published
-    package: Annotated[str, Pattern(r"[a-z0-9-]+", "a package")]
+    package: Annotated[str, Named(r"[a-z0-9-]+", "a package")]
     source: Source
 
 
