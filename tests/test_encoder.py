@@ -1,37 +1,24 @@
 """Encoders of images and sounds: what their rows build, and what a row may say."""
 
-import copy
 import json
 from pathlib import Path
 
 import pytest
 
+from kvcore import catalogue
 from kvcore.errors import ModelError, TableError
-from kvcore.model.architecture import Linear, Split, elements
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import multimodal, read_architecture
 from kvcore.model.parts.encoder import Scope, read_encoder
 from kvcore.model.parts.encoder_rows import Part, Row, evaluate, parse
 from kvcore.versioned import convert
 
-HEADER, *MODELS = [
-    json.loads(line) for line in (Path(__file__).parent / "data/encoders.jsonl").read_text().splitlines()
-]
+DATA = Path(__file__).parent / "data" / "parity"
 
 
-def merged(values: dict, changes: dict) -> dict:
-    """The values with changes in them, where null is a key that goes."""
-    found = copy.deepcopy(values)
-    for key, value in changes.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = merged(found[key], value) if both else value
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def config_of(model: dict) -> ModelConfig:
-    """The config of a line."""
-    values = merged(HEADER["shared"], HEADER["flipped"] if model["flipped"] else {})
-    return ModelConfig.from_mapping(merged(values, {**model["changes"], "architectures": [model["class"]]}))
+def config_of(name: str) -> dict:
+    """The config of a class whose figures are the engine's own (tests/test_parity_classes.py)."""
+    return json.loads((DATA / "classes" / f"{name}.json").read_text("utf-8"))["config"]
 
 
 SIGLIP = Section(
@@ -47,28 +34,12 @@ SIGLIP = Section(
 
 
 class TestRows:
-    @pytest.mark.parametrize(
-        "model", [pytest.param(each, id=f"{each['class']}-{at}") for at, each in enumerate(MODELS)]
-    )
-    def test_builds_what_a_function_built(self, model):
-        built = read_architecture(config_of(model))
-        modules = (*built.every, *built.first)
-        layers = [module for module in modules if isinstance(module, Linear)]
-        divided = [
-            layer
-            for layer in layers
-            if layer.split is not Split.REPLICATED and layer.whole_unless_divided % 2 == 0
-        ]
-        assert len(modules) == model["modules"]
-        assert sum(map(elements, modules)) == model["elements"]
-        assert sum(map(elements, divided)) == model["divided"]
-        assert sum(elements(layer) for layer in layers if layer.quantizable) == model["quantizable"]
-        assert built.layer_prefix == model["prefix"]
-        limits = built.vision and [getattr(built.vision, name) for name in built.vision.__slots__]
-        assert limits == model["limits"]
-
-    def test_every_model_of_the_table_is_one_of_them(self):
-        compared = {model["class"] for model in MODELS}
+    def test_every_row_is_compared_with_the_engine(self):
+        """A model of each row is among those whose weights are the engine's own figures."""
+        _, *lines = (DATA / "vllm-0.32.0.jsonl").read_text("utf-8").splitlines()
+        compared = {path.stem.partition("-")[0] for path in (DATA / "classes").iterdir()}
+        for name in {json.loads(line)["model"] for line in lines}:
+            compared |= set(catalogue.find_model(name).config.architectures)
         for name, row in multimodal.ROWS.items():
             assert compared & set(row.classes), name
 
@@ -82,10 +53,10 @@ class TestRows:
         assert len(read_encoder("siglip", SIGLIP).modules) == 2 + 2 * 6 + 1
 
     def test_an_encoder_that_is_not_known_is_refused_by_name(self):
-        model = next(each for each in MODELS if each["class"] == "LlavaForConditionalGeneration")
-        changes = merged(model["changes"], {"vision_config": {"model_type": "mystery"}})
+        config = config_of("LlavaNextForConditionalGeneration")
+        config["vision_config"]["model_type"] = "mystery"
         with pytest.raises(ModelError, match="mystery") as raised:
-            read_architecture(config_of({**model, "changes": changes}))
+            read_architecture(ModelConfig.from_mapping(config))
         assert raised.value.field == "config.vision_config.model_type"
 
 

@@ -189,7 +189,7 @@ def read_whisper(config: ModelConfig) -> Architecture:
         layers=(layer,) * section.layers("decoder_layers"),
         intermediate_size=inner,
         first=(
-            blocks.embedding(section, "model.decoder.embed_tokens"),
+            vision.table("model.decoder.embed_tokens", section.integer("vocab_size"), width),
             vision.table("model.decoder.embed_positions", positions, width),
             *read_encoder("whisper", section, "model.encoder").modules,
         ),
