@@ -195,17 +195,13 @@ def _file_names(facts: Mapping[str, Any]) -> frozenset[str]:
 def _counted(safetensors: Any) -> Checkpoint:
     """Sizes from the elements by dtype that the Hub counted in the headers of the weight files."""
     counts = safetensors.get("parameters") if isinstance(safetensors, dict) else None
-    if not isinstance(counts, dict) or not all(_is_positive(count) for count in counts.values()):
+    if not isinstance(counts, dict) or not all(type(count) is int and count > 0 for count in counts.values()):
         return Checkpoint()
     bits = sum(count * DTYPE_BITS.get(dtype, 0) for dtype, count in counts.items())
     return Checkpoint(
         total_size=bits // 8 or None if counts.keys() <= DTYPE_BITS.keys() else None,
         total_parameters=None if PACKED_DTYPES & counts.keys() else sum(counts.values()) or None,
     )
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 @dataclass(slots=True)

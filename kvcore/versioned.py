@@ -20,7 +20,7 @@ import tomllib
 import types
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import resources
@@ -91,26 +91,18 @@ class Named(Pattern):
     def check(self, value: Any) -> None:
         """Raises ValueError for a text that reads otherwise, or that `names` lacks."""
         Pattern.check(self, value)
-        vocabulary = _vocabulary.get()
-        if vocabulary is not None and value:
-            vocabulary.used.add(value)
-            if value not in vocabulary.names:
-                alike = [name for name in sorted(vocabulary.names) if name[:3] == value[:3]]
-                near = ", ".join((alike or sorted(vocabulary.names))[:MAX_NEAR])
-                raise ValueError(
-                    f"{value!r} is none of the file's {len(vocabulary.names)} names, such as {near}"
-                )
+        names, used = _vocabulary.get() or (frozenset((value,)), set())
+        used.add(value)
+        if value and value not in names:
+            alike = [name for name in sorted(names) if name[:3] == value[:3]] or sorted(names)
+            near = ", ".join(alike[:9])
+            raise ValueError(f"{value!r} is none of the file's {len(names)} names, such as {near}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Vocabulary:
-    """The names that a file may use, and those that it does."""
-
-    names: frozenset[str]
-    used: set[str] = field(default_factory=set)
-
-
-_vocabulary: Final[ContextVar[Vocabulary | None]] = ContextVar("vocabulary", default=None)
+_vocabulary: Final[ContextVar[tuple[frozenset[str], set[str]] | None]] = ContextVar(
+    "vocabulary", default=None
+)
+"""Of the file that is being read: the names that it may use, and those that it has used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +204,13 @@ class TableFile(Generic[T]):
 def read_table(raw: Mapping[str, Any], kind: type[T], where: str) -> T:
     """A whole file as `kind`, its `Named` texts those of its `names`. Raises TableError `invalid-catalogue-entry`."""
     names = convert(raw.get("names", []), frozenset[str], f"{where} names")
-    vocabulary = Vocabulary(names=names)
-    token = _vocabulary.set(vocabulary)
+    used: set[str] = set()
+    token = _vocabulary.set((names, used))
     try:
         found: T = convert(raw, kind, where)
     finally:
         _vocabulary.reset(token)
-    if unused := names - vocabulary.used:
+    if unused := names - used:
         raise wrong(f"{where} names", f"nothing is called {', '.join(sorted(unused))}")
     return found
 

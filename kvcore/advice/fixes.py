@@ -270,17 +270,11 @@ def _cards_like(now: Accelerator, least_gib: float) -> list[Accelerator]:
     return sorted(found, key=lambda card: (card.memory_gib, card.id))
 
 
-def _compiled(broken: Plan) -> bool:
-    """Whether a second start takes less: one that fails for its KV cache has compiled by then."""
-    return broken.memory is not None and restart_gain_bytes(broken.memory.activations) > 0
-
-
-def _is_unquantized(broken: Plan) -> bool:
-    return broken.quantization.method == NOT_QUANTIZED and broken.scenario.quantization is None
-
-
 _VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
-    "kernels_compiled": lambda broken: (True,) if _compiled(broken) else (),
+    # A start that fails for its KV cache has compiled by then.
+    "kernels_compiled": lambda broken: (
+        (True,) if broken.memory is not None and restart_gain_bytes(broken.memory.activations) > 0 else ()
+    ),
     "mamba_cache_mode": lambda broken: ("align",) if broken.resolved.mamba_cache_mode == "all" else (),
     "max_model_len": _lengths,
     "kv_cache_dtype": lambda broken: () if broken.resolved.kv_cache_dtype.startswith("fp8") else ("fp8",),
@@ -290,7 +284,11 @@ _VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
     "max_cudagraph_capture_size": _graph_sizes,
     "enforce_eager": lambda broken: () if broken.resolved.enforce_eager else (True,),
     "tensor_parallel_size": _larger_sizes,
-    "quantization": lambda broken: ("fp8",) if _is_unquantized(broken) else (),
+    "quantization": lambda broken: (
+        ("fp8",)
+        if broken.scenario.quantization is None and broken.quantization.method == NOT_QUANTIZED
+        else ()
+    ),
     "accelerator": _larger_cards,
 }
 """The settings that can fix a plan, each with its values in the order in which they are tried."""

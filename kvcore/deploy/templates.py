@@ -53,11 +53,10 @@ def _text(text: str, facts: Mapping[str, Any]) -> Any:
         return _NOTHING
     if (alone := _PLACE.fullmatch(text)) is not None:
         return values[alone[1]]
-    return _PLACE.sub(lambda place: _written(values[place[1]]), text)
-
-
-def _written(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    written = {
+        name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items()
+    }
+    return _PLACE.sub(lambda place: written[place[1]], text)
 
 
 def yaml_text(document: Mapping[str, Any]) -> str:

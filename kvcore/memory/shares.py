@@ -138,7 +138,9 @@ def _first_misfit(
             if isinstance(module, Experts):
                 weights = quantization.format_for(module, name)
                 misfit = weights.experts_misfit(rank.experts_shape(module), refines=refines)
-            elif isinstance(module, Linear) and (checks_fused or not _is_fused(module)):
+            elif isinstance(module, Linear) and (
+                checks_fused or module.split is not Split.COLUMN or len(module.outputs) < 2
+            ):
                 cut = _SIDES.get(module.split) if rank.linear_ranks(module) > 1 else None
                 rank_in, rank_out = rank.linear_share(module)
                 shape = LinearShape(in_features=rank_in, outputs=rank_out, element_bytes=0)
@@ -146,7 +148,3 @@ def _first_misfit(
             if misfit is not None:
                 return module.name, misfit
     return None
-
-
-def _is_fused(linear: Linear) -> bool:
-    return linear.split is Split.COLUMN and len(linear.outputs) > 1

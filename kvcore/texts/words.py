@@ -95,9 +95,9 @@ class Words:
         self.language = language
         self._texts = texts
         reasons = ((msgid, text) for (context, msgid), text in texts.items() if context == REASON)
-        self._reasons = tuple(
-            (_pattern(msgid), text) for msgid, text in sorted(reasons, key=_literal_length, reverse=True)
-        )
+        # The particular template goes before the general one.
+        ordered = sorted(reasons, key=lambda reason: len(_PLACEHOLDER.sub("", reason[0])), reverse=True)
+        self._reasons = tuple((_pattern(msgid), text) for msgid, text in ordered)
 
     def __call__(self, msgid: str, /, **params: str) -> str:
         """The text of `msgid` in this language, with `{params}` filled in."""
@@ -157,11 +157,6 @@ def words(language: Language) -> Words:
             if message.id and message.string
         },
     )
-
-
-def _literal_length(reason: tuple[str, str]) -> int:
-    """The particular template goes before the general one."""
-    return len(_PLACEHOLDER.sub("", reason[0]))
 
 
 def _pattern(template: str) -> re.Pattern[str]:

@@ -330,7 +330,10 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> draw.Figu
             ticks="",
             tickfont={"size": 13},
             tickvals=list(range(len(named))),
-            ticktext=[_wrapped(name) for name, _ in named],
+            ticktext=[
+                "<br>".join(wrap(name, NAME_LETTERS, break_long_words=False, break_on_hyphens=False)[:3])
+                for name, _ in named
+            ],
         ),
     )
 
@@ -349,8 +352,3 @@ def _behind_or_at_the_end(bar_end: float, end: float) -> draw.Figure:
     """Behind a short bar, at the end of a long one: never over the names next to the axis."""
     is_short = bar_end < SHORT_BAR * end
     return {"xanchor": "left", "xshift": 4} if is_short else {"xanchor": "right", "xshift": -4}
-
-
-def _wrapped(name: str) -> str:
-    """A name on at most three short lines."""
-    return "<br>".join(wrap(name, NAME_LETTERS, break_long_words=False, break_on_hyphens=False)[:3])

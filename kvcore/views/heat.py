@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Final
 
-from kvcore.advice.sweep_cell import Cell, Cost
+from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.planning import Verdict
 from kvcore.texts import LABELS
@@ -184,11 +184,10 @@ def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figu
     yield _texts(0, [(card, f"<b>{cell.gpus}</b>" if cell is not None else DASH) for card, cell in smallest])
     if target.prices:
         costs = [(row[0], target.cost(row)) for row in rows]
-        yield _texts(1, [(card, DASH if cost is None else _cost_text(cost)) for card, cost in costs])
-
-
-def _cost_text(cost: Cost) -> str:
-    return f"{money(cost.per_hour)}<br>{money(cost.per_slot_hour)}"
+        texts = [
+            f"{money(cost.per_hour)}<br>{money(cost.per_slot_hour)}" if cost else DASH for _, cost in costs
+        ]
+        yield _texts(1, [(card, text) for (card, _), text in zip(costs, texts, strict=True)])
 
 
 def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figure]:

@@ -166,7 +166,8 @@ def number(quantity: Quantity, context: Quantity | None = None) -> str:
     if quantity.name in _BLOCKS_OF_BYTES and context is not None:
         return _exact(quantity.value, quantity.value)
     if quantity.name == "available_kv" and context is not None and context.unit is Unit.BLOCKS:
-        return _exact(quantity.value, _block_bytes(context))
+        block_bytes = next(part.value for part in context.inputs if part.name in _BLOCKS_OF_BYTES)
+        return _exact(quantity.value, block_bytes)
     if quantity.unit is Unit.BYTES:
         in_gib = context is not None and context.unit is Unit.BYTES and abs(context.value) >= GIB
         return _size(quantity.value, in_gib=in_gib and "×" not in (context.formula if context else ""))
@@ -180,10 +181,6 @@ def number(quantity: Quantity, context: Quantity | None = None) -> str:
     if quantity.unit is Unit.REQUESTS:
         return _grouped(f"{quantity.value:,.2f}")
     return _grouped(f"{quantity.value:,.4g}")
-
-
-def _block_bytes(blocks: Quantity) -> float:
-    return next(part.value for part in blocks.inputs if part.name in _BLOCKS_OF_BYTES)
 
 
 def _exact(size_bytes: float, block_bytes: float) -> str:
