@@ -98,3 +98,23 @@ def test_colpali_projects_every_token() -> None:
     parts = {"text_config": gemma, "vision_config": SIGLIP | {"projection_dim": 2048}}
     base = elements("PaliGemmaForConditionalGeneration", **parts)
     assert elements("ColPaliForRetrieval", **parts) - base == 2048 * 128
+
+
+def test_phi_4_sees_with_siglip_2_but_for_its_last_layer_and_norm() -> None:
+    text = {
+        "hidden_size": 5120,
+        "intermediate_size": 17920,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 10,
+        "vocab_size": 100352,
+        "max_position_embeddings": 32768,
+    }
+    vision = {name: SIGLIP[name] for name in SIGLIP if name != "image_size"}
+    vision |= {"model_type": "siglip2_vision_model", "patch_size": 16, "num_patches": 256}
+    config = {"architectures": ["Phi4ForCausalLMV"], **text, "vision_config": vision}
+    built = read_architecture(ModelConfig.from_mapping(config))
+    layer = 4 * (1152 + 1) * 1152 + 2 * 1152 * 4304 + 4304 + 1152 + 4 * 1152
+    embeddings = (3 * 16**2 + 1) * 1152 + 256 * 1152
+    projector = (1152 + 1) * 5120 + (5120 + 1) * 5120
+    assert sum(map(arch.elements, built.every)) == 26 * layer + embeddings + projector

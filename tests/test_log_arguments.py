@@ -255,3 +255,12 @@ class TestCompilation:
         found = read_flags(log, 0, len(log.text))
         assert found.flags.kernels_compiled is True
         assert found.flag_lines == ()
+
+
+def test_fields_of_objects_may_stand_one_by_one_in_a_command() -> None:
+    flags = flags_of(
+        "vllm serve Qwen/Qwen2.5-VL-7B-Instruct --limit-mm-per-prompt.image 2 --limit-mm-per-prompt.image.width=512 "
+        "--mm-processor-kwargs.max_pixels 262144 --mm-processor-kwargs.fps nonsense --limit-mm-per-prompt.smell 3"
+    )
+    assert flags.limit_mm_per_prompt == {"image": 2, "image.width": 512}
+    assert flags.mm_processor_kwargs == {"max_pixels": 262144}

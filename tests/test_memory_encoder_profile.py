@@ -9,7 +9,9 @@ from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS, peak_activation_bytes
 from kvcore.memory.encoder_profile import drawn_items, encoder_bytes
 from kvcore.memory.setting import Setting, setting_of
+from kvcore.model.config import Section
 from kvcore.model.families import read_architecture
+from kvcore.model.parts.encoder import read_encoder
 from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB, gib
 from tests.engine_examples import A100, GEMMA3_12B, H100, setting_for
@@ -83,6 +85,27 @@ class TestTokens:
         bounds = {"mm_processor_kwargs": {"max_pixels": 1000}}
         plain = setting_for(GEMMA3_12B, engine_version="0.19.0")
         assert drawn(plain) == drawn(setting_for(GEMMA3_12B, engine_version="0.19.0", **bounds)) == (32, 256)
+
+    def test_kimi_vl_draws_a_square_under_the_processors_limit(self) -> None:
+        """1024 // 14 = 73 patches a side, 73² above 4096: 1024 × 64 / 73 = 897 pixels, padded to 33 × 28."""
+        side = -(-int(1024 * 64 / 73) // 28)
+        section = Section(
+            {"hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16, "num_hidden_layers": 27,
+             "patch_size": 14, "init_pos_emb_height": 64, "init_pos_emb_width": 64}, "vision_config"
+        )  # fmt: skip
+        vision = read_encoder("moonvit", section, text=2048).vision
+        assert vision is not None
+        assert (vision.max_tokens_per_item, vision.patches_per_token, vision.hidden_size) == (
+            side**2,
+            4,
+            1152,
+        )
+
+    def test_kimi_k25_draws_images_of_its_most_patches(self) -> None:
+        assert drawn(of("moonshotai/Kimi-K2.5", max_model_len=8192, tensor_parallel_size=8)) == (
+            2,
+            16384 // 4,
+        )
 
 
 class TestBytes:

@@ -21,6 +21,7 @@ from kvcore.evidence.log.values import (
     cut_fields,
     field_name,
     graph_flags,
+    inner_value,
     is_planned,
     read_text,
     read_value,
@@ -200,6 +201,8 @@ class _Said:
                 self.models.append(model)
             if (read := read_value(name, value)) is not None:
                 self.flags[name] = read
+            for head, inner in inner_value(name, value).items():
+                self.flags[head] = {**self.flags.get(head, {}), **inner}
 
 
 def _fusion(resolved: _Said) -> dict[str, GraphValue]:
@@ -213,7 +216,8 @@ def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:
     refused: dict[str, dict[str, None]] = {"log-flags-unusable": {}, "log-flags-unused": {}}
     for flag in command.flags:
         name = field_name(flag.name)
-        is_read = graph_flags(flag.name, flag.value) or read_value(name, flag.value) is not None
+        is_nested = graph_flags(flag.name, flag.value) or inner_value(name, flag.value)
+        is_read = is_nested or read_value(name, flag.value) is not None
         if flag.name not in _MODELS and not is_read and flag.value.lower() not in _NO_VALUES:
             refused["log-flags-unusable" if is_planned(name) else "log-flags-unused"][flag.shown] = None
     line = str(log.line_number(command.offsets[0]))

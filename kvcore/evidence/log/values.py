@@ -288,6 +288,29 @@ def is_planned(name: str) -> bool:
     return name in _READERS
 
 
+_INNER: Final = {
+    flag.name.replace(".", "_"): flag
+    for flag in FLAGS.values()
+    if flag.parent.partition(".")[0] in ("limit_mm_per_prompt", "mm_processor_kwargs")
+}
+"""Fields of objects that a command may give one by one: `--limit-mm-per-prompt.image 2`."""
+
+
+def inner_value(name: str, text: str) -> dict[str, dict[str, Any]]:
+    """The object of which a flag of a command gives one field, with that field; empty for any other flag.
+
+    Example:
+        >>> inner_value("limit_mm_per_prompt_image_width", "512")
+        {'limit_mm_per_prompt': {'image.width': 512}}
+    """
+    flag = _INNER.get(name)
+    if flag is None:
+        return {}
+    head, _, key = flag.name.partition(".")
+    read = _count(text, LARGEST_COUNT) if flag.kind is Kind.COUNT else _by_kind(flag)(text)
+    return {} if read is None else {head: {key: read}}
+
+
 def read_value(name: str, text: str) -> Value | None:
     """The value of a flag of the contract; None where the text is none that it can have, or no log shows the flag."""
     reader = _READERS.get(name)

@@ -49,6 +49,7 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
 
     vision = config.root.optional_section("vision_config")
     seen = MOONVIT.get(config.model_type)
+    encoder = read_encoder(seen, vision, text=hidden) if vision and seen else None
     built = replace(
         read_decoder(
             row,
@@ -59,7 +60,8 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
             width=section.integer("intermediate_size"),
             rotary_tables=rotary_tables(section, latent, with_indexer=any(indexed)),
         ),
-        every=read_encoder(seen, vision, text=hidden).modules if vision and seen else (),
+        every=encoder.modules if encoder else (),
+        vision=encoder.vision if encoder else None,
         layer_prefix="language_model.model.layers" if vision else "model.layers",
         is_multimodal=vision is not None,
         is_mla=True,
