@@ -17,7 +17,7 @@ BROKEN = {
     "model": "Qwen/Qwen3-32B",
     "accelerator": "H100-80GB",
     "engine_version": "0.32.0",
-    "max_model_len": 35840,
+    "max_model_len": 36864,
 }
 
 

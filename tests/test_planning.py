@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.errors import EngineRefusalError, KvPlannerError
-from kvcore.planning import Plan, Tightness, Verdict, plan
+from kvcore.planning import Plan, Tightness, Verdict, judged, plan
 from kvcore.quantity import Grade
 from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB
@@ -171,15 +172,25 @@ def test_no_memory_is_only_said_where_the_hopeful_end_has_none() -> None:
 
 
 def test_the_length_is_checked_before_the_state_blocks() -> None:
-    """Of too little for both, the engine names the length: a 9B hybrid, 24 GiB, 24,576 tokens, 256 sequences."""
-    fields = {
-        "model": "Qwen/Qwen3.5-9B", "accelerator": {"memory_gib": 23.56, "vendor": "nvidia", "name": "RTX 3090"},
-        "engine_version": "0.27.1", "max_model_len": 24_576, "gpu_memory_utilization": 0.9,
-    }  # fmt: skip
-    assert planned(**fields).verdict is Verdict.CONTEXT_TOO_LONG
+    """A 9B hybrid, 24 GiB, 0.27.1, 24,576 tokens, 256 sequences: at 0.90 its log has 0.80 GiB and names the length,
+    at 0.94 it has 108 state blocks and names the sequences."""
+    known = planned(
+        model="Qwen/Qwen3.5-9B", accelerator={"memory_gib": 23.56, "vendor": "nvidia", "name": "RTX 3090"},
+        engine_version="0.27.1", max_model_len=24_576,
+    )  # fmt: skip
+
+    def pool(available: tuple[int, ...]) -> CachePlan:
+        return plan_cache(known.specs, available, known.resolved, known.scenario.parallel)
+
+    def verdict(size_gib: float) -> Verdict:
+        cache = pool((int(size_gib * GIB),))
+        return judged(known.resolved, cache, weights_fit=True, least=(), most=(), planned=pool)
+
+    assert verdict(0.8) is Verdict.CONTEXT_TOO_LONG
     with pytest.raises(EngineRefusalError) as caught:
-        planned(**fields | {"gpu_memory_utilization": 0.94})
+        verdict(1.75)
     assert caught.value.code == "state-blocks-too-few"
+    assert verdict(8.0) is Verdict.FITS
 
 
 def test_without_a_card_only_what_needs_none_is_answered() -> None:

@@ -100,7 +100,7 @@ def _verdict_text(plan: Plan, t: Words) -> str:
         tokens=count(plan.resolved.max_model_len),
         blocks=count(plan.cache.num_blocks if plan.cache is not None else 0),
         seats=count(plan.resolved.max_num_seqs),
-        unused=gib_text(unused.value if unused is not None else 0),
+        unused=gib_text(max(0.0, unused.value) if unused is not None else 0),
         after=gib_text(after.value if after is not None else 0),
         most=gib_text(after.bounds[1] if after is not None else 0),
     )
