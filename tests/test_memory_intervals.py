@@ -32,11 +32,12 @@ def test_estimates_are_added_with_the_floor_and_scaled_on_each_side() -> None:
     memory = planned.memory
     assert memory is not None
     parts = (memory.activations, memory.framework, memory.counted_graphs)
-    less, more = (sum(side) for side in zip(*map(reaches, parts), strict=True))  # of the parts
+    unsure = sum(min(reaches(part)) for part in parts)
+    assert unsure * 2 == pytest.approx(sum(map(sum, map(reaches, parts))))  # no other case of what is unknown
     row = factor_of(Cell(Vendor.NVIDIA, "one", False, planned.resolved.version))
     floor = INTERVALS.load().floor_gib * GIB
     assert reaches(memory.available_kv) == pytest.approx(
-        (row.less * (more + floor), row.more * (less + floor))
+        (row.less * (unsure + floor), row.more * (unsure + floor))
     )
 
 
@@ -57,8 +58,8 @@ def test_each_part_that_is_given_narrows_it() -> None:
 
 def test_sides_are_kept_apart() -> None:
     row = replace(INTERVALS.load().factor[-1], less=3.0, more=1.0)
-    # 3 × 4 and the 5 that is given, in a sum of squares: 13; above, 1 × 12 and 5.
-    assert interval_of(0.0, Reach(below=4.0, above=12.0, given=5.0), row) == (-13.0, 13.0)
+    # 3 × 4 and the 5 that is given, in a sum of squares: 13; above, 1 × 4 and the 8 of another case, and 5.
+    assert interval_of(0.0, Reach(estimates=4.0, below=0.0, above=8.0, given=5.0), row) == (-13.0, 13.0)
 
 
 @pytest.mark.parametrize(

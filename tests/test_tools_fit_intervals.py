@@ -31,12 +31,12 @@ HERE = Place(vendor=Vendor.NVIDIA, ranks="one", multimodal=False, era=2)
 def score(group: str, residual: float, place: Place = HERE) -> Score:
     """Of a start whose parts leave 2 bytes unsure on either side."""
     return Score(
-        id=f"{group} {residual}", group=group, place=place, residual=residual, reach=Reach(2.0, 2.0, 0.0)
+        id=f"{group} {residual}", group=group, place=place, residual=residual, reach=Reach(2.0, 0.0, 0.0, 0.0)
     )
 
 
 def test_a_quantile_of_publications_with_one_beyond_all() -> None:
-    # Nineteen publications, 1 to 19 bytes less than predicted: 0.9 × (19 + UNSEEN) of them lie within the factor.
+    # Nineteen publications, 1 to 19 bytes less than predicted: (1 − MISSED) × (19 + UNSEEN) of them lie within the factor.
     scores = [score(f"p{number}", -float(number)) for number in range(1, 20)]
     wanted = -(-(1 - MISSED) * (19 + UNSEEN) // 1)
     less, more = factor_at(HERE, scores)

@@ -182,6 +182,7 @@ def record(
         "engine_version": request.get("engine_version"),
         "date": start["date"],
         "source": start["source"],
+        "publication": start["group"],
         "card": request.get("accelerator", {}).get("name") or "not named",
         "family": start["family"],
         "layout": start["layout"],
@@ -333,7 +334,8 @@ def unseen_lines(without: Sequence[PublishedStart]) -> Iterator[str]:
         found = one.found
         yield (
             f"KV GiB, {label}: {found.count} starts, median {found.median:.1%}, p90 {found.p90:.1%}; of the card's "
-            f"memory {one.share_median:.2%}, p90 {one.share_p90:.2%}; {found.inside or 0:.0%} inside the interval, "
+            f"memory {one.share_median:.2%}, p90 {one.share_p90:.2%}; {found.inside or 0:.0%} inside the interval "
+            f"({one.inside_by_publication:.0%} where each publication counts once), "
             f"median width {one.width:.1%} of the figure"
         )
     for label, starts in groups(without, "era").items():

@@ -2,10 +2,10 @@
 
     python tools/accuracy.py --fit      writes the rows of `factor` in kvcore/memory/intervals.toml
 
-A start's score is its residual over what its parts leave unsure on that side. A cell (vendor, one rank or several,
-release era, multimodal or not) takes the quantile of the scores of all publications, each with the weight of its
-likeness to the cell, and of one more that is further off than any: the fewer are like it, the wider it is. `judged`
-fits them without a start's own publication.
+A start's score is its residual, less what unknown surroundings span on that side, over what its parts leave unsure.
+A cell (vendor, one rank or several, release era, multimodal or not) takes the quantile of the scores of all
+publications, each with the weight of its likeness to the cell, and of one more that is further off than any: the fewer
+are like it, the wider it is. `judged` fits them without a start's own publication.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kvcore.units import GIB
 TABLE: Final = Path(__file__).resolve().parents[1] / "kvcore" / "memory" / "intervals.toml"
 ERAS: Final = tuple(Version(name) for name in ("0.0", "0.11.0", "0.18.0", "0.24.0"))
 """Releases whose budgets, samplers and runners differ most."""
-MISSED: Final = 0.1
+MISSED: Final = 0.15
 """Share of the starts that may lie below the interval, and as much above it."""
-LEAST: Final = 0.3
+LEAST: Final = 0.7
 """Of what the parts are unsure of: no cell is surer than that."""
 OTHER_VENDOR, OTHER_RANKS, OTHER_KIND, NEXT_ERA, OTHER_ERA = 0.15, 0.3, 0.4, 0.4, 0.2
 """How much a publication of another cell says, by what differs."""
-UNSEEN: Final = 0.5
+UNSEEN: Final = 0.25
 """Publications that lie further off than any."""
 
 
@@ -114,8 +114,8 @@ def factor_at(place: Place, scores: Sequence[Score]) -> tuple[float, float]:
     """How many times their reach starts of a place may be off, below the prediction and above it."""
     sizes = Counter(score.group for score in scores)
     weights = [likeness(place, score.place) / sizes[score.group] for score in scores]
-    less = [max(0.0, -score.residual) / score.reach.below for score in scores]
-    more = [max(0.0, score.residual) / score.reach.above for score in scores]
+    less = [max(0.0, -score.residual - score.reach.below) / score.reach.estimates for score in scores]
+    more = [max(0.0, score.residual - score.reach.above) / score.reach.estimates for score in scores]
     return _quantile(less, weights), _quantile(more, weights)
 
 

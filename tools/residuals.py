@@ -18,7 +18,7 @@ from typing import Any, Final
 from kvcore import catalogue
 from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
-from kvcore.memory.activations import ACTIVATIONS, sampler_row
+from kvcore.memory.activations import ACTIVATIONS, sampler_rows
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.framework import find_overhead_of, fitted_tables
 from kvcore.memory.graphs import (
@@ -41,6 +41,8 @@ from kvcore.units import gib
 
 STARTS: Final = Path(__file__).resolve().parents[1] / "benchmarks" / "data" / "starts.jsonl"
 NO_WEIGHTS: Final = WeightBytes(parameters=0, buffers=0, loading=0)
+FITTED: Final = "fit:"
+"""How the source of a fitted constant begins."""
 PARTS: Final = ("activations", "framework", "cuda_graphs", "available_kv")
 
 
@@ -73,6 +75,8 @@ class Residual:
     measured_gib: float
     coefficient: float
     """GiB that the part grows by when the constant grows by one unit."""
+    share: float = 1.0
+    """Of the residual that is this constant's, where several enter the part: the least change of all explains it."""
 
     @property
     def gib(self) -> float:
@@ -82,7 +86,7 @@ class Residual:
     @property
     def step(self) -> float:
         """What this start would add to the constant."""
-        return self.gib / self.coefficient
+        return self.share * self.gib / self.coefficient
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +166,9 @@ def activation_uses(seen: Predicted) -> tuple[Use, ...]:
             share = phases[peak] / (tables.encoder.sharded_vectors + tables.encoder.whole_vectors)
             return (Use(constant="activations encoder vectors", coefficient=gib(share)),)
         case "sampling":
-            row = sampler_row(setting.runner, setting.resolved.version)
+            row = sampler_rows(setting)[0]
+            if not row.source.startswith(FITTED):
+                return ()
             rows = min(setting.resolved.max_num_seqs, tokens)
             name = f"activations bytes_per_logit {setting.runner} since {row.since}"
             return (Use(constant=name, coefficient=gib(rows * setting.architecture.vocab_size)),)
@@ -226,6 +232,7 @@ def residuals_of(start: Mapping[str, Any]) -> Iterator[Residual]:
                 part=part,
                 constant=use.constant,
                 coefficient=use.coefficient,
+                share=use.coefficient**2 / sum(other.coefficient**2 for other in uses),
                 predicted_gib=predicted_gib,
                 measured_gib=measured_gib,
                 **base,

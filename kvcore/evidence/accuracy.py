@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cache
 from importlib import resources
 from operator import attrgetter
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Final
 
 from kvcore.errors import CatalogueError
@@ -118,6 +118,8 @@ class PublishedStart:
     date: str | None
     source: str
     """Address of the log; empty where only model, version and date can be cited."""
+    publication: str
+    """Whose it is: a repository, or one file whose address is not known."""
     card: str
     family: str
     layout: str
@@ -302,17 +304,28 @@ class Headline:
     share_p90: float
     width: float
     """Median width of the interval as a share of the measured figure."""
+    inside_by_publication: float
+    """Share of the measured figures inside their interval where each publication counts once."""
 
 
 def headline(starts: Iterable[PublishedStart]) -> Headline | None:
     """Errors of the KV memory and what its intervals are worth; None without a start whose KV memory is known."""
     starts = list(starts)
     points = our_points(starts, Check.KV_MEMORY)
+    by_publication: dict[str, list[bool]] = {}
+    for start in starts:
+        point = start.points.get(Check.KV_MEMORY)
+        if point is not None and point.interval is not None:
+            by_publication.setdefault(start.publication, []).append(point.is_inside is True)
     found, shares, wide = summarize(points), shares_of_card(starts), widths(points)
     if found is None or not shares or not wide:
         return None
     return Headline(
-        found=found, share_median=median(shares), share_p90=ninth_decile(shares), width=median(wide)
+        found=found,
+        share_median=median(shares),
+        share_p90=ninth_decile(shares),
+        width=median(wide),
+        inside_by_publication=sum(map(fmean, by_publication.values())) / len(by_publication),
     )
 
 

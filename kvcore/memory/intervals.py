@@ -72,9 +72,12 @@ class Cell(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Bytes that the estimated parts leave unsure on each side of the KV memory, and those that are given."""
+    """Bytes that parts leave unsure: estimates on both sides, what cases span below and above, what is given."""
 
+    estimates: float
+    """What the factors multiply."""
     below: float
+    """How much further cases of unknown surroundings reach below the KV memory."""
     above: float
     given: float
 
@@ -94,17 +97,18 @@ def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, f
 
     Example:
         >>> row = FactorRow(less=2.0, more=0.5, publications=3)
-        >>> interval_of(100.0, Reach(below=10.0, above=10.0, given=0.0), row)
-        (80.0, 105.0)
+        >>> interval_of(100.0, Reach(estimates=10.0, below=0.0, above=7.0, given=0.0), row)
+        (80.0, 112.0)
     """
-    below = math.hypot(factor.less * reach.below, reach.given)
-    return value - below, value + math.hypot(factor.more * reach.above, reach.given)
+    below = math.hypot(factor.less * reach.estimates + reach.below, reach.given)
+    return value - below, value + math.hypot(factor.more * reach.estimates + reach.above, reach.given)
 
 
 def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: float = 0.0) -> Reach:
     """What the parts are unsure of. Estimates are added: nothing says that their errors cancel.
 
-    A part that takes more than predicted leaves less: the upper side of its interval is the lower one of the KV memory.
+    A part whose interval reaches further on one side spans another case there: that is added as it is. A part that
+    takes more than predicted leaves less: the upper side of its interval is the lower one of the KV memory.
     """
     measured, tables = setting.scenario.measured, INTERVALS.load()
     given = [
@@ -114,8 +118,9 @@ def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: floa
     is_profiled = all(_is_given(setting, field) for field in PROFILED)
     floor = 0.0 if is_profiled else tables.floor_gib * GIB
     return Reach(
-        below=floor + sum(more for _, more in sides),
-        above=floor + sum(less for less, _ in sides),
+        estimates=floor + sum(map(min, sides)),
+        below=sum(more - min(less, more) for less, more in sides),
+        above=sum(less - min(less, more) for less, more in sides),
         given=math.hypot(*given, total_spread),
     )
 

@@ -61,7 +61,7 @@ def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
 
 def coverage(rows: Sequence[CoverageRow], t: Words) -> None:
     """How often intervals of other publications contain what was measured, one line a group."""
-    head = (t("Starts"), t("Inside the interval"), t("Share"), t("Median width"), t("Median error"))
+    head = (t("Starts"), t("Inside the interval"), t("Share inside"), t("Median width"), t("Median error"))
     _table(head, [(row.label, row.inside, row.share, row.width, row.median) for row in rows])
 
 
