@@ -27,9 +27,9 @@ judged = verdicts(record.starts)
 if unseen is not None and fitted is not None:
     st.markdown(
         t(
-            "On {starts} published starts, each predicted from other publications alone, the KV memory "
-            "is off by {median} (median) and {p90} (P90): {share} and {share_p90} of the card’s memory. "
-            "{inside} of the measured figures lie inside their 80 % interval, {each} where each publication "
+            "On {starts} published starts, with constants and intervals fitted without their own "
+            "publication, the KV memory is off by {median} (median) and {p90} (P90): {share} and "
+            "{share_p90} of the card’s memory. {inside} of the measured figures lie inside their 80 % interval, {each} where each publication "
             "counts once; its median width is {width} of the figure.",
             each=words.percent(unseen.inside_by_publication),
             starts=str(unseen.found.count),
@@ -43,7 +43,9 @@ if unseen is not None and fitted is not None:
     )
     st.markdown(
         t(
-            "With all data in the fit, as the product ships: {median} (median), {p90} (P90), {inside} inside.",
+            "With all data in the fit, as the product ships: {median} (median), {p90} (P90), {inside} inside. "
+            "{alone} starts rest on a constant that no other publication informs, so it is kept in both.",
+            alone=str(sum(start.one_source for start in record.starts)),
             median=words.percent(fitted.found.median),
             p90=words.percent(fitted.found.p90),
             inside=words.percent(fitted.found.inside or 0.0),

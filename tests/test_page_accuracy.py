@@ -51,7 +51,7 @@ def test_every_start_has_a_source_or_a_citation() -> None:
 
 @pytest.mark.parametrize(
     ("locale", "words", "source"),
-    [("en-US", "from other publications alone", "Single source"), ("zh-CN", "剔除同源数据后", "仅一个出处")],
+    [("en-US", "without their own publication", "Single source"), ("zh-CN", "剔除同源数据后", "仅一个出处")],
 )
 def test_the_headline_is_of_publications_that_took_no_part(locale: str, words: str, source: str) -> None:
     app = open_accuracy(locale)

@@ -36,7 +36,7 @@ def score(group: str, residual: float, place: Place = HERE) -> Score:
 
 
 def test_a_quantile_of_publications_with_one_beyond_all() -> None:
-    # Nineteen publications, 1 to 19 bytes less than predicted: (1 − MISSED) × (19 + UNSEEN) of them lie within the factor.
+    # Nineteen publications, 1 to 19 bytes less than predicted: (1 − MISSED) × (19 + UNSEEN) lie within the factor.
     scores = [score(f"p{number}", -float(number)) for number in range(1, 20)]
     wanted = -(-(1 - MISSED) * (19 + UNSEEN) // 1)
     less, more = factor_at(HERE, scores)

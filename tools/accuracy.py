@@ -49,12 +49,10 @@ from kvcore.scenario.request import scenario_from_request  # noqa: E402
 from kvcore.units import GIB, gib  # noqa: E402
 from tools.fit_intervals import Score, judged, score_of, write  # noqa: E402
 from tools.residuals import (  # noqa: E402
-    STARTS,
     Residual,
     by_constant,
     leave_out,
     predict,
-    read_starts,
     residuals_of,
     uses_of,
 )
@@ -197,6 +195,7 @@ def record(
             peer: found for peer, figures in peers.items() if (found := peer_checks(start, figures, checks))
         },
         "verdict": verdict_of(blind),
+        "one_source": False,
         "failed_as": expected_verdicts(measured) if "startup_failure" in wanted else [],
     }
 
@@ -261,10 +260,16 @@ def plans() -> Iterator[tuple[Json, Mapping[str, Any], Plan | KvPlannerError]]:
 def records() -> list[Json]:
     """All lines about starts; the interval of each KV memory also as the other publications alone make it."""
     peers = {entry["id"]: entry["figures"] for entry in lines_of("published_peers.jsonl")}
-    residuals = by_constant(item for start in read_starts(STARTS) for item in residuals_of(start))
     found: dict[str, Json] = {}
     scores: list[Score] = []
-    for start, config, blind in plans():
+    all_plans = list(plans())
+    residuals = by_constant(
+        item
+        for start, config, blind in all_plans
+        if isinstance(blind, Plan) and start["group"]
+        for item in residuals_of({**start, "request": {**start["request"], "config": config}})
+    )
+    for start, config, blind in all_plans:
         line = record(start, config, blind, peers.get(start["id"], {}), residuals)
         found[start["id"]] = line
         if isinstance(blind, Plan):
@@ -272,6 +277,7 @@ def records() -> list[Json]:
     for score, (low, high) in judged(scores):
         line = found[score.id]
         value = line["checks"][KV][0] + change_of(line)
+        line["one_source"] = line["left_out"].get(KV) == [None]
         line["left_out"][KV] = [rounded(end) for end in (value, value + gib(low), value + gib(high))]
     return list(found.values())
 
@@ -331,12 +337,12 @@ def unseen_lines(without: Sequence[PublishedStart]) -> Iterator[str]:
         one = headline(starts)
         if one is None:
             continue
-        found = one.found
+        found, alone = one.found, sum(start.one_source for start in starts)
         yield (
             f"KV GiB, {label}: {found.count} starts, median {found.median:.1%}, p90 {found.p90:.1%}; of the card's "
             f"memory {one.share_median:.2%}, p90 {one.share_p90:.2%}; {found.inside or 0:.0%} inside the interval "
             f"({one.inside_by_publication:.0%} where each publication counts once), "
-            f"median width {one.width:.1%} of the figure"
+            f"median width {one.width:.1%} of the figure; {alone} rest on a constant of their own publication alone"
         )
     for label, starts in groups(without, "era").items():
         judged_points = [point.is_inside for point in our_points(starts, Check.KV_MEMORY)]

@@ -138,6 +138,8 @@ class PublishedStart:
     """By peer, its predictions."""
     verdict: str
     """As predicted, or the code of the refusal; empty where the card is unknown."""
+    one_source: bool
+    """Whether a constant of its KV memory rests on its own publication alone, so that it could not be left out."""
     failed_as: tuple[str, ...]
     """Verdicts that name this failed start rightly; empty for a start that succeeded."""
 
