@@ -29,8 +29,9 @@ if unseen is not None and fitted is not None:
         t(
             "On {starts} published starts, with constants and intervals fitted without their own "
             "publication, the KV memory is off by {median} (median) and {p90} (P90): {share} and "
-            "{share_p90} of the card’s memory. {inside} of the measured figures lie inside their 80 % interval, {each} where each publication "
-            "counts once; its median width is {width} of the figure.",
+            "{share_p90} of the card’s memory. {inside} of the measured figures lie inside their 80 % "
+            "interval, {each} where each publication counts once; its median width is {width} of the "
+            "figure.",
             each=words.percent(unseen.inside_by_publication),
             starts=str(unseen.found.count),
             median=words.percent(unseen.found.median),
