@@ -177,6 +177,16 @@ def test_fp8_keys_need_a_card_that_has_them(accelerator: Any, version: str, is_r
         assert resolved_of(**fields).kv_cache_dtype == "fp8_e4m3"
 
 
+def test_a_16_bit_cache_of_another_dtype_than_the_models() -> None:
+    """Source: vllm/config/vllm.py:VllmConfig._reject_mismatched_float_kv_cache (0.32.0 without, 0.33.0 with)."""
+    asked = {"accelerator": "H100-80GB", "kv_cache_dtype": "float16"}
+    assert resolved_of(**asked, engine_version="0.32.0").kv_cache_dtype == "float16"
+    assert resolved_of(**asked, engine_version="0.33.0", dtype="half").kv_cache_dtype == "float16"
+    with pytest.raises(EngineRefusalError) as caught:
+        resolved_of(**asked, engine_version="0.33.0")
+    assert (caught.value.code, caught.value.field) == ("kv-cache-dtype-not-the-models", "kv_cache_dtype")
+
+
 def test_a_batch_below_the_sequences_or_the_length_is_refused_in_the_engines_words() -> None:
     with pytest.raises(EngineRefusalError) as caught:
         resolved_of(max_num_batched_tokens=128, max_num_seqs=256)

@@ -274,3 +274,22 @@ class TestEncoder:
         with pytest.raises(EngineRefusalError) as caught:
             planned("BAAI/bge-m3", config=self.CONFIG, runner="generate", max_model_len=None)
         assert caught.value.code == "runner-not-supported"
+
+
+def test_the_v2_runner_schedules_ahead_with_n_grams_from_0_33() -> None:
+    """gpt-oss-120b, TP 2, in 40 GiB: the planner of 0.33.0 gives 2069232 tokens, for a window holds the tokens of two
+    batches (make parity). Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.32.0, 0.33.0)."""
+    request = {
+        "model": "openai/gpt-oss-120b",
+        "accelerator": "H100-80GB",
+        "tensor_parallel_size": 2,
+        "max_model_len": 131_072,
+        "speculative_config": {"method": "ngram", "num_speculative_tokens": 4},
+        "measured": {"available_kv_gib": 40},
+    }
+    plans = [
+        plan(scenario_from_request({**request, "engine_version": version}))
+        for version in ("0.32.0", "0.33.0")
+    ]
+    assert [one.resolved.async_scheduling for one in plans] == [False, True]
+    assert plans[1].cache.tokens == 2_069_232

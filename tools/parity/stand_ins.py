@@ -53,7 +53,14 @@ COMPILED_EXTENSIONS = (
     "vllm.third_party.deep_gemm",
 )
 KERNEL_NAMESPACES = ("_C", "_C_stable_libtorch", "_moe_C", "_C_cache_ops", "_C_custom_ar", "_C_cuda_utils")
-KERNEL_NAMESPACES += ("_flashmla_C", "_flashmla_extension_C", "_vllm_fa2_C", "_vllm_fa3_C", "_qutlass_C")
+KERNEL_NAMESPACES += (
+    "_flashmla_C",
+    "_flashmla_extension_C",
+    "_vllm_fa2_C",
+    "_vllm_fa3_C",
+    "_qutlass_C",
+    "_flashkda_C",
+)
 CONSTRUCTORS = ("arange", "empty", "empty_like", "empty_strided", "full", "linspace", "ones", "rand", "randn")
 CONSTRUCTORS += ("tensor", "zeros", "zeros_like")
 UNUSED_PACKAGES = ("torchvision", "torchaudio", "torchcodec", "cutlass", "cuda", "tilelang", "quack")

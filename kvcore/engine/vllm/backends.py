@@ -76,7 +76,8 @@ def kv_storage_dtype(start: Start, dtype: str) -> str:
 
     `auto` is what the checkpoint declares, else the model's dtype, but for sparse models on some cards.
 
-    Raises EngineRefusalError `fp8-kv-unsupported` or `nvfp4-kv-unsupported` for a card that cannot store it.
+    Raises EngineRefusalError `fp8-kv-unsupported` or `nvfp4-kv-unsupported` for a card that cannot store it, and
+    `kv-cache-dtype-not-the-models` for another 16-bit dtype than the model's where the release takes none.
 
     Source: vllm/utils/torch_utils.py:kv_cache_dtype_str_to_dtype (0.32.0),
     vllm/model_executor/layers/attention/mla_attention.py:_canonicalize_sparse_mla_kv_cache_dtype (0.32.0).
@@ -85,6 +86,10 @@ def kv_storage_dtype(start: Start, dtype: str) -> str:
     is_sparse = start.traits.attention is AttentionKind.SPARSE
     if name == "auto":
         name = declared or (_sparse_default(start, dtype) if is_sparse else dtype)
+    elif name in ("float16", "bfloat16") and name != dtype and start.switches.float_kv_cache_follows_model:
+        raise EngineRefusalError(
+            "kv-cache-dtype-not-the-models", field="kv_cache_dtype", value=name, dtype=dtype
+        )
     if name in FP8_NAMES:
         name = "fp8_e4m3"
     if name in ("fp8_e4m3", "fp8_e5m2"):

@@ -103,12 +103,13 @@ def uses_v2_runner(start: Start, runner: Runner, method: str) -> bool:
 def is_async(start: Start, method: str, use_v2: bool) -> bool:
     """Whether the next batch is scheduled while one runs.
 
-    Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.14.1, 0.19.1, 0.20.2, 0.32.0).
+    Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.14.1, 0.19.1, 0.20.2, 0.32.0, 0.33.0).
     """
     switches, has_stages = start.switches, start.scenario.parallel.pipeline_parallel_size > 1
     if start.is_pooling and not switches.async_pooling:
         return False
-    return switches.async_scheduling and method not in NOT_ASYNC_METHODS and (use_v2 or not has_stages)
+    keeps_up = method not in NOT_ASYNC_METHODS or (use_v2 and switches.v2_async_methods)
+    return switches.async_scheduling and keeps_up and (use_v2 or not has_stages)
 
 
 def max_concurrent_batches(is_asynchronous: bool, use_v2: bool, stages: int) -> int:

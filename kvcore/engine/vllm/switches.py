@@ -235,6 +235,8 @@ class Switches:
     async_scheduling: bool
     async_pooling: bool
     """The pooling runner schedules ahead as well."""
+    v2_async_methods: bool
+    """The V2 runner schedules ahead with every speculative method."""
     v1_pooling: bool
     """V1 pools."""
     model_runner_v2: V2Models
@@ -284,6 +286,8 @@ class Switches:
     rounds_budget_up: bool
     checks_free_memory: bool
     """A start with less free memory than its budget is refused."""
+    float_kv_cache_follows_model: bool
+    """A 16-bit KV cache of another dtype than the model's is refused."""
     gdn_checkpoint_tokens: Annotated[int, Bounds(0, 1024)]
     """Tokens that states which a gated delta net hands out inside a prefill lie apart; 0 where it hands out none."""
     indexer_entries: Annotated[int, Bounds(1, 1 << 10)]
