@@ -98,7 +98,7 @@ class TestFlashInfer:
 
     @pytest.mark.parametrize(
         ("installation", "likely", "low", "high"),
-        [("image", FILTERED, FILTERED, SORTED), ("ngc", FILTERED, FILTERED, SORTED), ("pip", SORTED, SORTED, SORTED),
+        [("image", SORTED, FILTERED, SORTED), ("ngc", SORTED, FILTERED, SORTED), ("pip", SORTED, SORTED, SORTED),
          ("vendor", SORTED, FILTERED, SORTED), (None, SORTED, FILTERED, SORTED)],
     )  # fmt: skip
     def test_the_installation_decides_before_0_11_1(

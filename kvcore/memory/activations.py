@@ -166,8 +166,8 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
 def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
     """How the setting samples: the likelier way first where its surroundings leave two.
 
-    FlashInfer needs compute capability 7.5. Without VLLM_USE_FLASHINFER_SAMPLER an image or NGC is taken to have it,
-    and the other way is kept as possible: published starts of one release and image show both.
+    FlashInfer needs compute capability 7.5. Without VLLM_USE_FLASHINFER_SAMPLER the way that takes more comes first,
+    and the other is kept as possible: published starts of one release and image show both.
 
     Source: the rows of `flashinfer`.
     """
@@ -186,8 +186,7 @@ def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
         return (sampler_row("v1", version, wants),)
     if place is Installation.PIP:
         return (sampler_row("v1", version),)
-    likely = asked is not None or place in rule.installed
-    ways = (likely,) if asked is not None else (likely, not likely)
+    ways = (True,) if asked is not None else (False, True)
     return tuple(sampler_row("v1", version, way) for way in ways)
 
 
