@@ -56,7 +56,7 @@ class Resolved:
     mamba_cache_dtype: str = ""
     """Of what recurrent layers keep where the model's config names no dtype; "" for `dtype`."""
     state_export_tokens: int = 0
-    """Gated delta nets hand out states inside a prefill, so many tokens apart, and keep one more a request; 0: none."""
+    """Gated delta nets export states inside a prefill, so many tokens apart, and keep one more a request; 0: none."""
     mamba_ssm_cache_dtype: str = ""
     """Of the states themselves, before the model's config; "" where no flag says."""
     runner: Runner = Runner.GENERATE

@@ -227,7 +227,7 @@ class RecurrentState:
     """
 
     exported_head_size: int = 0
-    """Key size of heads whose kernel can hand out states inside a prefill; 0 where none can."""
+    """Key size of heads whose kernel can export states inside a prefill; 0 where none can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,7 +106,7 @@ def check_state_flags(
 
 
 def state_export_tokens(start: Start, mode: str) -> int:
-    """How far apart states that a prefill hands out may lie; 0 unless FlashInfer's kernel runs every recurrent layer.
+    """How far apart states that a prefill exports may lie; 0 unless FlashInfer's kernel runs every recurrent layer.
 
     Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:_resolve_gdn_prefill_backend,
     vllm/model_executor/layers/mamba/abstract.py:get_mamba_prefill_checkpoint_alignment (0.33.0).

@@ -40,7 +40,7 @@ class Traits:
     attention: AttentionKind
     recurrent: frozenset[str]
     exported_head_sizes: frozenset[int]
-    """Of the recurrent layers: heads of kernels that hand out states inside a prefill; 0 for one that does not."""
+    """Of the recurrent layers: heads of kernels that export states inside a prefill; 0 for one that does not."""
     is_hybrid: bool
     is_attention_free: bool
     is_encoder_decoder: bool

@@ -289,7 +289,7 @@ class Switches:
     float_kv_cache_follows_model: bool
     """A 16-bit KV cache of another dtype than the model's is refused."""
     gdn_checkpoint_tokens: Annotated[int, Bounds(0, 1024)]
-    """Tokens that states which a gated delta net hands out inside a prefill lie apart; 0 where it hands out none."""
+    """Tokens that states which a gated delta net exports inside a prefill lie apart; 0 where it exports none."""
     indexer_entries: Annotated[int, Bounds(1, 1 << 10)]
     """Entries of a sparse indexer's gather buffer for each token of max_model_len."""
     sparse_reserve: Annotated[int, Bounds(0, 64)]

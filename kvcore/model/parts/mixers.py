@@ -146,7 +146,7 @@ class DeltaNet:
     replicates_ba: bool = False
     """Every rank stores the whole b and a projections: their slices are too narrow for Marlin."""
     exports_states: bool = True
-    """Its class hands out states inside a prefill (QwenGatedDeltaNetAttention)."""
+    """Its class exports states inside a prefill (QwenGatedDeltaNetAttention)."""
 
     @property
     def keys(self) -> arch.Output:
