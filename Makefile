@@ -19,7 +19,7 @@ run: $(VENV)/.run
 
 test: $(VENV)/.test
 	$(BIN)/python tools/programs.py browser proxy --install
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -2,28 +2,19 @@
 
 import streamlit as st
 
-from kvcore.evidence.accuracy import (
-    FITTED,
-    Check,
-    elsewhere,
-    headline,
-    held_out,
-    load_accuracy,
-    of_one_source,
-    verdicts,
-)
+from kvcore.evidence import accuracy
 from kvcore.views import accuracy_figures as words
 from pages.ui.accuracy import tables
 from pages.ui.shared import figure, notes, shell, state
 
 shell.guard()
 t = state.translator()
-record = load_accuracy()
+record = accuracy.load_accuracy()
 
 notes.repairs(t)
 st.header(t("How far off is it?"), anchor=False)
-unseen, fitted = headline(held_out(record.starts)), headline(record.starts)
-judged = verdicts(record.starts)
+unseen, fitted = accuracy.headline(accuracy.held_out(record.starts)), accuracy.headline(record.starts)
+judged = accuracy.verdicts(record.starts)
 if unseen is not None and fitted is not None:
     st.markdown(
         t(
@@ -97,11 +88,11 @@ st.caption(
 )
 
 st.subheader(t("One quantity, start by start"), anchor=False)
-check = Check(
+check = accuracy.Check(
     st.selectbox(
         t("Quantity"),
-        [check.value for check in Check],
-        format_func=lambda value: t(words.CHECK_LABELS[Check(value)]),
+        [check.value for check in accuracy.Check],
+        format_func=lambda value: t(words.CHECK_LABELS[accuracy.Check(value)]),
         **state.bound("quantity", "accuracy.check"),
     )
 )
@@ -111,12 +102,12 @@ apart = st.toggle(
 )
 without = st.toggle(
     t("Each start with same-source data excluded"),
-    disabled=check not in FITTED,
+    disabled=check not in accuracy.FITTED,
     **state.bound("unseen", "accuracy.without"),
 )
-published = elsewhere(record.starts) if apart else record.starts
+published = accuracy.elsewhere(record.starts) if apart else record.starts
 starts = words.shown_starts(published, check, left_out=without)
-if without and (alone := of_one_source(published, check)) and check in FITTED:
+if without and (alone := accuracy.of_one_source(published, check)) and check in accuracy.FITTED:
     st.caption(t("{count} single-source starts are excluded.", count=str(alone)))
 figure.chart(
     words.scatter(starts, check, t),

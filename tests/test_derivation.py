@@ -324,7 +324,8 @@ def test_blocks_and_their_products_come_out_to_the_last_block(kind: str) -> None
 def test_layers_with_a_state_keep_blocks_of_their_groups() -> None:
     # Qwen3-Next: 36 layers with a state in three groups of 12, two blocks each.
     assert equations("hybrid")["request_fixed"].formula == r"a_{f} \times m_{r} \times b"
-    assert equations("hybrid")["request_fixed"].substituted.startswith(r"3 \times 2 \times")
+    # since 0.33 one block more on Hopper, for states exported inside a prefill
+    assert equations("hybrid")["request_fixed"].substituted.startswith(r"3 \times 3 \times")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -627,7 +627,8 @@ def test_only_what_card_and_release_take_is_at_hand_and_the_rest_is_marked() -> 
     assert asked.error[0].value == "**The engine refuses this start**"
     full = next(box for box in asked.selectbox if box.key == "kv_cache_dtype.all")
     assert "nvfp4 (refused here)" in full.options
-    assert "bfloat16" in full.options
+    # neither does 0.33 keep 16 bits of another kind than the model's, which is float16 there
+    assert {"float16", "bfloat16 (refused here)"} <= set(full.options)
 
 
 def test_an_engine_chosen_against_the_card_is_said_under_the_verdict() -> None:

@@ -176,7 +176,7 @@ def test_the_length_is_checked_before_the_state_blocks() -> None:
     at 0.94 it has 108 state blocks and names the sequences."""
     known = planned(
         model="Qwen/Qwen3.5-9B", accelerator={"memory_gib": 23.56, "vendor": "nvidia", "name": "RTX 3090"},
-        engine_version="0.27.1", max_model_len=24_576,
+        engine_version="0.27.1", max_model_len=24_576, measured={"available_kv_gib": 8.0},
     )  # fmt: skip
 
     def pool(available: tuple[int, ...]) -> CachePlan:

@@ -14,6 +14,7 @@ from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, Final
 
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import CatalogueError
 from kvcore.memory.parts import PRINTED_HALF_GIB
 
@@ -347,14 +348,13 @@ def verdicts(starts: Iterable[PublishedStart]) -> Verdicts:
 
 ERAS: Final = ("0.11", "0.18", "0.24")
 """Releases whose budgets, samplers and runners differ most."""
-PLUG_IN: Final = "vllm-ascend"
 LEAST_GROUP: Final = 8
 """Starts of which a share says something."""
 
 
 def off_platform(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
-    """Without the starts of vllm-ascend, whose overheads rest on few publications."""
-    return [start for start in starts if start.engine != PLUG_IN]
+    """Without the starts of plug-ins with overheads of their own, which rest on few publications."""
+    return [start for start in starts if find_engine(start.engine).memory.overheads is None]
 
 
 def shares_of_card(starts: Iterable[PublishedStart]) -> list[float]:

@@ -10,7 +10,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, Verdict
 from kvcore.quantity import Quantity
-from kvcore.scenario.settings import assumed_surroundings
+from kvcore.scenario.assumed import assumed_surroundings
 from kvcore.units import rounded_gib
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -12,13 +11,12 @@ from kvcore import catalogue
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
 from kvcore.flags import FLAGS, Kind, fields_of
-from kvcore.memory.setting import links_of
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Parallel, Runner, Scenario, SpeculativeConfig, value_of
+from kvcore.scenario.assumed import assumed_surroundings
 from kvcore.scenario.edit import memory_override_gib, with_field
 from kvcore.scenario.link import catalogue_card
-from kvcore.scenario.request import with_surroundings
 from kvcore.texts import LABELS
 from kvcore.texts.words import Words, count, listed
 
@@ -139,38 +137,6 @@ def _surroundings(scenario: Scenario, t: Words) -> Iterator[Setting]:
         if value is not None:
             text = f"{value:g}" if flag.kind is Kind.NUMBER else case_name(value, t)
             yield Setting(field=flag.name, text=f"{t(flag.label)}: {text}", removal=((flag.name, None),))
-
-
-def assumed_surroundings(planned: Plan) -> dict[str, str]:
-    """The unknown surroundings that decide what is left for the KV cache, each with the case that its figure is of.
-
-    Empty where everything that matters is said.
-
-    Example:
-        >>> from kvcore.scenario.request import scenario_from_request
-        >>> request = {"model": "Qwen/Qwen3-8B", "accelerator": "RTX-3090-24GB", "tensor_parallel_size": 2}
-        >>> assumed_surroundings(plan(scenario_from_request(request)))["link"]
-        'pcie'
-    """
-    scenario, now = planned.scenario, _kv(planned)
-    likely = links_of(scenario, planned.accelerator)[:1]
-    found: dict[str, str] = {}
-    for key, flag in fields_of("surroundings").items():
-        if value_of(scenario, flag.name) is not None:
-            continue
-        cases: dict[str, tuple[float, object]] = {}
-        for case in flag.choices:
-            with suppress(KvPlannerError):
-                cases[case] = _kv(plan(with_surroundings(scenario, {key: case})))
-        if any(kv != now for kv in cases.values()):
-            found[key] = min(cases, key=lambda case: (abs(cases[case][0] - now[0]), case not in likely))
-    return found
-
-
-def _kv(planned: Plan) -> tuple[float, object]:
-    """Memory for the KV cache and its interval, in bytes; 0 where the card is not known."""
-    kv = planned.stage_kv[planned.stage] if planned.memory is not None and planned.stage_kv else None
-    return (0.0, None) if kv is None else (kv.value, kv.interval)
 
 
 def assumed_text(planned: Plan, t: Words) -> str:

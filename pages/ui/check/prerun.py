@@ -378,11 +378,13 @@ def _latent_note(scenario: Scenario, t: Words) -> None:
         entry.config.raw["v_head_dim"],
     )
     documented = documented_bytes_per_token(layers, heads, head_size)
-    true = kv_bytes_per_token(
-        replace(
-            scenario, model=entry.id, config=entry.config, checkpoint=entry.checkpoint, max_model_len=None
-        )
+    example = replace(
+        scenario, model=entry.id, config=entry.config, checkpoint=entry.checkpoint, max_model_len=None
     )
+    try:
+        true = kv_bytes_per_token(example)
+    except KvPlannerError:  # flags of another model, which this one is refused with
+        return
     with st.expander(t("A note on latent attention (MLA)"), icon=":material/menu_book:"):
         st.markdown(
             t(
