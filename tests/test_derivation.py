@@ -56,6 +56,7 @@ def evaluated(latex: str) -> float:
     text = text.replace(r"\left\lfloor", "floor(").replace(r"\left\lceil", "ceil(")
     text = re.sub(r"\\right\\r(floor|ceil)", ")", text).replace(r"\max", "max").replace(r"\min", "min")
     names = {"floor": math.floor, "ceil": math.ceil, "max": max, "min": min}
+    # An equation is our own text, and Python's arithmetic is not the code under test.
     return float(eval(text, {"__builtins__": {}}, names))
 
 
