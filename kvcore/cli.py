@@ -149,6 +149,16 @@ def _workload(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _replay(arguments: argparse.Namespace) -> int:
+    from kvcore.workload.replay.steps import MAX_LINE_BYTES, case_answer
+
+    with _open(arguments.file) as source:
+        while line := source.readline(MAX_LINE_BYTES + 1):
+            if line.strip():
+                print(json.dumps(case_answer(line)), flush=True)
+    return 0
+
+
 def _sweep(arguments: argparse.Namespace) -> int:
     from kvcore.views.matrix import json_lines, table_lines
 
@@ -231,6 +241,10 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
     "workload": (_workload, "request logs -> length statistics and the max_model_len that they need", {
         "files": {"nargs": "+", "metavar": "FILE", "help": "JSON lines, CSV or vLLM's own request lines"},
         **_JSON,
+    }),
+    "replay": (_replay, "a trace of requests through the engine's own scheduler, step by step", {
+        "file": {"help": "the trace; - is standard input"},
+        "--steps": {"action": "store_true", "required": True, "help": "one case a line, all its steps a line"},
     }),
     "sweep": (_sweep, "every model on every accelerator, or those that are named", {
         "--models": _IDS,

@@ -1,0 +1,134 @@
+"""The pool of KV blocks: who holds which, which content they are known by, and in which order they are used again.
+
+Source: vllm/v1/core/block_pool.py:BlockPool, vllm/v1/core/kv_cache_utils.py:FreeKVCacheBlockQueue (0.19.0-0.33.0).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from kvcore.workload.replay.settings import FreeOrder
+
+
+class CountedPool:
+    """A pool without prefix caching: every block is as good as another, so that they are only counted."""
+
+    def __init__(self, usable_blocks: int) -> None:
+        self.free = usable_blocks
+
+    def take(self, held: list[int], number: int) -> None:
+        """Adds `number` free blocks to those that a request holds."""
+        self.free -= number
+        held.extend((0,) * number)
+
+    def give_back(self, held: list[int]) -> None:
+        """Takes back all blocks of a request."""
+        self.free += len(held)
+        held.clear()
+
+    def find(self, contents: Sequence[int]) -> list[int]:
+        """No block is found by its content."""
+        del contents
+        return []
+
+    def unheld(self, found: Sequence[int]) -> int:
+        """None of none."""
+        return len(found)
+
+    def hold(self, held: list[int], found: Sequence[int]) -> None:
+        """Nothing that was found is to be held."""
+
+    def register(self, held: Sequence[int], contents: Sequence[int], start: int, end: int) -> None:
+        """Nothing is known by its content."""
+
+
+class CachedPool(CountedPool):
+    """A pool with prefix caching, exact in which block is used next and which is forgotten."""
+
+    def __init__(self, usable_blocks: int, order: FreeOrder) -> None:
+        super().__init__(usable_blocks)
+        self._uncached_first = order is FreeOrder.UNCACHED_FIRST
+        self._head: list[int] = []
+        """The free queue is this, its end first, then the blocks that nobody has had yet, then the tail."""
+        self._tail: OrderedDict[int, None] = OrderedDict()
+        self._unused = usable_blocks
+        self._content: list[int] = []
+        """Of each block that was ever taken; -1 where it is known by none."""
+        self._holders: list[int] = []
+        self._by_content: dict[int, dict[int, None]] = {}
+        """By content the blocks that are registered for it, the one registered first in front."""
+
+    def take(self, held: list[int], number: int) -> None:
+        """Adds blocks from the head of the free queue; a block that was known by a content is forgotten here."""
+        self.free -= number
+        content = self._content
+        for _ in range(number):
+            if self._head:
+                block = self._head.pop()
+                self._holders[block] = 1
+            elif self._unused:
+                self._unused -= 1
+                block = len(content)
+                content.append(-1)
+                self._holders.append(1)
+            else:
+                block = self._tail.popitem(last=False)[0]
+                self._forget(block)
+                self._holders[block] = 1
+            held.append(block)
+
+    def _forget(self, block: int) -> None:
+        known = self._content[block]
+        if known >= 0:
+            self._content[block] = -1
+            same = self._by_content[known]
+            del same[block]
+            if not same:
+                del self._by_content[known]
+
+    def give_back(self, held: list[int]) -> None:
+        """Takes back all blocks of a request, from the last to the first."""
+        content, holders = self._content, self._holders
+        uncached: list[int] = []
+        for block in reversed(held):
+            holders[block] -= 1
+            if holders[block]:
+                continue
+            self.free += 1
+            if self._uncached_first and content[block] < 0:
+                uncached.append(block)
+            else:
+                self._tail[block] = None
+        self._head.extend(reversed(uncached))
+        held.clear()
+
+    def find(self, contents: Sequence[int]) -> list[int]:
+        """The blocks of the longest run from the start that is known by its content."""
+        found: list[int] = []
+        for number in contents:
+            same = self._by_content.get(number)
+            if same is None:
+                break
+            found.append(next(iter(same)))
+        return found
+
+    def unheld(self, found: Sequence[int]) -> int:
+        """How many of these blocks lie in the free queue."""
+        holders = self._holders
+        return sum(not holders[block] for block in found)
+
+    def hold(self, held: list[int], found: Sequence[int]) -> None:
+        """Adds blocks that were found to those that a request holds."""
+        for block in found:
+            if not self._holders[block]:
+                del self._tail[block]
+                self.free -= 1
+            self._holders[block] += 1
+        held.extend(found)
+
+    def register(self, held: Sequence[int], contents: Sequence[int], start: int, end: int) -> None:
+        """From now on the blocks number `start` to `end` of a request are found by their content."""
+        for at in range(start, end):
+            self._content[held[at]] = contents[at]
+            self._by_content.setdefault(contents[at], {})[held[at]] = None

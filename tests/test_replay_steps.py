@@ -1,0 +1,157 @@
+"""The scheduler step by step, against what vLLM's own did with the same requests (tests/data/replay_steps.jsonl)."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from kvcore import cli
+from kvcore.errors import WorkloadError
+from kvcore.workload.replay.scheduler import Scheduler
+from kvcore.workload.replay.settings import FreeOrder, Settings, rules_of
+from kvcore.workload.replay.steps import MAX_COUNT, case_answer, case_rows
+from kvcore.workload.replay.trace import Contents, TraceRequest
+
+RECORDS = [json.loads(line) for line in (Path(__file__).parent / "data/replay_steps.jsonl").open()]
+KEYS = ("id", "arrival_step", "prompt", "answer_tokens")
+
+
+def case_of(record: dict[str, Any]) -> dict[str, Any]:
+    """The case of a record, as the contract has it."""
+    requests = [dict(zip(KEYS, request, strict=True)) for request in record["requests"]]
+    return {"id": record["id"], **record["settings"], "requests": requests}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["id"])
+def test_every_step_is_the_engines(record: dict[str, Any]) -> None:
+    answer = case_answer(json.dumps(case_of(record)).encode())
+    wanted = [tuple(row) for count, *row in record["steps"] for _ in range(count)]
+    assert answer["steps"] == wanted
+    looked_up = {"prefix_query_tokens", "prefix_hit_tokens", "resumed_query_tokens", "resumed_hit_tokens"}
+    for name, value in record["totals"].items():
+        if record["settings"]["engine_version"] != "0.19.1" or name not in looked_up:
+            assert answer[name] == value, name
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """A case of one request."""
+    return {
+        "id": "one", "engine_version": "0.32.0", "num_blocks": 9, "block_size": 16, "max_num_seqs": 4,
+        "max_num_batched_tokens": 64, "max_model_len": 64, "enable_prefix_caching": True,
+        "async_scheduling": False, "watermark": None, "long_prefill_token_threshold": 0,
+        "requests": [{"id": "a", "arrival_step": 0, "prompt": [["a", 20]], "answer_tokens": 2}],
+    } | changes  # fmt: skip
+
+
+def one(**changes: Any) -> list[dict[str, Any]]:
+    """The one request of a case, changed."""
+    return [{"id": "a", "arrival_step": 0, "prompt": [["a", 20]], "answer_tokens": 2} | changes]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "field"),
+    [
+        ({"engine_version": "0.18.1"}, "replay-release", "engine_version"),
+        ({"engine_version": "new"}, "invalid-value", "engine_version"),
+        ({"engine_version": None}, "invalid-value", "engine_version"),
+        ({"num_blocks": 1}, "invalid-value", "num_blocks"),
+        ({"num_blocks": True}, "invalid-value", "num_blocks"),
+        ({"num_blocks": 2}, "replay-never-fits", "num_blocks"),
+        ({"max_num_seqs": MAX_COUNT + 1}, "invalid-value", "max_num_seqs"),
+        ({"max_model_len": 20}, "replay-prompt-too-long", "prompt"),
+        ({"watermark": float("nan")}, "invalid-value", "watermark"),
+        ({"enable_prefix_caching": 1}, "invalid-value", "enable_prefix_caching"),
+        ({"sliding_window": 4096}, "replay-unsupported", "sliding_window"),
+        ({"requests": {}}, "invalid-value", "requests"),
+        ({"requests": one() * 2}, "invalid-value", "requests"),
+        ({"requests": one(prompt=[])}, "invalid-value", "requests[0].prompt"),
+        ({"requests": one(prompt=[["a", -1]])}, "invalid-value", "requests[0].prompt"),
+        ({"requests": one(answer_tokens=0)}, "invalid-value", "requests[0].answer_tokens"),
+        ({"requests": one(arrival_step=9_000_000)}, "replay-too-long", "requests"),
+        ({"requests": [{}]}, "invalid-value", "requests[0]"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_by_name(changes: dict[str, Any], code: str, field: str) -> None:
+    answer = case_answer(json.dumps(small(**changes)).encode())
+    assert (answer["id"], answer["error"]["code"], answer["error"]["field"]) == ("one", code, field)
+    assert answer["error"]["next_step"]
+
+
+@pytest.mark.parametrize("line", [b"\xff", b"[]", b"{", b"null", b'{"id": 1}', b"[" * 100])
+def test_a_broken_line_is_an_answer_too(line: bytes) -> None:
+    answer = case_answer(line)
+    assert answer["id"] is None
+    assert answer["error"]["code"]
+
+
+def test_the_command_answers_each_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = b"\n".join((json.dumps(small()).encode(), b"", b"oops"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert cli.main(["replay", "--steps", "-"]) == 0
+    good, bad = map(json.loads, capsys.readouterr().out.splitlines())
+    assert good["steps"] == [[2, 1, 0, 20, 0], [2, 1, 0, 1, 0]]
+    assert bad["error"]["code"] == "invalid-json"
+
+
+def test_a_request_alone_is_spared_its_threshold_from_0_31_on() -> None:
+    def tokens(version: str) -> list[int]:
+        case = small(engine_version=version, long_prefill_token_threshold=8)
+        return [row[3] for row in case_answer(json.dumps(case).encode())["steps"]]
+
+    assert tokens("0.30.0") == [8, 8, 4, 1]
+    assert tokens("0.31.0") == [20, 1]
+
+
+def test_rules_by_release() -> None:
+    assert rules_of(Version("0.23.0")).free_order is FreeOrder.TAIL
+    assert not rules_of(Version("0.23.0")).has_watermark
+    assert rules_of(Version("0.24.0")).has_watermark
+    with pytest.raises(WorkloadError, match=r"0\.18\.1"):
+        rules_of(Version("0.18.1"))
+
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(0, 30), st.sampled_from(["x", "y", ""]), st.integers(1, 70), st.integers(1, 40)),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(REQUESTS, st.integers(8, 20), st.booleans(), st.booleans(), st.sampled_from([0, 8, 40]))
+def test_the_pool_never_leaks_and_every_request_gets_its_answer(
+    drawn: list[tuple[int, str, int, int]], blocks: int, caching: bool, is_async: bool, threshold: int
+) -> None:
+    requests = tuple(
+        TraceRequest(
+            id=f"{at}", arrival=arrival, prompt=((name or f"own{at}", tokens),), answer_tokens=answer
+        )
+        for at, (arrival, name, tokens, answer) in enumerate(sorted(drawn))
+    )
+    given_settings = Settings(
+        num_blocks=blocks, max_num_seqs=5, max_num_batched_tokens=48, max_model_len=112,
+        rules=rules_of(Version("0.32.0")), enable_prefix_caching=caching, async_scheduling=is_async,
+        long_prefill_token_threshold=threshold,
+    )  # fmt: skip
+    rows, totals = case_rows(given_settings, requests)
+    assert sum(row[4] for row in rows) == totals.preemptions
+    assert all(0 <= row[0] <= blocks - 1 and row[1] <= 5 and row[3] <= 48 for row in rows)
+    if not totals.preemptions and not totals.hit_tokens:
+        needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
+        assert sum(row[3] for row in rows) == needed
+    scheduler = Scheduler(given_settings, Contents(requests, 16))
+    for at, request in enumerate(requests):
+        scheduler.add(at, request)
+    while scheduler.running or scheduler.waiting:
+        scheduler.step()
+    scheduler.step()
+    assert (scheduler.used_blocks, scheduler.context_tokens) == (0, 0)
