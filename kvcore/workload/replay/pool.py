@@ -1,4 +1,4 @@
-"""The pool of KV blocks: who holds which, which content they are known by, and in which order they are used again.
+"""The pool of KV blocks: which request has which, by which content they are known, and which is used again first.
 
 Source: vllm/v1/core/block_pool.py:BlockPool, vllm/v1/core/kv_cache_utils.py:FreeKVCacheBlockQueue (0.19.0-0.33.0).
 """
@@ -18,7 +18,7 @@ class CountedPool:
         self.free = usable_blocks
 
     def take(self, held: list[int], number: int) -> None:
-        """Adds `number` free blocks to those that a request holds."""
+        """Adds `number` free blocks to those of a request."""
         self.free -= number
         held.extend((0,) * number)
 
@@ -37,7 +37,7 @@ class CountedPool:
         return len(found)
 
     def hold(self, held: list[int], found: Sequence[int]) -> None:
-        """Nothing that was found is to be held."""
+        """Nothing that was found is taken."""
 
     def register(self, held: Sequence[int], contents: Sequence[int], start: int, end: int) -> None:
         """Nothing is known by its content."""
@@ -119,7 +119,7 @@ class CachedPool(CountedPool):
         return sum(not holders[block] for block in found)
 
     def hold(self, held: list[int], found: Sequence[int]) -> None:
-        """Adds blocks that were found to those that a request holds."""
+        """Adds blocks that were found to those of a request."""
         for block in found:
             if not self._holders[block]:
                 del self._tail[block]

@@ -13,7 +13,7 @@ from kvcore.versioned import ByRelease, Published, Reviewed, TableFile
 
 
 class FreeOrder(StrEnum):
-    """Where blocks go that nobody holds any more."""
+    """Where blocks go that nobody has any more."""
 
     TAIL = "tail"
     """All to the tail of the free queue."""
@@ -72,7 +72,7 @@ class Settings:
 
     @property
     def usable_blocks(self) -> int:
-        """Blocks that can be handed out: all but the null block."""
+        """Blocks that requests can have: all but the null block."""
         return self.num_blocks - 1
 
     @property

@@ -60,7 +60,7 @@ def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[l
 
 
 def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
-    """Raises WorkloadError for requests that the pool can never hold, and for more work than is done for one replay."""
+    """Raises WorkloadError for requests that never fit into the pool, and for more work than is done for one replay."""
     size, filled = settings.block_size, 0
     for request in requests:
         prompt = request.prompt_tokens

@@ -44,7 +44,7 @@ def answer_name(request_id: str) -> str:
 class Contents:
     """Numbers for the contents of full blocks: equal numbers mean equal tokens and equal tokens before them.
 
-    A text that only one request has needs no look-up: from the first block that holds a token of it, the blocks are the
+    A text that only one request has needs no look-up: from the first block that has a token of it, the blocks are the
     request's own.
 
     Source: vllm/v1/core/kv_cache_utils.py:hash_block_tokens (0.32.0), with numbers in place of hashes.
@@ -85,7 +85,7 @@ class Contents:
         return found
 
     def _shared_keys(self, request: TraceRequest) -> Iterator[tuple[int, ...]]:
-        """What each block holds, until the first token that only this request has."""
+        """What is in each block, until the first token that only this request has."""
         size = self._block_size
         open_parts: tuple[int, ...] = ()
         missing = size
