@@ -42,7 +42,10 @@ LARGER: Final = 1.1
 """A card counts as larger from a tenth more memory on: less is another board of the same kind."""
 AS_MUCH: Final = 0.95
 """Of the memory: boards of one size differ by some percent."""
-_OF_PARALLEL: Final = ("tensor_parallel_size", "enable_expert_parallel")
+_OF_PARALLEL: Final = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
+BATCH_STEP: Final = 1024
+"""Tokens of one step that are tried are multiples of it."""
+LARGEST_BATCHES: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +66,8 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     """Every single change that fixes `broken`, the cheapest in side effects first; empty when none does.
 
     Order: a second start, fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no
-    prefix caching of recurrent states, fewer sequences in the profile run, fewer graphs, no graphs, the next tensor
-    parallel size, fp8 weights, a larger card.
+    prefix caching of recurrent states, fewer tokens in a step, fewer sequences in the profile run, fewer graphs, no
+    graphs, the next tensor parallel size, experts shared out among more replicas, fp8 weights, a larger card.
     """
     tried = _FIXING_WEIGHTS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _VALUES
     found = (_first(broken.scenario, field, _VALUES[field](broken), broken) for field in tried)
@@ -114,6 +117,8 @@ def _far_changes(broken: Plan) -> Iterator[Change]:
         yield "gpu_memory_utilization", HIGHEST_ADVISED_UTILIZATION
     yield from (("quantization", value) for value in _VALUES["quantization"](broken))
     yield from (("tensor_parallel_size", size) for size in list(_larger_sizes(broken))[:3])
+    if broken.architecture.moe is not None and not broken.scenario.parallel.enable_expert_parallel:
+        yield "enable_expert_parallel", True
 
 
 def refusal_fixes(scenario: Scenario, refused: EngineRefusalError) -> tuple[Fix, ...]:
@@ -251,6 +256,20 @@ def _larger_sizes(broken: Plan) -> Iterable[Value]:
     return (now * factor for factor in (2, 4, 8, 16) if now * factor <= LARGEST_SIZE)
 
 
+def _more_replicas(broken: Plan) -> Iterable[Value]:
+    """Replicas that share out the experts, as long as they do: each takes its own of everything else."""
+    parallel = broken.scenario.parallel
+    if broken.architecture.moe is None or not parallel.enable_expert_parallel:
+        return ()
+    counts = (parallel.data_parallel_size * factor for factor in (2, 4, 8, 16))
+    return (number for number in counts if number * parallel.ranks_per_replica <= LARGEST_SIZE)
+
+
+def _smaller_batches(broken: Plan) -> Iterable[Value]:
+    now = (broken.resolved.max_num_batched_tokens - 1) // BATCH_STEP * BATCH_STEP
+    return _enough(broken, "max_num_batched_tokens", range(now, 0, -BATCH_STEP)[:LARGEST_BATCHES])
+
+
 def _larger_cards(broken: Plan) -> Iterable[Value]:
     now = broken.accelerator
     least_gib = gib(broken.loaded_weights.value) / broken.resolved.gpu_memory_utilization
@@ -280,10 +299,12 @@ _VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
     "kv_cache_dtype": lambda broken: () if broken.resolved.kv_cache_dtype.startswith("fp8") else ("fp8",),
     "gpu_memory_utilization": _shares,
     "enable_prefix_caching": lambda broken: (False,) if broken.resolved.mamba_cache_mode != "none" else (),
+    "max_num_batched_tokens": _smaller_batches,
     "max_num_seqs": lambda broken: (size for size in SEQUENCES if size < broken.resolved.max_num_seqs),
     "max_cudagraph_capture_size": _graph_sizes,
     "enforce_eager": lambda broken: () if broken.resolved.enforce_eager else (True,),
     "tensor_parallel_size": _larger_sizes,
+    "data_parallel_size": _more_replicas,
     "quantization": lambda broken: (
         ("fp8",)
         if broken.scenario.quantization is None and broken.quantization.method == NOT_QUANTIZED
@@ -292,5 +313,7 @@ _VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
     "accelerator": _larger_cards,
 }
 """The settings that can fix a plan, each with its values in the order in which they are tried."""
-_FIXING_WEIGHTS: Final = ("gpu_memory_utilization", "tensor_parallel_size", "quantization", "accelerator")
+_FIXING_WEIGHTS: Final = (
+    "gpu_memory_utilization", "tensor_parallel_size", "data_parallel_size", "quantization", "accelerator",
+)  # fmt: skip
 """Those that can fix weights that do not fit."""

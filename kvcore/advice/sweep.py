@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from kvcore import catalogue
+from kvcore.advice.spread import spread_scenario
 from kvcore.advice.sweep_cell import Cell, Sweeper, planned_alone
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint, ModelEntry
@@ -184,6 +185,31 @@ def sweep_of_cards(
         return (replace(swept, cells=ordered),)
 
     return SweepRequest(key=_digest("cards", flags, label, cards, sizes), work=work, is_shared=is_shared)
+
+
+def sweep_of_spreads(
+    base: Scenario,
+    entry: ModelEntry,
+    cards: Sequence[Accelerator],
+    sizes: Sequence[int],
+    replicas: Sequence[int],
+    own_key: str,
+) -> SweepRequest:
+    """One model on all of `cards` as each number of replicas that share out its experts, in their order."""
+    is_shared = _is_bundled(entry) and _is_open(base, cards)
+    flags = _flags_of(spread_scenario(base, 1), keeps_model=True)
+    own = entry.config
+    label = entry.id if is_shared else f"{own_key} {own.text} {own.hf_quant_config_text} {own.headers}"
+
+    def work() -> Generator[Progress, None, Swept]:
+        found: list[SweptModel] = []
+        for number in replicas:
+            found += sweep(spread_scenario(base, number), [entry], cards, sizes)
+            yield len(found), len(replicas)
+        return tuple(found)
+
+    key = _digest("spreads", flags, f"{label} {tuple(replicas)}", cards, sizes)
+    return SweepRequest(key=key, work=work, is_shared=is_shared)
 
 
 def sweep_of_models(base: Scenario, card: Accelerator, sizes: Sequence[int], own_key: str) -> SweepRequest:

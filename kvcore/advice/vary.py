@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from kvcore.advice.sharing import INSTANCES, sharing
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.accelerators import Accelerator
@@ -28,6 +29,8 @@ STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 SIZES: Final = (1, 2, 4, 8)
 SHARES: Final = (0.80, 0.85, 0.90, 0.92, 0.95, 0.98)
+BATCHES: Final = (2048, 4096, 8192, 16384, 32768, 65536)
+"""Tokens of one step."""
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 DRAFT_TOKENS: Final = 3
 """What the engine's own examples draft at once.
@@ -37,7 +40,7 @@ Source: vllm's docs/features/speculative_decoding (0.32.0).
 
 
 class Varied(StrEnum):
-    """What Compare varies; the value is a field of the link, but for the ways to split the same GPUs."""
+    """What Compare varies: a field of the link, or how the same GPUs are split, or how many engines share each."""
 
     TENSOR_PARALLEL = "tensor_parallel_size"
     PIPELINE_PARALLEL = "pipeline_parallel_size"
@@ -48,9 +51,11 @@ class Varied(StrEnum):
     ACCELERATOR = "accelerator"
     UTILIZATION = "gpu_memory_utilization"
     LENGTH = "max_model_len"
+    BATCHED_TOKENS = "max_num_batched_tokens"
     BLOCK_SIZE = "block_size"
     EAGER = "enforce_eager"
     SPECULATIVE = "speculative_config"
+    INSTANCES = "instances"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +131,10 @@ def variants(base: Scenario, varied: Varied, cards: Sequence[Accelerator] = ()) 
 
 def _present(base: Scenario, varied: Varied) -> object:
     """What an absent flag resolves to, where the setting has that as a value of its own."""
-    if varied not in (Varied.UTILIZATION, Varied.LENGTH) or getattr(base, str(varied)) is not None:
+    if (
+        varied not in (Varied.UTILIZATION, Varied.LENGTH, Varied.BATCHED_TOKENS)
+        or getattr(base, str(varied)) is not None
+    ):
         return None
     try:
         return getattr(plan(base).resolved, str(varied))
@@ -176,6 +184,8 @@ def _positions(
         return [*own, *((card.id, with_accelerator(base, card)) for card in others)]
     if varied is Varied.SPLIT:
         return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
+    if varied is Varied.INSTANCES:
+        return [(count, sharing(base, count)) for count in INSTANCES]
     values = dict.fromkeys(_VALUES[varied](base, architecture))
     if varied in _PARALLEL_SIZES:
         sizes: list[Any] = sorted({*values, getattr(parallel, field)})
@@ -239,6 +249,7 @@ _VALUES: Final[Mapping[Varied, _Values]] = {
     Varied.QUANTIZATION: lambda base, _: (None, *FLAGS["quantization"].common, base.quantization),
     Varied.UTILIZATION: lambda base, _: sorted({*SHARES, *filter(None, [base.gpu_memory_utilization])}),
     Varied.LENGTH: _lengths,
+    Varied.BATCHED_TOKENS: lambda base, _: sorted({*BATCHES, *filter(None, [base.max_num_batched_tokens])}),
     Varied.BLOCK_SIZE: lambda base, _: (base.block_size, *BLOCK_SIZES),
     Varied.EAGER: lambda base, _: (False, True),
     Varied.SPECULATIVE: _drafts,

@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.resolved import CardView, Resolved, without_card
+from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
     NEVER,
@@ -22,6 +23,7 @@ from kvcore.versioned import (
     Bounds,
     Capability,
     Named,
+    OneOf,
     Published,
     ReleaseRange,
     Share,
@@ -280,6 +282,8 @@ class Engine:
     """The names that come from outside, once more."""
     releases: tuple[tuple[Version, Published], ...] = ()
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
+    main_flags: tuple[Annotated[str, OneOf(tuple(FLAGS))], ...] = ()
+    """Fields of a request whose controls stand among the main ones, for a mixture of experts."""
     attention: Attention | None = None
     """None where the table of attention backends decides."""
     overheads: Overheads | None = None

@@ -270,6 +270,26 @@ def engine_versions(engine: str) -> tuple[str, ...]:
     return tuple(str(own) for own, _ in reversed(releases_of(engine)))
 
 
+REPLICAS: Final = (1, 2, 4, 8)
+"""Data parallel sizes offered first."""
+
+
+def main_flags(scenario: Scenario) -> tuple[str, ...]:
+    """Fields that the engine has among its main ones for this model; none where its config cannot be read.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> asked = {"model": "deepseek-ai/DeepSeek-V4-Flash", "accelerator": "Ascend-910B4-32GB"}
+        >>> main_flags(scenario_from_request(asked))
+        ('data_parallel_size', 'enable_expert_parallel')
+    """
+    try:
+        has_experts = read_architecture(scenario.config).moe is not None
+    except KvPlannerError:
+        return ()
+    return find_engine(scenario.engine).main_flags if has_experts else ()
+
+
 def keeps_recurrent_states(scenario: Scenario) -> bool:
     """Whether some layer of the model keeps a recurrent state; False where its config cannot be read."""
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from kvcore.advice.vary import Variant, Varied
@@ -13,13 +14,15 @@ from kvcore.evidence.log.figures import Reading
 from kvcore.planning import Plan
 from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.texts import LABELS, palette
-from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, spread_text
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, listed, spread_text
 from kvcore.units import GIB, gib
 from kvcore.views import plotting as draw
 from kvcore.views.bar import gib_axis
 from kvcore.views.summary import waiting_seats
 
 HEIGHT: Final = 190
+LEAST_GROWTH_GIB: Final = 0.05
+"""Of a part that is named as a reason."""
 FAINT: Final = 0.3
 """Opacity of a part that the log does not give: drawn as predicted."""
 
@@ -258,10 +261,12 @@ def position_name(varied: Varied, variant: Variant, t: Words) -> str:
             return split_name(value)
         case Varied.ACCELERATOR if variant.scenario.accelerator is not None:
             return variant.scenario.accelerator.name
-        case Varied.LENGTH if isinstance(value, int):
+        case Varied.LENGTH | Varied.BATCHED_TOKENS if isinstance(value, int):
             return t("{tokens} tokens", tokens=count(value))
         case Varied.UTILIZATION:
             return f"{value:g}"
+        case Varied.INSTANCES:
+            return t("{count} per card", count=str(value))
         case Varied.BLOCK_SIZE:
             return t("default") if value is None else t("{size} tokens", size=str(value))
         case Varied.EAGER:
@@ -290,6 +295,30 @@ def seats_note(variant: Variant, t: Words) -> str:
     """How many run at once where `max_num_seqs` admits fewer requests than fit in the KV cache; "" elsewhere."""
     seats = waiting_seats(variant.plan) if variant.plan is not None and variant.starts else None
     return "" if seats is None else t("max_num_seqs runs {seats}", seats=count(seats))
+
+
+def first_failures(named: Sequence[tuple[str, Variant]], t: Words) -> Iterator[str]:
+    """Where a position fails right after one that starts: which parts of a rank's memory grew, and what is left."""
+    for (before, starts), (name, fails) in pairwise(named):
+        if starts.plan is None or fails.plan is None or not starts.starts or fails.starts:
+            continue
+        now, then = fails.plan.memory, starts.plan.memory
+        if now is None or then is None:
+            continue
+        grown = {
+            part: getattr(now, part).value - getattr(then, part).value
+            for part in ("weights", "activations", "framework", "cuda_graphs")
+        }
+        parts = [
+            f"{t(PART_LABELS[part])} {signed_gib(gib(more))} GiB"
+            for part, more in sorted(grown.items(), key=lambda one: -one[1])
+            if gib(more) >= LEAST_GROWTH_GIB
+        ]
+        if parts:
+            yield t(
+                "{name} fails where {before} starts, of each GPU: {parts}",
+                name=name, before=before, parts=listed(t, parts),
+            )  # fmt: skip
 
 
 def figures_of(variant: Variant) -> tuple[str, ...]:

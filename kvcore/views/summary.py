@@ -218,7 +218,7 @@ def _help(card: str, quantity: Quantity | None, plan: Plan, t: Words) -> str:
     return f"{meaning}\n\n`{quantity.symbolic}`\n\n`= {quantity.substituted}`"
 
 
-_COUNTED: Final = ("max_model_len", "max_cudagraph_capture_size")
+_COUNTED: Final = ("max_model_len", "max_num_batched_tokens", "max_cudagraph_capture_size")
 
 
 def fix_label(fix: Fix, t: Words) -> str:

@@ -9,8 +9,8 @@ from kvcore.advice.vary import Varied, variants
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.scenario.page_parameters import MAX_CARDS
 from kvcore.texts.words import Words
-from kvcore.views.comparison import VARIED_NAMES, position_name
-from pages.ui.compare import table
+from kvcore.views.comparison import VARIED_NAMES, first_failures, position_name
+from pages.ui.compare import batches, table
 from pages.ui.shared import state, undo
 
 
@@ -34,9 +34,20 @@ def show(t: Words) -> None:
                 "more requests."
             )
         )
+    if varied is Varied.INSTANCES:
+        st.caption(
+            t(
+                "Several engines on the same cards: each has weights and a cache of its own, takes its part of the "
+                "utilization, and is shown as the last to start. Figures are of one of them."
+            )
+        )
     found = variants(state.scenario(), varied, cards)
     named = [(position_name(varied, variant, t), variant) for variant in found]
     table.show(named, f"vary.{varied}", t)
+    for sentence in first_failures(named, t):
+        st.caption(sentence)
+    if varied is Varied.BATCHED_TOKENS:
+        batches.show(state.scenario(), t)
     with st.container(horizontal=True, key="use_buttons", gap="small"):
         for index, (name, variant) in enumerate(named):
             if not variant.is_now:

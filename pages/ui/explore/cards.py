@@ -9,9 +9,11 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.advice.sweep import SweptModel, cell_scenario, sweep, sweep_of_cards
 from kvcore.advice.sweep_cell import Cell
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
 from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import KvPlannerError
+from kvcore.model.families import read_architecture
+from kvcore.planning import config_in_force
 from kvcore.scenario import Scenario, edit
 from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
 from kvcore.texts.words import DASH, Words, concurrency_text, count
@@ -29,7 +31,7 @@ from kvcore.views.matrix import (
     matrix_rows,
     smallest_answer,
 )
-from pages.ui.explore import explored, prices
+from pages.ui.explore import explored, machines, prices
 from pages.ui.shared import figure, net, notes, state, undo
 
 MATRIX = "explore_matrix"
@@ -111,6 +113,21 @@ def show(t: Words) -> None:
     with st.expander(t("The same as a table"), icon=":material/table:"):
         _table(rows, target, t)
     prices.show(rows, t)
+    if read_architecture(config_in_force(scenario)).moe is not None:
+        machines.show(scenario, entry_of(scenario), _shared_among(scenario, shown, filters), wanted, t)
+
+
+def _shared_among(
+    scenario: Scenario, shown: tuple[Accelerator, ...], filters: Filters
+) -> tuple[Accelerator, ...]:
+    """The bundled cards that fill machines: those that are shown; without a chosen vendor, of the scenario's."""
+    own = scenario.accelerator
+    vendor = Vendor.NVIDIA if own is None else own.vendor
+    return tuple(
+        card
+        for card in shown
+        if (filters.vendors or card.vendor is vendor) and card.interconnect is not Interconnect.NONE
+    )
 
 
 def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:

@@ -28,6 +28,8 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     pickers.model(t)
     pickers.accelerator(t)
     _tensor_parallel(t)
+    for name in edit.main_flags(state.scenario()):
+        _of_experts(name, plan, t)
     limit_controls.context_length(plan, t)
     limit_controls.utilization(plan, t)
     _segmented("kv_cache_dtype", edit.kv_cache_dtypes(state.scenario()), state.scenario().kv_cache_dtype, t)
@@ -47,6 +49,15 @@ def _tensor_parallel(t: Words) -> None:
     now = state.scenario().parallel.tensor_parallel_size
     sizes = edit.tensor_parallel_sizes(state.scenario()) or edit.TENSOR_PARALLEL_SIZES
     _segmented("tensor_parallel_size", sorted({*sizes, now}), now, t)
+
+
+def _of_experts(name: str, plan: Plan | None, t: Words) -> None:
+    """What cuts a mixture of experts, next to the tensor parallel size."""
+    flag, now = FLAGS[name], value_of(state.scenario(), name)
+    if flag.kind is Kind.INTEGER:
+        _segmented(name, sorted({*edit.REPLICAS, now}), now, t)
+    else:
+        _by_kind(flag, plan, t)
 
 
 def _weight_precision(t: Words) -> None:
@@ -71,8 +82,9 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
 
 def _more(plan: Plan | None, t: Words) -> None:
     scenario = state.scenario()
+    shown = edit.main_flags(scenario)
     for name, flag in fields_of().items():
-        if not _is_of_use(flag, plan):
+        if name in shown or not _is_of_use(flag, plan):
             continue
         if name in _OWN:
             _OWN[name](plan, t)

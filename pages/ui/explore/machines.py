@@ -1,0 +1,124 @@
+"""Explore, for a mixture of experts: the fewest cards and machines when replicas share out the experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import streamlit as st
+
+from kvcore.advice.spread import MOST_CARDS, REPLICAS, Spread, fewest_cards, spread_scenario
+from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import ModelEntry
+from kvcore.errors import KvPlannerError
+from kvcore.scenario import Scenario
+from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.views.comparison import split_name
+from pages.ui.explore import explored
+from pages.ui.shared import notes, undo
+
+SIZES = (1, 2, 4, 8, 16)
+TABLE = "explore_machines"
+
+Found: TypeAlias = tuple[Accelerator, Spread | None]
+
+
+def show(scenario: Scenario, entry: ModelEntry, cards: Sequence[Accelerator], wanted: int, t: Words) -> None:
+    """The answer for the chosen card, and a row for each of `cards`; a row takes its layout to Plan."""
+    stages = scenario.parallel.pipeline_parallel_size
+    sizes = [size for size in SIZES if size * stages <= MOST_CARDS]
+    request = sweep_of_spreads(scenario, entry, cards, sizes, REPLICAS, explored.own_key())
+    try:
+        swept = explored.found(request, t)
+    except KvPlannerError as error:
+        notes.problem(t("This cannot be planned"), error, t)
+        return
+    cells = {replicas: one.cells for replicas, one in zip(REPLICAS, swept, strict=True)}
+    rows = [(card, fewest_cards(cells, card, wanted)) for card in cards]
+    rows.sort(key=lambda row: (row[1] is None, row[1].cards * row[0].memory_gib if row[1] else 0.0))
+    st.subheader(t("With the experts shared out among replicas"), anchor=False)
+    own = scenario.accelerator
+    card, spread = next((row for row in rows if own is not None and row[0].id == own.id), rows[0])
+    notes.finding(
+        _sentence(scenario, entry, card, spread, wanted, swept[0].max_model_len, t), found=spread is not None
+    )
+    st.caption(
+        t(
+            "Data parallel replicas cut the experts over all cards (--data-parallel-size with "
+            "--enable-expert-parallel), over several machines too; tensor parallelism stays inside one. At most "
+            "{most} cards. Choose a row to plan it.",
+            most=count(MOST_CARDS),
+        )
+    )
+    _table(rows, scenario, entry, t)
+
+
+def _sentence(
+    scenario: Scenario,
+    entry: ModelEntry,
+    card: Accelerator,
+    spread: Spread | None,
+    wanted: int,
+    tokens: int,
+    t: Words,
+) -> str:
+    facts = {"card": card.name, "wanted": count(wanted), "tokens": count(tokens)}
+    if spread is None:
+        return t(
+            "{most} × {card} do not hold {wanted} requests of {tokens} tokens at once: allow fewer requests or "
+            "fewer tokens, or choose a larger card",
+            most=count(MOST_CARDS),
+            **facts,
+        )
+    return t(
+        "Fewest for {wanted} requests of {tokens} tokens: {cards} × {card} in {machines}, {layout}; room for "
+        "{requests} at once",
+        cards=count(spread.cards),
+        machines=_machines(spread.machines(card), t),
+        layout=split_name(_planned(scenario, entry, card, spread).parallel),
+        requests=concurrency_text(spread.requests),
+        **facts,
+    )
+
+
+def _machines(number: int, t: Words) -> str:
+    return t("one machine") if number == 1 else t("{number} machines", number=count(number))
+
+
+def _planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, spread: Spread) -> Scenario:
+    """The deployment that a row stands for."""
+    base = spread_scenario(scenario, spread.replicas)
+    return cell_scenario(base, entry, card, spread.cell.tensor_parallel_size)
+
+
+def _table(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry, t: Words) -> None:
+    layouts = [
+        split_name(_planned(scenario, entry, card, one).parallel) if one is not None else DASH
+        for card, one in rows
+    ]
+    columns: dict[str, list[object]] = {
+        t("Accelerator"): [card.name for card, _ in rows],
+        t("Fewest GPUs"): [one.cards if one is not None else None for _, one in rows],
+        t("Machines"): [one.machines(card) if one is not None else None for card, one in rows],
+        t("Cut"): layouts,
+        t("Requests at once"): [round(one.requests, 2) if one is not None else None for _, one in rows],
+        t("Weights (GiB per GPU)"): [
+            round(one.cell.weights_gib, 2) if one is not None else None for _, one in rows
+        ],
+    }
+    st.dataframe(
+        columns,
+        hide_index=True,
+        key=TABLE,
+        on_select=lambda: _take_selected(rows, scenario, entry),
+        selection_mode="single-row",
+    )
+
+
+def _take_selected(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry) -> None:
+    chosen = st.session_state[TABLE].selection.rows
+    if chosen and chosen[0] < len(rows):
+        card, spread = rows[chosen[0]]
+        if spread is not None:
+            undo.take_to_plan(_planned(scenario, entry, card, spread))
