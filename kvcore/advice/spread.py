@@ -60,7 +60,7 @@ def fewest_cards(
 ) -> Spread | None:
     """The fewest of `card` that store `wanted` requests, of as many the layout with room for the most.
 
-    `cells` by the number of replicas; each replica holds at least one request. None where `most` do not do.
+    `cells` by the number of replicas; each replica has room for one request at least. None where `most` do not do.
 
     Example:
         >>> from kvcore import catalogue

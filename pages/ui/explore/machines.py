@@ -66,7 +66,7 @@ def _sentence(
     facts = {"card": card.name, "wanted": count(wanted), "tokens": count(tokens)}
     if spread is None:
         return t(
-            "{most} × {card} do not hold {wanted} requests of {tokens} tokens at once: allow fewer requests or "
+            "{most} × {card} have no room for {wanted} requests of {tokens} tokens at once: allow fewer requests or "
             "fewer tokens, or choose a larger card",
             most=count(MOST_CARDS),
             **facts,
