@@ -22,6 +22,7 @@ from kvcore.versioned import (
     Amount,
     Bounds,
     Capability,
+    Count,
     Named,
     OneOf,
     Published,
@@ -70,6 +71,7 @@ class GraphApi(StrEnum):
 
 
 Variable = Annotated[str, Named("[A-Za-z_][A-Za-z0-9_]*", "an environment variable")]
+Text = Annotated[str, Named(r"[A-Za-z0-9_]*", "letters and digits")]
 FunctionName = Annotated[str, Named(r"[a-z_.]+:[a-z_]+", "module:function")]
 
 
@@ -119,6 +121,60 @@ class CacheRules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExchangeRow:
+    """How cards pass each other the tokens of experts that are whole on one rank."""
+
+    card: Text = ""
+    """A part of their names; "" for any."""
+    exchanges: bool
+    """Of a large batch ranks send each other what the experts need; else each gathers all tokens."""
+    dispatch_ranks: Count
+    """From so many ranks on, small batches go through a group of their own; 0: never."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Communicators:
+    """Buffers of a collective library of which each communicator has its own pair, allotted when it is first used."""
+
+    source: Source
+    variable: Variable
+    """Says the size of one buffer, in MiB."""
+    default_mib: Count
+    gathered_mib: Count
+    """Of the group of data parallel ranks."""
+    sized_since: Published
+    """From this vLLM on, the variable is for the group that dispatches tokens to experts alone."""
+    shared_since: Published
+    shared_below: Published
+    """Between these, groups of the same ranks share a communicator, the dispatching one apart."""
+    own_gib: Amount
+    """What a communicator takes in addition to its buffers."""
+    spread_gib: Amount
+    dispatched_experts: Count
+    """The most experts of a rank that tokens are dispatched to where the number of ranks decides."""
+    cards: tuple[ExchangeRow, ...]
+    """The first that matches a card."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphEstimates(ReleaseRange):
+    """Releases of vLLM on which the engine takes an estimate of its graphs off the budget."""
+
+    source: Source
+    without: tuple[Text, ...] = ()
+    """Kinds of models that it takes none for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalvedPool(ReleaseRange):
+    """Cards on which half of what is left becomes the KV cache."""
+
+    source: Source
+    card: Text
+    """A part of their names."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRules:
     """What the memory of a rank takes in addition to what vLLM's own runners take on CUDA."""
 
@@ -127,11 +183,25 @@ class MemoryRules:
     """The engine whose `overheads` store; None for vLLM's, by its runner (v0, v1, v2)."""
     budget: Budget | None = None
     """How the budget is made up; None as vLLM's release says."""
+    absolute_since: Published = NEVER
+    absolute_below: Published = NEVER
+    """Between these releases of vLLM everything on the device is taken off."""
+    graph_estimates: GraphEstimates | None = None
+    """None as vLLM's release says."""
+    halved_pool: HalvedPool | None = None
+    communicators: Communicators | None = None
+    """None for NCCL, by the tables of `kvcore/memory/framework.toml`."""
     graphs: GraphApi = GraphApi.CUDA
     has_expert_workspace: bool = True
     """The profile run sees buffers of fused experts."""
     has_indexer_buffer: bool = True
     """The profile run sees the gather buffer of a sparse indexer."""
+    profiles_attention: bool = True
+    """Latent attention expands the keys of a prefix in the profile run."""
+    keeps_streams: bool = False
+    """A model with several residual streams keeps those of a whole batch for its draft."""
+    expands_segments_since: Published = NEVER
+    """From this vLLM on, the allocator grows its segments where no variable says otherwise."""
     has_graph_workspace: bool = True
     """The capture gets a workspace of the matrix library on its stream."""
     pieces_with_full_graphs: bool = True
@@ -140,6 +210,11 @@ class MemoryRules:
     """Further copies of the plain cos/sin table that a model keeps, from `table_copies_since` on."""
     table_copies_since: Published = NEVER
     """A release of vLLM."""
+
+    def budget_in(self, version: Version) -> Budget | None:
+        """How the budget is made up on vLLM `version`; None as vLLM's release says."""
+        is_absolute = self.absolute_since <= version < self.absolute_below
+        return Budget.ABSOLUTE if is_absolute else self.budget
 
     def table_copies_in(self, version: Version) -> int:
         """Further copies of the plain cos/sin table on vLLM `version`."""
@@ -171,6 +246,8 @@ class OverheadRow(ReleaseRange):
     vendor: Vendor | None = None
     link: Link | None = None
     capability: Capability | None = None
+    card: Text | None = None
+    """A part of the card's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,6 +269,8 @@ class Overheads:
     non_torch: tuple[OverheadRow, ...]
     context: tuple[OverheadRow, ...]
     graph_rate: GraphRate
+    sparse_graph_rate: GraphRate | None = None
+    """With an indexer of sparse attention; None: as others."""
     communication: tuple[OverheadRow, ...] = ()
 
 

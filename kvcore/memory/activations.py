@@ -15,6 +15,7 @@ from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.encoder_profile import EncoderConstants, encoder_bytes, takes_pixel_bounds
+from kvcore.memory.npu_profile import routed_bytes, stream_bytes
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.memory.sparse_attention import LONG_TOKENS, reserved_bytes
 from kvcore.memory.stages import takes_images_or_video
@@ -144,6 +145,9 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     stays = setting.switches.expert_workspace_stays
     kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
     layers = body + (0 if stays else experts)
+    if not setting.rules.has_expert_workspace:
+        experts = routed_bytes(setting)
+        layers = max(body + experts, stream_bytes(setting, experts))
     compiling = compiling_bytes(setting)
     sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
     if compiling:
@@ -277,7 +281,7 @@ def body_bytes(setting: Setting) -> int:
     is_xformers = resolved.attention_backend == AttentionBackend.XFORMERS
     vectors = body.xformers_hidden_vectors if is_xformers else body.hidden_vectors
     total = resolved.max_num_batched_tokens * layer_elements(setting, vectors) * setting.element_bytes
-    if architecture.is_mla and not has_indexer(architecture):
+    if architecture.is_mla and not has_indexer(architecture) and setting.rules.profiles_attention:
         total += _latent_prefill_bytes(setting)
     return int(total)
 

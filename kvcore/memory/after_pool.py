@@ -13,8 +13,14 @@ from kvcore.scenario import Runner
 from kvcore.units import GIB
 from kvcore.versioned import Amount, Bounds, Named, ReleaseRange, Reviewed, Source, TableFile
 
-ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+ALLOCATOR_VARIABLES: Final = (
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NPU_ALLOC_CONF",
+)
 Format = Annotated[str, Named(r"[a-z0-9_]{2,20}", "a part of a format's name")]
+OPTION: Final = "expandable_segments"
 EXPANDABLE: Final = "expandable_segments:true"
 
 
@@ -99,9 +105,14 @@ def warm_up_rows(setting: Setting) -> int:
 
 
 def expands_segments(setting: Setting) -> bool:
-    """Whether the allocator grows its segments instead of adding new ones."""
-    env = setting.scenario.env
-    return any(EXPANDABLE in env.get(name, "").lower() for name in ALLOCATOR_VARIABLES)
+    """Whether the allocator grows its segments instead of adding new ones.
+
+    Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.14.0rc1, 0.23.0; not in 0.13.0).
+    """
+    written = " ".join(setting.scenario.env.get(name, "").lower() for name in ALLOCATOR_VARIABLES)
+    if OPTION in written:
+        return EXPANDABLE in written
+    return setting.resolved.version >= setting.rules.expands_segments_since
 
 
 def _part(name: str, source: str, value: float, least: float, most: float) -> Quantity:

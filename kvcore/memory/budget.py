@@ -140,16 +140,29 @@ def available_of(
     }
     total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
     value = int(budget.value - weights.value - activations.value - framework.value - counted.value)
+    share = pool_share(setting)
+    what = "{budget} − {weights} − {activations} − {framework} − {counted_graphs}"
     left = figure(
         "available_kv",
-        value,
-        "{budget} − {weights} − {activations} − {framework} − {counted_graphs}",
+        value // share,
+        what if share == 1 else f"({what}) / {share}",
         budget,
         *parts.values(),
         grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
     )
-    return replace(left, interval=available_interval(setting, value, parts, total_spread))
+    low, high = available_interval(setting, value, parts, total_spread)
+    return replace(left, interval=(low / share, high / share))
+
+
+def pool_share(setting: Setting) -> int:
+    """What is left is divided by this before it becomes the KV cache.
+
+    Source: vllm_ascend/_310p/worker_310p.py:NPUWorker310.determine_available_memory (0.18.0, 0.25.1rc1).
+    """
+    row = setting.rules.halved_pool
+    is_halved = row is not None and row.covers(setting.resolved.version) and row.card in setting.card_label
+    return 2 if is_halved else 1
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:

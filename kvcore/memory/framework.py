@@ -12,6 +12,7 @@ from typing import Final
 
 from kvcore.engine.protocol import OverheadRow
 from kvcore.memory.collectives import AllReduceFusion, exchange_bytes, fusion_workspace_bytes
+from kvcore.memory.communicators import communicator_bytes, exchange_row
 from kvcore.memory.setting import Setting, own_overheads
 from kvcore.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.scenario import Host
@@ -64,14 +65,19 @@ def non_torch_bytes(setting: Setting) -> Quantity:
     Source: vllm/utils/mem_utils.py:memory_profiling (0.19.0, 0.27.1).
     """
     budget, fusion = budget_kind(setting), FRAMEWORK.load().allreduce_fusion
+    communicators, spread = communicator_bytes(setting)
     is_absolute = budget == "absolute"
     return _spanned(
         "framework",
         setting,
         fitted_tables(setting),
-        [fusion_workspace_bytes(fusion, setting, link) + exchange_bytes(setting) for link in setting.links],
+        [
+            fusion_workspace_bytes(fusion, setting, link) + exchange_bytes(setting) + communicators
+            for link in setting.links
+        ],
         runner_buffer_bytes(setting) if budget in COUNTED_BUFFERS else 0,
         taken_bytes(setting) if is_absolute else 0,
+        spread,
     )
 
 
@@ -85,7 +91,8 @@ def system_bytes(setting: Setting) -> Quantity:
     budget = budget_kind(setting)
     is_absolute = budget == "absolute"
     tables = [] if is_absolute else ["context"]
-    if setting.parallel.tensor_parallel_size > 1 and not communication_in_budget(setting):
+    is_early = setting.rules.communicators is None and not communication_in_budget(setting)
+    if setting.parallel.tensor_parallel_size > 1 and is_early:
         tables.append("communication")
     buffers = 0 if budget in COUNTED_BUFFERS else runner_buffer_bytes(setting)
     taken = 0 if is_absolute else taken_bytes(setting)
@@ -108,7 +115,7 @@ def budget_kind(setting: Setting) -> str:
     """How the budget is made up: v0, absolute, parts or consumed."""
     if setting.runner == "v0":
         return "v0"
-    return setting.rules.budget or setting.switches.budget
+    return setting.rules.budget_in(setting.resolved.version) or setting.switches.budget
 
 
 def communication_in_budget(setting: Setting) -> bool:
@@ -123,7 +130,8 @@ def framework_card_terms(setting: Setting) -> Hashable:
         for link in setting.links
         for table in ("non_torch", "collectives", "context")
     )
-    return rows, setting.capability, setting.accelerator.interconnect, setting.accelerator.vendor
+    card = setting.accelerator
+    return rows, setting.capability, card.interconnect, card.vendor, exchange_row(setting)
 
 
 def runner_buffer_bytes(setting: Setting) -> int:
@@ -163,16 +171,28 @@ def _matches(row: OverheadRow, setting: Setting, link: str) -> bool:
         and row.vendor in (None, setting.accelerator.vendor)
         and row.link in (None, link)
         and row.capability in (None, setting.capability)
+        and (row.card is None or row.card in setting.card_label)
     )
 
 
 def _spanned(
-    name: str, setting: Setting, tables: list[str], workspaces: list[int], buffer_bytes: int, taken: int
+    name: str,
+    setting: Setting,
+    tables: list[str],
+    workspaces: list[int],
+    buffer_bytes: int,
+    taken: int,
+    spread: int = 0,
 ) -> Quantity:
     """The figure with the likeliest link; its interval spans that of every link."""
     cases = [
         _case(
-            name, [find_overhead_of(table, setting, link) for table in tables], workspace, buffer_bytes, taken
+            name,
+            [find_overhead_of(table, setting, link) for table in tables],
+            workspace,
+            buffer_bytes,
+            taken,
+            spread,
         )
         for link, workspace in zip(setting.links, workspaces, strict=True)
     ]
@@ -180,7 +200,9 @@ def _spanned(
     return replace(cases[0], interval=(min(lows), max(highs)))
 
 
-def _case(name: str, rows: list[OverheadRow], workspace: int, buffer_bytes: int, taken: int) -> Quantity:
+def _case(
+    name: str, rows: list[OverheadRow], workspace: int, buffer_bytes: int, taken: int, spread: int
+) -> Quantity:
     parts = {
         "measured": figure("measured", int(sum(row.gib for row in rows) * GIB), grade=Grade.FITTED),
         "buffers": figure("buffers", buffer_bytes, grade=Grade.DERIVED),
@@ -189,8 +211,8 @@ def _case(name: str, rows: list[OverheadRow], workspace: int, buffer_bytes: int,
     }
     used = [part for part in parts.values() if part.value or part.name in ("measured", "buffers")]
     value = sum(part.value for part in used)
-    less = math.hypot(*(row.spread_gib for row in rows)) * GIB
-    more = math.hypot(*(max(row.spread_gib, getattr(row, "more_gib", 0.0)) for row in rows)) * GIB
+    less = math.hypot(*(row.spread_gib * GIB for row in rows), spread)
+    more = math.hypot(*(max(row.spread_gib, getattr(row, "more_gib", 0.0)) * GIB for row in rows), spread)
     total = figure(
         name,
         value,

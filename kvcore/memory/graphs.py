@@ -319,6 +319,11 @@ def counts_estimate(setting: Setting) -> bool:
     """Whether this version and runner take graphs off the budget."""
     if setting.runner == "v0":
         return False
+    own = setting.rules.graph_estimates
+    if own is not None and (
+        not own.covers(setting.resolved.version) or setting.scenario.config.model_type in own.without
+    ):
+        return False
     if setting.runner == "v2" and not setting.switches.v2_graph_estimate:
         return False
     asked = setting.scenario.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")
@@ -387,7 +392,8 @@ def graph_rate(setting: Setting) -> GraphRate:
     """What the driver keeps of each graph and layer: the engine's own rate, else that of its kind of layers."""
     own = own_overheads(setting.runner)
     if own is not None:
-        return own.graph_rate
+        sparse = own.sparse_graph_rate if has_indexer(setting.architecture) else None
+        return sparse or own.graph_rate
     if setting.architecture.is_mla:
         kind = "sparse" if has_indexer(setting.architecture) else "latent"
     else:

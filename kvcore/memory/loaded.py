@@ -18,6 +18,7 @@ from kvcore.errors import Notice
 from kvcore.kept import kept
 from kvcore.memory.expert_kernels import expert_kernel_bytes
 from kvcore.memory.lora import Slots, lora_bytes
+from kvcore.memory.npu_profile import kept_stream_bytes
 from kvcore.memory.padding import padding_bytes
 from kvcore.memory.sparse_attention import choice_bytes, reserved_bytes
 from kvcore.memory.stages import loaded_architecture, on_every_stage, stores, takes_images_or_video
@@ -79,7 +80,11 @@ def loaded_bytes(
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
     rearranged = expert_kernel_bytes(scenario, loaded, quantization, resolved, card, stage)
     rearranged += padding_bytes(scenario, loaded, quantization, resolved, card, stage)
-    copies = find_engine(scenario.engine).memory.table_copies_in(version)
+    rules = find_engine(scenario.engine).memory
+    copies = rules.table_copies_in(version)
+    if rules.keeps_streams:
+        streams, hidden = architecture.residual_streams, architecture.hidden_size
+        rearranged += kept_stream_bytes(resolved.max_num_batched_tokens, streams, hidden, DTYPE_BYTES[dtype])
     rearranged += deepstack_bytes(architecture, scenario, resolved)
     rearranged += choice_bytes(architecture, parallel, resolved, stage)
     rearranged += reserved_bytes(architecture, parallel, resolved)

@@ -52,6 +52,11 @@ class Setting:
         return self.links[0]
 
     @property
+    def card_label(self) -> str:
+        """What the card is called, for tables that know it by a part of its names."""
+        return f"{self.accelerator.id} {self.accelerator.name}"
+
+    @property
     def capability(self) -> str:
         """Compute capability with a dot; "" where there is none."""
         return dotted(self.accelerator.compute_capability or ())

@@ -383,6 +383,8 @@ class Architecture(Keeper):
     vision: VisionEncoder | None = None
     is_multimodal: bool = False
     is_mla: bool = False
+    residual_streams: int = 1
+    """Copies of the hidden state that the layers pass on and mix (hyper-connections)."""
     draft_layers: tuple[Layer, ...] = ()
     """Multi-token-prediction layers in the checkpoint, loaded only by speculative decoding."""
     draft_prefix: str = ""

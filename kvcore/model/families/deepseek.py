@@ -229,6 +229,7 @@ def read_v4(config: ModelConfig) -> arch.Architecture:
         draft_layers=(draft,) * drafts,
         draft_steps=drafts,
         every=(mix,),
+        residual_streams=streams,
         token_choice=arch.TokenChoice(topk=topk) if topk else None,
     )
 

@@ -1,0 +1,109 @@
+"""Communicators of HCCL: which groups of ranks exchange something in the profile run, and what their buffers take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kvcore.engine.protocol import Communicators, ExchangeRow
+from kvcore.memory.setting import Setting
+from kvcore.memory.weights import expert_ranks
+from kvcore.units import GIB, MIB
+
+FLASHCOMM_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
+FUSED_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FUSED_MC2"
+
+
+class Group(NamedTuple):
+    """Ranks that exchange something, and the size of one of their two buffers."""
+
+    ranks: int
+    buffer_mib: int
+    is_shared: bool = True
+    """Another group of the same ranks may use the same communicator."""
+
+
+def communicator_bytes(setting: Setting) -> tuple[int, int]:
+    """What the communicators of one rank take, and how far off that may be.
+
+    For each group 2 × buffer + what a communicator takes in addition.
+
+    Source: vllm_ascend/utils.py:create_hccl_pg_options (0.11.0, 0.25.1rc1).
+    """
+    rules = setting.rules.communicators
+    if rules is None:
+        return 0, 0
+    groups = list(used_groups(setting, rules))
+    if rules.shared_since <= setting.resolved.version < rules.shared_below:
+        shared = {group for group in groups if group.is_shared}
+        groups = [*shared, *(group for group in groups if not group.is_shared)]
+    buffers = sum(2 * group.buffer_mib * MIB for group in groups)
+    return buffers + int(len(groups) * rules.own_gib * GIB), int(len(groups) * rules.spread_gib * GIB)
+
+
+def used_groups(setting: Setting, rules: Communicators) -> Iterator[Group]:
+    """The groups that a profile run uses, each once.
+
+    Source: vllm_ascend/distributed/parallel_state.py:init_ascend_model_parallel, ascend_forward_context.py:
+    select_moe_comm_method, ops/fused_moe/prepare_finalize.py (0.11.0, 0.23.0).
+    """
+    parallel, asked = setting.parallel, _mib(setting, rules)
+    sized = setting.resolved.version >= rules.sized_since
+    plain = rules.default_mib if sized else asked
+    gathered = rules.gathered_mib if sized else asked
+    if parallel.tensor_parallel_size > 1:
+        yield Group(parallel.tensor_parallel_size, plain)
+    if parallel.pipeline_parallel_size > 1:
+        yield Group(parallel.pipeline_parallel_size, plain)
+    if setting.architecture.moe is None:
+        return
+    ranks = expert_ranks(parallel)
+    if dispatches_tokens(setting):
+        yield Group(ranks, asked, is_shared=False)
+    if exchanges_tokens(setting):
+        if setting.scenario.env.get(FUSED_VARIABLE) != "1":
+            yield Group(ranks, plain)
+    elif ranks > 1 and is_sequence_parallel(setting):
+        yield Group(ranks, plain)
+    elif parallel.data_parallel_size > 1:
+        yield Group(parallel.data_parallel_size, gathered)
+
+
+def is_sequence_parallel(setting: Setting) -> bool:
+    """Whether tokens are cut over the tensor parallel ranks between the layers (FlashComm).
+
+    Source: vllm_ascend/utils.py:enable_sp (0.11.0, 0.23.0).
+    """
+    asked = setting.scenario.env.get(FLASHCOMM_VARIABLE) == "1"
+    return asked and setting.parallel.tensor_parallel_size > 1
+
+
+def exchanges_tokens(setting: Setting) -> bool:
+    """Whether ranks with whole experts send each other the tokens of a large batch."""
+    row = exchange_row(setting)
+    return row is not None and row.exchanges
+
+
+def dispatches_tokens(setting: Setting) -> bool:
+    """Whether tokens of small batches go through a group of their own (MC2), which the profile run tries."""
+    rules, moe, row = setting.rules.communicators, setting.architecture.moe, exchange_row(setting)
+    if rules is None or moe is None or row is None:
+        return False
+    ranks = expert_ranks(setting.parallel)
+    fits = row.exchanges or moe.num_experts // ranks <= rules.dispatched_experts
+    return 0 < row.dispatch_ranks <= ranks and fits
+
+
+def exchange_row(setting: Setting) -> ExchangeRow | None:
+    """How the ranks pass tokens; None without several ranks of whole experts, and for other libraries."""
+    rules = setting.rules.communicators
+    if rules is None or setting.architecture.moe is None or expert_ranks(setting.parallel) == 1:
+        return None
+    return next(row for row in rules.cards if row.card in setting.card_label)
+
+
+def _mib(setting: Setting, rules: Communicators) -> int:
+    """What the variable says, up to nine digits; HCCL does not start with any other text."""
+    text = setting.scenario.env.get(rules.variable, "")
+    is_number = text.isdecimal() and text.isascii() and len(text) < 10
+    return int(text) if is_number and int(text) else rules.default_mib

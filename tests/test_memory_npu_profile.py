@@ -1,0 +1,107 @@
+"""What the profile run of vllm-ascend takes: printed peaks, and the arithmetic of each mechanism."""
+
+from typing import Any
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.memory.activations import body_bytes, peak_activation_bytes
+from kvcore.memory.after_pool import expands_segments
+from kvcore.memory.budget import pool_share
+from kvcore.memory.framework import budget_kind
+from kvcore.memory.graphs import counts_estimate
+from kvcore.memory.npu_profile import kept_stream_bytes, routed_bytes
+from kvcore.memory.setting import Setting
+from kvcore.units import gib
+from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
+from tests.test_memory_communicators import A2, A3, DUO
+
+FLASH = dict(catalogue.find_model("deepseek-ai/DeepSeek-V4-Flash").config.raw)
+V4 = {key: value for key, value in FLASH.items() if key != "quantization_config"}
+"""In 16 bits."""
+INT8 = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": {
+    "targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
+    "input_activations": {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}}}}  # fmt: skip
+FLASHCOMM = {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}
+
+
+def ascend(config: dict[str, Any] = LLAMA_8B, **fields: Any) -> Setting:
+    return setting_for(
+        config, **{"engine": "vllm-ascend", "engine_version": "0.23.0", "accelerator": A3, **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "replicas", "tokens", "printed_gib", "off"),
+    [(1, 16, 23_552, 4.74, 0.03), (4, 4, 39_936, 3.38, 0.06), (2, 8, 45_056, 7.27, 0.21)],
+)
+def test_printed_peaks_of_deepseek_v4(
+    ranks: int, replicas: int, tokens: int, printed_gib: float, off: float
+) -> None:
+    """DeepSeek-V4-Flash on 16 dies of 910C, 0.23.0rc1: github.com/pajaysi/vllm-ascend-hbm-planner."""
+    setting = ascend(
+        {**V4, "quantization_config": INT8}, tensor_parallel_size=ranks, data_parallel_size=replicas,
+        enable_expert_parallel=True, max_num_batched_tokens=tokens, max_num_seqs=64, env=FLASHCOMM,
+        max_model_len=32768,
+    )  # fmt: skip
+    assert gib(peak_activation_bytes(setting).value) == pytest.approx(printed_gib, rel=off)
+
+
+def test_rows_of_experts_by_hand() -> None:
+    """Qwen3-30B-A3B: 8 of 128 experts of 768, hidden size 2048, 16 bits; 4,096 tokens."""
+    fields: dict[str, Any] = {
+        "max_num_batched_tokens": 4096,
+        "data_parallel_size": 4,
+        "enable_expert_parallel": True,
+    }
+    row = (2 * 2048 + 3 * 768) * 2
+    assert routed_bytes(ascend(QWEN3_30B_A3B, **fields)) == 4096 * 8 * row
+    gathered = 4 * 4096 * (8 * row + 2048 * 2)
+    assert routed_bytes(ascend(QWEN3_30B_A3B, accelerator=A2, **fields)) == gathered
+    cut = ascend(QWEN3_30B_A3B, max_num_batched_tokens=4096, tensor_parallel_size=4)
+    assert routed_bytes(cut) == 4096 * 8 * (2 * 2048 + 3 * 768 // 4) * 2
+    assert routed_bytes(ascend()) == 0
+
+
+def test_streams_that_are_kept_for_a_draft() -> None:
+    assert kept_stream_bytes(45_056, 4, 4096, 2) == 45_056 * 4 * 4096 * 2
+    assert kept_stream_bytes(45_056, 1, 4096, 2) == 0
+
+
+def test_latent_attention_does_not_run() -> None:
+    latent = dict(catalogue.find_model("deepseek-ai/DeepSeek-V2-Lite").config.raw)
+    tokens, hidden, shared = 8192, 2048, 2 * 1408
+    setting = ascend(latent, max_num_batched_tokens=tokens, max_model_len=8192)
+    assert body_bytes(setting) == tokens * 3 * (hidden + shared) * 2
+
+
+@pytest.mark.parametrize(
+    ("version", "budget", "counts", "share", "expands"),
+    [
+        ("0.7.3", "parts", False, 1, False),
+        ("0.9.1", "absolute", False, 1, False),
+        ("0.13.0", "absolute", False, 1, False),
+        ("0.14.0", "absolute", False, 1, True),
+        ("0.18.0", "parts", False, 2, True),
+        ("0.21.0", "parts", True, 2, True),
+        ("0.23.0", "parts", False, 2, True),
+    ],
+)
+def test_what_releases_take_off(version: str, budget: str, counts: bool, share: int, expands: bool) -> None:
+    """vllm_ascend/worker/worker.py, _310p/worker_310p.py, platform.py of 0.7.3 to 0.23.0."""
+    setting = ascend(engine_version=version, accelerator=DUO, dtype="float16")
+    assert (budget_kind(setting), counts_estimate(setting)) == (budget, counts)
+    assert (pool_share(setting), expands_segments(setting)) == (share, expands)
+    assert pool_share(ascend(engine_version=version)) == 1
+
+
+def test_what_a_variable_says_of_segments_wins() -> None:
+    asked = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:False"}
+    assert not expands_segments(ascend(env=asked))
+    assert expands_segments(
+        ascend(engine_version="0.13.0", env={"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"})
+    )
+
+
+def test_graphs_of_deepseek_v4_are_never_estimated() -> None:
+    assert not counts_estimate(ascend(V4, engine_version="0.21.0", tensor_parallel_size=8))
