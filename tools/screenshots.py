@@ -7,9 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
-from tests.browser.conftest import running_server, settled
+from tests.browser.conftest import running_server, settled, watched_browser
 from tools.programs import BROWSER_ADVICE, find_browser
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
@@ -54,9 +54,8 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         running_server(Path(folder) / "log") as address,
-        sync_playwright() as p,
+        watched_browser(path) as browser,
     ):
-        browser = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
         for name, query, options in SHOTS:
             page = browser.new_context(**options).new_page()  # type: ignore[arg-type]
             page.goto(f"{address}/{query}")
@@ -64,7 +63,7 @@ def main() -> int:
             _go(page, name.split("-")[0])
             page.wait_for_timeout(2500)
             page.screenshot(path=FOLDER / f"{name}.png")
-        browser.close()
+            page.context.close()
     return 0
 
 

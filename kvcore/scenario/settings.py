@@ -136,7 +136,8 @@ def _surroundings(scenario: Scenario, t: Words) -> Iterator[Setting]:
         value = value_of(scenario, flag.name)
         if value is not None:
             text = f"{value:g}" if flag.kind is Kind.NUMBER else case_name(value, t)
-            yield Setting(field=flag.name, text=f"{t(flag.label)}: {text}", removal=((flag.name, None),))
+            said = t("{label}: {value}", label=t(flag.label), value=text)
+            yield Setting(field=flag.name, text=said, removal=((flag.name, None),))
 
 
 def assumed_text(planned: Plan, t: Words) -> str:
@@ -145,8 +146,8 @@ def assumed_text(planned: Plan, t: Words) -> str:
     if not assumed:
         return ""
     rows = fields_of("surroundings")
-    cases = listed(t, (f"{t(rows[key].label)}: {t(CASES[case])}" for key, case in assumed.items()))
-    return t("Assumed, as nothing else was said: {cases}.", cases=cases)
+    cases = (t("{label}: {value}", label=t(rows[key].label), value=t(CASES[case])) for key, case in assumed.items())
+    return t("Assumed, as nothing else was said: {cases}.", cases=listed(t, cases))
 
 
 def case_name(case: str, t: Words) -> str:

@@ -84,14 +84,9 @@ def running_server(log: Path) -> Iterator[str]:
         yield started.address
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Chromium; where there is none, a skip that says how to get one, and in CI a failure."""
-    path = find_browser()
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail(BROWSER_ADVICE)
-        pytest.skip(BROWSER_ADVICE)
+@contextmanager
+def watched_browser(path: str | Path) -> Iterator[Browser]:
+    """Chromium whose pages keep `window.__atRest`."""
     with sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         plain_context = started.new_context
@@ -105,6 +100,18 @@ def browser() -> Iterator[Browser]:
         started.new_context = watched_context  # type: ignore[method-assign]
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium; where there is none, a skip that says how to get one, and in CI a failure."""
+    path = find_browser()
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail(BROWSER_ADVICE)
+        pytest.skip(BROWSER_ADVICE)
+    with watched_browser(path) as started:
+        yield started
 
 
 @pytest.fixture

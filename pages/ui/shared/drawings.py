@@ -52,9 +52,9 @@ def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> No
             continue
         if explained is not None and owner not in explained:
             continue
-        size = DASH if part.name == "kv_cache" and not quantity.value else gib_text(quantity.value)
-        interval = ""
-        if quantity.interval is not None and part.name != "unused":
+        is_none = part.name == "kv_cache" and not quantity.value
+        size, interval = DASH if is_none else gib_text(quantity.value), ""
+        if quantity.interval is not None and part.name != "unused" and not is_none:
             below, above = reaches(quantity)
             if below + above >= 2 * SMALLEST_HALF_WIDTH:
                 interval = f' <span class="kv-soft">{escape(spread_text(below, above))} GiB</span>'
