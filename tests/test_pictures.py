@@ -1,0 +1,111 @@
+"""Pictures of a plan: the boxes count what the plan counts, and the words beside them say the same."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from kvcore.cache.spec import CacheKind
+from kvcore.texts.words import Language, words
+from kvcore.views.pictures import cards_picture, heads_picture, lengths_picture, pages_picture
+from kvcore.views.pictures.heads import heads_panels
+from kvcore.views.pictures.lengths import length_rows
+from kvcore.views.pictures.pages import group_rows
+from tests.derivation_plans import REQUESTS, planned
+
+PICTURES = (cards_picture, heads_picture, lengths_picture, pages_picture)
+ENGLISH = words(Language.ENGLISH)
+
+
+class Tags(HTMLParser):
+    """Every tag that opens is closed, and none is foreign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in {"figure", "figcaption", "div", "i", "b", "ul", "li", "span"}, tag
+        assert {name for name, _ in attrs} <= {"class", "style", "role", "aria-label"}
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("language", Language)
+@pytest.mark.parametrize("name", REQUESTS)
+def test_every_picture_is_whole_and_says_what_it_shows(name: str, language: Language) -> None:
+    for draw in PICTURES:
+        picture = draw(planned(name), words(language))
+        if picture is None:
+            continue
+        tags = Tags()
+        tags.feed(picture.figure)
+        tags.close()
+        assert not tags.open
+        assert picture.title and picture.alternative
+        shown = re.sub(r"<[^>]+>", " ", picture.html)
+        assert set(re.findall(r"\d[\d,.]*\d", picture.alternative)) <= set(re.findall(r"\d[\d,.]*\d", shown))
+
+
+def test_qwen3_keeps_4_kib_of_a_token_and_layer_as_its_guide_says() -> None:
+    panels = {panel.name: panel for panel in heads_panels(planned("dense"))}
+    assert {name: panel.bytes_per_token for name, panel in panels.items()} == {
+        "MHA": 64 * 2 * 128 * 2, "GQA": 8 * 2 * 128 * 2, "MQA": 2 * 128 * 2, "MLA": (512 + 64) * 2
+    }  # fmt: skip
+    assert [name for name, panel in panels.items() if panel.is_of_model] == ["GQA"]
+    assert "5,120 / 64 = 80" in heads_picture(planned("dense"), ENGLISH).html  # type: ignore[union-attr]
+
+
+def test_deepseek_would_keep_keys_of_192_and_values_of_128_elements_a_head() -> None:
+    panels = {panel.name: panel for panel in heads_panels(planned("latent"))}
+    assert panels["MHA"].bytes_per_token == 128 * (128 + 64 + 128) * 2
+    assert [name for name, panel in panels.items() if panel.is_of_model] == ["MLA"]
+
+
+def test_a_model_of_compressed_vectors_is_none_of_the_four() -> None:
+    assert not any(panel.is_of_model for panel in heads_panels(planned("compressed")))
+
+
+def test_the_row_of_the_planned_length_is_what_the_plan_says_a_request_needs() -> None:
+    for name in ("dense", "latent", "windows", "chunks", "hybrid", "recurrent"):
+        plan = planned(name)
+        assert plan.cache is not None
+        row = next(row for row in length_rows(plan) if row.is_planned)
+        assert row.held == plan.cache.max_concurrency
+        blocks = sum(group.blocks_per_request for group in plan.cache.groups)
+        assert row.bytes_in_all == blocks * plan.cache.bytes_per_block, name
+
+
+def test_a_window_stops_growing_where_full_attention_goes_on() -> None:
+    rows = length_rows(planned("windows"))
+    window = [row.bytes_by_kind[CacheKind.SLIDING_WINDOW] for row in rows]
+    full = [row.bytes_by_kind[CacheKind.FULL_ATTENTION] for row in rows]
+    assert [row.tokens for row in rows] == [512, 2048, 8192, 32768, 131072]
+    # ⌈(1,024 − 1 + 2 × 8,192) / 16⌉ + 1 = 1,089 blocks, in six groups; blocks of ten layers' pages.
+    assert window[-2:] == [6 * 1089 * 10 * (2 * 16 * 16 * 128 * 2)] * 2
+    assert [size / full[0] for size in full] == [1, 4, 16, 64, 256]
+
+
+def test_gemma_3_lies_in_seven_groups_of_at_most_ten_layers() -> None:
+    rows = group_rows(planned("windows"))
+    assert [row.layers for row in rows] == [9, 9, 9, 9, 8, 8, 10]
+    assert sum(row.layers for row in rows) == 62
+    page = 2 * 16 * 16 * 128 * 2
+    assert {(size, row.rest_bytes // page) for row in rows for _, size in row.pages} == {(page, 1), (page, 2), (page, 0)}
+
+
+def test_a_pipeline_of_three_stages_shows_the_layers_of_each() -> None:
+    picture = cards_picture(planned("pipeline"), ENGLISH)
+    assert [picture.html.count(text) for text in ("stage 1", "stage 2", "stage 3", "card ")] == [1, 1, 1, 6]
+    assert "layers 1 to 27" in picture.html
+    assert "layers 55 to 80" in picture.html
+
+
+def test_experts_are_spread_over_the_cards_of_all_replicas() -> None:
+    picture = cards_picture(planned("expert parallel"), ENGLISH)
+    assert "experts 0–15" in picture.html
+    assert "experts 112–127" in picture.html
