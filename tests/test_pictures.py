@@ -46,7 +46,8 @@ def test_every_picture_is_whole_and_says_what_it_shows(name: str, language: Lang
         tags.feed(picture.figure)
         tags.close()
         assert not tags.open
-        assert picture.title and picture.alternative
+        assert picture.title
+        assert picture.alternative
         shown = re.sub(r"<[^>]+>", " ", picture.html)
         assert set(re.findall(r"\d[\d,.]*\d", picture.alternative)) <= set(re.findall(r"\d[\d,.]*\d", shown))
 
@@ -95,7 +96,8 @@ def test_gemma_3_lies_in_seven_groups_of_at_most_ten_layers() -> None:
     assert [row.layers for row in rows] == [9, 9, 9, 9, 8, 8, 10]
     assert sum(row.layers for row in rows) == 62
     page = 2 * 16 * 16 * 128 * 2
-    assert {(size, row.rest_bytes // page) for row in rows for _, size in row.pages} == {(page, 1), (page, 2), (page, 0)}
+    assert {size for row in rows for _, size in row.pages} == {page}
+    assert [row.rest_bytes // page for row in rows] == [1, 1, 1, 1, 2, 2, 0]
 
 
 def test_a_pipeline_of_three_stages_shows_the_layers_of_each() -> None:

@@ -146,7 +146,9 @@ def assumed_text(planned: Plan, t: Words) -> str:
     if not assumed:
         return ""
     rows = fields_of("surroundings")
-    cases = (t("{label}: {value}", label=t(rows[key].label), value=t(CASES[case])) for key, case in assumed.items())
+    cases = (
+        t("{label}: {value}", label=t(rows[key].label), value=t(CASES[case])) for key, case in assumed.items()
+    )
     return t("Assumed, as nothing else was said: {cases}.", cases=listed(t, cases))
 
 
