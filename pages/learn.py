@@ -31,7 +31,7 @@ guess.idea(step.content, t)
 guess.ask(step, t)
 if is_revealed:
     answer.equations(step, t)
-    answer.picture(step, t)
+    answer.drawing(step, t)
     answer.curve(step, t)
     practice.experiment(step, t)
     practice.exercises(step, t)

@@ -18,8 +18,8 @@ from kvcore.quantity import Unit
 from kvcore.texts.palette import PARTS
 from kvcore.texts.words import MINUS, Words, gib_text, listed
 from kvcore.units import GB, GIB
-from kvcore.views import bar, charts, pictures, summary
-from kvcore.views.pictures import Picture
+from kvcore.views import bar, charts, summary
+from kvcore.views.drawings import Drawing, cards_drawing, heads_drawing, lengths_drawing, pages_drawing
 from pages.ui.shared import drawings, figure
 
 
@@ -79,19 +79,19 @@ def _known(one: Equation, t: Words) -> str:
     return f'{first}<div class="kv-soft">{escape(one.source)}</div>' if one.source else first
 
 
-STYLE: Final = Path(__file__).with_name("pictures.css")
-PICTURES: Final[dict[StepName, Callable[[Plan, Words], Picture | None]]] = {
-    StepName.WEIGHTS: pictures.cards_picture,
-    StepName.TOKEN: pictures.heads_picture,
-    StepName.POOL: pictures.pages_picture,
-    StepName.REQUESTS: pictures.lengths_picture,
+STYLE: Final = Path(__file__).with_name("drawings.css")
+DRAWINGS: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
+    StepName.WEIGHTS: cards_drawing,
+    StepName.TOKEN: heads_drawing,
+    StepName.POOL: pages_drawing,
+    StepName.REQUESTS: lengths_drawing,
 }
 """What a step draws of this plan."""
 
 
-def picture(step: Step, t: Words) -> None:
-    """The picture of a step, where it has one and the plan has what it shows."""
-    draw = PICTURES.get(step.name)
+def drawing(step: Step, t: Words) -> None:
+    """The drawing of a step, where it has one and the plan has what it shows."""
+    draw = DRAWINGS.get(step.name)
     found = draw(step.plan, t) if draw is not None else None
     if found is not None:
         st.html(STYLE)

@@ -9,7 +9,7 @@ from kvcore.cache.spec import CacheKind
 from kvcore.planning import Plan
 from kvcore.quantity import format_bytes
 from kvcore.texts.words import Words, count, listed
-from kvcore.views.pictures.picture import KINDS, Picture, box, words_box
+from kvcore.views.drawings.drawing import KINDS, Drawing, box, words_box
 
 MOST_CELLS: Final = 60
 """Blocks of a request that are drawn one by one; of a longer one a cell stands for several."""
@@ -52,7 +52,7 @@ def group_rows(plan: Plan) -> tuple[GroupRow, ...]:
     )
 
 
-def pages_picture(plan: Plan, t: Words) -> Picture | None:
+def pages_drawing(plan: Plan, t: Words) -> Drawing | None:
     """Each group with its layers in a block, then the blocks that one request takes; None without a pool."""
     rows = group_rows(plan)
     if not rows or plan.cache is None:
@@ -71,7 +71,7 @@ def pages_picture(plan: Plan, t: Words) -> Picture | None:
         count=count(in_all),
     )
     said = (_said(row, t) for row in rows)
-    return Picture(
+    return Drawing(
         title=t("How the layers lie in the pool: one block is {size} on each GPU", size=size),
         html=box("kv-groups", drawn)
         + words_box("kv-row-name", taken)

@@ -1,4 +1,4 @@
-"""What a picture is: a title, drawn boxes, the same in words."""
+"""What a drawing is: a title, drawn boxes, the same in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
+class Drawing:
     """`html` is safe to show as it is: our own boxes around escaped texts."""
 
     title: str
@@ -32,15 +32,15 @@ class Picture:
 
     @property
     def figure(self) -> str:
-        """The picture as one labelled figure; its boxes are no reading matter of their own.
+        """The drawing as one labelled figure; its boxes are no reading matter of their own.
 
         Example:
-            >>> Picture(title="Heads", html="<b>8</b>", alternative="8 heads").figure[:60]
-            '<figure class="kv-picture" role="img" aria-label="Heads: 8 h'
+            >>> Drawing(title="Heads", html="<b>8</b>", alternative="8 heads").figure[:60]
+            '<figure class="kv-drawing" role="img" aria-label="Heads: 8 h'
         """
         label = escape(f"{self.title}: {self.alternative}")
         caption = f"<figcaption>{escape(self.title)}</figcaption>"
-        return f'<figure class="kv-picture" role="img" aria-label="{label}">{caption}{self.html}</figure>'
+        return f'<figure class="kv-drawing" role="img" aria-label="{label}">{caption}{self.html}</figure>'
 
 
 def box(style_class: str, content: str = "", *, variables: str = "") -> str:

@@ -11,14 +11,14 @@ from kvcore.memory.shares import weight_shares
 from kvcore.planning import Plan
 from kvcore.quantity import format_bytes
 from kvcore.texts.words import Words, count, listed
-from kvcore.views.pictures.picture import Picture, box, words_box
+from kvcore.views.drawings.drawing import Drawing, box, words_box
 
 MOST_RANKS: Final = 16
 """Of a stage; more are named by their number."""
 MOST_REPLICAS: Final = 4
 
 
-def cards_picture(plan: Plan, t: Words) -> Picture:
+def cards_drawing(plan: Plan, t: Words) -> Drawing:
     """A row of cards for each pipeline stage of each replica, with what each card stores of the model."""
     parallel = plan.scenario.parallel
     replicas, stages = parallel.data_parallel_size, parallel.pipeline_parallel_size
@@ -35,7 +35,7 @@ def cards_picture(plan: Plan, t: Words) -> Picture:
         )
     said = tuple(_said(plan, t))
     points = "".join(f"<li>{escape(text)}</li>" for text in said)
-    return Picture(
+    return Drawing(
         title=t("Which card stores what"),
         html=box("kv-cards", "".join(rows)) + f"<ul>{points}</ul>",
         alternative=listed(t, (text.rstrip(".。") for text in said)),
@@ -81,7 +81,7 @@ def _card(plan: Plan, replica: int, rank: int, number: int, t: Words) -> str:
 
 
 def _part(one: str, several: str, whole: int, ranks: int, rank: int) -> str:
-    """Which of `whole` things a rank holds; where there are fewer than ranks, several hold the same."""
+    """Which of `whole` things a rank stores; where there are fewer than ranks, several store the same."""
     if whole < ranks:
         return f"{one} {rank * whole // ranks}"
     first, last = rank * whole // ranks, (rank + 1) * whole // ranks - 1

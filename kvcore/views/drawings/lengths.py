@@ -1,4 +1,4 @@
-"""Lengths: what one request keeps as it grows, kind by kind, and how many such requests the pool holds."""
+"""Lengths: what one request keeps as it grows, kind by kind, and how many such requests fit in the pool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvcore.cache.spec import CacheKind, blocks_per_request
 from kvcore.planning import Plan
 from kvcore.quantity import format_bytes
 from kvcore.texts.words import Words, concurrency_text, count, listed, sentences
-from kvcore.views.pictures.picture import KINDS, Picture, box, words_box
+from kvcore.views.drawings.drawing import KINDS, Drawing, box, words_box
 
 SHORTEST: Final = 512
 STEP: Final = 4
@@ -57,7 +57,7 @@ def length_rows(plan: Plan) -> tuple[LengthRow, ...]:
     )
 
 
-def lengths_picture(plan: Plan, t: Words) -> Picture | None:
+def lengths_drawing(plan: Plan, t: Words) -> Drawing | None:
     """The rows of `length_rows` as bars of one scale; None where there are none."""
     rows = length_rows(plan)
     if not rows:
@@ -89,7 +89,7 @@ def lengths_picture(plan: Plan, t: Words) -> Picture | None:
         )
         for row in rows
     )
-    return Picture(
+    return Drawing(
         title=t("One request as it grows, and how many fit at once"),
         html=f'<ul class="kv-legend">{names}</ul>' + box("kv-rows", drawn),
         alternative=sentences(t, (listed(t, said),)),

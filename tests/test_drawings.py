@@ -1,4 +1,4 @@
-"""Pictures of a plan: the boxes count what the plan counts, and the words beside them say the same."""
+"""Drawings of a plan: the boxes count what the plan counts, and the words beside them say the same."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from kvcore.cache.spec import CacheKind
 from kvcore.texts.words import Language, words
-from kvcore.views.pictures import cards_picture, heads_picture, lengths_picture, pages_picture
-from kvcore.views.pictures.heads import heads_panels
-from kvcore.views.pictures.lengths import length_rows
-from kvcore.views.pictures.pages import group_rows
+from kvcore.views.drawings import cards_drawing, heads_drawing, lengths_drawing, pages_drawing
+from kvcore.views.drawings.heads import heads_panels
+from kvcore.views.drawings.lengths import length_rows
+from kvcore.views.drawings.pages import group_rows
 from tests.derivation_plans import REQUESTS, planned
 
-PICTURES = (cards_picture, heads_picture, lengths_picture, pages_picture)
+DRAWINGS = (cards_drawing, heads_drawing, lengths_drawing, pages_drawing)
 ENGLISH = words(Language.ENGLISH)
 
 
@@ -37,19 +37,19 @@ class Tags(HTMLParser):
 
 @pytest.mark.parametrize("language", Language)
 @pytest.mark.parametrize("name", REQUESTS)
-def test_every_picture_is_whole_and_says_what_it_shows(name: str, language: Language) -> None:
-    for draw in PICTURES:
-        picture = draw(planned(name), words(language))
-        if picture is None:
+def test_every_drawing_is_whole_and_says_what_it_shows(name: str, language: Language) -> None:
+    for draw in DRAWINGS:
+        drawing = draw(planned(name), words(language))
+        if drawing is None:
             continue
         tags = Tags()
-        tags.feed(picture.figure)
+        tags.feed(drawing.figure)
         tags.close()
         assert not tags.open
-        assert picture.title
-        assert picture.alternative
-        shown = re.sub(r"<[^>]+>", " ", picture.html)
-        assert set(re.findall(r"\d[\d,.]*\d", picture.alternative)) <= set(re.findall(r"\d[\d,.]*\d", shown))
+        assert drawing.title
+        assert drawing.alternative
+        shown = re.sub(r"<[^>]+>", " ", drawing.html)
+        assert set(re.findall(r"\d[\d,.]*\d", drawing.alternative)) <= set(re.findall(r"\d[\d,.]*\d", shown))
 
 
 def test_qwen3_keeps_4_kib_of_a_token_and_layer_as_its_guide_says() -> None:
@@ -58,7 +58,7 @@ def test_qwen3_keeps_4_kib_of_a_token_and_layer_as_its_guide_says() -> None:
         "MHA": 64 * 2 * 128 * 2, "GQA": 8 * 2 * 128 * 2, "MQA": 2 * 128 * 2, "MLA": (512 + 64) * 2
     }  # fmt: skip
     assert [name for name, panel in panels.items() if panel.is_of_model] == ["GQA"]
-    assert "5,120 / 64 = 80" in heads_picture(planned("dense"), ENGLISH).html  # type: ignore[union-attr]
+    assert "5,120 / 64 = 80" in heads_drawing(planned("dense"), ENGLISH).html  # type: ignore[union-attr]
 
 
 def test_deepseek_would_keep_keys_of_192_and_values_of_128_elements_a_head() -> None:
@@ -101,13 +101,13 @@ def test_gemma_3_lies_in_seven_groups_of_at_most_ten_layers() -> None:
 
 
 def test_a_pipeline_of_three_stages_shows_the_layers_of_each() -> None:
-    picture = cards_picture(planned("pipeline"), ENGLISH)
-    assert [picture.html.count(text) for text in ("stage 1", "stage 2", "stage 3", "card ")] == [1, 1, 1, 6]
-    assert "layers 1 to 27" in picture.html
-    assert "layers 55 to 80" in picture.html
+    drawing = cards_drawing(planned("pipeline"), ENGLISH)
+    assert [drawing.html.count(text) for text in ("stage 1", "stage 2", "stage 3", "card ")] == [1, 1, 1, 6]
+    assert "layers 1 to 27" in drawing.html
+    assert "layers 55 to 80" in drawing.html
 
 
 def test_experts_are_spread_over_the_cards_of_all_replicas() -> None:
-    picture = cards_picture(planned("expert parallel"), ENGLISH)
-    assert "experts 0–15" in picture.html
-    assert "experts 112–127" in picture.html
+    drawing = cards_drawing(planned("expert parallel"), ENGLISH)
+    assert "experts 0–15" in drawing.html
+    assert "experts 112–127" in drawing.html

@@ -18,7 +18,7 @@ from kvcore.model.architecture import (
 from kvcore.planning import Plan
 from kvcore.quantity import format_bytes
 from kvcore.texts.words import Words, count, listed, msg
-from kvcore.views.pictures.picture import Picture, box, words_box
+from kvcore.views.drawings.drawing import Drawing, box, words_box
 
 MHA, GQA, MQA, MLA = "MHA", "GQA", "MQA", "MLA"
 MEANINGS: Final = {
@@ -78,13 +78,13 @@ def heads_panels(plan: Plan) -> tuple[HeadsPanel, ...]:
     )
 
 
-def heads_picture(plan: Plan, t: Words) -> Picture | None:
+def heads_drawing(plan: Plan, t: Words) -> Drawing | None:
     """The panels of `heads_panels`; None where there are none."""
     panels = heads_panels(plan)
     if not panels:
         return None
     most = max(panel.bytes_per_token for panel in panels)
-    return Picture(
+    return Drawing(
         title=t("What one token leaves behind in one layer"),
         html=box("kv-panels", "".join(_panel(panel, most, t) for panel in panels)) + _width(plan, t),
         alternative=listed(t, _said(panels, t)),

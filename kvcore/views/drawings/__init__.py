@@ -1,0 +1,13 @@
+"""Drawings of a plan for a class: heads, lengths, cards, pages, each made of the plan's own numbers.
+
+A drawing is HTML whose boxes are styled by pages/ui/learn/drawings.css. What it shows is said in words as well: nobody
+needs to see it.
+"""
+
+from kvcore.views.drawings.cards import cards_drawing
+from kvcore.views.drawings.drawing import Drawing
+from kvcore.views.drawings.heads import heads_drawing
+from kvcore.views.drawings.lengths import lengths_drawing
+from kvcore.views.drawings.pages import pages_drawing
+
+__all__ = ["Drawing", "cards_drawing", "heads_drawing", "lengths_drawing", "pages_drawing"]
