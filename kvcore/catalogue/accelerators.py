@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 from typing import Annotated, Final
 
 from kvcore.errors import CatalogueError
 from kvcore.kept import Keeper
 from kvcore.quantity import Grade
+from kvcore.toml_files import file_text
 from kvcore.versioned import Bounds, Decimal, Pattern, convert, read_toml, wrong
 
 
@@ -100,7 +100,7 @@ def load_accelerators() -> tuple[Accelerator, ...]:
 
     Raises CatalogueError `invalid-catalogue-entry` naming file and entry when the file is not as it has to be.
     """
-    text = files("kvcore.catalogue").joinpath(FILE).read_text("utf-8")
+    text = file_text("kvcore.catalogue", FILE)
     order = list(Vendor)
     return tuple(
         sorted(read_accelerators(text), key=lambda card: (order.index(card.vendor), card.memory_gib, card.id))

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final
 
 from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
+from kvcore.toml_files import text_at
 from kvcore.versioned import Bounds, Pattern, Source, convert, read_toml, wrong
 
 FOLDER: Final = Path(__file__).parent / "models"
@@ -99,7 +100,7 @@ def _by_lower_id() -> Mapping[str, str]:
 @lru_cache(maxsize=512)
 def _load(model: str) -> ModelEntry:
     name = entry_file_name(model)
-    return read_entry(name, (FOLDER / name).read_text("utf-8"))
+    return read_entry(name, text_at(FOLDER / name))
 
 
 def entry_file_name(model: str) -> str:

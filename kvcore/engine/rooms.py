@@ -13,6 +13,7 @@ from kvcore.engine.protocol import Engine, MemoryVariables
 from kvcore.engine.resolved import CardView
 from kvcore.errors import invalid
 from kvcore.scenario import Scenario
+from kvcore.toml_files import text_at
 from kvcore.versioned import read_table, read_toml, wrong
 
 FILE: Final = "engine.toml"
@@ -22,7 +23,7 @@ FILE: Final = "engine.toml"
 def engines() -> tuple[Engine, ...]:
     """All engines, in their order. Raises CatalogueError `invalid-catalogue-entry` for a file of any other shape."""
     files = (file for folder in kvcore.engine.__path__ for file in sorted(Path(folder).glob(f"*/{FILE}")))
-    found = [read_engine(file.read_text("utf-8"), f"{file.parent.name}/{FILE}") for file in files]
+    found = [read_engine(text_at(file), f"{file.parent.name}/{FILE}") for file in files]
     fitted = {engine.name for engine in found if engine.overheads is not None}
     for engine in found:
         if engine.memory.overheads not in (None, *fitted):

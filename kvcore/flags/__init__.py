@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from kvcore.toml_files import text_at
 from kvcore.versioned import Reviewed, TableFile, read_toml
 
 
@@ -239,7 +240,7 @@ def _engines() -> tuple[str, ...]:
         for folder in import_module("kvcore.engine").__path__
         for file in Path(folder).glob("*/engine.toml")
     )
-    rooms = [read_toml(file.read_text("utf-8"), "engine.toml") for file in files]
+    rooms = [read_toml(text_at(file), "engine.toml") for file in files]
     return tuple(room["name"] for room in sorted(rooms, key=lambda room: int(room["order"])))
 
 

@@ -6,15 +6,15 @@ shown to people and therefore translated (`tools/messages.py` collects them); ev
 
 from __future__ import annotations
 
-import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
 from functools import cached_property
-from importlib import resources
 from typing import Any, Final, Generic, NewType, TypeVar
+
+from kvcore.toml_files import file_text, parsed
 
 Text = NewType("Text", str)
 """English that is shown, and looked up in the catalogues of the other languages."""
@@ -165,14 +165,14 @@ class Texts(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
-        text = resources.files("kvcore.texts").joinpath(self.file).read_text(encoding="utf-8")
+        text = file_text("kvcore.texts", self.file)
         return self.read(text)
 
     def read(self, text: str) -> dict[str, Entry]:
         """The entries of a file's `text`. Raises TextsError by file, entry and key."""
         try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            tables = parsed(text)
+        except ValueError as error:
             raise TextsError(f"{self.file}: {error}") from None
         return {key: self._entry(key, table) for key, table in tables.items()}
 

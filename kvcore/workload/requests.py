@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import Annotated, Any, Final, NamedTuple
 
+from kvcore.toml_files import file_text
 from kvcore.versioned import Amount, Count, Pattern, Source, convert, read_toml
 
 MAX_TOKENS: Final = 1 << 24
@@ -66,7 +66,7 @@ class RequestTables:
 
 @cache
 def _tables() -> RequestTables:
-    text = resources.files("kvcore.workload").joinpath("requests.toml").read_text("utf-8")
+    text = file_text("kvcore.workload", "requests.toml")
     tables: RequestTables = convert(read_toml(text, "requests.toml"), RequestTables, "requests.toml")
     return tables
 

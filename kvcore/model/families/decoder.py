@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from importlib.resources import files
 from typing import Annotated, Final, TypeVar
 
 from kvcore.model import architecture as arch
@@ -20,6 +19,7 @@ from kvcore.model.parts import blocks
 from kvcore.model.parts.blocks import Flag, Heads, flag
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.pattern import SPARSE_BY, by_kind, crossed, layer_windows, with_modules
+from kvcore.toml_files import file_text
 from kvcore.versioned import OneOf, convert, read_toml, wrong
 
 Read = TypeVar("Read")
@@ -372,7 +372,7 @@ def load_rows(text: str) -> Mapping[str, Decoder]:
     return rows
 
 
-DECODERS: Final = load_rows(files(__package__).joinpath(ROWS).read_text("utf-8"))
+DECODERS: Final = load_rows(file_text(__package__, ROWS))
 """By model_type."""
 
 

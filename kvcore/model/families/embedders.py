@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.resources import files
 from typing import Final
 
 from kvcore.model import architecture as arch
@@ -22,6 +21,7 @@ from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.blocks import Flag, Reader, flag
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.rope import read_ropes
+from kvcore.toml_files import file_text
 from kvcore.versioned import convert, read_toml
 
 Pieces = tuple[arch.Module, ...]
@@ -352,4 +352,4 @@ def load_rows(text: str) -> Mapping[str, Reader]:
     return blocks.named(*((partial(read_embedder, row), *row.names) for row in rows))
 
 
-READERS: Final = load_rows(files(__package__).joinpath(ROWS).read_text("utf-8"))
+READERS: Final = load_rows(file_text(__package__, ROWS))

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
 from kvcore.model.config import MAX_INTEGER
+from kvcore.toml_files import file_text
 from kvcore.versioned import Source, convert, read_toml, wrong
 
 OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
@@ -235,7 +235,7 @@ def load_rows(package: str, file: str) -> Mapping[str, Row]:
 
     Raises TableError `invalid-catalogue-entry`, which names the row, for an unknown key or value.
     """
-    document = read_toml(files(package).joinpath(file).read_text("utf-8"), file)
+    document = read_toml(file_text(package, file), file)
     rows: dict[str, Any] = {}
     for name, row in document.items():
         liked = row.get("like")

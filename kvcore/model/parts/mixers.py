@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Final, TypeAlias
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norm, norms, replicated, row
+from kvcore.toml_files import file_text
 from kvcore.units import ceil_div
 from kvcore.versioned import convert, read_toml
 
@@ -45,7 +45,7 @@ class MambaKeys:
 
 ROWS: Final = "mixers.toml"
 MAMBA: Final[Mapping[str, MambaKeys]] = convert(
-    read_toml(files(__package__).joinpath(ROWS).read_text("utf-8"), ROWS), Mapping[str, MambaKeys], ROWS
+    read_toml(file_text(__package__, ROWS), ROWS), Mapping[str, MambaKeys], ROWS
 )
 """By model."""
 

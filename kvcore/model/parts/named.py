@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.resources import files
 from math import gcd
 from typing import Final, TypeAlias
 
@@ -21,6 +20,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.headers import DTYPE_BITS, Tensors
 from kvcore.model.parts.blocks import Heads
+from kvcore.toml_files import file_text
 from kvcore.versioned import convert, read_toml
 
 TABLE: Final = "named.toml"
@@ -58,7 +58,7 @@ class Names:
     window_keys: Words
 
 
-NAMES: Final = convert(read_toml(files(__package__).joinpath(TABLE).read_text("utf-8"), TABLE), Names, TABLE)
+NAMES: Final = convert(read_toml(file_text(__package__, TABLE), TABLE), Names, TABLE)
 _COLUMNS: Final = frozenset(
     (*NAMES.column, *NAMES.key, *NAMES.value, *NAMES.query_key_value, *NAMES.latent_up)
 )

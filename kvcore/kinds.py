@@ -1,0 +1,140 @@
+"""What the values of a table file may be, beyond TOML's own kinds: a published release, a name of a list, a range."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Generic, NewType, TypeVar
+
+from packaging.version import Version
+
+Published = NewType("Published", Version)
+"""A published release of vLLM, or 0.0 for all before the first known one."""
+
+OLDEST: Final = Published(Version("0.0"))
+NEVER: Final = Published(Version("9999"))
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the largest number that a field takes, both included."""
+
+    low: float
+    high: float
+
+    def check(self, value: Any) -> None:
+        """Raises ValueError outside."""
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{value} is not between {self.low:g} and {self.high:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What a text reads like, and how that is said."""
+
+    pattern: str
+    meaning: str
+
+    def check(self, value: Any) -> None:
+        """Raises ValueError for another text."""
+        if re.fullmatch(self.pattern, value) is None:
+            raise ValueError(f"{value!r} is not {self.meaning}")
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Pattern):
+    """A name from outside, of which the package has no list: it stands in `names` of its file as well.
+
+    So a misspelling of either stops the load: each name that is used is in `names`, and each of those is used.
+    """
+
+    def check(self, value: Any) -> None:
+        """Raises ValueError for a text that reads otherwise, or that `names` lacks."""
+        Pattern.check(self, value)
+        names, used = vocabulary.get() or (frozenset((value,)), set())
+        used.add(value)
+        if value and value not in names:
+            alike = [name for name in sorted(names) if name[:3] == value[:3]] or sorted(names)
+            near = ", ".join(alike[:9])
+            raise ValueError(f"{value!r} is none of the file's {len(names)} names, such as {near}")
+
+
+vocabulary: Final[ContextVar[tuple[frozenset[str], set[str]] | None]] = ContextVar("vocabulary", default=None)
+"""Of the file that is being read: the names that it may use, and those that it has used."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The names that a text may be."""
+
+    names: tuple[str, ...]
+
+    def check(self, value: Any) -> None:
+        """Raises ValueError for another name."""
+        if value not in self.names:
+            raise ValueError(f"{value!r} is none of {', '.join(self.names)}")
+
+
+Decimal = NewType("Decimal", float)
+"""A number that is written with a decimal point."""
+Source = Annotated[str, Pattern(r"(?s)\S.*", "a source")]
+Count = Annotated[int, Bounds(0, 1 << 40)]
+Amount = Annotated[float, Bounds(0.0, 1e12)]
+Share = Annotated[float, Bounds(0.0, 1.0)]
+Capability = Annotated[str, Pattern(r"\d{1,2}\.\d", "a compute capability such as 9.0")]
+CapabilityNumber = Annotated[int, Bounds(0, 999)]
+"""major × 10 + minor."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseRange:
+    """A row that stores from one release on and below another."""
+
+    since: Published = OLDEST
+    below: Published = NEVER
+
+    def covers(self, version: Version) -> bool:
+        """Whether the row stores in `version`."""
+        return self.since <= version < self.below
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reviewed:
+    """A file of tables that was compared with every release up to `reviewed`."""
+
+    reviewed: Published
+    names: frozenset[str] = frozenset()
+    """The `Named` texts of the file, once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline(Generic[T]):
+    """One value by release: that of the highest release that is not above the asked one."""
+
+    entries: tuple[tuple[Published, T], ...]
+    """Oldest first; the first is of 0.0."""
+
+    def at(self, version: Version) -> T:
+        """The value in `version`.
+
+        Example:
+            >>> Timeline(((OLDEST, 0.9), (Published(Version("0.20.0")), 0.92))).at(Version("0.19.1"))
+            0.9
+        """
+        return next(value for since, value in reversed(self.entries) if since <= version)
+
+
+@dataclass(frozen=True, slots=True)
+class ByRelease(Generic[T]):
+    """All fields of a dataclass by release, each with a timeline of its own that names its source."""
+
+    kind: type[T]
+    timelines: Mapping[str, Timeline[Any]]
+
+    def at(self, version: Version) -> T:
+        """The dataclass in `version`."""
+        return self.kind(**{name: timeline.at(version) for name, timeline in self.timelines.items()})
