@@ -57,6 +57,14 @@ def _lengths(text: str) -> tuple[int, ...]:
     return lengths
 
 
+def _tokens(text: str) -> int:
+    from kvcore.workload.histogram import MAX_TOKENS
+
+    if not 1 <= int(text) <= MAX_TOKENS:
+        raise argparse.ArgumentTypeError(f"it lies between 1 and {MAX_TOKENS}")
+    return int(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -143,9 +151,11 @@ def _workload(arguments: argparse.Namespace) -> int:
     from kvcore.workload.records import read_request_logs
 
     with ExitStack() as opened:
-        files = [opened.enter_context(_open(path)) for path in arguments.files]
-        report = workload_report(read_request_logs(files))
-    print(json.dumps(report, ensure_ascii=False) if arguments.json else workload_table(report))
+        log = read_request_logs(opened.enter_context(_open(path)) for path in arguments.files)
+    if arguments.save is not None:
+        arguments.save.write_text(log.traffic.text(), "utf-8")
+    report = workload_report(log, arguments.max_tokens)
+    print(json.dumps(report, ensure_ascii=False) if arguments.json else workload_table(report, log))
     return 0
 
 
@@ -240,6 +250,8 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
     }),
     "workload": (_workload, "request logs -> length statistics and the max_model_len that they need", {
         "files": {"nargs": "+", "metavar": "FILE", "help": "JSON lines, CSV or vLLM's own request lines"},
+        "--max-tokens": {"type": _tokens, "help": "what clients ask for at most; else the P99 of the answers"},
+        "--save": {"type": Path, "metavar": "TRAFFIC.JSON", "help": "write the histograms, to drop on the page"},
         **_JSON,
     }),
     "replay": (_replay, "a trace of requests through the engine's own scheduler, step by step", {

@@ -1,9 +1,12 @@
-"""JSON from outside, bounded before it is parsed."""
+"""JSON from outside, bounded before it is parsed; text as a link carries it, bounded before it is inflated."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
+import zlib
 from itertools import accumulate
 from typing import Any, Final
 
@@ -13,6 +16,10 @@ MAX_JSON_BYTES: Final = 8 << 20
 MAX_JSON_DEPTH: Final = 64
 MAX_INTEGER_DIGITS: Final = 40
 """Of a whole number: far above every count of bytes, and within what a float takes."""
+MAX_PACKED_CHARACTERS: Final = 32 << 10
+"""Of what is unpacked at all."""
+MAX_UNPACKED_BYTES: Final = 1 << 20
+_BASE64: Final = re.compile(r"[A-Za-z0-9_-]*")
 
 
 class _TooLong:
@@ -115,3 +122,35 @@ def json_depth(text: str) -> int:
         return 0
     brackets = "".join(_BRACKETS.findall(_TEXT.sub("", text)))
     return max(accumulate(map(_STEP.__getitem__, brackets), initial=0))
+
+
+def pack(text: str) -> str:
+    """`text` deflated, with a checksum, in letters that a link takes as they are.
+
+    Example:
+        >>> unpack(pack('{"model_type": "llama"}'), "config")
+        '{"model_type": "llama"}'
+    """
+    return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
+
+
+def unpack(text: str, field: str) -> str:
+    """The text that `pack` made this of; reads at most MAX_UNPACKED_BYTES, whatever it would inflate to.
+
+    Raises ScenarioError `input-too-large`, or `unreadable-packed-config` for what is damaged or cut short.
+    """
+    if len(text) > MAX_PACKED_CHARACTERS:
+        raise ScenarioError("input-too-large", field=field, limit=f"{MAX_PACKED_CHARACTERS >> 10} KiB")
+    if _BASE64.fullmatch(text) is None:
+        raise ScenarioError("unreadable-packed-config", field=field)
+    inflater = zlib.decompressobj()
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        unpacked = inflater.decompress(raw, MAX_UNPACKED_BYTES + 1)
+        if len(unpacked) > MAX_UNPACKED_BYTES:
+            raise ScenarioError("input-too-large", field=field, limit=f"{MAX_UNPACKED_BYTES >> 20} MiB")
+        if not inflater.eof:
+            raise ScenarioError("unreadable-packed-config", field=field)
+        return unpacked.decode()
+    except (binascii.Error, zlib.error, UnicodeDecodeError):
+        raise ScenarioError("unreadable-packed-config", field=field) from None

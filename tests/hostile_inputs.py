@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from kvcore import catalogue
 from kvcore.model.config import MAX_LAYERS
-from kvcore.scenario.link_config import pack
+from kvcore.untrusted import pack
 
 MODEL: Final = "Qwen/Qwen3-32B"
 CARD: Final = {"model": MODEL, "accelerator": "H100-80GB", "tensor_parallel_size": "2"}

@@ -8,6 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.workload.records import MAX_LOG_BYTES
+from kvcore.workload.traffic import unpacked
 from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
 
 SAMPLE, TABLE = "workload.sample.requests.jsonl", "workload.sample.requests.csv"
@@ -95,8 +96,10 @@ def test_the_link_alone_gives_the_same_sentence() -> None:
     link = params(app)
     fresh = open_workload(**link)
     assert fresh.success[0].value == app.success[0].value
-    assert "log-normal" in seen(fresh)
-    assert params(fresh)["lengths"] == link["lengths"]
+    assert "Lengths from a link: 599 requests" in seen(fresh)
+    assert params(fresh)["traffic"] == link["traffic"]
+    assert metrics(fresh) == metrics(app)
+    assert html(fresh) == html(app)
     assert not [value for value in link.values() if "qwen3-32b" in value]
 
 
@@ -106,7 +109,7 @@ def test_the_lengths_stay_on_other_pages_and_mark_the_curve() -> None:
     chart = figures(app)[1]
     assert chart["data"][-1]["x"] == [1502, 1665, 1690]
     app = checked(app.segmented_control(key="kv_cache_dtype").set_value("fp8").run())
-    assert "lengths" in params(app)
+    assert "traffic" in params(app)
     app = checked(app.switch_page("pages/workload.py").run())
     assert "599" in seen(app)
 
@@ -171,12 +174,13 @@ def test_an_uploaded_log_is_read_and_hostile_text_stays_text() -> None:
     assert "2 requests" in seen(app)
     assert "<img src=x" not in html(app)
     assert "evil" not in "".join(element.value for element in app.markdown)
-    assert params(app)["lengths"] == "900:1000:1000,0:0:0,900:1000:1000,901:1001:1001"
+    found = unpacked(params(app)["traffic"])
+    assert (found.prompts.lengths, found.needed.lengths) == ((900, 1000), (901, 1001))
 
 
 def test_the_log_that_was_read_last_is_one_press_away() -> None:
     app = press(open_workload(**WORKED), SAMPLE)
-    del app.query_params["lengths"]
+    del app.query_params["traffic"]
     app = checked(app.run())
     press(app, "workload.again")
     assert "599" in seen(app)

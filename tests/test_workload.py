@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from kvcore.errors import WorkloadError
 from kvcore.workload import records, requests
+from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log, read_request_logs
-from kvcore.workload.requests import MAX_TOKENS, Request, Unusable
+from kvcore.workload.requests import Unusable
+from kvcore.workload.traffic import traffic_of_counts
 
 SAMPLES = Path(__file__).resolve().parents[1] / "pages" / "ui" / "samples"
 
@@ -39,7 +41,11 @@ class TestJsonLines:
         log = read_request_log(
             lines({"prompt": "x" * 7000, "usage": {"prompt_tokens": 12, "completion_tokens": 3}})
         )
-        assert (log.prompts.longest_tokens, log.completions.longest_tokens, log.estimated) == (12, 3, 0)
+        assert (log.traffic.prompts.longest_tokens, log.traffic.answers.longest_tokens, log.estimated) == (
+            12,
+            3,
+            0,
+        )
 
     @pytest.mark.parametrize(
         ("record", "tokens"),
@@ -53,7 +59,7 @@ class TestJsonLines:
     )
     def test_text_is_counted_by_the_stated_approximation(self, record: object, tokens: int) -> None:
         log = read_request_log(lines(record))
-        assert (log.prompts.longest_tokens, log.estimated) == (tokens, 1)
+        assert (log.traffic.prompts.longest_tokens, log.estimated) == (tokens, 1)
 
     def test_request_and_response_in_one_record(self) -> None:
         log = read_request_log(
@@ -64,7 +70,7 @@ class TestJsonLines:
                 }
             )
         )
-        assert (log.taken.longest_tokens, log.needed.longest_tokens) == (980, 1412)
+        assert (log.traffic.taken.longest_tokens, log.traffic.needed.longest_tokens) == (980, 1412)
 
     def test_a_list_of_records_and_a_detailed_benchmark_are_many_requests(self) -> None:
         log = read_request_log(
@@ -74,8 +80,8 @@ class TestJsonLines:
                 json.dumps({"input_lens": [100, 200], "output_lens": [10, 20]}).encode(),
             ]
         )
-        assert log.prompts.lengths == (1, 2, 100, 200)
-        assert log.taken.longest_tokens == 220
+        assert log.traffic.prompts.lengths == (1, 2, 100, 200)
+        assert log.traffic.taken.longest_tokens == 220
 
     def test_bad_lines_are_counted_by_reason_and_the_first_are_named(self) -> None:
         log = read_request_log(
@@ -89,7 +95,7 @@ class TestJsonLines:
                 b'{"model": "x"}\n',
             ]
         )
-        assert log.prompts.requests == 1
+        assert log.traffic.prompts.requests == 1
         assert (log.unusable, log.unusable_lines) == (5, (1, 2, 5, 6, 7))
         assert dict(log.reasons) == {
             Unusable.NOT_A_RECORD: 2,
@@ -110,19 +116,19 @@ class TestTables:
     )
     def test_columns_are_found_by_name(self, text: str) -> None:
         log = table(text)
-        assert (log.prompts.lengths, log.completions.lengths) == ((374, 396), (44, 109))
+        assert (log.traffic.prompts.lengths, log.traffic.answers.lengths) == ((374, 396), (44, 109))
         assert log.unusable == 0
 
     def test_a_chinese_spreadsheet_in_its_own_encoding(self) -> None:
         log = table("时间,输入token数,输出token数\n九点,374,44\n", "gb18030")
-        assert (log.prompts.lengths, log.completions.lengths) == ((374,), (44,))
+        assert (log.traffic.prompts.lengths, log.traffic.answers.lengths) == ((374,), (44,))
 
     def test_one_column_is_a_table_too(self) -> None:
-        assert table("prompt_tokens\n5\n7\n").prompts.lengths == (5, 7)
+        assert table("prompt_tokens\n5\n7\n").traffic.prompts.lengths == (5, 7)
 
     def test_rows_without_a_length_are_counted(self) -> None:
         log = table("prompt_tokens,completion_tokens\n374,44\n,\n-4,1\nabc,2\n5\n396,\n")
-        assert log.prompts.lengths == (5, 374, 396)
+        assert log.traffic.prompts.lengths == (5, 374, 396)
         assert log.without_answer == 2
         assert (dict(log.reasons), log.unusable_lines) == (
             {Unusable.ABSURD_LENGTH: 1, Unusable.NO_LENGTH: 1},
@@ -135,7 +141,7 @@ class TestTables:
 
     def test_an_open_quote_takes_no_line_away_silently(self) -> None:
         log = table('prompt_tokens,note\n5,ok\n7,"open\n9,ok\n')
-        assert log.prompts.lengths == (5,)
+        assert log.traffic.prompts.lengths == (5,)
         assert (log.unusable, log.unusable_lines) == (2, (3,))
 
 
@@ -157,16 +163,16 @@ class TestEngineLines:
                 self.RECEIVED.format(n=2, wanted=32, ids=list(range(10))).encode(),
             ]
         )
-        assert log.prompts.lengths == (3, 10)
-        assert log.completions.lengths == (2,)
-        assert log.needed.lengths == (67, 42)[::-1]
+        assert log.traffic.prompts.lengths == (3, 10)
+        assert log.traffic.answers.lengths == (2,)
+        assert log.traffic.needed.lengths == (67, 42)[::-1]
         assert (log.other_lines, log.unusable) == (1, 0)
 
     def test_newer_versions_print_lengths_at_debug_level(self) -> None:
         info = b"INFO Received request a: params: SamplingParams(n=1, max_tokens=128, seed=1), lora_request: None.\n"
         debug = b"DEBUG Request a details: prompt: 'x', prompt_token_ids: [1, 2, 3, 4], prompt_embeds shape: None.\n"
         log = read_request_log([debug, info])
-        assert (log.prompts.lengths, log.max_tokens.lengths) == ((4,), (128,))
+        assert (log.traffic.prompts.lengths, log.traffic.max_tokens.lengths) == ((4,), (128,))
         assert refused([info]).code == "request-log-no-length"
 
 
@@ -204,11 +210,11 @@ class TestRefusals:
     def test_any_bytes_end_in_a_log_or_in_a_coded_error(self, data: bytes) -> None:
         content = [b'{"prompt_tokens": 5}\n', *data.splitlines(keepends=True)]
         log = read_request_log(content)
-        assert log.prompts.requests >= 1
+        assert log.traffic.prompts.requests >= 1
         table = [b"prompt_tokens,max_tokens\n", b"5,7\n", *data.splitlines(keepends=True)]
-        assert read_request_log(table).prompts.requests >= 1
+        assert read_request_log(table).traffic.prompts.requests >= 1
         with suppress(WorkloadError):
-            assert read_request_log(data.splitlines(keepends=True)).prompts.requests >= 1
+            assert read_request_log(data.splitlines(keepends=True)).traffic.prompts.requests >= 1
 
 
 def test_progress_is_told_in_steps_of_a_mebibyte() -> None:
@@ -221,7 +227,7 @@ def test_progress_is_told_in_steps_of_a_mebibyte() -> None:
 
 def test_several_files_each_in_its_format() -> None:
     log = read_request_logs([lines({"prompt_tokens": 5}), [b"input_tokens,n\n", b"7,1\n"]])
-    assert log.prompts.lengths == (5, 7)
+    assert log.traffic.prompts.lengths == (5, 7)
 
 
 def test_what_a_running_request_holds_is_averaged_over_its_steps() -> None:
@@ -229,7 +235,7 @@ def test_what_a_running_request_holds_is_averaged_over_its_steps() -> None:
     log = read_request_log(
         lines({"prompt_tokens": 10, "completion_tokens": 4}, {"prompt_tokens": 100, "completion_tokens": 1})
     )
-    assert log.running_tokens == pytest.approx(151 / 5)
+    assert log.traffic.joint.running_tokens == pytest.approx(151 / 5)
 
 
 @given(
@@ -240,9 +246,9 @@ def test_what_a_running_request_holds_is_averaged_over_its_steps() -> None:
 def test_a_request_never_takes_more_than_it_needs_room_for(
     prompt: int, answer: int | None, wanted: int | None
 ) -> None:
-    request = Request(prompt_tokens=prompt, completion_tokens=answer, max_tokens=wanted)
-    assert prompt <= request.taken_tokens <= request.needed_tokens
-    assert request.needed_tokens > prompt
+    found = traffic_of_counts({(prompt, answer, wanted): 1})
+    assert prompt <= found.taken.longest_tokens <= found.needed.longest_tokens
+    assert found.needed.longest_tokens > prompt
 
 
 @pytest.mark.parametrize(
@@ -251,12 +257,12 @@ def test_a_request_never_takes_more_than_it_needs_room_for(
 def test_the_samples_are_what_they_say(name: str, requests: int, unusable: int) -> None:
     with (SAMPLES / name).open("rb") as content:
         log = read_request_log(content)
-    assert (log.prompts.requests, log.unusable) == (requests, unusable)
+    assert (log.traffic.prompts.requests, log.unusable) == (requests, unusable)
     if name == "requests.jsonl":
-        assert (log.prompts.lengths[0], log.prompts.longest_tokens) == (765, 1203)
-        assert log.max_tokens.lengths == (512,)
+        assert (log.traffic.prompts.lengths[0], log.traffic.prompts.longest_tokens) == (765, 1203)
+        assert log.traffic.max_tokens.lengths == (512,)
     else:
-        assert 22_000 < log.taken.longest_tokens < 22_500
+        assert 22_000 < log.traffic.taken.longest_tokens < 22_500
 
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -271,12 +277,19 @@ def test_the_command_line(tmp_path: Path) -> None:
     )
     done = run_cli("--json", str(tmp_path / "one.jsonl"))
     report = json.loads(done.stdout)
-    assert report["prompt_tokens"] == {
-        "count": 4010, "mean": 1000.0, "p50": 1000, "p90": 1160, "p95": 1180, "p99": 1196, "max": 1200,
+    # 4,010 prompts, ten of each length from 800 to 1,200; no answers, so the P99 of max_tokens stands for them
+    assert report == {
+        "requests": 4010, "broken_lines": 0, "counted_by": "usage",
+        "prompt": {"p50": 1000, "p90": 1160, "p95": 1180, "p99": 1196, "max": 1200}, "output": None,
+        "total": {"p50": 1512, "p90": 1672, "p95": 1692, "p99": 1708, "max": 1712},
+        "max_tokens": 512, "recommended_max_model_len": 1708, "p99_total": 1708,
     }  # fmt: skip
-    assert (report["recommended_max_model_len"], report["share_left_out"]) == (1792, 0)
-    assert report["completion_tokens"] is None
-    assert "--max-model-len 1792" in run_cli(str(tmp_path / "one.jsonl")).stdout
+    asked = run_cli("--json", "--max-tokens", "1000", str(tmp_path / "one.jsonl"))
+    assert json.loads(asked.stdout)["recommended_max_model_len"] == 2196
+    assert "--max-model-len 1708" in run_cli(str(tmp_path / "one.jsonl")).stdout
+    saved = tmp_path / "traffic.json"
+    run_cli("--save", str(saved), str(tmp_path / "one.jsonl"))
+    assert json.loads(run_cli("--json", str(saved)).stdout) == report
     (tmp_path / "bad.csv").write_text("time,status\n1,ok\n")
     failed = run_cli(str(tmp_path / "bad.csv"))
     assert failed.returncode == 2
@@ -335,19 +348,19 @@ class TestCost:
         one = b'{"prompt_tokens": 8}'
         for content in ([one + b"\n"] * 101, [b"[" + b",".join([one] * 101) + b"]"], [b"\n"] * 101):
             assert refused(content).code == "request-log-too-long"
-        assert read_request_log([one + b"\n"] * 100).prompts.requests == 100
+        assert read_request_log([one + b"\n"] * 100).traffic.prompts.requests == 100
 
     def test_a_row_that_no_table_has_is_counted_as_unusable(self) -> None:
         log = read_request_log(
             [b"prompt_tokens,x\n", b"5,1\n", b"1," * (records.MAX_ROW_BYTES // 2) + b"1\n", b"6,1\n"]
         )
-        assert log.prompts.lengths == (5, 6)
+        assert log.traffic.prompts.lengths == (5, 6)
         assert (log.unusable, log.unusable_lines) == (1, (3,))
 
     def test_a_record_of_too_many_values_is_counted_as_unusable(self) -> None:
         many = b'{"prompt_tokens": [' + b"0," * requests.MAX_VALUES + b"0]}\n"
         log = read_request_log([many, b'{"prompt_tokens": 8}\n'])
-        assert (log.prompts.lengths, log.unusable_lines) == ((8,), (1,))
+        assert (log.traffic.prompts.lengths, log.unusable_lines) == ((8,), (1,))
 
     def test_a_long_text_of_both_kinds_is_counted_in_slices(self) -> None:
         slices = 3 * requests.TEXT_SLICE
@@ -356,4 +369,4 @@ class TestCost:
     def test_a_long_first_line_is_read_in_its_encoding(self) -> None:
         prompt = "显存" * records.MAX_ROW_BYTES
         log = read_request_log(lines({"prompt": prompt, "prompt_tokens": 7}))
-        assert log.prompts.lengths == (7,)
+        assert log.traffic.prompts.lengths == (7,)

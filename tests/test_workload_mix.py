@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from kvcore.errors import WorkloadError
 from kvcore.planning import Plan
-from kvcore.workload.histogram import LengthHistogram, LengthQuantiles, Percentiles, typed_quantiles
+from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram
 from kvcore.workload.limits import (
     ALLOW_LONG,
     Batches,
@@ -25,8 +25,8 @@ from kvcore.workload.limits import (
     requests_at,
 )
 from kvcore.workload.mix import Mix, mix_of_log, mix_of_quantiles
+from kvcore.workload.percentiles import LengthQuantiles, Percentiles, typed_quantiles
 from kvcore.workload.records import read_request_log
-from kvcore.workload.requests import MAX_TOKENS
 from tests import present_plans
 
 LENGTHS = st.lists(st.integers(1, 20_000), min_size=1, max_size=60)

@@ -29,9 +29,10 @@ from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.quantity import Grade
 from kvcore.scenario import Parallel, Scenario, value_of
-from kvcore.scenario.link_config import LEFT_OUT, PACKED, encode_config, unpack
+from kvcore.scenario.link_config import LEFT_OUT, PACKED, encode_config
 from kvcore.scenario.page_parameters import Repair, full_name, full_names, is_ours
 from kvcore.scenario.request import parse_request, scenario_from_request
+from kvcore.untrusted import unpack
 
 VERSION: Final = "1"
 MAX_UNKNOWN: Final = 20

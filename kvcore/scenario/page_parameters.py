@@ -22,8 +22,9 @@ from kvcore.errors import KvPlannerError, invalid, shorten
 from kvcore.evidence.accuracy import Check
 from kvcore.flags import FLAGS
 from kvcore.texts.words import Language
-from kvcore.workload.histogram import LengthQuantiles
-from kvcore.workload.requests import MAX_TOKENS
+from kvcore.workload.histogram import MAX_TOKENS
+from kvcore.workload.percentiles import LengthQuantiles
+from kvcore.workload.traffic import unpacked
 
 Reader: TypeAlias = Callable[[str, str], Any]
 """The value of a parameter, from its name and its text. Raises a KvPlannerError that says what it may be."""
@@ -188,6 +189,11 @@ def _lengths(_: str, text: str) -> str:
     return LengthQuantiles.decode(text).encode()
 
 
+def _traffic(_: str, text: str) -> str:
+    unpacked(text)
+    return text
+
+
 def card_ids() -> tuple[str, ...]:
     """The accelerators of the catalogue."""
     return tuple(card.id for card in catalogue.load_accelerators())
@@ -219,6 +225,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "cards": PageParameter(some_of(card_ids, MAX_CARDS), POPULAR_CARDS),
     # -- Workload
     "lengths": PageParameter(_lengths, ""),
+    "traffic": PageParameter(_traffic, ""),
     "limit": PageParameter(whole(1, MAX_TOKENS)),
     "system": PageParameter(whole(0, MAX_TOKENS)),
     "user": PageParameter(whole(1, MAX_TOKENS)),

@@ -1,28 +1,49 @@
-"""How long requests are: a histogram of whole token counts, or three percentiles that a person typed or a link kept."""
+"""How long requests are: whole token counts, each with its number of requests, and prompts with their answers.
+
+Exact as long as there are few different lengths; beyond that, lengths that are alike in their leading bits stand at
+their mean, so that bins are even on a logarithmic scale and every length is right to a stated share.
+"""
 
 from __future__ import annotations
 
-import math
-import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from kvcore.errors import WorkloadError
 from kvcore.kept import Keeper
 from kvcore.units import ceil_div, round_up
-from kvcore.workload.requests import MAX_TOKENS
 
-PERCENTS: Final = (50, 95, 99)
-CELLS: Final = 400
-"""Equally likely lengths that stand for a distribution; a multiple of 100, so that the percentiles are met."""
-PAIR_CELLS: Final = 200
-_Z: Final = (0.0, 1.6448536269514722, 2.3263478740408408)
-"""Standard normal quantiles of PERCENTS."""
-_TEXT: Final = re.compile(r"\d{1,8}(?::\d{1,8}){2}(?:,\d{1,8}(?::\d{1,8}){2}){3}", re.ASCII)
+MAX_TOKENS: Final = 1 << 24
+"""Longer than any context in use; a greater figure is a mistake of the log."""
+MAX_LENGTH: Final = 2 * MAX_TOKENS
+"""Of prompt and answer together."""
+EXACT_BITS: Final = MAX_LENGTH.bit_length()
+"""Leading bits at which no length is rounded."""
+MET_PERCENTS: Final = (50, 90, 95, 99, 100)
+"""Percentiles that binning leaves as they are."""
+
+
+def rounded_up(tokens: int, bits: int) -> int:
+    """`tokens` rounded up to `bits` leading bits: by less than a share of 2^(1 - bits).
+
+    Example:
+        >>> [rounded_up(tokens, 3) for tokens in (7, 9, 1000, 1024)]
+        [7, 10, 1024, 1024]
+    """
+    shift = tokens.bit_length() - bits
+    return tokens if shift <= 0 else -(-tokens >> shift) << shift
+
+
+def error_of(bits: int) -> float:
+    """The width of a bin of `bits` leading bits as a share of its lengths; 0 where there are none.
+
+    Example:
+        >>> error_of(8), error_of(EXACT_BITS)
+        (0.0078125, 0.0)
+    """
+    return 0.0 if bits >= EXACT_BITS else 2.0 ** (1 - bits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +136,28 @@ class LengthHistogram(Keeper):
         longest, step = self.longest_tokens, ceil_div(self.longest_tokens, cells)
         return self._moved(lambda length: min(round_up(max(1, length), step), longest))
 
+    def binned(self, bins: int) -> tuple[LengthHistogram, int]:
+        """The same requests in bins of equal ratio, each at its mean, with the leading bits that make a bin.
+
+        At most `bins` bins, cut where they hold one of MET_PERCENTS: those lengths stay as they are.
+
+        Example:
+            >>> found, bits = LengthHistogram.from_lengths(range(1, 10_001)).binned(40)
+            >>> found.percentile_tokens(99), found.mean_tokens, bits
+            (9900, 5000.1362, 2)
+        """
+        if len(self.lengths) <= bins:
+            return self, EXACT_BITS
+        bits = _most_bits(lambda bits: len({rounded_up(length, bits) for length in self.lengths}) <= bins)
+        met = sorted({self.percentile_tokens(percent) for percent in MET_PERCENTS})
+        sums: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        for length, count in self.items:
+            at = bisect_left(met, length)
+            group = rounded_up(length, bits), at, length == met[at]
+            tokens, number = sums.get(group, (0, 0))
+            sums[group] = tokens + length * count, number + count
+        return LengthHistogram.from_counts({round(t / n): n for t, n in sums.values()}), bits
+
     def _moved(self, moved: Callable[[int], int]) -> LengthHistogram:
         counts: Counter[int] = Counter()
         for length, number in self.items:
@@ -123,115 +166,74 @@ class LengthHistogram(Keeper):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Percentiles:
-    """P50, P95 and P99 of a length, in tokens; not falling."""
+class JointHistogram(Keeper):
+    """How many requests have each prompt with each answer, in tokens; cells ascending by prompt, then answer."""
 
-    p50: int
-    p95: int
-    p99: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.p50 <= self.p95 <= self.p99 <= MAX_TOKENS:
-            raise WorkloadError("percentiles-order", p50=self.p50, p95=self.p95, p99=self.p99)
+    prompts: tuple[int, ...]
+    answers: tuple[int, ...]
+    counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, histogram: LengthHistogram) -> Percentiles:
-        """Those of a histogram, by nearest rank."""
-        p50, p95, p99 = (histogram.percentile_tokens(percent) for percent in PERCENTS)
-        return cls(p50=p50, p95=p95, p99=p99)
+    def from_counts(cls, counts: Mapping[tuple[int, int], int]) -> JointHistogram:
+        """From a mapping of (prompt, answer) to number of requests.
+
+        Example:
+            >>> JointHistogram.from_counts({(900, 80): 3, (20, 5): 1}).prompts
+            (20, 900)
+        """
+        cells = sorted(counts)
+        return cls(
+            prompts=tuple(prompt for prompt, _ in cells),
+            answers=tuple(answer for _, answer in cells),
+            counts=tuple(counts[cell] for cell in cells),
+        )
 
     @property
-    def values(self) -> tuple[int, int, int]:
-        """The three, rising."""
-        return self.p50, self.p95, self.p99
+    def items(self) -> Iterable[tuple[int, int, int]]:
+        """Each prompt and answer with its number of requests."""
+        return zip(self.prompts, self.answers, self.counts, strict=True)
 
-    def histogram(self, cells: int = CELLS) -> LengthHistogram:
-        """A distribution with these percentiles: log-normal between them and beyond them, each of `cells` equally
-        likely parts taken at its upper end, so that lengths are rather over- than under-estimated.
+    @property
+    def running_tokens(self) -> float:
+        """What a running request takes on average, at a random step of a random answer; 0 without answers.
 
-        ln(length) is linear between the normal quantiles of 50, 95 and 99 %, with the last slope beyond.
-
-        Example:
-            >>> found = Percentiles(p50=800, p95=1150, p99=1200).histogram()
-            >>> [found.percentile_tokens(percent) for percent in (50, 95, 99)]
-            [800, 1150, 1200]
-        """
-        logs = [math.log(max(1, value)) for value in self.values]
-        shares = (*((index + 1) / cells for index in range(cells - 1)), 1 - 0.2 / cells)
-        return LengthHistogram.from_lengths(_length_at(share, logs) for share in shares)
-
-
-def _length_at(share: float, logs: Sequence[float]) -> int:
-    z = _normal_quantile(share)
-    low = 1 if z > _Z[1] else 0
-    slope = (logs[low + 1] - logs[low]) / (_Z[low + 1] - _Z[low])
-    length = round(math.exp(min(logs[low] + slope * (z - _Z[low]), math.log(MAX_TOKENS))))
-    return min(length, MAX_TOKENS)
-
-
-@lru_cache(maxsize=1024)
-def _normal_quantile(share: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(share)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LengthQuantiles:
-    """What a link keeps of a workload: twelve numbers, nothing of a request."""
-
-    prompt: Percentiles
-    answer: Percentiles
-    taken: Percentiles
-    """Prompt and answer together, when the answer ends."""
-    needed: Percentiles
-    """The max_model_len that serves a request in full: with max_tokens where it asked for that."""
-
-    def encode(self) -> str:
-        """As a parameter of a link: prompt, answer, taken, needed, each P50:P95:P99."""
-        parts = (getattr(self, part.name) for part in fields(self))
-        return ",".join(":".join(map(str, part.values)) for part in parts)
-
-    @classmethod
-    def decode(cls, text: str) -> LengthQuantiles:
-        """What `encode` wrote. Raises WorkloadError `percentiles-unreadable`.
+        Sum over requests of (answer x prompt + answer x (answer + 1) / 2), over the sum of the answers.
 
         Example:
-            >>> text = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
-            >>> LengthQuantiles.decode(text).needed.p99, LengthQuantiles.decode(text).encode() == text
-            (1712, True)
+            >>> JointHistogram.from_counts({(10, 4): 1, (100, 1): 1}).running_tokens
+            30.2
         """
-        found: LengthQuantiles | None = None
-        if _TEXT.fullmatch(text):
-            numbers = [map(int, part.split(":")) for part in text.split(",")]
-            with suppress(WorkloadError):
-                parts = (Percentiles(p50=p50, p95=p95, p99=p99) for p50, p95, p99 in numbers)
-                found = cls(**{one.name: part for one, part in zip(fields(cls), parts, strict=True)})
-        if found is None or min(found.prompt.p50, found.needed.p50) < 1:
-            raise WorkloadError("percentiles-unreadable", field="lengths", value=text)
-        return found
+        steps = sum(answer * count for _, answer, count in self.items)
+        held = sum(
+            (answer * prompt + answer * (answer + 1) // 2) * count for prompt, answer, count in self.items
+        )
+        return held / steps if steps else 0.0
+
+    def binned(self, cells: int) -> tuple[JointHistogram, int]:
+        """The same requests in at most `cells` cells of equal ratio, each at its mean; and the leading bits kept.
+
+        Example:
+            >>> found, bits = JointHistogram.from_counts({(100, 7): 1, (102, 7): 1, (4000, 7): 2}).binned(2)
+            >>> found.prompts, found.counts, bits
+            ((101, 4000), (2, 2), 4)
+        """
+        if len(self.counts) <= cells:
+            return self, EXACT_BITS
+        bits = _most_bits(lambda bits: len(set(self._groups(bits))) <= cells)
+        sums: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for group, (prompt, answer, count) in zip(self._groups(bits), self.items, strict=True):
+            prompts, answers, number = sums.get(group, (0, 0, 0))
+            sums[group] = prompts + prompt * count, answers + answer * count, number + count
+        found: Counter[tuple[int, int]] = Counter()
+        for prompts, answers, number in sums.values():
+            found[round(prompts / number), round(answers / number)] += number
+        return JointHistogram.from_counts(found), bits
+
+    def _groups(self, bits: int) -> list[tuple[int, int]]:
+        pairs = zip(self.prompts, self.answers, strict=True)
+        return [(rounded_up(prompt, bits), rounded_up(answer, bits)) for prompt, answer in pairs]
 
 
-def typed_quantiles(prompt: Percentiles, answer: Percentiles, max_tokens: int | None) -> LengthQuantiles:
-    """From percentiles of prompts and answers, which are taken as independent of each other.
-
-    With `max_tokens` a request needs prompt + max_tokens; without, prompt + answer.
-
-    Example:
-        >>> typed_quantiles(Percentiles(p50=800, p95=1150, p99=1200), Percentiles(p50=120, p95=380, p99=512),
-        ...                 512).needed
-        Percentiles(p50=1312, p95=1662, p99=1712)
-    """
-    sums: Counter[int] = Counter()
-    answers = answer.histogram(PAIR_CELLS)
-    for length, count in prompt.histogram(PAIR_CELLS).items:
-        for other, times in answers.items:
-            sums[min(length + other, MAX_TOKENS)] += count * times
-    taken = Percentiles.of(LengthHistogram.from_counts(sums))
-    if max_tokens is None:
-        whole = zip(taken.values, prompt.values, strict=True)
-        p50, p95, p99 = (max(total, value + 1) for total, value in whole)
-    else:
-        p50, p95, p99 = (min(value + max(1, max_tokens), MAX_TOKENS) for value in prompt.values)
-    needed = Percentiles(p50=p50, p95=p95, p99=p99)
-    return LengthQuantiles(prompt=prompt, answer=answer, taken=taken, needed=needed)
+def _most_bits(fits: Callable[[int], bool]) -> int:
+    """The most leading bits that fit; 0, powers of two, where none do."""
+    return max(0, bisect_left(range(EXACT_BITS), True, key=lambda bits: not fits(bits)) - 1)

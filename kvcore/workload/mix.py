@@ -10,9 +10,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from kvcore.kept import Keeper, kept
-from kvcore.units import round_up, rounded
-from kvcore.workload.histogram import LengthHistogram, LengthQuantiles, Percentiles
+from kvcore.units import round_up
+from kvcore.workload.histogram import JointHistogram, LengthHistogram
+from kvcore.workload.percentiles import LengthQuantiles, Percentiles
 from kvcore.workload.records import RequestLog
+from kvcore.workload.traffic import Traffic
 
 PERCENT: Final = 99
 """Of the requests; the rest is refused, or its answers are cut short."""
@@ -22,20 +24,39 @@ STATISTICS: Final = (50, 90, 95, 99)
 """Percentiles of the report."""
 CELLS: Final = 512
 """Different lengths that are distinguished when batches are drawn."""
+JOINT_CELLS: Final = 40
+"""Equally likely prompts, and answers, that stand for percentiles together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mix(Keeper):
     """What the requests take and need, as distributions."""
 
-    taken: LengthHistogram
-    """Prompt and answer together, when the answer ends."""
-    needed: LengthHistogram
-    """The max_model_len that serves a request in full."""
-    quantiles: LengthQuantiles
-    running_tokens: float
-    """What a running request takes on average, at a random step of a random answer; 0 where it is not known."""
-    is_from_percentiles: bool
+    traffic: Traffic
+    is_from_percentiles: bool = False
+
+    @property
+    def taken(self) -> LengthHistogram:
+        """Prompt and answer together, when the answer ends."""
+        return self.traffic.taken
+
+    @property
+    def needed(self) -> LengthHistogram:
+        """The max_model_len that serves a request in full."""
+        return self.traffic.needed
+
+    @property
+    def running_tokens(self) -> float:
+        """What a running request takes on average, at a random step of a random answer; 0 where it is not known."""
+        return self.traffic.joint.running_tokens
+
+    @property
+    @kept
+    def quantiles(self) -> LengthQuantiles:
+        """P50, P95 and P99 of each length."""
+        parts = (self.traffic.prompts, self.traffic.answers, self.taken, self.needed)
+        prompt, answer, taken, needed = map(Percentiles.of, parts)
+        return LengthQuantiles(prompt=prompt, answer=answer, taken=taken, needed=needed)
 
     @property
     def recommended_max_model_len(self) -> int:
@@ -56,98 +77,100 @@ class Mix(Keeper):
 
 
 def mix_of_log(log: RequestLog) -> Mix:
-    """The mix of a request log, exact up to the approximation of prompts that had no counts."""
-    return Mix(
-        taken=log.taken,
-        needed=log.needed,
-        quantiles=LengthQuantiles(
-            prompt=Percentiles.of(log.prompts),
-            answer=Percentiles.of(log.completions),
-            taken=Percentiles.of(log.taken),
-            needed=Percentiles.of(log.needed),
-        ),
-        running_tokens=log.running_tokens,
-        is_from_percentiles=False,
-    )
+    """The mix of a request log."""
+    return Mix(traffic=log.traffic)
 
 
 @lru_cache(maxsize=32)
 def mix_of_quantiles(quantiles: LengthQuantiles) -> Mix:
-    """A mix with these percentiles: log-normal between them."""
-    answers = quantiles.answer.histogram()
-    prompt = quantiles.prompt.histogram().mean_tokens
-    squares = sum(length * length * count for length, count in answers.items)
-    steps = sum(length * count for length, count in answers.items)
-    return Mix(
+    """A mix with these percentiles: log-normal between them, prompts and answers independent of each other."""
+    prompts, answers = quantiles.prompt.histogram(), quantiles.answer.histogram()
+    joint = {
+        (prompt, answer): times * number
+        for prompt, times in quantiles.prompt.histogram(JOINT_CELLS).items
+        for answer, number in quantiles.answer.histogram(JOINT_CELLS).items
+    }
+    traffic = Traffic(
+        prompts=prompts,
+        answers=answers if quantiles.answer.p99 else LengthHistogram.from_lengths(()),
+        max_tokens=LengthHistogram.from_lengths(()),
         taken=quantiles.taken.histogram(),
         needed=quantiles.needed.histogram(),
-        quantiles=quantiles,
-        running_tokens=prompt + (squares / steps + 1) / 2 if quantiles.answer.p50 and steps else 0.0,
-        is_from_percentiles=True,
+        joint=JointHistogram.from_counts(joint),
     )
+    return Mix(traffic=traffic, is_from_percentiles=True)
 
 
-def workload_report(log: RequestLog) -> dict[str, Any]:
-    """The statistics as JSON; a part that the log does not tell is null.
+def recommended_tokens(traffic: Traffic, max_tokens: int | None = None) -> int:
+    """P99 of the prompts + max_tokens, or + P99 of the answers: what `--max-model-len` must be at least.
+
+    Where neither is known it is the P99 of the max_tokens that requests asked for; and never less than P99 + 1.
+    """
+    return traffic.prompts.percentile_tokens(PERCENT) + max(1, answer_tokens(traffic, max_tokens))
+
+
+def answer_tokens(traffic: Traffic, max_tokens: int | None) -> int:
+    """`max_tokens`, else the P99 of the answers, else of what requests asked for."""
+    if max_tokens is not None:
+        return max_tokens
+    known = traffic.answers if traffic.answers.lengths else traffic.max_tokens
+    return known.percentile_tokens(PERCENT)
+
+
+def workload_report(log: RequestLog, max_tokens: int | None = None) -> dict[str, Any]:
+    """The statistics as JSON; a part that the log does not tell is null. `max_tokens` is what clients are to ask for.
 
     Example:
         >>> from kvcore.workload.records import read_request_log
-        >>> log = read_request_log([b'{"usage": {"prompt_tokens": 900, "completion_tokens": 80}, "max_tokens": 512}'])
-        >>> workload_report(log)["recommended_max_model_len"]
-        1536
+        >>> log = read_request_log([b'{"usage": {"prompt_tokens": 900, "completion_tokens": 80}}'])
+        >>> report = workload_report(log, max_tokens=512)
+        >>> report["recommended_max_model_len"], report["p99_total"], report["counted_by"]
+        (1412, 980, 'usage')
     """
-    mix = mix_of_log(log)
+    traffic = log.traffic
     return {
-        "requests": log.prompts.requests,
-        "prompt_tokens": length_statistics(log.prompts),
-        "completion_tokens": length_statistics(log.completions),
-        "max_tokens": length_statistics(log.max_tokens),
-        "taken_tokens": length_statistics(log.taken),
-        "needed_tokens": length_statistics(log.needed),
-        "recommended_max_model_len": mix.recommended_max_model_len,
-        "share_left_out": rounded(log.needed.share_above(mix.recommended_max_model_len)),
-        "prompts_estimated_from_text": log.estimated,
-        "lines_not_usable": {
-            "count": log.unusable,
-            "first": list(log.unusable_lines),
-            "reasons": {reason.value: count for reason, count in log.reasons},
-        },
+        "requests": traffic.requests,
+        "broken_lines": log.unusable,
+        "counted_by": log.counted_by,
+        "prompt": length_statistics(traffic.prompts),
+        "output": length_statistics(traffic.answers),
+        "total": length_statistics(traffic.taken),
+        "max_tokens": answer_tokens(traffic, max_tokens),
+        "recommended_max_model_len": recommended_tokens(traffic, max_tokens),
+        "p99_total": traffic.taken.percentile_tokens(PERCENT),
     }
 
 
-def length_statistics(histogram: LengthHistogram) -> dict[str, float] | None:
-    """Number, mean, percentiles and maximum of a length; None without any.
+def length_statistics(histogram: LengthHistogram) -> dict[str, int] | None:
+    """Percentiles and maximum of a length, by nearest rank; None without any.
 
     Example:
         >>> length_statistics(LengthHistogram.from_lengths([100, 300]))
-        {'count': 2, 'mean': 200.0, 'p50': 100, 'p90': 300, 'p95': 300, 'p99': 300, 'max': 300}
+        {'p50': 100, 'p90': 300, 'p95': 300, 'p99': 300, 'max': 300}
     """
     if not histogram.lengths:
         return None
-    return {
-        "count": histogram.requests,
-        "mean": rounded(histogram.mean_tokens),
-        **{f"p{percent}": histogram.percentile_tokens(percent) for percent in STATISTICS},
-        "max": histogram.longest_tokens,
-    }
+    found = {f"p{percent}": histogram.percentile_tokens(percent) for percent in STATISTICS}
+    return found | {"max": histogram.longest_tokens}
 
 
-def workload_table(report: dict[str, Any]) -> str:
-    """The same for people."""
-    columns = ("count", "mean", *(f"p{percent}" for percent in STATISTICS), "max")
+def workload_table(report: dict[str, Any], log: RequestLog) -> str:
+    """The same for people, with what could not be used and what was not counted."""
+    columns = (*(f"p{percent}" for percent in STATISTICS), "max")
     lines = ["tokens".ljust(12) + "".join(name.rjust(12) for name in columns)]
-    for name in ("prompt", "completion", "max", "taken", "needed"):
-        found = report[f"{name}_tokens"]
+    for name in ("prompt", "output", "total"):
+        found = report[name]
         if found is not None:
-            lines.append(name.ljust(12) + "".join(f"{found[column]:>12,.0f}" for column in columns))
+            lines.append(name.ljust(12) + "".join(f"{found[column]:>12,}" for column in columns))
     lines.append(
-        f"--max-model-len {report['recommended_max_model_len']}  (serves 99 % of the requests in full)"
+        f"--max-model-len {report['recommended_max_model_len']}  (P99 of the prompts + max_tokens "
+        f"{report['max_tokens']}; P99 of prompt and answer together: {report['p99_total']})"
     )
-    bad = report["lines_not_usable"]
-    if bad["count"]:
-        first = ", ".join(map(str, bad["first"]))
-        lines.append(f"{bad['count']:,} lines could not be used, the first: {first}")
-    estimated = report["prompts_estimated_from_text"]
-    if estimated:
-        lines.append(f"{estimated:,} prompts were counted from their text, not by a tokenizer")
+    lines.append(f"{report['requests']:,} requests, lengths counted by: {report['counted_by']}")
+    if log.traffic.error:
+        lines.append(f"lengths are right to {100 * log.traffic.error:.2g} %, percentiles exact")
+    if log.unusable:
+        reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in log.reasons)
+        first = ", ".join(map(str, log.unusable_lines))
+        lines.append(f"{log.unusable:,} lines could not be used ({reasons}), the first: {first}")
     return "\n".join(lines)

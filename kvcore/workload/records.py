@@ -19,9 +19,9 @@ from itertools import chain
 from typing import Final
 
 from kvcore.errors import WorkloadError
-from kvcore.workload.histogram import LengthHistogram
+from kvcore.workload.collector import Collector
+from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.requests import (
-    MAX_TOKENS,
     Columns,
     Request,
     Unusable,
@@ -31,6 +31,7 @@ from kvcore.workload.requests import (
     json_requests,
     row_request,
 )
+from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
 MAX_LOG_BYTES: Final = 50 << 20
 MAX_LINE_BYTES: Final = 8 << 20
@@ -59,20 +60,9 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestLog:
-    """What a request log says about lengths."""
+    """What a request log says about lengths, and what of it was not usable."""
 
-    prompts: LengthHistogram
-    """Prompt tokens of each request."""
-    completions: LengthHistogram
-    """Completion tokens, where the log has them."""
-    max_tokens: LengthHistogram
-    """The `max_tokens` that requests asked for, where they did."""
-    taken: LengthHistogram
-    """Tokens that each request takes when its answer ends."""
-    needed: LengthHistogram
-    """The smallest max_model_len that serves each request in full."""
-    running_tokens: float
-    """What a running request takes on average: at a random step of a random answer. 0 without answers."""
+    traffic: Traffic
     estimated: int
     """How many prompts were counted from text by the approximation."""
     unusable: int
@@ -86,7 +76,14 @@ class RequestLog:
     @property
     def without_answer(self) -> int:
         """Requests whose answer the log does not tell."""
-        return self.prompts.requests - self.completions.requests
+        return self.traffic.requests - self.traffic.answers.requests
+
+    @property
+    def counted_by(self) -> str:
+        """What counted the prompts: the log's own counts, text by the approximation, or some of each."""
+        if not self.estimated:
+            return "usage"
+        return "approximation" if self.estimated == self.traffic.requests else "usage, approximation"
 
 
 def read_request_log(lines: Iterable[bytes], progress: Progress | None = None) -> RequestLog:
@@ -94,7 +91,7 @@ def read_request_log(lines: Iterable[bytes], progress: Progress | None = None) -
 
     Example:
         >>> log = read_request_log([b'{"usage": {"prompt_tokens": 900, "completion_tokens": 80}}', b'oops'])
-        >>> log.prompts.requests, log.taken.longest_tokens, log.unusable_lines
+        >>> log.traffic.requests, log.traffic.taken.longest_tokens, log.unusable_lines
         (1, 980, (2,))
     """
     return read_request_logs([lines], progress)
@@ -110,7 +107,7 @@ def read_request_logs(files: Iterable[Iterable[bytes]], progress: Progress | Non
     meter = _Meter(progress)
     for lines in files:
         _read_file(meter.lines(lines), tally)
-    if not tally.prompts:
+    if not tally.collector.requests:
         raise tally.refusal()
     return tally.log()
 
@@ -144,37 +141,20 @@ def _too_many() -> WorkloadError:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts over all files; its size grows with the number of different lengths, not with the logs."""
+    """Counts over all files; its size is bounded, whatever the logs have."""
 
-    prompts: Counter[int] = field(default_factory=Counter)
-    completions: Counter[int] = field(default_factory=Counter)
-    max_tokens: Counter[int] = field(default_factory=Counter)
-    taken: Counter[int] = field(default_factory=Counter)
-    needed: Counter[int] = field(default_factory=Counter)
+    collector: Collector = field(default_factory=Collector)
     reasons: Counter[Unusable] = field(default_factory=Counter)
     bad_lines: list[int] = field(default_factory=list)
     columns: tuple[str, ...] = ()
     estimated: int = 0
     other_lines: int = 0
-    steps: int = 0
-    held_token_steps: int = 0
-    requests: int = 0
 
     def add(self, request: Request) -> None:
-        self.requests += 1
-        if self.requests > MAX_REQUESTS:
+        if self.collector.requests >= MAX_REQUESTS:
             raise _too_many()
-        self.prompts[request.prompt_tokens] += 1
-        self.taken[request.taken_tokens] += 1
-        self.needed[request.needed_tokens] += 1
+        self.collector.add(request)
         self.estimated += request.estimated
-        if request.max_tokens is not None:
-            self.max_tokens[request.max_tokens] += 1
-        answer = request.completion_tokens
-        if answer is not None:
-            self.completions[answer] += 1
-            self.steps += answer
-            self.held_token_steps += answer * request.prompt_tokens + answer * (answer + 1) // 2
 
     def drop(self, reason: Unusable, line: int, lines: int = 1) -> None:
         self.reasons[reason] += lines
@@ -193,12 +173,7 @@ class _Tally:
 
     def log(self) -> RequestLog:
         return RequestLog(
-            prompts=LengthHistogram.from_counts(self.prompts),
-            completions=LengthHistogram.from_counts(self.completions),
-            max_tokens=LengthHistogram.from_counts(self.max_tokens),
-            taken=LengthHistogram.from_counts(self.taken),
-            needed=LengthHistogram.from_counts(self.needed),
-            running_tokens=self.held_token_steps / self.steps if self.steps else 0.0,
+            traffic=self.collector.traffic(),
             estimated=self.estimated,
             unusable=self.reasons.total(),
             unusable_lines=tuple(self.bad_lines),
@@ -220,8 +195,8 @@ class EngineLines:
         True
         >>> lines.take("Generated response a: output: 'y', output_token_ids: [7], finish_reason: stop")
         True
-        >>> list(lines.rest())
-        [Request(prompt_tokens=2, completion_tokens=1, max_tokens=64, estimated=False)]
+        >>> [request[:3] for request in lines.rest()]
+        [(2, 1, 64)]
     """
 
     def __init__(self) -> None:
@@ -287,12 +262,14 @@ def _read_file(lines: Iterator[bytes], tally: _Tally) -> None:
             raise WorkloadError("request-log-not-text")
         if line.strip():
             head, encoding = _decoded_head(line)
-            if (columns := columns_of(head)) is not None:
+            if head.startswith('{"' + MARK):
+                tally.collector.take(read_traffic(b"".join([line, *lines]).decode("utf-8", "replace")))
+            elif (columns := columns_of(head)) is not None:
                 _read_table(columns, _rows(lines, encoding, number, tally), number, tally)
             else:
-                known = len(tally.prompts)
+                known = tally.collector.requests
                 _read_lines(chain([line], lines), number, tally)
-                if len(tally.prompts) == known and not tally.columns:
+                if tally.collector.requests == known and not tally.columns:
                     tally.columns = header_names(head)
             return
 

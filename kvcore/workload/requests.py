@@ -15,9 +15,8 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from kvcore.toml_files import file_text
 from kvcore.versioned import Amount, Count, Pattern, Source, convert, read_toml
+from kvcore.workload.histogram import MAX_TOKENS
 
-MAX_TOKENS: Final = 1 << 24
-"""Longer than any context in use; a greater figure is a mistake of the log."""
 MAX_DIGITS: Final = 9
 """Digits of a count that is read without further ado."""
 MAX_VALUES: Final = 1 << 20
@@ -88,39 +87,20 @@ class UnusableLineError(Exception):
 
 
 class Request(NamedTuple):
-    """The lengths of one record, in tokens. A tuple, because a log has a million of them."""
+    """One record: its lengths in tokens, and what else it tells. A tuple, because a log has a million of them."""
 
     prompt_tokens: int
     completion_tokens: int | None = None
     max_tokens: int | None = None
     estimated: bool = False
-
-    @property
-    def taken_tokens(self) -> int:
-        """What the request takes when its answer ends: prompt + answer; where the log has no answer, the longest one
-        that it asked for.
-
-        Example:
-            >>> Request(prompt_tokens=900, completion_tokens=80, max_tokens=512).taken_tokens
-            980
-        """
-        answer = self.completion_tokens if self.completion_tokens is not None else self.max_tokens
-        return self.prompt_tokens + (answer or 0)
-
-    @property
-    def needed_tokens(self) -> int:
-        """The smallest max_model_len that serves it in full: prompt + max_tokens where it asked for that, else
-        prompt + answer, and never less than prompt + 1.
-
-        Source: vllm/entrypoints/openai/serving_engine.py:_validate_input (0.11.0), and for the one token of an answer
-        without max_tokens the same function.
-
-        Example:
-            >>> Request(prompt_tokens=900, completion_tokens=80, max_tokens=512).needed_tokens
-            1412
-        """
-        answer = self.max_tokens if self.max_tokens is not None else self.completion_tokens
-        return self.prompt_tokens + max(answer or 0, self.completion_tokens or 0, 1)
+    """Whether the prompt was counted from its text by the approximation."""
+    cached_tokens: int = 0
+    """Prompt tokens that a cache answered; they are part of `prompt_tokens`."""
+    session: str | None = None
+    seconds: float | None = None
+    """When it came, since 1970 or since the log's own beginning."""
+    blocks: tuple[int | str, ...] = ()
+    """Hashes of the prompt's blocks, each of all tokens up to its end."""
 
 
 def checked_tokens(value: object, least: int = 0) -> int:

@@ -58,8 +58,8 @@ def test_sample_sentence_use_plan_undo_link(server: str, open_page: OpenPage) ->
     expect(page.get_by_text("599 requests").first).to_be_visible()
     shared = open_page_at_rest(open_page, page.url, server)
     expect(shared.get_by_text(SENTENCE).first).to_be_visible()
-    expect(shared.get_by_text("Lengths from percentiles").first).to_be_visible()
-    assert query(shared)["lengths"] == query(page)["lengths"]
+    expect(shared.get_by_text("Lengths from a link: 599 requests").first).to_be_visible()
+    assert query(shared)["traffic"] == query(page)["traffic"]
     to_plan(shared)
     assert metrics(shared) == before
 
@@ -76,10 +76,10 @@ def open_page_at_rest(open_page: OpenPage, address: str, server: str) -> Page:
 def test_back_takes_the_lengths_off_and_one_press_brings_them_again(server: str, open_page: OpenPage) -> None:
     page = go_to_workload(open_page(server))
     page.get_by_role("button", name="Chat and documents").click()
-    page.wait_for_function("location.search.includes('lengths=')")
+    page.wait_for_function("location.search.includes('traffic=')")
     at_rest(page)
     page.go_back()
-    page.wait_for_function("!location.search.includes('lengths=')")
+    page.wait_for_function("!location.search.includes('traffic=')")
     page.get_by_role("button", name="Back to the log that was read last").click()
     expect(page.get_by_text("500 requests").first).to_be_visible()
 

@@ -15,9 +15,9 @@ from kvcore.views.workload_summary import (
     prefix_sentence,
     turn_rows,
 )
+from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing
 from kvcore.workload.mix import Mix
-from kvcore.workload.requests import MAX_TOKENS
 from pages.ui.shared import state, undo
 from pages.ui.workload.result import Choices
 

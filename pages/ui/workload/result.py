@@ -23,9 +23,9 @@ from kvcore.views.workload_summary import (
     sentence,
     share_text,
 )
+from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
-from kvcore.workload.requests import MAX_TOKENS
 from pages.ui.shared import figure, net, notes, shell, state, undo
 from pages.ui.workload.source import TRIED
 

@@ -1,6 +1,6 @@
-"""The workload of this session: read from a log, opened from a sample, or typed. The link carries its percentiles.
+"""The workload of this session: read from a log, opened from a sample, or typed. The link carries what is shown of it.
 
-A log is untrusted: only counts are kept of it, and only the percentiles leave the session.
+A log is untrusted: only counts are kept of it, and only the bins of the link leave the session.
 """
 
 from __future__ import annotations
@@ -9,24 +9,26 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from kvcore.workload.histogram import LengthQuantiles
-from kvcore.workload.mix import Mix, mix_of_log, mix_of_quantiles
+from kvcore.workload.mix import Mix, mix_of_quantiles
+from kvcore.workload.percentiles import LengthQuantiles
 from kvcore.workload.records import RequestLog
+from kvcore.workload.traffic import unpacked
 from pages.ui.shared import state
 
-PARAMETER = "lengths"
-"""Of the link: twelve numbers, see `LengthQuantiles.encode`."""
-KEPT = "workload.kept"
+TYPED, TRAFFIC = "lengths", "traffic"
+"""Of the link: the twelve numbers of typed percentiles, or what a log was binned into (`Traffic.for_link`)."""
+KEPT, OPENED = "workload.kept", "workload.opened"
 TRIED = "limit"
 """Of the link: the limit under the hand."""
 
 
 class KeptLog(NamedTuple):
-    """A request log of this session: where it came from, its counts and its mix."""
+    """A request log of this session: where it came from, its counts, and its mix as the link has it."""
 
     source: str
     log: RequestLog
     mix: Mix
+    packed: str
 
 
 def kept_log() -> KeptLog | None:
@@ -38,34 +40,54 @@ def kept_log() -> KeptLog | None:
 def shown_log() -> KeptLog | None:
     """The log that the link is of."""
     kept = kept_log()
-    text = state.page_parameter(PARAMETER)
-    return kept if kept is not None and text and kept.mix.quantiles.encode() == text else None
+    return kept if kept is not None and kept.packed == state.page_parameter(TRAFFIC) else None
 
 
 def current() -> Mix | None:
-    """The mix of this session: of its log, else of the percentiles in the link; None without any."""
+    """The mix of this session: of its log, else of the link; None without any."""
     shown = shown_log()
     if shown is not None:
         return shown.mix
-    text = state.page_parameter(PARAMETER)
+    packed = state.page_parameter(TRAFFIC)
+    if packed:
+        return _opened(packed)
+    text = state.page_parameter(TYPED)
     return mix_of_quantiles(LengthQuantiles.decode(text)) if text else None
 
 
+def _opened(packed: str) -> Mix:
+    opened: tuple[str, Mix] | None = st.session_state.get(OPENED)
+    if opened is None or opened[0] != packed:
+        opened = st.session_state[OPENED] = (packed, Mix(traffic=unpacked(packed)))
+    return opened[1]
+
+
 def keep(source: str, log: RequestLog) -> None:
-    """Takes a log over, and writes its percentiles into the link."""
-    mix = mix_of_log(log)
-    st.session_state[KEPT] = KeptLog(source, log, mix)
-    show(mix.quantiles)
+    """Takes a log over, and writes it into the link in so few bins that they fit: the page shows those."""
+    traffic = log.traffic.for_link()
+    kept = st.session_state[KEPT] = KeptLog(source, log, Mix(traffic=traffic), traffic.packed())
+    show_log(kept.packed)
+
+
+def show_log(packed: str) -> None:
+    """Makes this log the workload. For callbacks."""
+    clear_link()
+    state.set_page_parameter(TRAFFIC, packed)
 
 
 def show(quantiles: LengthQuantiles) -> None:
     """Makes these percentiles the workload. For callbacks."""
-    state.set_page_parameter(TRIED, None)
-    state.set_page_parameter(PARAMETER, quantiles.encode())
+    clear_link()
+    state.set_page_parameter(TYPED, quantiles.encode())
+
+
+def clear_link() -> None:
+    """Takes the workload out of the link."""
+    for name in (TRIED, TYPED, TRAFFIC):
+        state.set_page_parameter(name, None)
 
 
 def clear() -> None:
     """Back to the question. For callbacks."""
     st.session_state.pop(KEPT, None)
-    state.set_page_parameter(TRIED, None)
-    state.set_page_parameter(PARAMETER, None)
+    clear_link()

@@ -11,10 +11,10 @@ import streamlit as st
 from kvcore.errors import WorkloadError
 from kvcore.texts.words import Words, count, listed, msg
 from kvcore.views.workload_summary import REASONS
-from kvcore.workload.histogram import Percentiles, typed_quantiles
+from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.mix import Mix
+from kvcore.workload.percentiles import Percentiles, typed_quantiles
 from kvcore.workload.records import MAX_LOG_BYTES, read_request_log, read_request_logs
-from kvcore.workload.requests import MAX_TOKENS
 from pages.ui.shared import net, notes
 from pages.ui.workload import source as workload_source
 
@@ -58,7 +58,7 @@ def ask(t: Words) -> None:
     st.caption(
         t(
             "A log is read in the memory of the server that runs this page, for this session only: counts are taken "
-            "from it, nothing is stored or sent on. The link carries twelve numbers: P50, P95 and P99 of the lengths."
+            "from it, nothing is stored or sent on. The link carries how many requests have which lengths, no text."
         )
     )
 
@@ -135,8 +135,8 @@ def _samples(t: Words) -> None:
             key="workload.again",
             type="tertiary",
             icon=":material/history:",
-            on_click=workload_source.show,
-            args=(kept.mix.quantiles,),
+            on_click=workload_source.show_log,
+            args=(kept.packed,),
         )
 
 
@@ -190,14 +190,19 @@ def source(mix: Mix, t: Words) -> None:
     """Where the lengths come from, what of them was not read, and the way back."""
     shown = workload_source.shown_log()
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="workload.source"):
-        if shown is None:
+        if shown is None and mix.is_from_percentiles:
             st.text(t("Lengths from percentiles"), width="content")
+        elif shown is None:
+            st.text(
+                t("Lengths from a link: {requests} requests", requests=count(mix.traffic.requests)),
+                width="content",
+            )
         else:
             st.text(
                 t(
                     "{source}: {requests} requests",
                     source=shown.source,
-                    requests=count(shown.log.prompts.requests),
+                    requests=count(shown.log.traffic.requests),
                 ),
                 width="content",
             )
@@ -209,14 +214,22 @@ def source(mix: Mix, t: Words) -> None:
             on_click=workload_source.clear,
         )
     st.caption(_percentile_line(mix, t))
-    if shown is None:
+    if mix.traffic.error:
+        st.caption(
+            t(
+                "P50, P90, P95, P99 and the longest of each length are exact; other lengths stand at the mean of bins "
+                "{share} % wide, so that the link carries what the page shows.",
+                share=f"{100 * mix.traffic.error:.2g}",
+            )
+        )
+    if mix.is_from_percentiles:
         st.caption(
             t(
                 "Between the percentiles a log-normal shape is assumed; the result is as exact as "
                 "that assumption."
             )
         )
-    else:
+    elif shown is not None:
         _read_notes(shown, t)
 
 
@@ -249,7 +262,7 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
             t(
                 "{share} % of the prompts had no token counts: counted from their text at 1.5 Chinese or 3.5 other "
                 "characters per token.",
-                share=f"{100 * log.estimated / log.prompts.requests:.0f}",
+                share=f"{100 * log.estimated / log.traffic.requests:.0f}",
             )
         )
     if log.without_answer:

@@ -1,0 +1,260 @@
+"""What requests look like together: every reader makes this, every page reads it, a link or a file keeps it.
+
+A link carries it in so few bins that it fits, and the page that wrote the link shows those bins too: whoever opens the
+link sees the same figures. P50, P90, P95, P99 and the longest of each length are never binned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
+from typing import Any, Final, TypeVar
+
+from kvcore.errors import KvPlannerError, WorkloadError
+from kvcore.kept import Keeper
+from kvcore.untrusted import pack, parse_json_object, unpack
+from kvcore.workload.histogram import MAX_LENGTH, JointHistogram, LengthHistogram, error_of
+
+MAX_CELLS: Final = 1 << 16
+"""Different lengths, or pairs of them, that are told apart at all."""
+MAX_LINK_CHARACTERS: Final = 3000
+"""Of the packed form: with a packed config.json of 4,500 it stays below the 8 KiB at which proxies cut a line."""
+STEPS: Final = ((128, 512), (96, 384), (64, 256), (48, 192), (32, 128), (24, 96), (16, 64), (8, 32))
+"""Bins of each length and cells of the joint histogram, from which a link takes the first that fits."""
+MARK: Final = "kvcore_traffic"
+"""The key, with the version of the form, by which a file is known."""
+VERSION: Final = 1
+MAX_COUNT: Final = 1 << 53
+_LENGTHS: Final = ("prompts", "answers", "max_tokens", "taken", "needed", "turns")
+_AMOUNTS: Final = ("cached_tokens", "shared_tokens", "span_seconds", "error", "joint_error")
+Key = TypeVar("Key")
+_NONE: Final = LengthHistogram(lengths=(), counts=())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic(Keeper):
+    """Lengths of requests in tokens, alone and together."""
+
+    prompts: LengthHistogram
+    answers: LengthHistogram
+    """Where they are known."""
+    max_tokens: LengthHistogram
+    """What requests asked for, where they did."""
+    taken: LengthHistogram
+    """Prompt and answer together, when the answer ends."""
+    needed: LengthHistogram
+    """The smallest max_model_len that serves a request in full."""
+    joint: JointHistogram
+    """Prompt with answer; where the answer is not known, with the longest one that was asked for, or 0."""
+    turns: LengthHistogram = _NONE
+    """Requests of each session, where requests name theirs."""
+    cached_tokens: int = 0
+    """Prompt tokens that the log says a cache answered."""
+    shared_tokens: int = 0
+    """Prompt tokens in blocks that an earlier request of the log had too, by the log's own hashes."""
+    span_seconds: float = 0.0
+    """From the first request to the last; 0 where the log does not tell."""
+    error: float = 0.0
+    """The width of a bin as a share of its lengths; a bin stands at its mean, and percentiles are exact even so."""
+    joint_error: float = 0.0
+    """The width of a cell of the joint histogram as a share of its lengths; a cell stands at its mean."""
+
+    @property
+    def requests(self) -> int:
+        """How many."""
+        return self.prompts.requests
+
+    def binned(self, bins: int, cells: int) -> Traffic:
+        """The same requests in about `bins` bins of each length and at most `cells` cells."""
+        joint, joint_bits = self.joint.binned(cells)
+        found = {name: getattr(self, name).binned(bins) for name in _LENGTHS}
+        return replace(
+            self,
+            **{name: histogram for name, (histogram, _) in found.items()},
+            joint=joint,
+            error=max(self.error, *(error_of(bits) for _, bits in found.values())),
+            joint_error=max(self.joint_error, error_of(joint_bits)),
+        )
+
+    def for_link(self) -> Traffic:
+        """What a link can carry of it: the finest of STEPS that packs into MAX_LINK_CHARACTERS. Doing it twice changes
+        nothing.
+
+        Example:
+            >>> found = traffic_of_counts({(prompt, 80, None): 1 for prompt in range(1, 10_001)}).for_link()
+            >>> found.prompts.percentile_tokens(99), found.prompts.mean_tokens, found.error
+            (9900, 5000.1016, 0.125)
+        """
+        for bins, cells in STEPS:
+            found = self.binned(bins, cells)
+            if len(found.packed()) <= MAX_LINK_CHARACTERS:
+                return found
+        return found
+
+    def packed(self) -> str:
+        """As a parameter of a link."""
+        return pack(self.text())
+
+    def text(self) -> str:
+        """As a small file: JSON, lengths as steps from each to the next."""
+        record: dict[str, Any] = {MARK: VERSION}
+        for name in _LENGTHS:
+            histogram: LengthHistogram = getattr(self, name)
+            record[name] = [_steps(histogram.lengths), histogram.counts]
+        record["joint"] = [_steps(self.joint.prompts), self.joint.answers, self.joint.counts]
+        record |= {name: getattr(self, name) for name in _AMOUNTS}
+        return json.dumps(record, separators=(",", ":"))
+
+
+def traffic_of_counts(counts: Mapping[tuple[int, int | None, int | None], int]) -> Traffic:
+    """From a mapping of (prompt, answer, max_tokens) to number of requests, exactly; None is unknown.
+
+    A request takes prompt + answer, or + max_tokens where its answer is not known; `needed_tokens` is what it needs.
+
+    Example:
+        >>> found = traffic_of_counts({(900, 80, 512): 3, (20, None, None): 1})
+        >>> found.taken.lengths, found.needed.lengths, found.answers.requests
+        ((20, 980), (21, 1412), 3)
+    """
+    prompts, answers, asked, taken, needed = (Counter[int]() for _ in range(5))
+    joint: Counter[tuple[int, int]] = Counter()
+    for (prompt, answer, wanted), count in counts.items():
+        longest = answer if answer is not None else wanted or 0
+        prompts[prompt] += count
+        taken[prompt + longest] += count
+        needed[needed_tokens(prompt, answer, wanted)] += count
+        joint[prompt, longest] += count
+        if answer is not None:
+            answers[answer] += count
+        if wanted is not None:
+            asked[wanted] += count
+    return Traffic(
+        prompts=LengthHistogram.from_counts(prompts),
+        answers=LengthHistogram.from_counts(answers),
+        max_tokens=LengthHistogram.from_counts(asked),
+        taken=LengthHistogram.from_counts(taken),
+        needed=LengthHistogram.from_counts(needed),
+        joint=JointHistogram.from_counts(joint),
+    )
+
+
+def needed_tokens(prompt: int, answer: int | None, wanted: int | None) -> int:
+    """The smallest max_model_len that serves a request in full: prompt + max_tokens where it asked for that, else
+    prompt + answer, and never less than prompt + 1.
+
+    Source: vllm/entrypoints/openai/serving_engine.py:_validate_input (0.11.0), and for the one token of an answer
+    without max_tokens the same function.
+
+    Example:
+        >>> needed_tokens(900, 80, 512), needed_tokens(900, 80, None), needed_tokens(900, None, None)
+        (1412, 980, 901)
+    """
+    longest = wanted if wanted is not None else answer
+    return prompt + max(longest or 0, answer or 0, 1)
+
+
+def added(one: Traffic, other: Traffic) -> Traffic:
+    """The requests of both; MAX_CELLS bound its size.
+
+    Example:
+        >>> both = added(traffic_of_counts({(900, 80, None): 1}), traffic_of_counts({(20, 80, None): 2}))
+        >>> both.prompts.counts, both.joint.counts
+        ((2, 1), (2, 1))
+    """
+    summed: dict[str, Any] = {
+        name: LengthHistogram.from_counts(_sum(getattr(one, name).items, getattr(other, name).items))
+        for name in _LENGTHS
+    }
+    joint = _sum(*(((cell[:2], cell[2]) for cell in part.joint.items) for part in (one, other)))
+    amounts = {name: getattr(one, name) + getattr(other, name) for name in ("cached_tokens", "shared_tokens")}
+    return Traffic(
+        **summed,
+        joint=JointHistogram.from_counts(joint),
+        **amounts,
+        span_seconds=max(one.span_seconds, other.span_seconds),
+        error=max(one.error, other.error),
+        joint_error=max(one.joint_error, other.joint_error),
+    ).binned(MAX_CELLS, MAX_CELLS)
+
+
+def _sum(*parts: Iterable[tuple[Key, int]]) -> Counter[Key]:
+    found: Counter[Key] = Counter()
+    for key, count in chain.from_iterable(parts):
+        found[key] += count
+    return found
+
+
+def unpacked(text: str) -> Traffic:
+    """What `Traffic.packed` made this of. Raises WorkloadError `traffic-unreadable`."""
+    try:
+        return read_traffic(unpack(text, "traffic"))
+    except KvPlannerError:
+        raise WorkloadError("traffic-unreadable", field="traffic") from None
+
+
+def read_traffic(text: str) -> Traffic:
+    """What `Traffic.text` wrote. Raises WorkloadError `traffic-unreadable`.
+
+    Example:
+        >>> found = traffic_of_counts({(900, 80, 512): 3})
+        >>> read_traffic(found.text()) == found
+        True
+    """
+    try:
+        record = parse_json_object(text)
+        lengths: dict[str, Any] = {name: _histogram(record.get(name)) for name in _LENGTHS}
+        amounts = {name: _amount(record.get(name)) for name in _AMOUNTS}
+        found = Traffic(**lengths, **amounts, joint=_joint(record.get("joint")))
+    except (KvPlannerError, TypeError, ValueError):
+        raise WorkloadError("traffic-unreadable", field="traffic") from None
+    totals = {found.prompts.requests, found.taken.requests, found.needed.requests, sum(found.joint.counts)}
+    known = found.answers.requests <= found.requests >= found.max_tokens.requests
+    if record.get(MARK) != VERSION or len(totals) != 1 or not found.requests or not known:
+        raise WorkloadError("traffic-unreadable", field="traffic")
+    return found
+
+
+def _steps(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(after - before for before, after in pairwise((0, *lengths)))
+
+
+def _whole(values: object, least: int, most: int) -> tuple[int, ...]:
+    if not isinstance(values, list) or len(values) > 2 * MAX_CELLS:
+        raise ValueError
+    if not all(type(value) is int and least <= value <= most for value in values):
+        raise ValueError
+    return tuple(values)
+
+
+def _lengths(values: object, least: int) -> tuple[int, ...]:
+    steps = _whole(values, 0, MAX_LENGTH)
+    found = tuple(accumulate(steps))
+    if found and (found[-1] > MAX_LENGTH or min(steps[1:], default=least) < least):
+        raise ValueError
+    return found
+
+
+def _histogram(value: Any) -> LengthHistogram:
+    steps, numbers = value
+    lengths, counts = _lengths(steps, 1), _whole(numbers, 1, MAX_COUNT)
+    if len(lengths) != len(counts):
+        raise ValueError
+    return LengthHistogram(lengths=lengths, counts=counts)
+
+
+def _joint(value: Any) -> JointHistogram:
+    steps, seconds, numbers = value
+    prompts, answers = _lengths(steps, 0), _whole(seconds, 0, MAX_LENGTH)
+    counts = _whole(numbers, 1, MAX_COUNT)
+    if not len(prompts) == len(answers) == len(counts):
+        raise ValueError
+    return JointHistogram(prompts=prompts, answers=answers, counts=counts)
+
+
+def _amount(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
+        raise ValueError
+    return value

@@ -1,0 +1,186 @@
+"""What readers make of requests: exact where it is small, right to the stated share elsewhere, the same from a link."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvcore.errors import WorkloadError
+from kvcore.untrusted import pack
+from kvcore.workload import collector as room
+from kvcore.workload.collector import Collector
+from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram, error_of, rounded_up
+from kvcore.workload.mix import workload_report
+from kvcore.workload.records import RequestLog
+from kvcore.workload.requests import Request
+from kvcore.workload.traffic import (
+    MAX_LINK_CHARACTERS,
+    Traffic,
+    added,
+    read_traffic,
+    traffic_of_counts,
+    unpacked,
+)
+
+TOKENS = st.integers(1, MAX_TOKENS)
+REQUESTS = st.lists(
+    st.tuples(TOKENS, st.none() | st.integers(0, MAX_TOKENS), st.none() | TOKENS), min_size=1, max_size=60
+)
+PERCENTS = (50, 90, 95, 99, 100)
+
+
+def collected(requests: list[tuple[int, int | None, int | None]]) -> Traffic:
+    collector = Collector()
+    for request in requests:
+        collector.add(Request(*request))
+    return collector.traffic()
+
+
+def wide(seed: int = 1, size: int = 30_000) -> list[tuple[int, int | None, int | None]]:
+    random = np.random.default_rng(seed)
+    prompts, answers = random.lognormal(6.8, 1, size), random.lognormal(5.2, 0.8, size)
+    return [(int(prompt) + 1, int(answer), None) for prompt, answer in zip(prompts, answers, strict=True)]
+
+
+def numpy_percentiles(values: list[int]) -> list[int]:
+    return [int(one) for one in np.percentile(values, PERCENTS, method="inverted_cdf")]
+
+
+def percentiles(histogram: LengthHistogram) -> list[int]:
+    return [histogram.percentile_tokens(percent) for percent in PERCENTS]
+
+
+@given(st.lists(TOKENS, min_size=1, max_size=300))
+def test_percentiles_are_numpys_inverted_cdf(values: list[int]) -> None:
+    assert percentiles(LengthHistogram.from_lengths(values)) == numpy_percentiles(values)
+
+
+@given(st.lists(TOKENS, min_size=1, max_size=300), st.integers(4, 40))
+def test_bins_leave_percentiles_and_the_mean_as_they_are(values: list[int], bins: int) -> None:
+    found, bits = LengthHistogram.from_lengths(values).binned(bins)
+    assert percentiles(found) == numpy_percentiles(values)
+    assert found.requests == len(values)
+    assert found.mean_tokens == pytest.approx(sum(values) / len(values), abs=0.5)
+    # binned lengths stay in their order, so each may be held against its own
+    binned = [length for length, count in found.items for _ in range(count)]
+    for true, stands in zip(sorted(values), binned, strict=True):
+        assert abs(stands - true) <= error_of(bits) * max(true, stands) + 0.5
+
+
+@given(TOKENS, st.integers(1, 24))
+def test_leading_bits_round_up_by_less_than_their_share(tokens: int, bits: int) -> None:
+    found = rounded_up(tokens, bits)
+    assert tokens <= found < tokens * (1 + 2.0 ** (1 - bits)) + 1
+    assert rounded_up(found, bits) == found
+
+
+@given(REQUESTS)
+def test_a_link_and_a_file_give_back_what_they_took(
+    requests: list[tuple[int, int | None, int | None]],
+) -> None:
+    found = collected(requests)
+    assert read_traffic(found.text()) == found
+    short = found.for_link()
+    assert unpacked(short.packed()) == short == short.for_link()
+
+
+def test_a_link_of_a_wide_log_is_short_and_says_its_percentiles() -> None:
+    requests = wide()
+    found = collected(requests).for_link()
+    assert len(found.packed()) <= MAX_LINK_CHARACTERS
+    assert percentiles(found.prompts) == numpy_percentiles([prompt for prompt, _, _ in requests])
+    assert percentiles(found.taken) == numpy_percentiles(
+        [prompt + (answer or 0) for prompt, answer, _ in requests]
+    )
+    assert unpacked(found.packed()) == found == found.for_link()
+    exact = sum((a or 0) * p + (a or 0) * ((a or 0) + 1) / 2 for p, a, _ in requests)
+    exact /= sum(answer or 0 for _, answer, _ in requests)
+    assert found.joint.running_tokens == pytest.approx(exact, rel=0.01)
+
+
+def test_memory_is_bounded_and_the_error_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MAX_FRESH", 1000)
+    monkeypatch.setattr("kvcore.workload.traffic.MAX_CELLS", 2000)
+    requests = wide()
+    found = collected(requests)
+    assert len(found.joint.counts) <= 2000
+    assert len(found.prompts.lengths) <= 2005
+    assert found.requests == len(requests)
+    assert 0 < found.error < 0.01
+    true, stands = numpy_percentiles([prompt for prompt, _, _ in requests]), percentiles(found.prompts)
+    assert stands == pytest.approx(true, rel=found.error)
+
+
+def test_two_halves_are_the_whole() -> None:
+    requests = wide(size=2000)
+    assert added(collected(requests[:700]), collected(requests[700:])) == collected(requests)
+
+
+def test_sessions_time_and_shared_blocks_stand_beside_the_lengths() -> None:
+    collector = Collector()
+    collector.add(Request(1024, 5, session="a", seconds=100.0, blocks=(1, 2)))
+    collector.add(Request(2048, 5, session="a", seconds=160.0, blocks=(1, 2, 3, 4), cached_tokens=1024))
+    collector.add(Request(512, 5, session="b", seconds=130.0, blocks=(1,)))
+    found = collector.traffic()
+    assert (found.turns.lengths, found.turns.counts) == ((1, 2), (1, 1))
+    assert (found.cached_tokens, found.span_seconds) == (1024, 60.0)
+    # two of four blocks of 512; then one block of one, of which the last token is always computed
+    assert found.shared_tokens == 1024 + 511
+
+
+def test_more_sessions_than_are_followed_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MAX_SESSIONS", 64)
+    collector = Collector()
+    for session in range(1000):
+        for _ in range(1 + session % 2):
+            collector.add(Request(10, 1, session=f"s{session}"))
+    turns = collector.traffic().turns
+    assert 16 <= turns.requests <= 64
+    assert turns.lengths == (1, 2)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["prompts", "joint", "answers", "error", "kvcore_traffic"]),
+    st.one_of(
+        st.none(),
+        st.integers(-2, 2),
+        st.text(max_size=3),
+        st.lists(st.lists(st.integers(-1, 1 << 60)), max_size=3),
+    ),
+)
+def test_a_changed_file_is_refused_or_read(name: str, value: object) -> None:
+    record = json.loads(traffic_of_counts({(900, 80, 512): 3, (20, None, None): 1}).text())
+    text = json.dumps(record | {name: value})
+    with suppress(WorkloadError):
+        read_traffic(text)
+    with pytest.raises(WorkloadError):
+        unpacked(pack(text)[:-9])
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[", '{"kvcore_traffic":1}', "x" * 100, '{"prompts":[[1],[1]]}'])
+def test_what_is_no_traffic_is_a_coded_error(text: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        read_traffic(text)
+    assert caught.value.code == "traffic-unreadable"
+
+
+def test_the_report_adds_up_as_source_004_says() -> None:
+    """800 to 1,200 tokens, max_tokens 512: P99 1,196 + 512 = 1,708; the P99 of the sum beside it."""
+    traffic = traffic_of_counts({(prompt, 90, None): 10 for prompt in range(800, 1201)})
+    log = RequestLog(
+        traffic=traffic, estimated=0, unusable=2, unusable_lines=(3, 9), reasons=(), other_lines=0
+    )
+    assert workload_report(log, 512) == {
+        "requests": 4010, "broken_lines": 2, "counted_by": "usage",
+        "prompt": {"p50": 1000, "p90": 1160, "p95": 1180, "p99": 1196, "max": 1200},
+        "output": {"p50": 90, "p90": 90, "p95": 90, "p99": 90, "max": 90},
+        "total": {"p50": 1090, "p90": 1250, "p95": 1270, "p99": 1286, "max": 1290},
+        "max_tokens": 512, "recommended_max_model_len": 1708, "p99_total": 1286,
+    }  # fmt: skip
+    assert workload_report(log)["recommended_max_model_len"] == 1196 + 90
