@@ -15,7 +15,7 @@ from kvcore.workload.traffic import Traffic, added, traffic_of_counts
 MAX_FRESH: Final = 1 << 17
 """Different requests that are kept as they are until they are added up; within it nothing is binned."""
 MAX_SESSIONS: Final = 1 << 17
-"""Sessions that are told apart; of more than that half are followed, chosen by their hash, then half of those."""
+"""Sessions that are followed; of more than that half are followed, chosen by their hash, then half of those."""
 MAX_BLOCKS: Final = 1 << 20
 """Hashes of blocks of prompts that are remembered; blocks beyond them count as new."""
 
