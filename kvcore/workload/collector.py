@@ -67,15 +67,15 @@ class Collector:
         self._add_up()
         found = self._old if self._old is not None else traffic_of_counts({})
         turns = LengthHistogram.from_lengths(self._sessions.values())
-        beside = traffic_of_counts({})
-        beside = replace(
-            beside,
+        aside = traffic_of_counts({})
+        aside = replace(
+            aside,
             turns=turns,
             cached_tokens=self._cached,
             shared_tokens=self._shared,
             span_seconds=self._last - self._first,
         )
-        return added(found, beside)
+        return added(found, aside)
 
     def _add_up(self) -> None:
         fresh = traffic_of_counts(self._fresh)

@@ -139,7 +139,7 @@ class LengthHistogram(Keeper):
     def binned(self, bins: int) -> tuple[LengthHistogram, int]:
         """The same requests in bins of equal ratio, each at its mean, with the leading bits that make a bin.
 
-        At most `bins` bins, cut where they hold one of MET_PERCENTS: those lengths stay as they are.
+        At most `bins` bins, cut at MET_PERCENTS, whose lengths stay as they are.
 
         Example:
             >>> found, bits = LengthHistogram.from_lengths(range(1, 10_001)).binned(40)

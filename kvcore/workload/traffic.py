@@ -19,7 +19,7 @@ from kvcore.untrusted import pack, parse_json_object, unpack
 from kvcore.workload.histogram import MAX_LENGTH, JointHistogram, LengthHistogram, error_of
 
 MAX_CELLS: Final = 1 << 16
-"""Different lengths, or pairs of them, that are told apart at all."""
+"""Different lengths, or pairs of them, that are counted one by one."""
 MAX_LINK_CHARACTERS: Final = 3000
 """Of the packed form: with a packed config.json of 4,500 it stays below the 8 KiB at which proxies cut a line."""
 STEPS: Final = ((128, 512), (96, 384), (64, 256), (48, 192), (32, 128), (24, 96), (16, 64), (8, 32))
