@@ -435,7 +435,7 @@ WORKER = "(Worker_TP2 pid=77) ERROR 11-21 10:00:20 [multiproc_executor.py:597] "
                 "RuntimeError: create:build/torch_npu.dir/compiler_depend.ts:89 HCCL function error: "
                 "HcclCommInitRootInfo(numRanks, &rootInfo, rank, &(comm->hcclComm_)), error code is 7"
             ],
-            "start-collectives",
+            "start-collectives-npu",
             2,
         ),
         (

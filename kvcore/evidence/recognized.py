@@ -183,7 +183,8 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         for flag in fields_of("surroundings").values()
         if field_value(scenario, flag.name) is not None
     }
-    if said - {one.field for one in log.surroundings}:
+    shown = {one.field for one in log.surroundings} | ({TAKEN} if log.taken_gib is not None else set())
+    if said - shown:
         borrowed.append("surroundings")
     return Recognized(
         scenario=with_logged_graphs(scenario, log),
@@ -244,7 +245,7 @@ def with_logged_surroundings(scenario: Scenario, log: StartupLog) -> Scenario:
 
     What the log leaves open stays unknown.
     """
-    around: dict[str, str | None] = {}
+    around: dict[str, str | float | None] = {}
     env = dict(scenario.env)
     for said in log.surroundings:
         head, _, key = said.field.partition(".")
@@ -257,6 +258,8 @@ def with_logged_surroundings(scenario: Scenario, log: StartupLog) -> Scenario:
             env[key] = case
     if _takes_more(scenario, log):
         around["taken_gib"] = None
+    if log.taken_gib is not None:
+        around["taken_gib"] = log.taken_gib
     return with_surroundings(replace(scenario, env=env), around)
 
 

@@ -15,6 +15,7 @@ from kvcore.evidence.log.arguments import LoggedArguments, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
 from kvcore.evidence.log.failures import Failure, StartFacts, find_failures
 from kvcore.evidence.log.figures import Figures, Reading, Spread, engine_figures, find_readings, rank_figures
+from kvcore.evidence.log.npu_smi import Chip, chip_notices, fullest, read_chips
 from kvcore.evidence.log.surroundings import LoggedSurrounding, find_surroundings
 from kvcore.scenario import Measured
 
@@ -67,6 +68,8 @@ class StartupLog(LoggedArguments):
     """The root cause first."""
     surroundings: tuple[LoggedSurrounding, ...]
     """What lines say of the machine, each once."""
+    chips: tuple[Chip, ...]
+    """Of `npu-smi info` before the start, or after it failed; empty without one."""
     missing: tuple[str, ...]
     """Figures that this kind of log usually has and this one has not."""
 
@@ -74,6 +77,12 @@ class StartupLog(LoggedArguments):
     def failure(self) -> Failure | None:
         """The root cause, or None for a start that the log does not show failing."""
         return self.failures[0] if self.failures else None
+
+    @property
+    def taken_gib(self) -> float | None:
+        """What was in use of the fullest chip before the start, beyond the driver's own; None where nothing was."""
+        chip = fullest(self.chips)
+        return None if chip is None else chip.taken_gib
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -101,7 +110,7 @@ def read_log(given: str | bytes) -> StartupLog:
             break
         found, absurd = find_readings(log, start, end)
         read = _start(log, start, end, found, engine, card_name)
-        says_something = bool(read.flag_lines or read.version or read.model or absurd)
+        says_something = bool(read.flag_lines or read.version or read.model or read.chips or absurd)
         if found or read.failures or (chosen is None and says_something):
             chosen = replace(read, notices=_notices(log, starts) + absurd + read.notices)
         if found or read.failures:
@@ -139,7 +148,9 @@ def _start(
     known = {**ranked.worst.known, **figures.known}
     said = {one.name: getattr(arguments, one.name) for one in fields(arguments)}
     said["model"] = arguments.model or model_of(log, start, end)
-    said["notices"] = arguments.notices + ranked.notices + engine_notices
+    failures = find_failures(log, start, end, facts)
+    chips = _chips(log, start, end, found, has_failed=bool(failures))
+    said["notices"] = arguments.notices + chip_notices(chips) + ranked.notices + engine_notices
     return StartupLog(
         **said,
         engine=engine.name,
@@ -151,10 +162,20 @@ def _start(
         worst_rank=ranked.worst,
         spreads=ranked.spreads,
         charges_graph_estimate=_charges_estimate(log, start, end, engine, version),
-        failures=find_failures(log, start, end, facts),
+        failures=failures,
+        chips=chips,
         surroundings=find_surroundings(log, start, end, flags.tensor_parallel_size or 1),
         missing=tuple(name for name in (_EXPECTED_V0 if v0 else engine.log.figures) if name not in known),
     )
+
+
+def _chips(
+    log: LogText, start: int, end: int, found: tuple[Reading, ...], *, has_failed: bool
+) -> tuple[Chip, ...]:
+    """What `npu-smi info` shows of the chips as a start finds them: not while its own engine runs."""
+    first = min((reading.line_number for reading in found), default=0)
+    until = end if has_failed or first == 0 else log.starts[first - 1]
+    return read_chips(log, 0, until)
 
 
 def _charges_estimate(log: LogText, start: int, end: int, engine: Engine, version: str | None) -> bool:
