@@ -91,7 +91,8 @@ def test_docker_on_ascend_and_amd_passes_devices() -> None:
 def test_compose_on_ascend_mounts_the_driver() -> None:
     ascend = planned(accelerator="Ascend-910B3-64GB", engine="vllm-ascend")
     service = yaml.safe_load(artefact(Artefact.COMPOSE, ascend))["services"]["vllm"]
-    assert "/usr/local/Ascend/driver:/usr/local/Ascend/driver" in service["volumes"]
+    assert "/usr/local/Ascend/driver/lib64:/usr/local/Ascend/driver/lib64" in service["volumes"]
+    assert "/usr/local/bin/npu-smi:/usr/local/bin/npu-smi" in service["volumes"]
     assert service["devices"][:1] == ["/dev/davinci0"]
     assert service["image"].startswith("quay.io/ascend/vllm-ascend:v")
     assert "deploy" not in service

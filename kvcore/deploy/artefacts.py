@@ -25,6 +25,7 @@ from kvcore.deploy.launch import (
     launch_words,
     served_model,
 )
+from kvcore.deploy.machines import FIRST, Machine, machines_of
 from kvcore.deploy.templates import filled, templates, yaml_text
 from kvcore.engine.protocol import Launch
 from kvcore.engine.rooms import find_engine
@@ -105,16 +106,42 @@ class Start:
         return TOKEN not in self.environment and any(name is not None and is_gated(name) for name in names)
 
     @property
+    def machines(self) -> tuple[Machine, ...]:
+        """What each machine is started with."""
+        return machines_of(self.plan)
+
+    @property
     def ranks(self) -> int:
-        """Cards of all replicas that one start takes."""
-        parallel = self.plan.scenario.parallel
-        return parallel.ranks_per_replica * parallel.data_parallel_size
+        """Cards of the first machine: of all replicas where it is the only one."""
+        return self.machines[0].cards
 
     @property
     def platform(self) -> Mapping[str, Any]:
         """What it is given of its cards."""
         found: Mapping[str, Any] = templates()["platforms"].get(self.plan.accelerator.vendor.value, {})
         return found
+
+    @property
+    def resource(self) -> str:
+        """What Kubernetes calls its cards."""
+        known: Mapping[str, str] = self.platform["resources"]
+        return next(name for chip, name in known.items() if chip in self.plan.accelerator.id)
+
+    @property
+    def mounts(self) -> list[str]:
+        """Paths of the driver that a container needs, each at the same place inside."""
+        network = self.platform.get("network", ()) if len(self.machines) > 1 else ()
+        return [*self.platform.get("driver", ()), *network]
+
+    @property
+    def visible(self) -> dict[str, str]:
+        """The variable that leaves a machine's other cards alone; none where all of them are taken or nobody asks."""
+        name, taken = self.platform.get("visible"), self.ranks
+        is_known = find_engine(self.plan.scenario.engine).runs_on(self.plan.accelerator)
+        takes_all = taken >= self.plan.accelerator.devices_per_node
+        if name is None or name in self.environment or takes_all or not is_known:
+            return {}
+        return {name: ",".join(map(str, range(taken)))}
 
     @property
     def devices(self) -> list[str]:
@@ -127,7 +154,8 @@ class Start:
 def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
     """The text of one artefact; `every_flag` writes resolved defaults too.
 
-    Raises ScenarioError for a container where no image for the card is known.
+    Raises ScenarioError for a container where no image for the card is known, and for a file of one machine where the
+    start takes several.
     """
     start = Start(
         plan=plan,
@@ -136,6 +164,8 @@ def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
         arguments=launch_arguments(plan, every_flag=every_flag),
         environment=launch_environment(plan),
     )
+    if len(start.machines) > 1 and kind in _OF_ONE_MACHINE:
+        raise ScenarioError("several-machines", field="data_parallel_size", machines=str(len(start.machines)))
     return _WRITERS[kind](start)
 
 
@@ -154,10 +184,11 @@ def image(plan: Plan) -> str:
 
     Raises ScenarioError where none is known.
     """
-    name = find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor)
-    if name is None:
+    found = find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor)
+    if found is None:
         raise no_image(plan)
-    return f"{name}:v{plan.resolved.engine_version}"
+    version = plan.resolved.engine_version
+    return f"{found.name}:v{version}{found.suffix_of(plan.accelerator.id, version)}"
 
 
 def start_seconds(plan: Plan) -> int:
@@ -170,12 +201,35 @@ def _folded(parts: Iterable[str]) -> str:
     return " \\\n  ".join(parts) + "\n"
 
 
-def _exports(start: Start, before: str) -> str:
-    return "".join(f"{before}{name}={shlex.quote(value)}\n" for name, value in start.environment.items())
+def _exports(environment: Mapping[str, str], before: str) -> str:
+    return "".join(f"{before}{name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
 def _command(start: Start) -> str:
-    return _exports(start, "export ") + _folded(map(shlex.join, (start.program, *start.flags)))
+    """Of each machine where there are several."""
+    exports = _exports({**start.visible, **start.environment}, "export ")
+    if len(start.machines) == 1:
+        return exports + _folded(map(shlex.join, (start.program, *start.flags)))
+    texts = (
+        f"# {number} / {len(start.machines)}\n{exports}"
+        + "".join(f"{line}\n" for line in machine.before)
+        + (
+            _folded(map(_shell_words, (start.program, *start.flags, *_own(machine))))
+            if machine.serves
+            else ""
+        )
+        for number, machine in enumerate(start.machines, start=1)
+    )
+    return f"export {FIRST[1:]}=192.0.2.10\n" + "\n".join(texts)
+
+
+def _own(machine: Machine) -> list[list[str]]:
+    return [launch_words(name, value) for name, value in machine.flags.items()]
+
+
+def _shell_words(words: Iterable[str]) -> str:
+    """Quoted, but for the variable with the first machine's address."""
+    return shlex.join(words).replace(f"'{FIRST}'", f'"{FIRST}"')
 
 
 def _yaml(start: Start) -> str:
@@ -183,7 +237,7 @@ def _yaml(start: Start) -> str:
     arguments = {
         name: list(value) if isinstance(value, tuple) else value for name, value in start.arguments.items()
     }
-    return _exports(start, "# export ") + yaml_text({"model": start.model, **arguments})
+    return _exports(start.environment, "# export ") + yaml_text({"model": start.model, **arguments})
 
 
 def _docker(start: Start) -> str:
@@ -192,16 +246,34 @@ def _docker(start: Start) -> str:
     program, flags = start.container
     ids = ",".join(map(str, range(start.ranks)))
     cards = [f"--device {path}" for path in start.devices] or [f"""--gpus '"device={ids}"'"""]
-    options = {"-v": platform.get("driver"), "--group-add": platform.get("group")}
-    cards += [f"{option} {value}" for option, value in options.items() if value is not None]
-    parts = ["docker run --rm", *cards, "--ipc=host", f"-p {PORT}:{PORT}"]
+    cards += [f"-v {path}:{path}" for path in start.mounts]
+    cards += [f"--group-add {platform['group']}"] if "group" in platform else []
+    several = len(start.machines) > 1
+    network = ["--net=host", f'-e {FIRST[1:]}="{FIRST}"'] if several else [f"-p {PORT}:{PORT}"]
+    parts = ["docker run --rm", *cards, "--ipc=host", *network]
     parts += [f"-v {volume}" for volume in VOLUMES]
     if start.folder is not None:
         parts.append(f"--mount {shlex.quote(_mount(start.folder))}")
     parts += [f"-e {shlex.quote(f'{name}={value}')}" for name, value in start.environment.items()]
     if start.asks_for_token:
         parts.append(f"-e {TOKEN}")
-    return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
+    if not several:
+        return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
+    return "\n".join(
+        f"# {number} / {len(start.machines)}\n"
+        + _folded([*parts, image_name, *map(_shell_words, _inside(start, machine))])
+        for number, machine in enumerate(start.machines, start=1)
+    )
+
+
+def _inside(start: Start, machine: Machine) -> Iterable[list[str]]:
+    """The words inside the container of one of several machines."""
+    program, flags = start.container
+    if not machine.before:
+        return filter(None, (program, *flags, *_own(machine)))
+    server = chain(start.program, *start.flags, *_own(machine))
+    line = " && ".join((*machine.before, _shell_words(server) if machine.serves else "sleep infinity"))
+    return (["bash", "-c", line],)
 
 
 def _mount(path: str) -> str:
@@ -214,7 +286,7 @@ def _mount(path: str) -> str:
 def _compose(start: Start) -> str:
     """compose.yaml; the token of a gated model is a secret from the shell's HF_TOKEN, not in the environment."""
     program, flags = start.container
-    asks, folder, driver = start.asks_for_token, start.folder, start.platform.get("driver")
+    asks, folder = start.asks_for_token, start.folder
     mount = {"type": "bind", "source": folder, "target": folder, "read_only": True}
     gpu = {"driver": "nvidia", "count": start.ranks, "capabilities": ["gpu"]}
     token_path = {"HF_TOKEN_PATH": "/run/secrets/hf_token"} if asks else {}
@@ -222,7 +294,7 @@ def _compose(start: Start) -> str:
         "image": image(start.plan),
         "command": [*program, *chain(*flags)],
         "port": PORT,
-        "volumes": [*VOLUMES, *([mount] if folder else []), *([driver] if driver else [])],
+        "volumes": [*VOLUMES, *([mount] if folder else []), *(f"{path}:{path}" for path in start.mounts)],
         "seconds": start_seconds(start.plan),
         "secrets": ["hf_token"] if asks else None,
         "environment": {**start.environment, **token_path} or None,
@@ -255,6 +327,7 @@ def _kubernetes(start: Start) -> str:
     program, flags = start.container
     known = plan.scenario.checkpoint.total_size
     stored = known or plan.weights.total * plan.scenario.parallel.ranks_per_replica
+    driver = [(f"driver-{number}", path) for number, path in enumerate(start.mounts)]
     environment = [{"name": name, "value": _literal(value)} for name, value in start.environment.items()]
     reference = {"secretKeyRef": {"name": SECRET, "key": SECRET_KEY}}
     facts = {
@@ -263,7 +336,9 @@ def _kubernetes(start: Start) -> str:
         "port": PORT,
         "command": _literal(program) or None,
         "args": _literal([*chain(*flags)]),
-        "cards": {start.platform["resource"]: str(start.ranks)},
+        "cards": {start.resource: str(start.ranks)},
+        "driver_mounts": [{"name": name, "mountPath": path} for name, path in driver] or None,
+        "driver_volumes": [{"name": name, "hostPath": {"path": path}} for name, path in driver] or None,
         "start_probes": start_seconds(plan) // 10,
         "cache_gib": round_up(ceil_div(int(stored), GIB) + _KERNELS_GIB, 10),
         "model_mount": {"name": "model", "mountPath": folder, "readOnly": True} if folder else None,
@@ -287,7 +362,7 @@ def kubernetes_name(model: str) -> str:
 
 def _systemd(start: Start) -> str:
     """A unit that runs as a user of its own; the token of a gated model is read from a file of root's."""
-    environment, asks = {**_CACHES, **start.environment}, start.asks_for_token
+    environment, asks = {**_CACHES, **start.visible, **start.environment}, start.asks_for_token
     argv = (*start.program, *chain(*start.flags))
     facts = {
         "token_note": f"# {TOKEN_FILE}, mode 600, with one line: {TOKEN}=hf_..." if asks else None,
@@ -315,6 +390,7 @@ def _word(word: str) -> str:
     return f'"{escaped}"' if re.search(r"[^A-Za-z0-9_@%+=:,./$-]", word) else escaped
 
 
+_OF_ONE_MACHINE: Final = (Artefact.COMPOSE, Artefact.KUBERNETES, Artefact.SYSTEMD)
 _WRITERS: Final[Mapping[Artefact, Callable[[Start], str]]] = {
     Artefact.COMMAND: _command,
     Artefact.YAML: _yaml,

@@ -16,6 +16,7 @@ from typing import Any, Final
 from kvcore.advice.vary import decode_bound
 from kvcore.deploy.launch import PORT, launch_words, served_model
 from kvcore.deploy.templates import filled, yaml_text
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.availability import MetricRole, benchmark_program, exported_metrics
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.memory.parts import PART_NAMES
@@ -283,19 +284,24 @@ def expected_log_lines(plan: Plan) -> tuple[str, ...]:
     cache, resolved = plan.cache, plan.resolved
     if cache is None or plan.available_kv_bytes is None or not cache.fits:
         return ()
-    weights = f"{gib(plan.loaded_weights.value):.2f}"
+    log = find_engine(plan.scenario.engine).log
+    weights = log.weights_line.format(gib=gib(plan.loaded_weights.value))
     concurrency = (
         f"Maximum concurrency for {resolved.max_model_len:,} tokens per request: {cache.max_concurrency:.2f}x"
     )
     if resolved.is_v0:
         return (
-            f"Loading model weights took {weights} GiB",
+            f"Loading model weights took {gib(plan.loaded_weights.value):.2f} GiB",
             f"# cuda blocks: {cache.num_blocks}, # CPU blocks: ...",
             concurrency,
         )
     switches = switches_of(resolved.version)
-    lines = [f"Model loading took {weights} GiB"]
-    if switches.logs_available_memory:
+    lines = [weights]
+    until = log.available_in_bytes_until
+    if until is not None and resolved.version <= until and plan.memory is not None:
+        total = int(plan.memory.total.value)
+        lines.append(f"Available memory: {int(plan.available_kv_bytes)}, total memory: {total}")
+    elif switches.logs_available_memory:
         lines.append(f"Available KV cache memory: {gib(plan.available_kv_bytes):.2f} GiB")
     size = f"GPU KV cache size: {cache.tokens:,} tokens"
     if switches.logs_capacity_in_one_line:

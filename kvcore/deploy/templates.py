@@ -43,7 +43,14 @@ def _filled(part: Any, facts: Mapping[str, Any]) -> Any:
         found = {key: value for key, value in values.items() if value is not _NOTHING}
         return found if found or not part else _NOTHING
     if isinstance(part, list):
-        return [value for one in part if (value := _filled(one, facts)) is not _NOTHING]
+        found_items = ((one, _filled(one, facts)) for one in part)
+        return [
+            item
+            for one, value in found_items
+            if value is not _NOTHING
+            # A place that stands alone in a list and is filled with a list gives all of its items.
+            for item in (value if isinstance(one, str) and isinstance(value, list) else [value])
+        ]
     return part
 
 

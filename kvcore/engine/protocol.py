@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 EngineName = Annotated[str, Named("[a-z][a-z0-9-]*", "a name in lower case")]
 RunnerKind = Literal["v0", "v1", "v2"]
 Link = Literal["single", "unified", "nvlink", "pcie-p2p", "pcie", "hosts"]
+WeightsLine = Literal["Model loading took {gib:.2f} GiB", "Loading model weights took {gib:.4f} GB"]
 Layers = Literal["dense", "experts", "latent", "sparse"]
 
 
@@ -304,11 +305,27 @@ class MemoryVariables:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChipTag:
+    """What the tags of an image end with for cards whose id begins so, from one of the engine's own releases on."""
+
+    card: Annotated[str, Named("[A-Za-z0-9-]+", "the beginning of a card's id")]
+    suffix: Annotated[str, Named("-[a-z0-9]+", "the end of a tag")]
+    since: Published
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
     """A container image of the engine, for the cards of one vendor; its tags are v and the release."""
 
     vendor: Vendor
     name: Annotated[str, Named("[a-z0-9./-]+", "an image without its tag")]
+    tags: tuple[ChipTag, ...] = ()
+    """Of cards whose image has a tag of its own."""
+
+    def suffix_of(self, card_id: str, engine_version: str) -> str:
+        """What the tag of a release ends with on a card."""
+        own = (tag for tag in self.tags if card_id.startswith(tag.card))
+        return next((tag.suffix for tag in own if Version(engine_version) >= tag.since), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -324,9 +341,9 @@ class Launch:
     image_starts_server: bool = True
     """The image's entry point is the server: a container gets its flags alone."""
 
-    def image_for(self, vendor: Vendor) -> str | None:
-        """The image for cards of `vendor`, without a tag; None where none is known."""
-        return next((image.name for image in self.images if image.vendor is vendor), None)
+    def image_for(self, vendor: Vendor) -> Image | None:
+        """The image for cards of `vendor`; None where none is known."""
+        return next((image for image in self.images if image.vendor is vendor), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -336,6 +353,9 @@ class LogFormat:
     source: Source = ""
     marks: tuple[str, ...] = ()
     """Texts without spaces that only this engine prints; a log without any engine's marks is vLLM's."""
+    weights_line: WeightsLine = "Model loading took {gib:.2f} GiB"
+    available_in_bytes_until: Published | None = None
+    """The last release of vLLM on which it states available and total memory in bytes; None: never."""
     figures: tuple[str, ...] = ("weights_gib", "available_kv_gib", "kv_tokens", "max_concurrency")
     """What a whole log of a start states, by the fields of its readings."""
     charges_graph_estimate_since: Published | None = None

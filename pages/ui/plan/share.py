@@ -8,13 +8,19 @@ import streamlit as st
 
 from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, has_image, no_image
 from kvcore.deploy.going_live import expected_log_lines
+from kvcore.deploy.machines import FIRST, machines_of
+from kvcore.engine.rooms import find_engine
+from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
 from kvcore.scenario.contract import result_of
+from kvcore.texts import LABELS as TEXTS
 from kvcore.texts.words import Words, msg
 from kvcore.views.plan_report import report_html, ticket_text
 from pages.ui.shared import share_link, state
 from pages.ui.shared.fold import fold
 
+EXPORTS = TEXTS["exports"]
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 TICKET, RESULT = "ticket", "json"
 LABELS = {
     Artefact.COMMAND: msg("Command"),
@@ -76,7 +82,13 @@ def panel(plan: Plan, t: Words) -> None:
             st.code("\n".join(expected), language=None)
         if form == TICKET:
             share_link.config_to_send("share_config", t)
-        text = _text(plan, form, every_flag, t)
+        try:
+            text = _text(plan, form, every_flag, t)
+        except ScenarioError as error:
+            st.text(f"{t.error(error)}\n→ {t.next_step(error)}")
+            return
+        if form in tuple(Artefact):
+            _explained(plan, t)
         st.code(text, language=CODE_LANGUAGES.get(form))
         if form in FILE_NAMES:
             st.download_button(
@@ -98,6 +110,18 @@ def panel(plan: Plan, t: Words) -> None:
             on_click="ignore",
             key="share_report",
         )
+
+
+def _explained(plan: Plan, t: Words) -> None:
+    """What the variables of the start are for, where that is known."""
+    known = {name: EXPORTS[name] for name in plan.scenario.env if name in EXPORTS}
+    machines = machines_of(plan)
+    if len(machines) > 1:
+        known |= {FIRST[1:]: EXPORTS[FIRST[1:]]}
+    if find_engine(plan.scenario.engine).main_flags and machines[0].cards < plan.accelerator.devices_per_node:
+        known |= {VISIBLE: EXPORTS[VISIBLE]}
+    for name, text in known.items():
+        st.caption(f"`{name}` – {t(text)}")
 
 
 def _choose() -> None:

@@ -1,0 +1,155 @@
+"""Starts on Ascend as files and commands: read back, and every flag one that the release's own parser takes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvcore.deploy.artefacts import Artefact, artefact, image
+from kvcore.deploy.going_live import expected_log_lines
+from kvcore.deploy.machines import machines_of
+from kvcore.errors import ScenarioError
+from kvcore.evidence.log.reader import measured_from, read_log
+from kvcore.planning import Plan, plan
+from kvcore.scenario.request import scenario_from_request
+
+PARSERS = {
+    row["release"]: frozenset(row["flags"])
+    for row in map(json.loads, Path("tests/data/serve_flags.jsonl").read_text("utf-8").splitlines())
+}
+"""Spellings that `vllm serve` takes, read off vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py."""
+EXPERTS = {
+    "model": "Qwen/Qwen3-30B-A3B",
+    "accelerator": "Ascend-910B4-32GB",
+    "tensor_parallel_size": 4,
+    "max_model_len": 8192,
+    "enable_expert_parallel": True,
+}
+ENVIRONMENT = {"HCCL_BUFFSIZE": "1024", "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+
+
+def planned(**request: Any) -> Plan:
+    return plan(scenario_from_request(EXPERTS | request))
+
+
+def commands(text: str) -> list[list[str]]:
+    """The server's starts in a shell text, without exports and comments."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines if line.startswith(("vllm ", "docker "))]
+
+
+@pytest.mark.parametrize("release", PARSERS)
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("kind", [Artefact.COMMAND, Artefact.DOCKER])
+def test_every_flag_is_one_of_the_releases_parser(release: str, replicas: int, kind: Artefact) -> None:
+    deployment = planned(
+        engine_version=release,
+        data_parallel_size=replicas,
+        max_num_batched_tokens=8192,
+        max_num_seqs=16,
+        kv_cache_dtype="auto",
+        env=ENVIRONMENT,
+    )
+    found = commands(artefact(kind, deployment, every_flag=True))
+    assert len(found) == len(machines_of(deployment)) == max(1, replicas // 2)
+    for words in found:
+        words = words[words.index("serve") + 2 :]
+        flags = [word for word in words if word.startswith("--")]
+        assert len(flags) >= 7
+        assert set(flags) <= PARSERS[release]
+
+
+def test_each_machine_serves_its_own_replicas() -> None:
+    first, second = commands(artefact(Artefact.COMMAND, planned(data_parallel_size=4)))
+    assert first[first.index("--data-parallel-size-local") + 1] == "2"
+    assert first[first.index("--data-parallel-address") + 1] == "$NODE0_IP"
+    assert "--headless" not in first
+    assert second[second.index("--data-parallel-start-rank") + 1] == "2"
+    assert "--headless" in second
+    assert '"$NODE0_IP"' in artefact(Artefact.COMMAND, planned(data_parallel_size=4))
+
+
+def test_the_last_machine_has_what_is_left() -> None:
+    found = machines_of(planned(data_parallel_size=5))
+    assert [machine.cards for machine in found] == [8, 8, 4]
+    assert [machine.flags["data-parallel-size-local"] for machine in found] == [2, 2, 1]
+
+
+def test_a_replica_beyond_a_machine_runs_on_ray() -> None:
+    text = artefact(Artefact.COMMAND, planned(tensor_parallel_size=4, pipeline_parallel_size=4))
+    assert text.index("ray start --head") < text.index("vllm serve") < text.index("ray start --address")
+    (server,) = commands(text)
+    assert server[server.index("--distributed-executor-backend") + 1] == "ray"
+
+
+def test_a_part_of_a_machine_leaves_the_other_cards_alone() -> None:
+    assert "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3\n" in artefact(Artefact.COMMAND, planned())
+    assert "ASCEND_RT_VISIBLE_DEVICES" not in artefact(Artefact.COMMAND, planned(data_parallel_size=2))
+    own = artefact(Artefact.COMMAND, planned(env={"ASCEND_RT_VISIBLE_DEVICES": "4,5,6,7"}))
+    assert own.count("ASCEND_RT_VISIBLE_DEVICES") == 1
+
+
+@pytest.mark.parametrize("kind", [Artefact.COMPOSE, Artefact.KUBERNETES, Artefact.SYSTEMD])
+def test_a_file_of_one_machine_refuses_several(kind: Artefact) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        artefact(kind, planned(data_parallel_size=4))
+    assert raised.value.code == "several-machines"
+    assert artefact(kind, planned(data_parallel_size=2))
+
+
+def test_docker_mounts_the_driver_and_between_machines_its_network() -> None:
+    (alone,) = commands(artefact(Artefact.DOCKER, planned()))
+    assert alone.count("--device") == 4 + 3
+    assert "/usr/local/dcmi:/usr/local/dcmi" in alone
+    assert "/etc/hccn.conf:/etc/hccn.conf" not in alone
+    first, _ = commands(artefact(Artefact.DOCKER, planned(data_parallel_size=4)))
+    assert {"--net=host", "/etc/hccn.conf:/etc/hccn.conf"} <= set(first)
+    assert first.count("--device") == 8 + 3
+
+
+def test_kubernetes_asks_the_device_plugin_and_mounts_the_driver() -> None:
+    _, deployment, _ = yaml.safe_load_all(artefact(Artefact.KUBERNETES, planned()))
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"]["limits"] == {"huawei.com/Ascend910": "4"}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+    assert mounts.keys() == volumes.keys()
+    assert {name: path for name, path in mounts.items() if name.startswith("driver")} == {
+        name: path for name, path in volumes.items() if name.startswith("driver")
+    }
+    assert "/usr/local/Ascend/driver/lib64" in mounts.values()
+    dense = {"model": "Qwen/Qwen3-8B", "enable_expert_parallel": False, "dtype": "float16"}
+    small = planned(**dense, accelerator="Ascend-310P3-Duo-48GB", tensor_parallel_size=1)
+    assert "huawei.com/Ascend310P: '1'" in artefact(Artefact.KUBERNETES, small)
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "end"),
+    [
+        ("Ascend-910C-64GB", "0.23.0", "-a3"),
+        ("Ascend-910C-64GB", "0.9.1", ""),
+        ("Ascend-910B3-64GB", "0.23.0", ""),
+    ],
+)
+def test_the_image_is_that_of_the_card(card: str, version: str, end: str) -> None:
+    found = image(planned(accelerator=card, engine_version=version))
+    assert found == f"quay.io/ascend/vllm-ascend:v{version}{end}"
+
+
+@pytest.mark.parametrize(("version", "text"), [("0.11.0", "total memory: "), ("0.23.0", "KV cache memory: ")])
+def test_lines_to_expect_are_those_of_the_plug_in(version: str, text: str) -> None:
+    deployment = planned(engine_version=version, data_parallel_size=2)
+    lines = expected_log_lines(deployment)
+    assert lines[0].startswith("Loading model weights took ")
+    assert text in lines[1]
+    log = read_log("\n".join(lines))
+    measured = measured_from(log)
+    assert deployment.memory is not None
+    assert measured.weights_gib == pytest.approx(deployment.memory.weights.value / 2**30, abs=1e-4)
+    assert measured.available_kv_gib == pytest.approx((deployment.available_kv_bytes or 0) / 2**30, abs=0.006)
