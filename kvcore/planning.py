@@ -304,7 +304,16 @@ def _verdict(
         planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),
         has_room=only_cache or memory.least_room >= 0,
         counts_states=not only_cache,
+        is_empty=not is_sure and any(leaves_none(one.value, one.bounds[LOW]) for one in stage_kv),
     )
+
+
+def leaves_none(value: float, least: float) -> bool:
+    """Whether a figure of KV memory is none even where it is as far too low as its lower end says.
+
+    What surroundings may add on the other side is left out: it says that another case is possible, not a likelier one.
+    """
+    return 2 * value - least <= 0
 
 
 def judged(
@@ -317,13 +326,15 @@ def judged(
     planned: Callable[[tuple[int, ...]], CachePlan],
     has_room: bool = True,
     counts_states: bool = True,
+    is_empty: bool = False,
 ) -> Verdict:
     """The verdict of a plan and of a cell of a sweep, in the order of the engine's own checks.
 
     `least` and `most`: the ends of the KV memory of a rank of each pipeline stage in bytes, none where it is known;
     `planned` plans a cache in them. `weights_fit`: the least that they may take is within the most that the budget may
-    be. A refusal is only said where the start fails with the most memory too, and no memory at all where that is none;
-    between the two ends it is tight, and so it is without `has_room` for what the start takes after the pool.
+    be. A refusal is only said where the start fails with the most memory too, and no memory at all where that is none
+    or `is_empty`; between the two ends it is tight, and so it is without `has_room` for what the start takes after the
+    pool.
 
     Raises EngineRefusalError `state-blocks-too-few`, as the engine does when it captures graphs: after those checks.
 
@@ -348,6 +359,8 @@ def judged(
     if best is None or best.num_blocks <= 0:
         return Verdict.NO_KV_MEMORY
     if not starts(best):
+        if is_empty:
+            return Verdict.NO_KV_MEMORY
         if cache is None or not cache.fits:
             return Verdict.CONTEXT_TOO_LONG
         check_state_blocks(cache, resolved)

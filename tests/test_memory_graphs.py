@@ -6,6 +6,7 @@ import pytest
 
 from kvcore.memory.graphs import (
     attention_split_bytes,
+    attention_workspace_bytes,
     counted_graph_bytes,
     cuda_graph_bytes,
     graph_count,
@@ -15,6 +16,7 @@ from kvcore.quantity import Grade
 from kvcore.units import GIB, MIB
 from tests.engine_examples import (
     ASCEND,
+    B200,
     GEMMA3_12B,
     L40S,
     LLAMA_8B,
@@ -180,3 +182,44 @@ def test_pipeline_stages_capture_their_own_layers() -> None:
     half = cuda_graph_bytes(setting_for(engine_version="0.23.0", accelerator=L40S, pipeline_parallel_size=2))
     shared = sum(part.value for part in whole.inputs[3:])
     assert half.value - shared == (whole.value - shared) // 2
+
+
+@pytest.mark.parametrize(
+    ("version", "card", "modes"),
+    [
+        (
+            "0.24.0",
+            "RTX-5090-32GB",
+            ("PIECEWISE",),
+        ),  # a start of Qwen3.6-27B-NVFP4 says so, and estimates 0.08 GiB
+        ("0.28.0", "RTX-5090-32GB", ("PIECEWISE", "FULL")),
+        ("0.24.0", B200, ("PIECEWISE", "FULL")),
+        ("0.32.0", RTX_3090, ("PIECEWISE",)),
+        ("0.33.0", RTX_3090, ("PIECEWISE", "FULL")),
+    ],
+)
+def test_drafts_run_piecewise_where_flashinfer_decodes_one_token_a_request(
+    version: str, card: object, modes: tuple[str, ...]
+) -> None:
+    setting = setting_for(
+        LLAMA_8B, engine_version=version, accelerator=card, kv_cache_dtype="fp8", max_num_seqs=1, max_model_len=8192,
+        speculative_config={"method": "ngram", "num_speculative_tokens": 3},
+        env={"VLLM_USE_V2_MODEL_RUNNER": "0"},
+    )  # fmt: skip
+    assert setting.resolved.cudagraph_modes == modes
+    if "FULL" not in modes:
+        assert counted_graph_bytes(setting, cuda_graph_bytes(setting)).value < 0.1 * GIB
+
+
+@pytest.mark.parametrize(
+    ("version", "batch", "mib"), [("0.25.1", 16_384, 394), ("0.26.0", 16_384, 1024), ("0.26.0", 2048, 394)]
+)
+def test_the_flashinfer_workspace_grows_with_the_batch_from_0_26_on(
+    version: str, batch: int, mib: int
+) -> None:
+    """32 heads of 128 elements, 16 bytes each: 16,384 tokens take 1 GiB."""
+    setting = setting_for(
+        LLAMA_8B, engine_version=version, accelerator=RTX_3090, max_num_batched_tokens=batch, max_model_len=8192,
+        kv_cache_dtype="fp8",
+    )  # fmt: skip
+    assert attention_workspace_bytes(setting) == mib * MIB

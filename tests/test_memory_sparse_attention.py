@@ -92,3 +92,12 @@ class TestArithmetic:
     def test_a_model_without_an_indexer_has_none(self) -> None:
         request = {"model": "deepseek-ai/DeepSeek-V3", "accelerator": "H200-141GB", "tensor_parallel_size": 8}
         assert of(plan(scenario_from_request(request))) == (0, 0)
+
+
+@pytest.mark.parametrize(("version", "mib"), [("0.18.0", 0), ("0.19.0", 512), ("0.33.0", 512)])
+def test_the_profile_run_stands_in_for_the_logits_of_the_indexer(version: str, mib: int) -> None:
+    """2,048 tokens of three vectors of 6,144 elements, the shared experts' output, an input in 8 bits, and 3 × 256."""
+    found = glm(version, max_num_batched_tokens=2048, kv_cache_dtype="fp8").memory
+    assert found is not None
+    layers = next(part for part in found.activations.inputs if part.name == "layers")
+    assert layers.value - 2048 * 2 * (4.5 * 6144 + 3 * 256) == mib * MIB

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.errors import EngineRefusalError, KvPlannerError
-from kvcore.planning import Plan, Tightness, Verdict, judged, plan
+from kvcore.planning import Plan, Tightness, Verdict, judged, leaves_none, plan
 from kvcore.quantity import Grade
 from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB
@@ -169,6 +169,27 @@ def test_no_memory_is_only_said_where_the_hopeful_end_has_none() -> None:
     low, high = log.memory.available_kv.bounds
     assert low < 0.30 * GIB < high + 0.01 * GIB
     assert log.verdict is Verdict.CONTEXT_TOO_LONG
+
+
+def test_no_memory_is_said_where_the_figure_has_none_by_more_than_it_is_unsure_of() -> None:
+    """Llama-3.3-70B in fp8 on one H100, image of 0.11.0: -1.44 GiB printed, "No available memory for the cache blocks".
+    Had it filtered with FlashInfer, 3 GiB would be left, and the length would be too long."""
+    log = planned(
+        model="meta-llama/Llama-3.3-70B-Instruct", engine_version="0.11.0", quantization="fp8", max_model_len=16_000,
+        accelerator={"memory_gib": 79.18, "vendor": "nvidia", "name": "H100 80GB"}, measured={"weights_gib": 67.72},
+    )  # fmt: skip
+    assert log.memory is not None
+    assert log.memory.available_kv.value < -GIB < GIB < log.memory.available_kv.bounds[1]
+    assert log.verdict is Verdict.NO_KV_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "is_none"), [(-1, -3, False), (-2, -3, True), (-3, -3, True), (1, -9, False)]
+)
+def test_a_figure_leaves_none_where_its_lower_width_above_it_does(
+    value: float, least: float, is_none: bool
+) -> None:
+    assert leaves_none(value, least) is is_none
 
 
 def test_the_length_is_checked_before_the_state_blocks() -> None:

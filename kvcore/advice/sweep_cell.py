@@ -33,7 +33,7 @@ from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, links_of, setting_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
-from kvcore.planning import HIGH, LOW, Prepared, Verdict, config_in_force, judged, plan, prepare
+from kvcore.planning import HIGH, LOW, Prepared, Verdict, config_in_force, judged, leaves_none, plan, prepare
 from kvcore.quantity import Grade, Quantity
 from kvcore.scenario import Scenario
 from kvcore.units import gib
@@ -284,6 +284,7 @@ class _Group(NamedTuple):
                 most=() if memory.ends is None else memory.ends[1:],
                 planned=lambda available: plan_cache(specs, available, resolved, parallel),
                 has_room=pool is None or memory.room >= pool.num_blocks * pool.bytes_per_block,
+                is_empty=memory.ends is not None and leaves_none(memory.available, memory.ends[0]),
             )
         except EngineRefusalError as error:
             return Cell(card.id, self.size, refusal=error.code)

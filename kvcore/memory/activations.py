@@ -21,7 +21,7 @@ from kvcore.memory.sparse_attention import LONG_TOKENS, reserved_bytes
 from kvcore.memory.stages import takes_images_or_video
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Installation, Runner
-from kvcore.units import GIB, ceil_div
+from kvcore.units import GIB, MIB, ceil_div
 from kvcore.versioned import (
     Amount,
     Bounds,
@@ -69,6 +69,16 @@ class Body:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertVectors:
+    """Vectors of the hidden size that live while experts run, beside those of any layer."""
+
+    source: Source
+    shared_vectors: Amount
+    quantized_vectors: Amount
+    quantized: Annotated[str, Named(r"[a-z0-9_]{2,20}", "a part of a format's name")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Compiling:
     """From which version the profile run of a first start keeps a copy of the embedding table, but for some classes."""
 
@@ -103,6 +113,7 @@ class ActivationTables(Reviewed):
     sampler: tuple[SamplerRow, ...]
     flashinfer: tuple[FlashInferRow, ...]
     body: Body
+    experts: ExpertVectors
     compiling: Compiling
     encoder: EncoderConstants
     multiprocessors: Multiprocessors
@@ -275,15 +286,31 @@ def multiprocessors(accelerator: Accelerator) -> int:
 def body_bytes(setting: Setting) -> int:
     """What one decoder layer keeps for the whole batch: batch × (3 hidden + 3 intermediate / tp) elements.
 
-    For MLA the prefill workspace comes on top. Attention and recurrent scans do not run in the profile.
+    For MLA the prefill workspace comes on top, for its sparse kind what the profile run takes for the indexer's logits.
+    Attention and recurrent scans do not run in the profile.
+
+    Source: vllm/model_executor/layers/sparse_attn_indexer.py:sparse_attn_indexer (0.18.0 without, 0.19.0, 0.33.0).
     """
     architecture, resolved, body = setting.architecture, setting.resolved, ACTIVATIONS.load().body
     is_xformers = resolved.attention_backend == AttentionBackend.XFORMERS
-    vectors = body.xformers_hidden_vectors if is_xformers else body.hidden_vectors
+    vectors = body.xformers_hidden_vectors if is_xformers else body.hidden_vectors + expert_vectors(setting)
     total = resolved.max_num_batched_tokens * layer_elements(setting, vectors) * setting.element_bytes
-    if architecture.is_mla and not has_indexer(architecture) and setting.rules.profiles_attention:
+    if has_indexer(architecture):
+        major = (setting.accelerator.compute_capability or (0,))[0]
+        if major in setting.switches.sparse_attention:
+            total += setting.switches.indexer_logits_mib * MIB
+    elif architecture.is_mla and setting.rules.profiles_attention:
         total += _latent_prefill_bytes(setting)
     return int(total)
+
+
+def expert_vectors(setting: Setting) -> float:
+    """Vectors of the hidden size that a mixture adds while its experts run."""
+    moe, row = setting.architecture.moe, ACTIVATIONS.load().experts
+    if moe is None or not setting.rules.has_expert_workspace:
+        return 0.0
+    shared = row.shared_vectors if moe.shared_intermediate_size else 0.0
+    return shared + (row.quantized_vectors if row.quantized in setting.storage else 0.0)
 
 
 def layer_elements(setting: Setting, hidden_vectors: float) -> float:

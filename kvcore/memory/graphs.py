@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, TypeAlias, assert_never, get_args
+from typing import Annotated, Final, TypeAlias, get_args
 
 from kvcore.engine.protocol import GraphRate, Layers
 from kvcore.engine.vllm.switches import AttentionBackend
@@ -20,6 +20,7 @@ from kvcore.versioned import (
     Capability,
     CapabilityNumber,
     Count,
+    Published,
     ReleaseRange,
     Reviewed,
     Share,
@@ -54,12 +55,13 @@ class UnknownDriver(ReleaseRange):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlashInfer:
-    """Its workspace, that of each decode wrapper, and the cards whose decoding has no wrappers."""
+    """Its workspace, at least so many bytes for an element of the batch's queries, and that of each decode wrapper."""
 
     source: Source
     kib: Count
     wrapper_kib: Count
-    decoded_elsewhere: CapabilityRange
+    batch_since: Published
+    batch_bytes: Count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,13 +202,12 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
     if not count:
         return CapturedGraphs(bytes_per_graph_and_layer=rate)
     workspaces = gemm_workspace_bytes(setting) + wrapper_bytes(setting)
-    own, shared = attention_workspace_bytes(setting) if full_count(setting) else 0, shared_workspace(setting)
+    own, shared = attention_workspace_bytes(setting), shared_workspace(setting)
     if shared is None:
         workspaces += own
     factor, most = driver_factors(setting)
-    perhaps = int(count * setting.layers * rate * (most - factor))
-    if shared is not None and not shared.is_sure:
-        perhaps += own
+    is_perhaps_own = shared is not None and not shared.is_sure
+    perhaps = int(count * setting.layers * rate * (most - factor)) + own * is_perhaps_own
     return CapturedGraphs(
         count=count,
         bytes_per_graph_and_layer=rate * factor,
@@ -224,9 +225,9 @@ def estimated_graphs(setting: Setting) -> CapturedGraphs:
     return replace(
         captured,
         bytes_per_graph_and_layer=captured.bytes_per_graph_and_layer * share,
-        workspaces=gemm_workspace_bytes(setting)
-        + wrapper_bytes(setting)
-        + attention_workspace_bytes(setting),
+        workspaces=sum(
+            of(setting) for of in (gemm_workspace_bytes, wrapper_bytes, attention_workspace_bytes)
+        ),
         perhaps=0,
     )
 
@@ -285,28 +286,35 @@ def gemm_workspace_bytes(setting: Setting) -> int:
 
 
 def attention_workspace_bytes(setting: Setting) -> int:
-    """FlashInfer's workspace."""
-    if setting.resolved.attention_backend != AttentionBackend.FLASHINFER:
+    """FlashInfer's workspace, with full graphs; of wrappers batch × heads / tp × head size × 16 bytes and more.
+
+    Source: vllm/v1/attention/backends/flashinfer.py:FlashInferMetadataBuilder._get_workspace_buffer (0.25.1, 0.26.0).
+    """
+    if setting.resolved.attention_backend != AttentionBackend.FLASHINFER or not full_count(setting):
         return 0
-    asked = setting.scenario.env.get(WORKSPACE_VARIABLE, "")
-    return int(asked) if asked.isdecimal() else GRAPHS.load().flashinfer.kib * KIB
+    asked, row = setting.scenario.env.get(WORKSPACE_VARIABLE, ""), GRAPHS.load().flashinfer
+    given_bytes = int(asked) if asked.isdecimal() else row.kib * KIB
+    if setting.resolved.version < row.batch_since or decodes_elsewhere(setting):
+        return given_bytes
+    heads = ceil_div(setting.architecture.num_attention_heads, setting.parallel.tensor_parallel_size)
+    elements = setting.resolved.max_num_batched_tokens * heads * output_head_size(setting.architecture)
+    return max(given_bytes, elements * row.batch_bytes)
 
 
 def wrapper_bytes(setting: Setting) -> int:
     """The workspaces of FlashInfer's decode wrappers: one for each batch that is captured in full."""
-    row = GRAPHS.load().flashinfer
-    is_own = setting.resolved.attention_backend == AttentionBackend.FLASHINFER
-    return (
-        row.wrapper_kib * KIB * full_count(setting)
-        if is_own and not _lies_in(setting, row.decoded_elsewhere)
-        else 0
-    )
+    is_own = attention_workspace_bytes(setting) and not decodes_elsewhere(setting)
+    return GRAPHS.load().flashinfer.wrapper_kib * KIB * full_count(setting) if is_own else 0
+
+
+def decodes_elsewhere(setting: Setting) -> bool:
+    """Whether other kernels than FlashInfer's wrappers decode on the card, in the workspace of the process."""
+    return (row := shared_workspace(setting)) is not None and row.is_sure
 
 
 def shared_workspace(setting: Setting) -> SharedWorkspace | None:
     """The row by which the graphs find the workspace of the estimate; None where it goes with the estimate."""
-    version = setting.resolved.version
-    rows = (row for row in GRAPHS.load().shared_workspace if row.covers(version))
+    rows = (row for row in GRAPHS.load().shared_workspace if row.covers(setting.resolved.version))
     return next((row for row in rows if _lies_in(setting, row.capability)), None)
 
 
@@ -317,25 +325,15 @@ def _lies_in(setting: Setting, capability: CapabilityRange) -> bool:
 
 def counts_estimate(setting: Setting) -> bool:
     """Whether this version and runner take graphs off the budget."""
-    if setting.runner == "v0":
+    own, rule = setting.rules.graph_estimates, setting.switches.graph_estimate
+    version, model_type = setting.resolved.version, setting.scenario.config.model_type
+    if own is not None and (not own.covers(version) or model_type in own.without):
         return False
-    own = setting.rules.graph_estimates
-    if own is not None and (
-        not own.covers(setting.resolved.version) or setting.scenario.config.model_type in own.without
-    ):
-        return False
-    if setting.runner == "v2" and not setting.switches.v2_graph_estimate:
+    is_left_out = setting.runner == "v2" and not setting.switches.v2_graph_estimate
+    if is_left_out or setting.runner == "v0" or rule is EstimateRule.NONE:
         return False
     asked = setting.scenario.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")
-    match setting.switches.graph_estimate:
-        case EstimateRule.COUNTED:
-            return asked != "0"
-        case EstimateRule.WHEN_ASKED:
-            return asked == "1"
-        case EstimateRule.NONE:
-            return False
-        case other:
-            assert_never(other)
+    return asked != "0" if rule is EstimateRule.COUNTED else asked == "1"
 
 
 def full_count(setting: Setting) -> int:

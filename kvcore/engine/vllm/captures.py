@@ -220,6 +220,8 @@ def captures(start: Start, resolved: Resolved) -> Captures:
     if scenario.enforce_eager or (asked is CudagraphMode.NONE and not start.is_v0):
         return Captures(notices=_without_graphs(scenario))
     modes, mixed_full = _modes(asked, start, resolved)
+    if "FULL" in modes and not _takes_drafts(start, resolved):
+        modes, mixed_full = MODES[CudagraphMode.PIECEWISE], False
     notices: list[Notice] = []
     sizes = _sizes(start, resolved, notices)
     if _given(scenario, LARGEST, "cudagraph_capture_sizes") and "FULL" in modes:
@@ -261,6 +263,17 @@ def _modes(asked: CudagraphMode | None, start: Start, resolved: Resolved) -> tup
     if resolved.attention_backend in takes_mixed and not is_hybrid:
         return MODES[asked], True
     return MODES[CudagraphMode.FULL_AND_PIECEWISE], False
+
+
+def _takes_drafts(start: Start, resolved: Resolved) -> bool:
+    """Whether full graphs can contain the attention to a request's drafts; without, everything runs piecewise.
+
+    Source: the switch `flashinfer_draft_graphs`.
+    """
+    is_flashinfer = resolved.attention_backend == AttentionBackend.FLASHINFER
+    if start.is_v0 or not resolved.num_speculative_tokens or not is_flashinfer:
+        return True
+    return start.card.number // 10 in start.switches.flashinfer_draft_graphs
 
 
 def _sizes(start: Start, resolved: Resolved, notices: list[Notice]) -> tuple[int, ...]:

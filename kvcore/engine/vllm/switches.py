@@ -265,6 +265,8 @@ class Switches:
     graph_rounding: GraphRounding
     graph_limit_sm100: Annotated[int, Bounds(1, 1 << 20)]
     graph_modes: GraphModes
+    flashinfer_draft_graphs: frozenset[Annotated[int, Bounds(1, 99)]]
+    """Major compute capabilities on which full graphs contain FlashInfer's decoding of drafts."""
     chunked_local_groups: bool
     max_model_len_auto: bool
     """`--max-model-len auto` exists."""
@@ -292,6 +294,8 @@ class Switches:
     """Tokens that states which a gated delta net exports inside a prefill lie apart; 0 where it exports none."""
     indexer_entries: Annotated[int, Bounds(1, 1 << 10)]
     """Entries of a sparse indexer's gather buffer for each token of max_model_len."""
+    indexer_logits_mib: Annotated[int, Bounds(0, 1 << 20)]
+    """What the profile run takes for the logits of a sparse indexer."""
     sparse_reserve: Annotated[int, Bounds(0, 64)]
     """Tokens for each of max_model_len that FlashMLA's sparse kernel reserves for a packed cache, where it is short."""
     sparse_reserve_long: Annotated[int, Bounds(0, 64)]
