@@ -70,7 +70,7 @@ class Body:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertVectors:
-    """Vectors of the hidden size that live while experts run, beside those of any layer."""
+    """Vectors of the hidden size that exist while experts run, in addition to those of any layer."""
 
     source: Source
     shared_vectors: Amount
