@@ -41,7 +41,9 @@ ID: Final = re.compile(rf"{_PART}/{_PART}")
 REVISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 HF_QUANT_CONFIG: Final = "hf_quant_config.json"
 OLD_GPTQ_CONFIG: Final = "quantize_config.json"
-SIDE_FILES: Final = (HF_QUANT_CONFIG, OLD_GPTQ_CONFIG)
+MODELSLIM: Final = "quant_model_description.json"
+MODELSLIM_LIMIT_BYTES: Final = 16 << 20
+SIDE_FILES: Final = (HF_QUANT_CONFIG, MODELSLIM, OLD_GPTQ_CONFIG)
 WEIGHTS: Final = re.compile(r"(?:pytorch_)?model(?:-\d{5}-of-\d{5})?\.safetensors")
 """What transformers calls the files of a checkpoint; consolidated ones are copies."""
 SENTENCE_TRANSFORMERS: Final = "modules.json"
@@ -110,7 +112,7 @@ def _from_hub(lookup: Lookup) -> HubModel:
         config = lookup.file("config.json", commit)
         if config is None:
             raise lookup.refused("hub-no-config")
-        sides = {name: lookup.file(name, commit) if name in names else None for name in SIDE_FILES}
+        sides = {name: _side_file(lookup, name, commit) if name in names else None for name in SIDE_FILES}
         checkpoint = _counted(facts.get("safetensors"))
         if checkpoint.total_size is None and INDEX in names:
             checkpoint = replace(checkpoint, total_size=lookup.index_size(commit))
@@ -118,6 +120,18 @@ def _from_hub(lookup: Lookup) -> HubModel:
             checkpoint = replace(checkpoint, sentence_transformers=True)
         model = _model(lookup.model, config, sides, checkpoint, commit)
         return model if find_name(model.config) else _with_headers(lookup, model, names)
+
+
+def _side_file(lookup: Lookup, name: str, commit: str) -> dict[str, Any] | None:
+    """A side file; ModelSlim's names every tensor, and is left out where it is too large even so."""
+    if name != MODELSLIM:
+        return lookup.file(name, commit)
+    try:
+        return lookup.file(name, commit, MODELSLIM_LIMIT_BYTES)
+    except HubError as error:
+        if error.code != "hub-too-large":
+            raise
+        return None
 
 
 def _with_headers(lookup: Lookup, model: HubModel, names: frozenset[str]) -> HubModel:
@@ -171,7 +185,7 @@ def _model(
     if old_gptq is not None and "quantization_config" not in config:
         config = {**config, "quantization_config": {"quant_method": "gptq", **old_gptq}}
     try:
-        read = ModelConfig.from_mapping(config, sides[HF_QUANT_CONFIG])
+        read = ModelConfig.from_mapping(config, sides[HF_QUANT_CONFIG] or sides[MODELSLIM])
     except KvPlannerError as error:
         raise malformed(model, "config.json", str(error)) from None
     now = datetime.datetime.now(datetime.UTC)

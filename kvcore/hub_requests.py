@@ -135,9 +135,9 @@ class Lookup:
             address += "/revision/" + self.revision.replace("/", "%2F")
         return self._json(address, "")
 
-    def file(self, name: str, commit: str) -> dict[str, Any] | None:
+    def file(self, name: str, commit: str, limit: int = SIZE_LIMIT_BYTES) -> dict[str, Any] | None:
         """A JSON file of the repository, or None where it has none."""
-        return self._json(self._address(name, commit), name)
+        return self._json(self._address(name, commit), name, limit)
 
     def index_size(self, commit: str) -> int | None:
         """`metadata.total_size` of the shards' index, None without one that is usable; reads no further than that."""
@@ -184,15 +184,15 @@ class Lookup:
 
         return hf_hub_url(self.model, name, revision=commit, endpoint=self._endpoint)
 
-    def _json(self, url: str, name: str) -> dict[str, Any] | None:
+    def _json(self, url: str, name: str, limit: int = SIZE_LIMIT_BYTES) -> dict[str, Any] | None:
         body = bytearray()
 
         def keep(piece: bytes) -> bool:
             body.extend(piece)
             return False
 
-        is_there = self._take(url, name, SIZE_LIMIT_BYTES, keep)
-        return parsed(self.model, name, body.decode("utf-8", "replace")) if is_there else None
+        is_there = self._take(url, name, limit, keep)
+        return parsed(self.model, name, body.decode("utf-8", "replace"), limit) if is_there else None
 
     def _take(
         self,

@@ -18,6 +18,7 @@ from typing import Any, Final
 from kvcore.errors import ModelError
 from kvcore.kept import Keeper
 from kvcore.model.headers import Headers
+from kvcore.model.side_files import condensed
 from kvcore.versioned import wrong
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -302,6 +303,7 @@ class ModelConfig(Keeper):
                 "invalid-config-value", field="config", value=str(raw)[:80], reason="expected an object"
             )
         text = json.dumps(raw, sort_keys=True, separators=(",", ":"))
+        hf_quant_config = condensed(hf_quant_config)
         side_text = json.dumps(hf_quant_config, sort_keys=True) if hf_quant_config else ""
         for name, written in (("config", text), ("hf_quant_config", side_text)):
             if len(written) > MAX_CONFIG_BYTES:

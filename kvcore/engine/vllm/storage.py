@@ -19,6 +19,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, agree, read_quantization
 from kvcore.model.quantization.gguf import FILE_TYPES, METHOD, file_type, gguf, gguf_of_rate, names_gguf
+from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
     CapabilityNumber,
@@ -162,8 +163,10 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
             raise EngineRefusalError(
                 "quantization-not-in-release", "quantization", method=name, version=version, since=since
             )
-    platform = known.platform.get(_platform(start.scenario.engine, card))
-    if platform is not None and not platform.takes(method, version):
+    own = _platform(start.scenario.engine, card)
+    platform = known.platform.get(own)
+    is_elsewhere = method == MODELSLIM and own != MODELSLIM
+    if is_elsewhere or (platform is not None and not platform.takes(method, version)):
         raise EngineRefusalError(
             "quantization-not-on-platform", "quantization", method=method, name=card.label
         )

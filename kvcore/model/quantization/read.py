@@ -28,6 +28,8 @@ from kvcore.model.quantization.integers import (
     read_bitsandbytes,
     read_gptq,
 )
+from kvcore.model.quantization.modelslim import METHOD as MODELSLIM_METHOD
+from kvcore.model.quantization.modelslim import read_modelslim
 from kvcore.model.quantization.modules import (
     Kind,
     ModuleName,
@@ -47,6 +49,7 @@ from kvcore.model.quantization.scheme import (
     unknown,
 )
 from kvcore.model.quantization.torchao import read_torchao
+from kvcore.model.side_files import is_modelslim
 
 SYNONYMS: Final[tuple[frozenset[str], ...]] = (
     frozenset({"awq", "awq_marlin", "auto_awq", "marlin"}),
@@ -101,6 +104,12 @@ def read_quantization(config: ModelConfig, requested: str | None) -> Quantizatio
         >>> read_quantization(ModelConfig.from_mapping(config), "gptq_marlin").detail
         '4 bits, groups of 128'
     """
+    if requested == MODELSLIM_METHOD or (requested is None and is_modelslim(config.hf_quant_config)):
+        return read_modelslim(config, written_method(config))
+    if is_modelslim(config.hf_quant_config):
+        raise EngineRefusalError(
+            "quantization-mismatch", field="quantization", method=MODELSLIM_METHOD, requested=requested
+        )
     written = read_checkpoint(config)
     if written is None:
         return requested_online(requested)
@@ -111,14 +120,25 @@ def read_quantization(config: ModelConfig, requested: str | None) -> Quantizatio
     return written
 
 
-@kept
-def read_checkpoint(config: ModelConfig) -> Quantization | None:
-    """What config.json, or else the side file, says of the weights; None for a 16-bit checkpoint."""
-    section = (
+def written_section(config: ModelConfig) -> Section | None:
+    """What config.json says of the weights."""
+    return (
         config.root.optional_section("quantization_config")
         or config.language.optional_section("quantization_config")
         or config.root.optional_section("compression_config")
     )
+
+
+def written_method(config: ModelConfig) -> str:
+    """The method that config.json names, "" for none."""
+    section = written_section(config)
+    return section.string("quant_method", "").lower() if section else ""
+
+
+@kept
+def read_checkpoint(config: ModelConfig) -> Quantization | None:
+    """What config.json, or else the side file, says of the weights; None for a 16-bit checkpoint."""
+    section = written_section(config)
     side_file = config.hf_quant_config
     if section is None and side_file is not None:
         section = Section(side_file, "hf_quant_config", "")
@@ -127,6 +147,8 @@ def read_checkpoint(config: ModelConfig) -> Quantization | None:
     method = section.string("quant_method", "").lower() if section else ""
     if section is None or not method:
         return None
+    if method == MODELSLIM_METHOD:
+        return read_modelslim(config, method)
     if method.startswith("modelopt"):
         return read_modelopt(with_lists(section, side_file), side_file)
     if method == "fp8" and config.model_type == "deepseek_v4":

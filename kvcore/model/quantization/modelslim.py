@@ -1,0 +1,185 @@
+"""ModelSlim's checkpoints for Ascend (`--quantization ascend`): the type that each module is stored in.
+
+The side file is quant_model_description.json: names of tensors with their types, FLOAT for 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Final
+
+from kvcore.errors import EngineRefusalError
+from kvcore.model.config import ModelConfig
+from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
+from kvcore.model.quantization.modules import Kind, ModuleName, canonical
+from kvcore.model.quantization.scheme import Quantization, unknown
+from kvcore.model.side_files import CACHE_KIND, FACTS, KIND, is_modelslim
+from kvcore.units import ceil_div
+from kvcore.versioned import Bounds, Named, Reviewed, Source, TableFile
+
+METHOD: Final = "ascend"
+FLOAT: Final = "FLOAT"
+WEIGHT: Final = ".weight"
+ASSUMED_SPREAD: Final = 0.03
+"""Of the weights where no side file says which modules are in 16 bits."""
+TypeName = Annotated[str, Named(r"[A-Z0-9_]{3,40}", "a type of ModelSlim")]
+ModelType = Annotated[str, Named(r"[a-z0-9_]{2,40}", "a model type")]
+Piece = Annotated[str, Named(r"[a-z0-9_.]{2,40}", "a piece of a module's name")]
+Bytes = Annotated[int, Bounds(0, 64)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TypeRow:
+    """What one type takes; modelslim.toml says what each field counts."""
+
+    source: Source
+    bits: Annotated[int, Bounds(4, 16)]
+    row: Bytes = 0
+    up_row: Bytes = 0
+    down_row: Bytes = 0
+    input: Bytes = 0
+    layer: Bytes = 0
+    group: Annotated[int, Bounds(0, 4096)] = 0
+    group_bytes: Bytes = 0
+    expert_group_bytes: Bytes = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """A type, and pieces of the names of modules that have it."""
+
+    type: TypeName
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumed:
+    """What checkpoints of some models store how."""
+
+    source: Source
+    model_types: tuple[ModelType, ...]
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSlimTables(Reviewed):
+    """modelslim.toml."""
+
+    type: Mapping[TypeName, TypeRow]
+    assumed: tuple[Assumed, ...]
+
+
+MODELSLIM: Final = TableFile("kvcore.model.quantization", "modelslim.toml", ModelSlimTables)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSlimFormat(Format):
+    """Integer weights with what vllm-ascend keeps of each row, input and group.
+
+    Source: vllm_ascend/quantization/methods (0.23.0).
+
+    Example:
+        >>> dynamic = ModelSlimFormat(type=MODELSLIM.load().type["W8A8_DYNAMIC"])
+        >>> dynamic.linear_bytes(LinearShape(in_features=4096, outputs=(1024,), element_bytes=2)) - 4096 * 1024
+        8192
+    """
+
+    type: TypeRow
+
+    def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
+        groups = ceil_div(inputs, self.type.group) if self.type.group else 0
+        of_row = self.type.row + groups * self.type.group_bytes
+        return rows * inputs * self.type.bits // 8 + rows * of_row + inputs * self.type.input
+
+    def once_a_layer_bytes(self, shape: LinearShape) -> int:
+        return self.type.layer
+
+    def experts_bytes(self, shape: ExpertsShape) -> int:
+        hidden, intermediate = shape.hidden_size, shape.intermediate_size
+        sides = (
+            (shape.shards * intermediate, hidden, self.type.up_row),
+            (hidden, intermediate, self.type.down_row),
+        )
+        total = sum(
+            rows * (inputs * self.type.bits // 8 + self._scales(inputs, row)) for rows, inputs, row in sides
+        )
+        return shape.num_experts * total + shape.bias_bytes
+
+    def _scales(self, inputs: int, row: int) -> int:
+        groups = ceil_div(inputs, self.type.group) if self.type.group else 1
+        return row + groups * self.type.expert_group_bytes
+
+
+def read_modelslim(config: ModelConfig, written: str) -> Quantization:
+    """The types of a checkpoint's modules; `written`: the quant_method of its config.json, "" for none.
+
+    Raises EngineRefusalError `quantization-mismatch` for a side file next to another method; ModelError
+    `unknown-quantization` for types that are not counted, and for models of which nothing is published.
+
+    Source: vllm_ascend/quantization/modelslim_config.py:AscendModelSlimConfig (0.23.0).
+    """
+    description = config.hf_quant_config
+    if description is None or not is_modelslim(description):
+        return _assumed(config)
+    if written not in ("", METHOD):
+        raise EngineRefusalError(
+            "quantization-mismatch", field="quantization", method=written, requested=METHOD
+        )
+    types = {
+        canonical(name.removesuffix("_packed").removesuffix(WEIGHT)): value
+        for name, value in description.items()
+        if name not in FACTS and isinstance(value, str)
+    }
+    group = description.get("group_size")
+    formats = {
+        name: _format(name, group if isinstance(group, int) else None)
+        for name in dict.fromkeys(types.values())
+        if name != FLOAT
+    }
+    return Quantization(
+        method=METHOD,
+        detail=str(description[KIND])[:40],
+        format_of=partial(_described, types, formats),
+        depends_on_layer=True,
+        quantizes_embeddings=True,
+        kv_cache_dtype="int8" if description.get(CACHE_KIND) == "C8" else "",
+    )
+
+
+def _described(types: Mapping[str, str], formats: Mapping[str, Format], module: ModuleName) -> Format:
+    """The format of a module: what the file says of it or of its first part; 16 bits for what it does not name."""
+    asked = [module.name, *module.shards]
+    if module.kind is Kind.EXPERTS:
+        asked += [shard for shards in module.expert_shards for shard in shards]
+    found = next((types[name] for name in asked if name in types), FLOAT)
+    return UNQUANTIZED if found == FLOAT else formats[found]
+
+
+def _format(name: str, group: int | None) -> Format:
+    row = MODELSLIM.load().type.get(name)
+    if row is None:
+        raise unknown(METHOD, name[:40])
+    if row.group and group is not None and 0 <= group <= 4096:
+        row = replace(row, group=group)
+    return ModelSlimFormat(type=row)
+
+
+def _assumed(config: ModelConfig) -> Quantization:
+    table = MODELSLIM.load()
+    kinds = (config.model_type, config.language.string("model_type", ""))
+    row = next((row for row in table.assumed if not set(kinds).isdisjoint(row.model_types)), None)
+    if row is None:
+        raise unknown(METHOD, "quant_model_description.json is not given")
+
+    def format_of(module: ModuleName) -> Format:
+        names = [f"{name}." for name in (module.name, *module.shards)]
+        rules = (rule for rule in row.rules if any(piece in name for piece in rule.pieces for name in names))
+        found = next(rules, None)
+        is_left = found is None or found.type == FLOAT or module.kind is Kind.VOCAB
+        return UNQUANTIZED if is_left or found is None else ModelSlimFormat(type=table.type[found.type])
+
+    return Quantization(
+        method=METHOD, detail="as published, side file not given", format_of=format_of, spread=ASSUMED_SPREAD
+    )
