@@ -43,7 +43,7 @@ def test_what_does_not_start_or_is_too_much_does_not_count() -> None:
 
 
 def test_a_sweep_says_what_the_plan_of_its_row_says() -> None:
-    base = scenario_from_request(MILLION)
+    base = scenario_from_request({**MILLION, "max_model_len": 524_288})
     entry = catalogue.find_model(V4)
     work = sweep_of_spreads(base, entry, [A2], (4, 8), REPLICAS, "me").work()
     while True:
