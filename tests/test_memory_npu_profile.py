@@ -7,11 +7,12 @@ import pytest
 from kvcore import catalogue
 from kvcore.memory.activations import body_bytes, peak_activation_bytes
 from kvcore.memory.after_pool import expands_segments
-from kvcore.memory.budget import pool_share
-from kvcore.memory.framework import budget_kind
+from kvcore.memory.framework import budget_kind, pool_share
 from kvcore.memory.graphs import counts_estimate
 from kvcore.memory.npu_profile import kept_stream_bytes, routed_bytes
 from kvcore.memory.setting import Setting
+from kvcore.planning import plan
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import gib
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
 from tests.test_memory_communicators import A2, A3, DUO
@@ -105,3 +106,24 @@ def test_what_a_variable_says_of_segments_wins() -> None:
 
 def test_graphs_of_deepseek_v4_are_never_estimated() -> None:
     assert not counts_estimate(ascend(V4, engine_version="0.21.0", tensor_parallel_size=8))
+
+
+def test_before_0_16_a_hybrid_model_s_pool_is_allotted_twice() -> None:
+    """vllm-ascend issue 5137: Qwen3-Next with TP 4 on 910B, 0.12.0rc1, dies with utilization 0.85, starts with 0.7."""
+    asked = {
+        "model": "Qwen/Qwen3-Next-80B-A3B-Instruct", "engine": "vllm-ascend", "accelerator": A2,
+        "tensor_parallel_size": 4, "max_model_len": 4096, "cudagraph_mode": "FULL_DECODE_ONLY",
+    }  # fmt: skip
+    verdicts = {
+        (version, share): plan(
+            scenario_from_request({**asked, "engine_version": version, "gpu_memory_utilization": share})
+        ).verdict.value
+        for version in ("0.12.0rc1", "0.16.0rc1")
+        for share in (0.85, 0.7)
+    }
+    assert verdicts == {
+        ("0.12.0rc1", 0.85): "tight",
+        ("0.12.0rc1", 0.7): "fits",
+        ("0.16.0rc1", 0.85): "fits",
+        ("0.16.0rc1", 0.7): "fits",
+    }

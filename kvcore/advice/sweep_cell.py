@@ -27,7 +27,8 @@ from kvcore.memory.budget import (
     total_of,
     weights_of,
 )
-from kvcore.memory.framework import framework_card_terms, non_torch_bytes, system_bytes
+from kvcore.memory.communicators import exchange_row
+from kvcore.memory.framework import framework_card_terms, non_torch_bytes, pool_share, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, graph_card_terms
 from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, links_of, setting_of
@@ -258,16 +259,18 @@ class _Group(NamedTuple):
             terms = graph_card_terms(setting)
             if terms not in counted:
                 counted[terms] = counted_graph_bytes(setting, cuda_graph_bytes(setting))
-            sampled = sampler_rows(setting), multiprocessors(card) if by_chip else 0
+            chip = multiprocessors(card) if by_chip else 0
+            sampled = sampler_rows(setting), chip, exchange_row(setting)
             if sampled not in peaks:
                 peaks[sampled] = peak_activation_bytes(setting)
             peak, framework = peaks[sampled], non_torch_bytes(setting)
             graphs, system = cuda_graph_bytes(setting), system_bytes(setting)
             available = available_of(setting, budgets[members[0]], weights, peak, framework, counted[terms])
             taken = sum(part.value for part in (system, framework, weights, peak, graphs))
-            room = least_room(-taken, after_pool_bytes(setting, peak), (graphs, system))
+            after_pool = after_pool_bytes(setting, peak, available.value)
+            room = least_room(-taken, after_pool, (graphs, system))
             for index in members:
-                more = int(budgets[index].value - budgets[members[0]].value)
+                more = int(budgets[index].value - budgets[members[0]].value) // pool_share(setting)
                 value, (low, high) = int(available.value) + more, available.bounds
                 ends = None if available.interval is None else (int(low + more), int(high + more))
                 yield index, _Memory(value, ends, total_of(sweeper.cards[index]).value + room)

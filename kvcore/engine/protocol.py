@@ -19,6 +19,7 @@ from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
     NEVER,
+    OLDEST,
     Amount,
     Bounds,
     Capability,
@@ -190,6 +191,8 @@ class MemoryRules:
     graph_estimates: GraphEstimates | None = None
     """None as vLLM's release says."""
     halved_pool: HalvedPool | None = None
+    doubles_hybrid_pool_below: Published = OLDEST
+    """Before this vLLM, the pool of a hybrid model is allotted twice: for attention, and for states."""
     communicators: Communicators | None = None
     """None for NCCL, by the tables of `kvcore/memory/framework.toml`."""
     graphs: GraphApi = GraphApi.CUDA

@@ -59,8 +59,9 @@ class AfterPoolTables(Reviewed):
 AFTER_POOL: Final = TableFile("kvcore.memory", "after_pool.toml", AfterPoolTables)
 
 
-def after_pool_bytes(setting: Setting, activations: Quantity) -> Quantity:
-    """Bytes that a rank takes after its KV cache: what of the warm-up the profile run did not see, and the reserve.
+def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float) -> Quantity:
+    """Bytes that a rank takes after its KV cache: what of the warm-up the profile run did not see, and the reserve;
+    where a hybrid model's cache of `pool_bytes` is allotted twice, it once more.
 
     The memory of `activations` is free again by then: only what is beyond it counts.
 
@@ -85,6 +86,9 @@ def after_pool_bytes(setting: Setting, activations: Quantity) -> Quantity:
         for one in table.tuning
         if one.major == major and one.covers(version) and any(name in setting.storage for name in one.formats)
     ]
+    if setting.architecture.is_hybrid and version < setting.rules.doubles_hybrid_pool_below:
+        again = max(0.0, pool_bytes)
+        parts.append(_part("second_pool", setting.rules.source, again, again, again))
     value = sum(part.value for part in parts)
     less, more = (math.hypot(*(part.value - part.bounds[end] for part in parts)) for end in (0, 1))
     found = figure(

@@ -13,7 +13,7 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import Notice
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
 from kvcore.memory.after_pool import after_pool_bytes
-from kvcore.memory.framework import budget_kind, non_torch_bytes, system_bytes
+from kvcore.memory.framework import budget_kind, non_torch_bytes, pool_share, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.intervals import available_interval
 from kvcore.memory.loaded import loaded_quantity
@@ -65,6 +65,7 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
     graphs = measured_or(measured, "cuda_graph_gib", cuda_graph_bytes(setting))
     counted = counted_graph_bytes(setting, graphs)
     budget = budget_of(total, resolved)
+    remainder = available_of(setting, budget, weights, activations, framework, counted)
     return rank_parts(
         Parts(
             total=total,
@@ -75,8 +76,8 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
             cuda_graphs=graphs,
             counted_graphs=counted,
             budget=budget,
-            remainder=available_of(setting, budget, weights, activations, framework, counted),
-            after_pool=after_pool_bytes(setting, activations),
+            remainder=remainder,
+            after_pool=after_pool_bytes(setting, activations, remainder.value),
         ),
         measured,
         (*notices_of(setting, total, system, budget), *restart_notices(setting, activations)),
@@ -153,16 +154,6 @@ def available_of(
     )
     low, high = available_interval(setting, value, parts, total_spread)
     return replace(left, interval=(low / share, high / share))
-
-
-def pool_share(setting: Setting) -> int:
-    """What is left is divided by this before it becomes the KV cache.
-
-    Source: vllm_ascend/_310p/worker_310p.py:NPUWorker310.determine_available_memory (0.18.0, 0.25.1rc1).
-    """
-    row = setting.rules.halved_pool
-    is_halved = row is not None and row.covers(setting.resolved.version) and row.card in setting.card_label
-    return 2 if is_halved else 1
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:

@@ -118,6 +118,16 @@ def budget_kind(setting: Setting) -> str:
     return setting.rules.budget_in(setting.resolved.version) or setting.switches.budget
 
 
+def pool_share(setting: Setting) -> int:
+    """What is left is divided by this before it becomes the KV cache.
+
+    Source: vllm_ascend/_310p/worker_310p.py:NPUWorker310.determine_available_memory (0.18.0, 0.25.1rc1).
+    """
+    row = setting.rules.halved_pool
+    is_halved = row is not None and row.covers(setting.resolved.version) and row.card in setting.card_label
+    return 2 if is_halved else 1
+
+
 def communication_in_budget(setting: Setting) -> bool:
     """Whether communicators come after the snapshot."""
     return setting.runner == "v0" or setting.switches.communication_in_budget
@@ -131,7 +141,14 @@ def framework_card_terms(setting: Setting) -> Hashable:
         for table in ("non_torch", "collectives", "context")
     )
     card = setting.accelerator
-    return rows, setting.capability, card.interconnect, card.vendor, exchange_row(setting)
+    return (
+        rows,
+        setting.capability,
+        card.interconnect,
+        card.vendor,
+        exchange_row(setting),
+        pool_share(setting),
+    )
 
 
 def runner_buffer_bytes(setting: Setting) -> int:
