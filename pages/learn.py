@@ -1,10 +1,10 @@
-"""Learn: the plan derived in eight steps, each with a question, a guess, the formula, the numbers, something to try."""
+"""Learn: the plan derived step by step, each with a question, a guess, the formula, the numbers, something to try."""
 
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
 from kvcore.explain.derivation import step_of
-from pages.ui.learn import answer, guess, practice, steps
+from pages.ui.learn import answer, guess, look, practice, steps
 from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
@@ -31,7 +31,7 @@ guess.idea(step.content, t)
 guess.ask(step, t)
 if is_revealed:
     answer.equations(step, t)
-    answer.drawing(step, t)
+    look.drawing(step, t)
     answer.curve(step, t)
     practice.experiment(step, t)
     practice.exercises(step, t)

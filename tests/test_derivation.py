@@ -204,7 +204,7 @@ def test_what_breaks_first() -> None:
         return step(kind, StepName.LIMITS).content.prediction.answer_option
 
     assert (first("too big"), first("too long"), first("fits")) == ("start", "start", "blocks")
-    few = derivation(request(tensor_parallel_size=8, max_num_seqs=4), T)[-1]
+    few = derivation(request(tensor_parallel_size=8, max_num_seqs=4), T)[STEPS.index(StepName.LIMITS)]
     assert few.content.prediction.answer_option == "seats"
 
 
@@ -363,6 +363,7 @@ def test_every_sentence_is_asked_for_and_every_key_is_there() -> None:
     options = {
         *(f"overheads-{one}" for one in ("fall", "same", "rise")),
         *(f"limits-{one}" for one in ("start", "blocks", "seats")),
+        *(f"log-{one}" for one in ("left", "free", "used")),
     }
     built = {f"{name}-{said}" for name in STEPS for said in ("question", "idea", "guess")} | options
     assert asked | built == set(LESSONS)

@@ -245,7 +245,10 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "unseen": PageParameter(switch, False),
     # -- Learn
     "answers": PageParameter(switch, False),
-    "step": PageParameter(whole(1, 8), 1),
+    "step": PageParameter(whole(1, 12), 1),
+    "frame": PageParameter(whole(0, 99), 0),
+    "chunk": PageParameter(one_of((4, 8, 16, 32)), 16),
+    "present": PageParameter(switch, False),
 }
 """What is added here is carried by every link, and read by the pages as `state.page_parameter(name)`."""
 LANGUAGE: Final = "lang"

@@ -1,11 +1,11 @@
-"""The derivation of a plan in eight steps, for a class: question, guess, formula, numbers, result, something to try."""
+"""The derivation of a plan in steps for a class: question, guess, formula, numbers, result, something to try."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from kvcore.explain.derivation import cache_steps, memory_steps
+from kvcore.explain.derivation import cache_steps, memory_steps, serving_steps
 from kvcore.explain.derivation.equation import Equation, equation
 from kvcore.explain.derivation.experiments import experiment
 from kvcore.explain.derivation.lesson import STEPS, Content, Lesson, Step, StepName
@@ -23,6 +23,10 @@ CONTENTS: Final[dict[StepName, tuple[Callable[[Lesson], Content], tuple[str, ...
     StepName.POOL: (cache_steps.pool_content, ("reserve", "last_block", "log_line")),
     StepName.REQUESTS: (cache_steps.requests_content, ("boundaries", "batched_product")),
     StepName.LIMITS: (cache_steps.limits_content, ("hit_rate", "p99")),
+    StepName.BLOCKS: (serving_steps.blocks_content, ("last_block", "reserve")),
+    StepName.BATCHING: (serving_steps.batching_content, ()),
+    StepName.CARDS: (serving_steps.cards_content, ("latent",)),
+    StepName.LOG: (serving_steps.log_content, ("log_line",)),
 }
 """What a step says, and the corrections of the source documents that belong to it."""
 

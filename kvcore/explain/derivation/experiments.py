@@ -73,6 +73,7 @@ AVAILABLE: Final = Figure(msg("Available for the KV cache"), lambda one: one.ava
 PER_TOKEN: Final = Figure(msg("KV per token"), _of_any_cache("bytes_per_token"), kib_text)
 REQUEST: Final = Figure(msg("One request of the full length"), _of_any_cache("needed_bytes"), _bytes)
 TOKENS: Final = Figure(msg("KV cache tokens"), _cached("tokens"), count)
+BLOCKS: Final = Figure(msg("Blocks of the pool"), _cached("num_blocks"), count)
 REQUESTS: Final = Figure(msg("Requests at once"), _cached("max_concurrency"), concurrency_text)
 
 Move = tuple[str, object]
@@ -129,6 +130,10 @@ MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], 
     StepName.POOL: ((_enough_cards, _other_share), (AVAILABLE, TOKENS)),
     StepName.REQUESTS: ((_enough_cards, _half_length), (REQUESTS, REQUEST)),
     StepName.LIMITS: ((_enough_cards, _longer, _half_length), (REQUEST, REQUESTS)),
+    StepName.BLOCKS: ((_enough_cards, _other_share), (BLOCKS, TOKENS)),
+    StepName.BATCHING: ((_other_batch,), (ACTIVATIONS, REQUESTS)),
+    StepName.CARDS: ((_other_size,), (WEIGHTS, PER_TOKEN, REQUESTS)),
+    StepName.LOG: ((_enough_cards, _half_length), (AVAILABLE, REQUESTS)),
 }
 """Of each step the moves to try in turn, and the figures to look at; one of them has to change."""
 

@@ -29,6 +29,10 @@ class StepName(StrEnum):
     POOL = "pool"
     REQUESTS = "requests"
     LIMITS = "limits"
+    BLOCKS = "blocks"
+    BATCHING = "batching"
+    CARDS = "cards"
+    LOG = "log"
 
 
 STEPS: Final = tuple(StepName)
@@ -46,6 +50,10 @@ EXPLAINED: Final = {
     StepName.POOL: _WITH_OVERHEADS | {"kv_cache"},
     StepName.REQUESTS: _WITH_OVERHEADS | {"kv_cache"},
     StepName.LIMITS: _WITH_OVERHEADS | {"kv_cache"},
+    StepName.BLOCKS: _WITH_OVERHEADS | {"kv_cache"},
+    StepName.BATCHING: _WITH_OVERHEADS | {"kv_cache"},
+    StepName.CARDS: _WITH_OVERHEADS | {"kv_cache"},
+    StepName.LOG: _WITH_OVERHEADS | {"kv_cache"},
 }
 """What of the memory bar a step has explained; the first shows it all at once, the others build it up again."""
 

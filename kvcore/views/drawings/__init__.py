@@ -4,10 +4,21 @@ A drawing is HTML whose boxes are styled by pages/ui/learn/drawings.css. What it
 needs to see it.
 """
 
+from kvcore.views.drawings.blocks import last_block_drawing, pool_drawing
 from kvcore.views.drawings.cards import cards_drawing
 from kvcore.views.drawings.drawing import Drawing
 from kvcore.views.drawings.heads import heads_drawing
 from kvcore.views.drawings.lengths import lengths_drawing
 from kvcore.views.drawings.pages import pages_drawing
+from kvcore.views.drawings.timeline import timeline_drawing
 
-__all__ = ["Drawing", "cards_drawing", "heads_drawing", "lengths_drawing", "pages_drawing"]
+__all__ = [
+    "Drawing",
+    "cards_drawing",
+    "heads_drawing",
+    "last_block_drawing",
+    "lengths_drawing",
+    "pages_drawing",
+    "pool_drawing",
+    "timeline_drawing",
+]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
-from pathlib import Path
-from typing import Final
 
 import streamlit as st
 
@@ -13,13 +10,11 @@ from kvcore.advice.vary import concurrency_curve
 from kvcore.explain.derivation import Equation, Step, StepName
 from kvcore.explain.derivation.lesson import LOOKS, prose
 from kvcore.explain.numbers import GRADES, SCOPES
-from kvcore.planning import Plan
 from kvcore.quantity import Unit
 from kvcore.texts.palette import PARTS
 from kvcore.texts.words import MINUS, Words, gib_text, listed
 from kvcore.units import GB, GIB
 from kvcore.views import bar, charts, summary
-from kvcore.views.drawings import Drawing, cards_drawing, heads_drawing, lengths_drawing, pages_drawing
 from pages.ui.shared import drawings, figure
 
 
@@ -77,25 +72,6 @@ def _known(one: Equation, t: Words) -> str:
         facts.append(t("80 % interval {low} to {high}", low=low, high=high))
     first = escape(" · ".join(facts))
     return f'{first}<div class="kv-soft">{escape(one.source)}</div>' if one.source else first
-
-
-STYLE: Final = Path(__file__).with_name("drawings.css")
-DRAWINGS: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
-    StepName.WEIGHTS: cards_drawing,
-    StepName.TOKEN: heads_drawing,
-    StepName.POOL: pages_drawing,
-    StepName.REQUESTS: lengths_drawing,
-}
-"""What a step draws of this plan."""
-
-
-def drawing(step: Step, t: Words) -> None:
-    """The drawing of a step, where it has one and the plan has what it shows."""
-    draw = DRAWINGS.get(step.name)
-    found = draw(step.plan, t) if draw is not None else None
-    if found is not None:
-        st.html(STYLE)
-        st.html(found.figure)
 
 
 def curve(step: Step, t: Words) -> None:

@@ -1,0 +1,78 @@
+"""What a step draws: the plan's heads, cards, pages and lengths; the pool and the steps of a small load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import streamlit as st
+
+from kvcore.explain.classroom import CHUNKS, Classroom, classroom
+from kvcore.explain.derivation import Step, StepName
+from kvcore.explain.derivation.serving_steps import EXAMPLE_TOKENS
+from kvcore.planning import Plan
+from kvcore.texts.words import Words, count
+from kvcore.views import drawings
+from kvcore.views.drawings import Drawing
+from pages.ui.shared import state
+
+STYLE: Final = Path(__file__).with_name("drawings.css")
+OF_PLAN: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
+    StepName.TOKEN: drawings.heads_drawing,
+    StepName.POOL: drawings.pages_drawing,
+    StepName.REQUESTS: drawings.lengths_drawing,
+    StepName.CARDS: drawings.cards_drawing,
+}
+OF_LOAD: Final = (StepName.BLOCKS, StepName.BATCHING)
+FRAME, CHUNK = "frame", "chunk"
+
+
+def drawing(step: Step, t: Words) -> None:
+    """The drawing of a step, where it has one and the plan has what it shows."""
+    st.html(STYLE)
+    if step.name in OF_LOAD:
+        _load(step, t)
+        return
+    draw = OF_PLAN.get(step.name)
+    found = draw(step.plan, t) if draw is not None else None
+    if found is not None:
+        st.html(found.figure)
+
+
+def _load(step: Step, t: Words) -> None:
+    """A small load through the engine's own rules, one step after another."""
+    if step.name is StepName.BLOCKS:
+        st.html(drawings.last_block_drawing(EXAMPLE_TOKENS, t).figure)
+    room = classroom(step.plan.resolved.version, chunk=state.page_parameter(CHUNK))
+    frame = min(state.page_parameter(FRAME), len(room.frames) - 1)
+    _controls(step, room, frame, t)
+    if step.name is StepName.BATCHING:
+        st.html(drawings.timeline_drawing(room, frame, t).figure)
+    st.html(drawings.pool_drawing(room, frame, t).figure)
+
+
+def _controls(step: Step, room: Classroom, frame: int, t: Words) -> None:
+    last = len(room.frames) - 1
+    with st.container(horizontal=True, key="learn_frames", gap="small", vertical_alignment="bottom"):
+        for key, label, icon, shortcut, to in (
+            ("learn.frame.before", t("Step before"), ":material/skip_previous:", "P", frame - 1),
+            ("learn.frame.after", t("Step after"), ":material/skip_next:", "N", frame + 1),
+        ):
+            st.button(
+                label,
+                key=key,
+                icon=icon,
+                shortcut=shortcut,
+                disabled=not 0 <= to <= last,
+                on_click=state.set_page_parameter,
+                args=(FRAME, to),
+            )
+        if step.name is StepName.BATCHING:
+            st.segmented_control(
+                "max_num_batched_tokens",
+                list(CHUNKS),
+                format_func=count,
+                required=True,
+                **state.bound(CHUNK, "learn.chunk"),
+            )
