@@ -14,6 +14,7 @@ plan = state.planned()
 name = steps.chosen()
 
 notes.repairs(t)
+look.present()
 steps.way(name, t)
 if isinstance(plan, KvPlannerError):
     notes.refused(plan, t)

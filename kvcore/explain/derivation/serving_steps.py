@@ -100,12 +100,11 @@ def cards_content(lesson: Lesson) -> Content:
         shared = demand_of(base.resolved, parallel).context_ranks
         content = lesson.content(StepName.CARDS, unit=say("cards"), ranks=str(ranks), heads=count(heads))
         copies = ranks // shared
-        slips = (lesson.slip(1.0, "cards-slip-latent"),)
         return replace(
             content.answered(
                 question=say("cards-guess-latent", ranks=str(ranks)),
                 answer=float(copies),
-                slips=tuple(slip for slip in slips if slip.value != copies),
+                slips=(lesson.slip(1.0, "cards-slip-latent"),) if copies != 1 else (),
             ),
             points=(say("cards-exchange"),),
         )

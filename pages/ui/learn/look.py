@@ -18,6 +18,7 @@ from kvcore.views.drawings import Drawing
 from pages.ui.shared import state
 
 STYLE: Final = Path(__file__).with_name("drawings.css")
+PRESENTER: Final = Path(__file__).with_name("present.css")
 OF_PLAN: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
     StepName.TOKEN: drawings.heads_drawing,
     StepName.POOL: drawings.pages_drawing,
@@ -26,6 +27,12 @@ OF_PLAN: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
 }
 OF_LOAD: Final = (StepName.BLOCKS, StepName.BATCHING)
 FRAME, CHUNK = "frame", "chunk"
+
+
+def present() -> None:
+    """Where the link asks for it: the lesson alone, for a projector."""
+    if state.page_parameter("present"):
+        st.html(PRESENTER)
 
 
 def drawing(step: Step, t: Words) -> None:

@@ -50,6 +50,11 @@ def way(name: StepName, t: Words) -> None:
             args=(number,),
         )
         guess.switch(t)
+        st.toggle(
+            t("Present"),
+            **state.bound("present", "learn.present"),
+            help=t("The lesson alone, for a projector"),
+        )
 
 
 def further(name: StepName, t: Words) -> None:
