@@ -27,7 +27,10 @@ step = step_of(plan, name, t)
 notes.scenario_line(plan, t)
 st.header(f"{step.number} · {step.content.question}", anchor=False)
 is_revealed = guess.is_revealed(step)
-answer.memory(step, is_revealed, t)
+if step.name in look.OF_LOAD:
+    look.load(step, is_revealed, t)
+elif step.name not in look.WITHOUT_BAR:
+    answer.memory(step, is_revealed, t)
 guess.idea(step.content, t)
 guess.ask(step, t)
 if is_revealed:

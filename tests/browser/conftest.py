@@ -17,7 +17,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from tools import server as server_process
 from tools.programs import BROWSER_ADVICE, find_browser
 
-STATE_SECONDS = 120
+STATE_SECONDS = 300
 """How long a state is waited for: on an idle machine each comes in a second or two, on a busy one when it comes."""
 expect.set_options(timeout=STATE_SECONDS * 1000)
 

@@ -29,7 +29,6 @@ def opened(browser: Browser, address: str) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
     try:
         page = context.new_page()
-        page.set_default_timeout(60_000)
         page.goto(address)
         page.locator(".st-key-navigation a:visible").last.wait_for()
         page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()

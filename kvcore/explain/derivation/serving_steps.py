@@ -73,6 +73,7 @@ def batching_content(lesson: Lesson) -> Content:
         "⌈{max_model_len} / {max_num_batched_tokens}⌉",
         given("max_model_len", length, Unit.TOKENS),
         given("max_num_batched_tokens", batch, Unit.TOKENS),
+        unit=Unit.NONE,
         scope=Scope.PER_REPLICA,
         grade=Grade.EXACT,
         source="vllm/v1/core/sched/scheduler.py:Scheduler.schedule (0.33.0)",
@@ -117,6 +118,7 @@ def cards_content(lesson: Lesson) -> Content:
         "max(1, {num_kv_heads} / {tensor_parallel_size})",
         given("num_kv_heads", heads),
         given("tensor_parallel_size", ranks),
+        unit=Unit.NONE,
         grade=Grade.EXACT,
         source="vllm/config/model.py:ModelConfig.get_num_kv_heads (0.33.0)",
     )

@@ -26,6 +26,7 @@ OF_PLAN: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
     StepName.CARDS: drawings.cards_drawing,
 }
 OF_LOAD: Final = (StepName.BLOCKS, StepName.BATCHING)
+WITHOUT_BAR: Final = (StepName.CARDS, StepName.LOG)
 FRAME, CHUNK = "frame", "chunk"
 
 
@@ -38,18 +39,16 @@ def present() -> None:
 def drawing(step: Step, t: Words) -> None:
     """The drawing of a step, where it has one and the plan has what it shows."""
     st.html(STYLE)
-    if step.name in OF_LOAD:
-        _load(step, t)
-        return
     draw = OF_PLAN.get(step.name)
     found = draw(step.plan, t) if draw is not None else None
     if found is not None:
         st.html(found.figure)
 
 
-def _load(step: Step, t: Words) -> None:
-    """A small load through the engine's own rules, one step after another."""
-    if step.name is StepName.BLOCKS:
+def load(step: Step, is_revealed: bool, t: Words) -> None:
+    """A small load through the engine's own rules, one step after another; nothing of it answers the question."""
+    st.html(STYLE)
+    if step.name is StepName.BLOCKS and is_revealed:
         st.html(drawings.last_block_drawing(EXAMPLE_TOKENS, t).figure)
     room = classroom(step.plan.resolved.version, chunk=state.page_parameter(CHUNK))
     frame = min(state.page_parameter(FRAME), len(room.frames) - 1)
