@@ -212,7 +212,7 @@ def _by_release(kind: Any) -> _Read:
         return found
 
     def read(value: Any) -> ByRelease[Any]:
-        _check_keys(_table(value), frozenset(timelines), frozenset(timelines))
+        _check_keys(_table(value), frozenset(timelines), _required(kind))
         rows = ((name, (name, table)) for name, table in value.items())
         return ByRelease(kind, dict(_each(one, rows, " {}")))
 

@@ -334,7 +334,7 @@ def judged(
     `planned` plans a cache in them. `weights_fit`: the least that they may take is within the most that the budget may
     be. A refusal is only said where the start fails with the most memory too, and no memory at all where that is none
     or `is_empty`; between the two ends it is tight, and so it is without `has_room` for what the start takes after the
-    pool.
+    pool, or where the check passes and the pool is too small for one request all the same.
 
     Raises EngineRefusalError `state-blocks-too-few`, as the engine does when it captures graphs: after those checks.
 
@@ -364,12 +364,15 @@ def judged(
         if cache is None or not cache.fits:
             return Verdict.CONTEXT_TOO_LONG
         check_state_blocks(cache, resolved)
-    if best is not cache or not has_room:
+    if best is not cache or not has_room or not best.holds_one:
         return Verdict.TIGHT
-    needed = max(best.needed_bytes, seats(best) * best.bytes_per_block)
+    needed = max(best.needed_bytes, best.request_bytes, seats(best) * best.bytes_per_block)
     if not least or (len(least) == 1 and least[0] > needed + best.bytes_per_block):
         return Verdict.FITS
-    return Verdict.FITS if min(least) > 0 and starts(planned(least)) else Verdict.TIGHT
+    if min(least) <= 0:
+        return Verdict.TIGHT
+    worst = planned(least)
+    return Verdict.FITS if starts(worst) and worst.holds_one else Verdict.TIGHT
 
 
 LOW: Final = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.engine import rooms
@@ -122,7 +123,8 @@ def test_an_engine_that_is_not_known_is_refused_with_those_that_are() -> None:
         (PLAIN.replace("order = 9", "order = true"), "x.toml order"),
         (PLAIN.replace('source = "y"\n', ""), "x.toml"),
         (PLAIN + '[memory]\ngraphs = "Metal"\n', "x.toml memory graphs"),
-        (PLAIN + '[cache]\ncontiguous_states_since = "soon"\n', "x.toml cache contiguous_states_since"),
+        (PLAIN + '[cache.keeps_windows]\nsource = "x"\n"0.0" = "soon"\n', "x.toml cache keeps_windows 0.0"),
+        (PLAIN + '[cache.keeps_windows]\nsource = "x"\n"0.9.1" = false\n', "x.toml cache keeps_windows"),
         (PLAIN + '[releases]\n"1.0" = 0.19\n', "x.toml releases 1.0"),
         (PLAIN + "[attention]\nblock_size = 16\n", "x.toml attention"),
         (PLAIN.replace('name = "x"', 'name = "y"'), "x.toml name"),
@@ -144,9 +146,10 @@ def test_a_wrong_value_is_refused_with_those_that_are_allowed() -> None:
 
 def test_each_switch_of_each_engine_is_read_from_its_file() -> None:
     ascend = (FOLDERS / "vllm_ascend" / "engine.toml").read_text(encoding="utf-8")
-    changed = ascend.replace("has_plain_indexer = true", "has_plain_indexer = false")
-    assert find_engine("vllm-ascend").cache.has_plain_indexer
-    assert not read_engine(changed, "x.toml").cache.has_plain_indexer
+    changed = ascend.replace('"0.14.1" = "joined"', '"0.14.1" = "packed"')
+    newest = Version("0.23.0")
+    assert find_engine("vllm-ascend").cache.at(newest).sparse_keys == "joined"
+    assert read_engine(changed, "x.toml").cache.at(newest).sparse_keys == "packed"
 
 
 def compares_engine(node: ast.AST) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -26,6 +27,9 @@ class CacheGroup:
     kind: CacheKind
     layers: int
     block_size: int
+    """As the engine states it."""
+    block_tokens: int
+    """Tokens of a block."""
     page_size_bytes: int
     """Of one layer, one block; of all its layers where their pages differ."""
     blocks_per_request: int
@@ -62,6 +66,18 @@ class CachePlan:
     max_model_len: int
     """As planned: shrunk when max_model_len is auto."""
     trace: Trace = field(compare=False, repr=False)
+
+    @property
+    def holds_one(self) -> bool:
+        """Whether the pool has room for one request of max_model_len; the check of some versions counts less."""
+        return not self.groups or self.max_concurrency >= 1
+
+    @property
+    def request_bytes(self) -> int:
+        """Pool that one request of max_model_len takes, on the rank with the largest blocks; 0 without a pool."""
+        if not self.max_concurrency:
+            return 0
+        return math.ceil(self.num_blocks / self.max_concurrency) * self.bytes_per_block
 
     @cached_property
     def figures(self) -> KvFigures:
@@ -239,7 +255,8 @@ def _cache_group(group: StageGroup, blocks_per_request: int) -> CacheGroup:
     return CacheGroup(
         kind=group.kind,
         layers=group.layers,
-        block_size=group.block_size,
+        block_size=group.members[0].stated_block_size or group.block_size,
+        block_tokens=group.block_size,
         page_size_bytes=group.page_size_bytes,
         blocks_per_request=blocks_per_request,
     )

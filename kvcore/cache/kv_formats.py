@@ -84,16 +84,20 @@ class KvFormat:
             and self.key_bits % 8 == 0
         )
 
-    def latent_vector(self, rank: int, rope: int) -> Quantity:
-        """Bytes of one token's latent vector of `rank` numbers and `rope` for the position, in one layer."""
-        value = self.latent_vector_bytes(rank + rope)
+    def latent_vector(self, rank: int, rope: int, index: int = 0) -> Quantity:
+        """Bytes of one token's latent vector of `rank` numbers and `rope` for the position, in one layer; `index` of a
+        key behind it."""
+        value = self.latent_vector_bytes(rank + rope + index)
         if self.latent_bytes:
             return layer_token(value, "{packed_bytes}", given("packed_bytes", value, Unit.BYTES))
-        formula = "({latent_rank} + {rope_dim}) × {element_bytes}"
+        dimensions = [given("latent_rank", rank), given("rope_dim", rope)]
+        if index:
+            dimensions.append(given("index_dim", index))
+        formula = f"({' + '.join(f'{{{each.name}}}' for each in dimensions)}) × {{element_bytes}}"
         if self.key_bits % 8:
             formula = f"⌈{formula}⌉"
         element = given("element_bytes", self.key_bits / 8)
-        return layer_token(value, formula, given("latent_rank", rank), given("rope_dim", rope), element)
+        return layer_token(value, formula, *dimensions, element)
 
     def latent_vector_bytes(self, size: int) -> int:
         """Bytes of one token's latent vector of `size` elements.
@@ -137,7 +141,16 @@ def index_keys(dimension: int, element_bytes: int) -> Quantity:
 
 
 def aligned_states(states: int, state_bytes: int, page_alignment: int) -> Quantity:
-    """What a page of compressed vectors stores."""
+    """What a page of compressed vectors stores; an alignment of 1 leaves it as it is."""
+    if page_alignment == 1:
+        terms = (given("page_states", states), given("state_bytes", state_bytes, Unit.BYTES))
+        return figure(
+            "page_states_bytes",
+            states * state_bytes,
+            "{page_states} × {state_bytes}",
+            *terms,
+            source=SPECS,
+        )
     return figure(
         "aligned_states_bytes",
         round_up(states * state_bytes, page_alignment),

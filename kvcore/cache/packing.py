@@ -50,6 +50,16 @@ class Bucket:
         """What a block of all its layers stores."""
         return tuple((layers, page) for page, layers in self.layers_by_page().items())
 
+    @property
+    def drafts(self) -> int:
+        """Layers of a draft."""
+        return sum(sum(counts) for spec, counts in zip(self.specs, self.counts, strict=True) if spec.is_draft)
+
+    def without_drafts(self) -> Bucket:
+        """The same without the layers of a draft."""
+        kept = [pair for pair in zip(self.specs, self.counts, strict=True) if not pair[0].is_draft]
+        return Bucket(specs=tuple(spec for spec, _ in kept), counts=tuple(counts for _, counts in kept))
+
     def is_balanced(self) -> bool:
         """Whether every page size has as many layers as the others."""
         return len(set(self.layers_by_page().values())) == 1
@@ -61,7 +71,9 @@ def is_packed(specs: Sequence[LayerSpec]) -> bool:
     return windows and len({spec.page_size_bytes for spec in specs}) > 1
 
 
-PADDED: Final = frozenset({PackedGroups.PADDED_TUPLES, PackedGroups.PADDED_SLOTS})
+PADDED: Final = frozenset(
+    {PackedGroups.PADDED_TUPLES, PackedGroups.TUPLES_AND_DRAFTS, PackedGroups.PADDED_SLOTS}
+)
 """Rules by which pages of windows are as large as one of the first group's."""
 
 FULL_FIRST: Final = PADDED | {PackedGroups.LAYER_TUPLES}
@@ -80,13 +92,18 @@ def packed_groups(whole: Bucket, rule: PackedGroups) -> tuple[Bucket, ...]:
     """
     buckets = _buckets(whole)
     if rule in FULL_FIRST:
-        buckets.sort(key=lambda bucket: bucket.specs[0].kind not in FULL_KINDS)
+        buckets.sort(key=_full_first)
         if rule in PADDED:
             sizes = sorted(buckets[0].layers_by_page())
             buckets = [buckets[0], *(_padded(bucket, sizes) for bucket in buckets[1:])]
         repeats = [bucket.repeats for bucket in buckets]
         size = least_padding(repeats, at_least=repeats[0])
-        return tuple(group for bucket in buckets for group in _cut(bucket, ceil_div(bucket.repeats, size)))
+        numbers = [
+            1 if bucket.specs[0].kind in FULL_KINDS else ceil_div(bucket.repeats, size) for bucket in buckets
+        ]
+        return tuple(
+            group for bucket, number in zip(buckets, numbers, strict=True) for group in _cut(bucket, number)
+        )
     balanced = [bucket for bucket in buckets if bucket.is_balanced()]
     least = max((bucket.repeats for bucket in balanced if len(bucket.layers_by_page()) > 1), default=0)
     if least:
@@ -99,10 +116,17 @@ def packed_groups(whole: Bucket, rule: PackedGroups) -> tuple[Bucket, ...]:
     )
 
 
+def _full_first(bucket: Bucket) -> tuple[bool, int]:
+    """Full attention, of several sizes of page before those of one."""
+    is_full = bucket.specs[0].kind in FULL_KINDS
+    return not is_full, -len(bucket.layers_by_page()) if is_full else 0
+
+
 def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPages:
     """What a block stores on a stage: groups overlay each other, so the widest one's layers.
 
     padded-tuples  a page of each size of the first group, as often as the longest group repeats
+    tuples-and-drafts  the same without the draft's layers, and one more for each of those
     padded-slots   of each page size as many as the group with the most of them has
 
     Source: vllm/v1/core/kv_cache_utils.py:_get_kv_cache_config_deepseek_v4 (0.22.1, 0.23.0).
@@ -121,6 +145,11 @@ def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPag
     match rule:
         case PackedGroups.PADDED_TUPLES:
             repeats = max(max(layers.values()) for layers in pages)
+            return tuple((repeats, size) for size in pages[0])
+        case PackedGroups.TUPLES_AND_DRAFTS:
+            drafts = sum(group.drafts for group in groups)
+            own = [group.without_drafts().layers_by_page() for group in groups]
+            repeats = max(max(layers.values(), default=0) for layers in own) + drafts
             return tuple((repeats, size) for size in pages[0])
         case PackedGroups.PADDED_SLOTS:
             sizes = dict.fromkeys(size for layers in pages for size in layers)
@@ -185,23 +214,32 @@ def _numbers_by_bytes(buckets: Sequence[Bucket]) -> list[int]:
 
 
 def _cut(bucket: Bucket, number: int) -> list[Bucket]:
+    """`number` groups; layers with pages of one size are dealt out in turn, specs in their order."""
+    begins, dealt = [], dict.fromkeys((spec.page_size_bytes for spec in bucket.specs), 0)
+    for spec, counts in zip(bucket.specs, bucket.counts, strict=True):
+        begins.append(dealt[spec.page_size_bytes])
+        dealt[spec.page_size_bytes] += sum(counts)
     return [
         Bucket(
-            specs=bucket.specs, counts=tuple(distributed(counts, number, index) for counts in bucket.counts)
+            specs=bucket.specs,
+            counts=tuple(
+                distributed(counts, number, index, begin)
+                for counts, begin in zip(bucket.counts, begins, strict=True)
+            ),
         )
         for index in range(number)
     ]
 
 
-def distributed(counts: tuple[int, ...], number: int, index: int) -> tuple[int, ...]:
-    """How many of each stage's layers fall to group `index` when they are distributed to `number` in turn.
+def distributed(counts: tuple[int, ...], number: int, index: int, begin: int = 0) -> tuple[int, ...]:
+    """How many of each stage's layers fall to group `index` when they are distributed to `number` in turn, after
+    `begin` others.
 
     Example:
         >>> distributed((26, 26), 6, 0), distributed((26, 26), 6, 2)
         ((5, 4), (4, 5))
     """
     members = []
-    begin = 0
     for count in counts:
         end = begin + count
         members.append(len(range(begin + (index - begin) % number, end, number)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Final
@@ -18,6 +18,7 @@ from packaging.version import Version
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.switches import AttentionBackend
+from kvcore.errors import EngineRefusalError
 from kvcore.units import ceil_div
 from kvcore.versioned import Bounds, ByRelease, OneOf, Reviewed, Source, TableFile
 
@@ -38,6 +39,8 @@ class PackedGroups(StrEnum):
 
     NONE = "none"
     PADDED_TUPLES = "padded-tuples"
+    TUPLES_AND_DRAFTS = "tuples-and-drafts"
+    """The same, and what the draft's layers store is not overlaid (vllm-ascend)."""
     PADDED_SLOTS = "padded-slots"
     LAYER_TUPLES = "layer-tuples"
     PATTERN_REPEATS = "pattern-repeats"
@@ -151,6 +154,22 @@ def planner_rules(version: Version) -> PlannerRules:
     return PLANNER.load().rules.at(version)
 
 
+@lru_cache(maxsize=256)
+def rules_in_force(engine: str, version: Version) -> PlannerRules:
+    """The rules of an engine that runs on vLLM `version`, whose own planner may pack blocks differently.
+
+    Source: vllm_ascend/patch/platform/patch_kv_cache_utils.py:_get_kv_cache_config_deepseek_v4 (0.20.2rc1, 0.23.0).
+
+    Example:
+        >>> [rules_in_force(name, Version("0.23.0")).packed_groups.value for name in ("vllm", "vllm-ascend")]
+        ['padded-slots', 'tuples-and-drafts']
+    """
+    rules = planner_rules(version)
+    if find_engine(engine).cache.at(version).compressed.counts_vectors:
+        rules = replace(rules, packed_groups=PackedGroups.TUPLES_AND_DRAFTS)
+    return rules
+
+
 DEFAULT_KERNEL_BLOCK: Final = 16
 Backend = Annotated[str, OneOf(("ASCEND", *AttentionBackend))]
 """vLLM's own, and that of a platform."""
@@ -177,10 +196,15 @@ class HybridPages:
     """What a page of any layer is padded to."""
 
 
-def contiguous_pages(*, tensor_bytes: tuple[int, ...], token_bytes: int, resolved: Resolved) -> HybridPages:
-    """Blocks whose keys are as large as a state's largest tensor; a page has the other tensors behind the values.
+def contiguous_pages(
+    *, tensor_bytes: tuple[int, ...], key_bytes: int, token_bytes: int, resolved: Resolved
+) -> HybridPages:
+    """Blocks whose keys are as large as a state's largest tensor; a page has the smallest behind the values.
 
-    block = a × ⌈largest tensor / (a × bytes of one token's keys)⌉, page = block × bytes of one token + the rest.
+    block = a × ⌈largest tensor / (a × bytes of one token's keys)⌉, page = block × bytes of one token + smallest, which
+    is 0 where there is one tensor.
+
+    Raises EngineRefusalError `states-not-alignable` where no block of keys is as large as the largest tensor.
 
     Source: vllm_ascend/patch/platform/patch_mamba_config.py:verify_and_update_config,
     vllm_ascend/worker/model_runner_v1.py:get_kv_cache_spec (0.16.0rc1 to 0.23.0).
@@ -189,11 +213,13 @@ def contiguous_pages(*, tensor_bytes: tuple[int, ...], token_bytes: int, resolve
     """
     alignment = smallest_kernel_block(resolved.attention_backend)
     largest = max(tensor_bytes)
-    aligned = alignment * ceil_div(largest, alignment * (token_bytes // 2))
+    aligned = alignment * ceil_div(largest, alignment * key_bytes)
+    if aligned * key_bytes != largest:
+        facts = {"state": largest, "keys": key_bytes, "tokens": alignment}
+        raise EngineRefusalError("states-not-alignable", "tensor_parallel_size", None, **facts)
     block_size = max(resolved.block_size, aligned)
-    return HybridPages(
-        block_size=block_size, page_size_bytes=block_size * token_bytes + sum(tensor_bytes) - largest
-    )
+    smallest = min(tensor_bytes) if len(tensor_bytes) > 1 else 0
+    return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes + smallest)
 
 
 def hybrid_block_size(
@@ -214,7 +240,7 @@ def hybrid_block_size(
         return resolved.block_size
     rules = planner_rules(resolved.version)
     alignment = DEFAULT_KERNEL_BLOCK
-    if find_engine(resolved.engine).cache.aligns_to_kernel_block:
+    if find_engine(resolved.engine).cache.at(resolved.version).aligns_to_kernel_block:
         alignment = smallest_kernel_block(resolved.attention_backend)
     elif rules.alignment_follows_backend:
         alignment = max(smallest_kernel_block(resolved.attention_backend), resolved.block_size)

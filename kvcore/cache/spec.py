@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, assert_never
 
 from kvcore.cache.kv_formats import LAYER_TOKEN
-from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, planner_rules
+from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, rules_in_force
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
 from kvcore.quantity import Grade, Quantity, Unit, figure, given
@@ -58,6 +58,10 @@ class LayerSpec:
     num_checkpoint_blocks: int = 0
     tokens_per_state: int = 1
     """Tokens that one stored vector stands for."""
+    stated_block_size: int = 0
+    """What the engine calls its block size where that counts vectors; 0 where it is `block_size`."""
+    is_draft: bool = False
+    """Of a draft, where the engine keeps its blocks apart."""
     made_of: Quantity | None = field(default=None, compare=False, repr=False)
     """One token of a layer (`LAYER_TOKEN`), or all that a page stores, before padding; None where it is not known."""
 
@@ -101,7 +105,7 @@ class Demand:
 
 def demand_of(resolved: Resolved, parallel: Parallel) -> Demand:
     """The demand under these flags."""
-    rules = planner_rules(resolved.version)
+    rules = rules_in_force(resolved.engine, resolved.version)
     batches = resolved.max_concurrent_batches if rules.in_flight_batches else 1
     return Demand(
         rules=rules,
@@ -243,7 +247,7 @@ def blocks_per_request(spec: LayerSpec, length: int, demand: Demand) -> int:
 
     Example:
         >>> from packaging.version import Version
-        >>> demand = Demand(rules=planner_rules(Version("0.33.0")), in_flight_tokens=16384, batch_tokens=8192,
+        >>> demand = Demand(rules=rules_in_force("vllm", Version("0.33.0")), in_flight_tokens=16384, batch_tokens=8192,
         ...                 context_ranks=1, mamba_cache_mode="none")
         >>> window = LayerSpec(kind=CacheKind.SLIDING_WINDOW, layers=1, block_size=16, page_size_bytes=65536,
         ...                    sliding_window=1024)

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
+from kvcore.cache.platforms import as_kept, counted_vectors
 from kvcore.cache.rules import HybridPages, PlannerRules, contiguous_pages, hybrid_block_size, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine import divided, stage_layers, units_per_rank
+from kvcore.engine.protocol import CacheRules, SparseKeys
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import EngineRefusalError
@@ -51,8 +53,8 @@ class _Placement:
     least_attention_page_bytes: int
     num_speculative_tokens: int
     exports_states: bool
-    plain_indexer: bool
-    """Keys of a sparse indexer are kept in the model's dtype, without scales."""
+    kept: CacheRules
+    """Where the engine keeps anything else than vLLM."""
 
 
 def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
@@ -85,6 +87,7 @@ def rank_layer_specs(
     placement = _placement(architecture, distinct, parallel, resolved)
     indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
     layers = architecture.layers[indices.start : indices.stop]
+    own = len(layers)
     if draft is not None and stage == parallel.pipeline_parallel_size - 1:
         layers += draft.layers
     boundary = kv_format(placement.kv_cache_dtype).boundary_layers
@@ -93,12 +96,16 @@ def rank_layer_specs(
         attention = [index for index, layer in enumerate(architecture.layers) if layer.caches]
         kept = {*attention[:boundary], *attention[-boundary:]}
     by_id = {id(layer): layer for layer in layers}
-    alike = Counter((id(layer), index in kept) for index, layer in enumerate(layers, indices.start))
+    alike = Counter(
+        (id(layer), index + indices.start in kept, index >= own) for index, layer in enumerate(layers)
+    )
     plain = replace(placement, kv_cache_dtype=placement.dtype)
     counts: dict[LayerSpec, int] = {}
-    for (layer, keeps_dtype), count in alike.items():
-        for state in by_id[layer].caches:
+    for (layer, keeps_dtype, is_draft), count in alike.items():
+        for state in as_kept(by_id[layer].caches, placement.kept):
             spec = _layer_spec(state, plain if keeps_dtype else placement)
+            if is_draft and placement.kept.compressed.counts_vectors:
+                spec = replace(spec, is_draft=True)
             counts[spec] = counts.get(spec, 0) + count
     return tuple(_counted(spec, count) for spec, count in counts.items())
 
@@ -115,6 +122,7 @@ def _placement(
     states = _states(distinct)
     return _Placement(
         rules=planner_rules(resolved.version),
+        kept=find_engine(resolved.engine).cache.at(resolved.version),
         ranks=parallel.tensor_parallel_size,
         dtype=resolved.dtype,
         state_dtype=resolved.mamba_cache_dtype or resolved.dtype,
@@ -128,7 +136,6 @@ def _placement(
         least_attention_page_bytes=pages.page_size_bytes if _has_contiguous_states(resolved) else 0,
         num_speculative_tokens=resolved.num_speculative_tokens,
         exports_states=resolved.state_export_tokens > 0,
-        plain_indexer=find_engine(resolved.engine).cache.has_plain_indexer,
     )
 
 
@@ -158,8 +165,15 @@ def _hybrid_pages(
     sizes = [state_tensor_bytes(state, ranks, dtype, drafts, ssm_dtype) for state in dict.fromkeys(states)]
     largest = max(sizes, key=sum)
     token_bytes = _attention_token_bytes(architecture, distinct, parallel, resolved)
-    if _has_contiguous_states(resolved) and not architecture.is_mla and any(largest):
-        return contiguous_pages(tensor_bytes=largest, token_bytes=token_bytes, resolved=resolved)
+    if _has_contiguous_states(resolved) and any(largest):
+        ranks_of = [
+            state.kv_lora_rank for layer in distinct for state in layer.caches if isinstance(state, Mla)
+        ]
+        storage = kv_format(resolved.kv_cache_dtype)
+        key_bytes = storage.latent_vector_bytes(ranks_of[0]) if ranks_of else token_bytes // 2
+        return contiguous_pages(
+            tensor_bytes=largest, key_bytes=key_bytes, token_bytes=token_bytes, resolved=resolved
+        )
     block_size = hybrid_block_size(
         state_bytes=sum(largest),
         token_bytes=token_bytes,
@@ -172,7 +186,8 @@ def _hybrid_pages(
 
 def _has_contiguous_states(resolved: Resolved) -> bool:
     """Whether pages of hybrid models are laid out as `contiguous_pages` does."""
-    return resolved.version >= find_engine(resolved.engine).cache.contiguous_states_since
+    rules = find_engine(resolved.engine).cache.at(resolved.version)
+    return rules.contiguous_states and not resolved.on_310p
 
 
 def _attention_token_bytes(
@@ -240,15 +255,18 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             spec = _attention(CacheKind.CROSS_ATTENTION, state, state.head_size, at)
             return replace(spec, encoder_tokens=state.encoder_tokens)
         case Mla():
-            size = state.kv_lora_rank + state.qk_rope_head_dim
-            token = kv_format(at.kv_cache_dtype).latent_vector(state.kv_lora_rank, state.qk_rope_head_dim)
+            parts = (state.kv_lora_rank, state.qk_rope_head_dim, state.index_head_dim)
+            size, token = sum(parts), kv_format(at.kv_cache_dtype).latent_vector(*parts)
             return _latent(size, token, at.kv_cache_dtype, at)
         case SparseIndexer():
-            element = kv_format(at.dtype).key_bits // 8 if at.plain_indexer else 0
+            is_plain = at.kept.sparse_keys is SparseKeys.PLAIN
+            element = kv_format(at.dtype).key_bits // 8 if is_plain else 0
             token = index_keys(state.index_head_dim, element)
             return _latent(int(token.value), token, "uint8", at)
         case BlockIndexer():
             return _latent(state.index_head_dim, index_keys(state.index_head_dim, 2), "bfloat16", at)
+        case CompressedLatent() | LatentWindow() if at.kept.compressed.counts_vectors:
+            return counted_vectors(state, at.block_size, at.kv_cache_dtype, at.kept.compressed)
         case CompressedLatent():
             if at.block_size < state.tokens_per_state:
                 raise EngineRefusalError(

@@ -22,6 +22,7 @@ from kvcore.versioned import (
     OLDEST,
     Amount,
     Bounds,
+    ByRelease,
     Capability,
     Count,
     Named,
@@ -94,6 +95,8 @@ class Attention:
 
     backend: Annotated[str, Named(r"[A-Z][A-Z0-9_]*", "a backend in the engine's capitals")]
     block_size: Annotated[int, Bounds(1, 1024)]
+    is_fixed: bool = False
+    """It is this one whatever is asked, where prefixes are cached or prompts are cut."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,17 +112,53 @@ class Refusals:
     """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
 
 
+class SparseKeys(StrEnum):
+    """How the keys of a sparse indexer are stored."""
+
+    PACKED = "packed"
+    """In layers of their own, in fp8 with scales."""
+    PLAIN = "plain"
+    """In layers of their own, in the model's dtype."""
+    JOINED = "joined"
+    """Behind the latent vector of the same layer, in the model's dtype."""
+    DOUBLED = "doubled"
+    """In a second latent vector's room: the layer counts as full attention, with keys and values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressedBlocks:
+    """Blocks of DeepSeek-V4's caches where they are counted in vectors, and nothing is packed or aligned."""
+
+    counts_vectors: bool = False
+    """A block has room for so many stored vectors, not for the vectors of so many tokens."""
+    overlapping_share: Annotated[int, Bounds(1, 1024)] = 1
+    """A block of what waits for a compressor that looks at two windows is this part of a block."""
+    single_share: Annotated[int, Bounds(1, 1024)] = 1
+    """The same for one that looks at one."""
+    sizes: tuple[Annotated[int, Bounds(1, 1024)], ...] = ()
+    """Block sizes that are taken; the first stands for any other."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheRules:
-    """Where the pages of the KV cache differ from those of the vLLM release that the engine runs on."""
+    """Where KV cache and schedule differ from those of the vLLM release that the engine runs on."""
 
-    source: Source = ""
     aligns_to_kernel_block: bool = False
     """Blocks of hybrid models are multiples of the backend's smallest kernel block, in every release."""
-    contiguous_states_since: Published = NEVER
-    """From this vLLM on, a hybrid model's keys are as large as a state's largest tensor, the rest behind them."""
-    has_plain_indexer: bool = False
-    """Keys of a sparse indexer are kept in the model's dtype, without scales."""
+    contiguous_states: bool = False
+    """A hybrid model's keys are as large as a state's largest tensor, the smallest behind them."""
+    keeps_windows: bool = True
+    """Layers with a window or chunks have caches of their own kind; else they keep the whole context."""
+    sparse_keys: SparseKeys = SparseKeys.PACKED
+    compressed: CompressedBlocks = CompressedBlocks()
+    caches_states: bool = True
+    """Prefix caching takes models with recurrent states."""
+    drafts_for_states: bool = True
+    """Speculative decoding takes any model with recurrent states, not Qwen3-Next alone."""
+    cuts_prompts: bool = True
+    """Chunked prefill of text models without latent attention; else a batch has room for max_model_len."""
+    pipelines_drafts: bool = True
+    """The model's own drafts (MTP) run with pipeline parallelism where prompts are not processed apart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -393,7 +432,7 @@ class Engine:
     memory_variables: MemoryVariables | None = None
     """Where the engine does not look at the memory of the card, but is given it."""
     refusals: Refusals = Refusals()
-    cache: CacheRules = CacheRules()
+    cache: ByRelease[CacheRules] = field(default_factory=lambda: ByRelease(CacheRules, {}))
     memory: MemoryRules = MemoryRules()
     log: LogFormat = LogFormat()
     functions: Functions = field(default_factory=Functions)

@@ -55,6 +55,8 @@ class Resolved:
     """As asked."""
     mamba_cache_dtype: str = ""
     """Of what recurrent layers keep where the model's config names no dtype; "" for `dtype`."""
+    on_310p: bool = False
+    """On an Ascend 310P, whose worker lays out hybrid models as vLLM does."""
     state_export_tokens: int = 0
     """Gated delta nets export states inside a prefill, so many tokens apart, and keep one more a request; 0: none."""
     mamba_ssm_cache_dtype: str = ""
@@ -121,6 +123,8 @@ class CardView:
     memory_tier: MemoryTier
     is_a100: bool
     is_gaudi: bool
+    is_310p: bool
+    """An Ascend 310P, which has no bfloat16 and a worker of its own."""
     is_assumed: bool
     """Nobody named it: it stands for a card that is still open."""
     label: str = field(compare=False)
@@ -165,6 +169,7 @@ def view_of(accelerator: Accelerator, is_assumed: bool = False) -> CardView:
         memory_tier=MemoryTier.HUGE if memory >= HUGE_CARD_GIB else big,
         is_a100="a100" in accelerator.name.lower(),
         is_gaudi=accelerator.id.startswith("Gaudi"),
+        is_310p=accelerator.vendor is Vendor.HUAWEI and "310p" in accelerator.name.lower(),
         is_assumed=is_assumed,
         label=accelerator.name,
     )

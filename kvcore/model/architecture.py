@@ -171,6 +171,8 @@ class Mla:
 
     kv_lora_rank: int
     qk_rope_head_dim: int
+    index_head_dim: int = 0
+    """Of an indexer's keys, where an engine stores them behind the vector."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,6 +251,10 @@ class CompressedLatent:
     tokens_per_state: int
     state_bytes: int
     page_alignment: int
+    width: int = 0
+    """Elements of a vector, for platforms that do not pack it."""
+    is_index: bool = False
+    """Keys by which an indexer picks tokens, and no latent vector."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,6 +265,10 @@ class LatentWindow:
     state_bytes: int
     page_alignment: int
     block_size: int
+    width: int = 0
+    """Elements of a latent vector, for platforms that do not pack it; 0 for states."""
+    overlaps: bool = False
+    """The states of a compressor that looks at two windows."""
 
 
 AttentionState: TypeAlias = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention

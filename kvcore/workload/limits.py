@@ -352,7 +352,7 @@ def prefix_sharing(planned: Plan, prefix_tokens: int, request_tokens: int) -> Pr
     blocks = cache.num_blocks / without
     ranks = planned.scenario.parallel.decode_context_parallel_size
     usable = max(0, min(prefix_tokens, request_tokens - 1))
-    sizes = [group.block_size * ranks for group in cache.groups if group.kind in FULL_KINDS]
+    sizes = [group.block_tokens * ranks for group in cache.groups if group.kind in FULL_KINDS]
     total = sum(usable // size for size in sizes)
     if total >= blocks:
         total, sizes = 0, []

@@ -11,6 +11,7 @@ from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import UNKNOWN_CAPABILITY, CardView
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import CLASSES
+from kvcore.engine.vllm.platforms import platform_block_size
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import (
     AttentionBackend,
@@ -190,12 +191,12 @@ def check_block_size(start: Start) -> None:
         raise EngineRefusalError("block-size-not-in-kernels", "block_size", block_size, multiple=KERNEL_BLOCK)
 
 
-def backend_of(start: Start, kv_cache_dtype: str) -> tuple[str, int]:
-    """The attention backend and the block size, before hybrid alignment."""
+def backend_of(start: Start, kv_cache_dtype: str, *, fixed: bool = False) -> tuple[str, int]:
+    """The attention backend and the block size, before hybrid alignment; `fixed`: prefixes are cached, prompts cut."""
     asked, own = start.scenario.block_size, find_engine(start.scenario.engine).attention
     forced = backend_to_ask_for(start.architecture)
     if own is not None:
-        return forced or own.backend, asked or own.block_size
+        return forced or own.backend, platform_block_size(start, own, fixed)
     is_turboquant = kv_cache_dtype.startswith(TURBOQUANT)
     attention = AttentionKind.TURBOQUANT if is_turboquant else start.traits.attention
     is_narrow = kv_cache_dtype.startswith(("fp8", "nvfp4"))

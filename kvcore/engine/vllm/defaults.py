@@ -12,6 +12,7 @@ from kvcore.engine.vllm.backends import backend_of, check_block_size, check_spar
 from kvcore.engine.vllm.captures import captures
 from kvcore.engine.vllm.classes import check_architectures
 from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
+from kvcore.engine.vllm.platforms import check_platform, platform_notices
 from kvcore.engine.vllm.recurrent import (
     check_state_flags,
     mamba_cache_mode,
@@ -97,9 +98,11 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
         speculates=speculates,
         max_model_len=max_model_len,
     )
+    check_platform(start, prefix_caching=prefix_caching, method=method)
     row_dtype, state_dtype = state_dtypes(start, dtype)
     notices += state_notices(start, mode)
-    backend, block_size = backend_of(start, kv_cache_dtype)
+    backend, block_size = backend_of(start, kv_cache_dtype, fixed=prefix_caching or chunked)
+    notices += platform_notices(start, block_size)
     resolved = Resolved(
         engine=scenario.engine,
         engine_version=str(version),
@@ -125,6 +128,7 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
         use_v2_model_runner=use_v2,
         hybrid_kv_cache_manager=_hybrid_manager(start, method),
         mamba_cache_mode=mode,
+        on_310p=card.is_310p,
         state_export_tokens=state_export_tokens(start, mode),
         mamba_block_size=scenario.mamba_block_size,
         mamba_cache_dtype=row_dtype,
@@ -163,6 +167,8 @@ def _dtype(start: Start, notices: list[Notice]) -> str:
     name = start.architecture.dtype if given == AUTO else TORCH_NAMES.get(given, given)
     if given == AUTO and name == "float32":
         name = "float16" if start.runner is Runner.POOLING else "bfloat16"
+    if name == "bfloat16" and card.is_310p and given != AUTO:
+        raise EngineRefusalError("bfloat16-not-on-npu", field="dtype", value=given, name=card.label)
     if name != "bfloat16" or not card.predates_ampere:
         return name
     if given != AUTO:
@@ -191,6 +197,8 @@ def _chunked_prefill(start: Start, max_model_len: int) -> bool:
     vllm/config/model.py:ModelConfig.is_chunked_prefill_supported (0.32.0).
     """
     scenario, architecture, traits = start.scenario, start.architecture, start.traits
+    if not _cuts_prompts(start):
+        return False
     if scenario.enable_chunked_prefill is not None:
         return scenario.enable_chunked_prefill
     if not start.is_v0:
@@ -203,6 +211,12 @@ def _chunked_prefill(start: Start, max_model_len: int) -> bool:
         and not scenario.enable_lora
         and scenario.speculative_config is None
     )
+
+
+def _cuts_prompts(start: Start) -> bool:
+    """Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.9.1, 0.10.2rc1)."""
+    architecture = start.architecture
+    return start.kept.cuts_prompts or start.is_v0 or architecture.is_mla or architecture.is_multimodal
 
 
 def _batch(start: Start, chunked: bool, max_model_len: int) -> tuple[int, int]:
@@ -224,6 +238,8 @@ def _batch(start: Start, chunked: bool, max_model_len: int) -> tuple[int, int]:
             tokens = max(tokens, largest_item_tokens(scenario.config))
         if switches.clips_batch:
             tokens = min(tokens, sequences * max_model_len)
+    if not _cuts_prompts(start):
+        tokens = max(tokens, max_model_len)
     if scenario.max_num_seqs is None and switches.clips_batch:
         sequences = min(sequences, tokens)
     if tokens < sequences:

@@ -7,7 +7,9 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.engine.protocol import CacheRules
 from kvcore.engine.resolved import CardView
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.switches import AttentionKind, Switches
 from kvcore.engine.vllm.versions import Release
 from kvcore.kept import kept
@@ -112,6 +114,11 @@ class Start:
     def switches(self) -> Switches:
         """What the release does."""
         return self.release.switches
+
+    @property
+    def kept(self) -> CacheRules:
+        """Where the engine's cache differs from that of the release that it runs on."""
+        return find_engine(self.scenario.engine).cache.at(self.version)
 
     @property
     def traits(self) -> Traits:

@@ -251,13 +251,14 @@ def v4_layer(
         state_bytes=LATENT_BYTES,
         page_alignment=mla.PAGE_ALIGNMENT,
         block_size=WINDOW_BLOCK,
+        width=heads.head_dim,
     )
     compressors = []
     if ratio > 1:
         compressors.append(mla.compressor("attn.compressor", hidden, heads.head_dim, ratio, LATENT_BYTES))
     if ratio == mla.OVERLAPPING_RATIO:
         width, count = section.integer("index_head_dim"), section.integer("index_n_heads")
-        index = mla.compressor("attn.indexer.compressor", hidden, width, ratio, INDEX_BYTES)
+        index = mla.compressor("attn.indexer.compressor", hidden, width, ratio, INDEX_BYTES, is_index=True)
         queries = blocks.replicated("attn.indexer.wq_b", section.integer("q_lora_rank"), width * count)
         weights = blocks.replicated("attn.indexer.weights_proj", hidden, count, quantizable=False)
         compressors.append(replace(index, modules=(queries, weights, *index.modules)))

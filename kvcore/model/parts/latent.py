@@ -134,7 +134,9 @@ OVERLAPPING_RATIO: Final = 4
 FLOAT32_BYTES: Final = 4
 
 
-def compressor(prefix: str, hidden: int, width: int, ratio: int, state_bytes: int) -> arch.Layer:
+def compressor(
+    prefix: str, hidden: int, width: int, ratio: int, state_bytes: int, *, is_index: bool = False
+) -> arch.Layer:
     """What makes one packed vector of `state_bytes` of `ratio` tokens: projections to states and scores, positions and
     a norm. It keeps the vectors, and the float32 states and scores that wait to be compressed.
 
@@ -146,6 +148,7 @@ def compressor(prefix: str, hidden: int, width: int, ratio: int, state_bytes: in
         state_bytes=2 * windows * width * FLOAT32_BYTES,
         page_alignment=PAGE_ALIGNMENT,
         block_size=COMPRESSOR_BLOCKS[ratio],
+        overlaps=windows > 1,
     )
     return arch.Layer(
         modules=(
@@ -155,7 +158,11 @@ def compressor(prefix: str, hidden: int, width: int, ratio: int, state_bytes: in
         ),
         caches=(
             arch.CompressedLatent(
-                tokens_per_state=ratio, state_bytes=state_bytes, page_alignment=PAGE_ALIGNMENT
+                tokens_per_state=ratio,
+                state_bytes=state_bytes,
+                page_alignment=PAGE_ALIGNMENT,
+                width=width,
+                is_index=is_index,
             ),
             waiting,
         ),

@@ -1,0 +1,84 @@
+"""What engines on other platforms keep in place of vLLM's caches: the same states, stored in their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from kvcore.cache.kv_formats import aligned_states, kv_format
+from kvcore.cache.spec import CacheKind, LayerSpec
+from kvcore.engine.protocol import CacheRules, CompressedBlocks, SparseKeys
+from kvcore.model.architecture import (
+    CacheState,
+    ChunkedLocal,
+    CompressedLatent,
+    FullAttention,
+    LatentWindow,
+    Mla,
+    SlidingWindow,
+    SparseIndexer,
+)
+
+
+def as_kept(caches: Iterable[CacheState], rules: CacheRules) -> Iterator[CacheState]:
+    """The states of a layer as the engine keeps them: windows in full, an indexer's keys with the latent vector.
+
+    Source: vllm_ascend/worker/model_runner_v1.py:NPUModelRunner.get_kv_cache_spec (0.11.0 to 0.23.0).
+    """
+    index = sum(state.index_head_dim for state in caches if isinstance(state, SparseIndexer))
+    joins, doubles = (rules.sparse_keys is each for each in (SparseKeys.JOINED, SparseKeys.DOUBLED))
+    for state in caches:
+        if isinstance(state, SlidingWindow | ChunkedLocal) and not rules.keeps_windows:
+            size, size_v = state.head_size, state.head_size_v
+            yield FullAttention(num_kv_heads=state.num_kv_heads, head_size=size, head_size_v=size_v)
+        elif isinstance(state, Mla) and index and joins:
+            yield replace(state, index_head_dim=index)
+        elif isinstance(state, Mla) and index and doubles:
+            size = state.kv_lora_rank + state.qk_rope_head_dim
+            yield FullAttention(num_kv_heads=1, head_size=size, head_size_v=size)
+        elif not (isinstance(state, SparseIndexer) and (joins or doubles)):
+            yield state
+
+
+INDEX_SCALE_BYTES: Final = 2
+
+
+def counted_vectors(
+    state: CompressedLatent | LatentWindow, block_size: int, kv_cache_dtype: str, blocks: CompressedBlocks
+) -> LayerSpec:
+    """The spec of a compressed cache whose blocks are counted in vectors: latents in the model's dtype, keys of an
+    indexer in int8 with a scale in float16, states in smaller blocks, nothing aligned.
+
+    Source: vllm_ascend/models/deepseek_v4.py and models/layer/attention/layer.py:get_kv_cache_spec (0.23.0).
+
+    Example:
+        >>> latent = CompressedLatent(tokens_per_state=4, state_bytes=584, page_alignment=576, width=512)
+        >>> spec = counted_vectors(latent, 128, "bfloat16", CompressedBlocks(counts_vectors=True))
+        >>> spec.page_size_bytes, spec.stated_block_size, spec.block_size
+        (131072, 128, 512)
+    """
+    share, tokens, window = 1, 1, 0
+    width = state.width * kv_format(kv_cache_dtype).key_bits // 8
+    if isinstance(state, CompressedLatent):
+        tokens = state.tokens_per_state
+        width = state.width + INDEX_SCALE_BYTES if state.is_index else width
+    else:
+        window = state.sliding_window
+    if isinstance(state, LatentWindow) and not state.width:
+        width = state.state_bytes
+        share = blocks.overlapping_share if state.overlaps else blocks.single_share
+    slots = block_size // share
+    made = aligned_states(slots, width, 1)
+    return LayerSpec(
+        kind=CacheKind.SLIDING_WINDOW_MLA if window else CacheKind.MLA_ATTENTION,
+        layers=1,
+        block_size=slots * tokens,
+        stated_block_size=slots,
+        page_size_bytes=int(made.value),
+        made_of=made,
+        num_kv_heads=1,
+        head_size=width,
+        sliding_window=window,
+        tokens_per_state=tokens,
+    )

@@ -1,0 +1,57 @@
+"""What engines on other platforms make of the flags: their block sizes, and what they refuse in their own words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvcore.engine.protocol import Attention
+from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.start import Start
+from kvcore.engine.vllm.switches import AttentionKind
+from kvcore.errors import EngineRefusalError, Notice, notice
+from kvcore.scenario import AUTO
+
+SPECULATES_WITH_STATES: Final = "qwen3_next"
+
+
+def platform_block_size(start: Start, own: Attention, fixed: bool) -> int:
+    """Tokens per block, before hybrid alignment: the platform's own where nothing is asked, or where it takes no other.
+
+    Source: vllm_ascend/utils.py:refresh_block_size (0.13.0, 0.20.2rc1, 0.23.0), vllm_ascend/platform.py:NPUPlatform.
+    check_and_update_config (0.9.1, 0.11.0).
+    """
+    asked, sizes = start.scenario.block_size, start.kept.compressed.sizes
+    if asked is None:
+        return own.block_size
+    if start.traits.attention is AttentionKind.COMPRESSED and sizes:
+        return asked if asked in sizes else sizes[0]
+    takes_any = start.is_v0 or start.traits.is_hybrid
+    return own.block_size if own.is_fixed and fixed and not takes_any else asked
+
+
+def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
+    """Raises EngineRefusalError for what a platform's release does not take together.
+
+    Source: `CacheRules.caches_states`, `drafts_for_states`, `pipelines_drafts`.
+    """
+    scenario, kept = start.scenario, start.kept
+    if start.traits.recurrent and prefix_caching and not kept.caches_states:
+        raise EngineRefusalError("state-prefix-caching-unsupported", "enable_prefix_caching", True)
+    is_named = start.architecture.model_type == SPECULATES_WITH_STATES
+    if start.traits.recurrent and scenario.speculative_config and not (kept.drafts_for_states or is_named):
+        raise EngineRefusalError("state-speculation-unsupported", "speculative_config", method)
+    stages = scenario.parallel.pipeline_parallel_size
+    if stages > 1 and "mtp" in method and not kept.pipelines_drafts:
+        raise EngineRefusalError("pipelined-mtp-unsupported", "pipeline_parallel_size", stages)
+
+
+def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
+    """`block-size-not-kept` where a platform takes another block size than the one asked for; `npu-needs-float16` on an
+    Ascend 310P, whose kernels have no bfloat16."""
+    asked, found = start.scenario.block_size, []
+    is_own = find_engine(start.scenario.engine).attention is not None
+    if is_own and asked is not None and asked != block_size:
+        found.append(notice("block-size-not-kept", "block_size", asked=asked, used=block_size))
+    if start.card.is_310p and start.scenario.dtype == AUTO and start.architecture.dtype == "bfloat16":
+        found.append(notice("npu-needs-float16", "dtype", name=start.card.label))
+    return tuple(found)
