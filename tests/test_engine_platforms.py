@@ -1,0 +1,93 @@
+"""Flags on vllm-ascend: block sizes, chunked prefill, refusals in its own words."""
+
+from typing import Any
+
+import pytest
+
+from kvcore.errors import EngineRefusalError
+from kvcore.planning import Plan, plan
+from kvcore.scenario.request import scenario_from_request
+
+BIG = {"name": "Ascend 910B 64GB", "memory_gib": 60.96, "vendor": "huawei"}
+SMALL = {"name": "Ascend 310P3 (Atlas 300I Duo, one chip)", "memory_gib": 43.24, "vendor": "huawei"}
+NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+
+
+def planned(model: str = "Qwen/Qwen3-8B", version: str = "0.23.0", **fields: Any) -> Plan:
+    request = {"model": model, "engine": "vllm-ascend", "engine_version": version, "accelerator": BIG}
+    return plan(scenario_from_request(request | fields))
+
+
+@pytest.mark.parametrize("version", ["0.9.1", "0.11.0", "0.13.0", "0.18.0", "0.23.0"])
+def test_a_block_has_128_tokens_whatever_is_asked(version: str) -> None:
+    """ "Block size is set to 128 if prefix cache or chunked prefill is enabled." """
+    one = planned(version=version, block_size=64)
+    assert one.resolved.block_size == 128
+    assert "block-size-not-kept" in {notice.code for notice in one.notices}
+
+
+def test_without_prefixes_and_cut_prompts_another_block_size_is_kept() -> None:
+    flags = {"enable_prefix_caching": False, "enable_chunked_prefill": False, "max_model_len": 4096}
+    assert planned(block_size=64, max_num_batched_tokens=8192, **flags).resolved.block_size == 64
+
+
+def test_two_releases_do_not_cut_the_prompts_of_plain_text_models() -> None:
+    """0.9.1: "Non-MLA LLMs forcibly disable the chunked prefill", max_num_batched_tokens is raised to max_model_len."""
+    cut, whole = (planned(version=version, max_model_len=32_768) for version in ("0.11.0", "0.9.1"))
+    assert (cut.resolved.enable_chunked_prefill, whole.resolved.enable_chunked_prefill) == (True, False)
+    assert cut.resolved.max_num_batched_tokens < whole.resolved.max_num_batched_tokens == 32_768
+    lowered = planned(version="0.9.1", max_model_len=32_768, max_num_batched_tokens=2048)
+    assert lowered.resolved.max_num_batched_tokens == 32_768
+
+
+def test_a_310p_has_no_bfloat16() -> None:
+    with pytest.raises(EngineRefusalError) as refusal:
+        planned(accelerator=SMALL, dtype="bfloat16")
+    assert (refusal.value.code, refusal.value.field) == ("bfloat16-not-on-npu", "dtype")
+    codes = [
+        {notice.code for notice in planned(accelerator=SMALL, dtype=dtype).notices}
+        for dtype in ("auto", "float16")
+    ]
+    assert ["npu-needs-float16" in each for each in codes] == [True, False]
+    assert "npu-needs-float16" not in {notice.code for notice in planned().notices}
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "flags", "code"),
+    [
+        (NEXT, "0.13.0", {"enable_prefix_caching": True}, "state-prefix-caching-unsupported"),
+        (
+            "nvidia/Nemotron-H-56B-Base-8K",
+            "0.13.0",
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
+            "state-speculation-unsupported",
+        ),
+        (
+            "deepseek-ai/DeepSeek-V3",
+            "0.23.0",
+            {
+                "pipeline_parallel_size": 2,
+                "speculative_config": {"method": "mtp", "num_speculative_tokens": 1},
+            },
+            "pipelined-mtp-unsupported",
+        ),
+    ],
+)
+def test_what_a_release_refuses_and_another_takes(
+    model: str, version: str, flags: dict[str, Any], code: str
+) -> None:
+    with pytest.raises(EngineRefusalError) as refusal:
+        planned(model, version, tensor_parallel_size=8, **flags)
+    assert refusal.value.code == code
+
+
+def test_states_are_padded_on_a_310p_and_contiguous_elsewhere() -> None:
+    """patch_mamba_config.py and patch_mamba_config_310.py (0.23.0): 32 × 128 × 128 floats of state on one of four ranks
+    are keys of 256 in bfloat16 for 1024 tokens; the padded page has room for state and rows in 640."""
+    flags = {"tensor_parallel_size": 4, "dtype": "float16", "max_model_len": 32_768}
+    big, small = (planned(NEXT, accelerator=card, **flags) for card in (BIG, SMALL))
+    blocks = [{spec.block_size for spec in one.specs[0]} - {32_768} for one in (big, small)]
+    state, rows = 8 * 128 * 128, 3 * (2 * 16 * 128 + 32 * 128) // 4
+    element = 4 if 4 * state == max(blocks[0]) * 512 else 2
+    assert blocks[0] == {state * element // 512}
+    assert blocks[1] == {-(-(state * element + 2 * rows) // (1024 * 128)) * 128}
