@@ -214,11 +214,11 @@ def _numbers_by_bytes(buckets: Sequence[Bucket]) -> list[int]:
 
 
 def _cut(bucket: Bucket, number: int) -> list[Bucket]:
-    """`number` groups; layers with pages of one size are dealt out in turn, specs in their order."""
-    begins, dealt = [], dict.fromkeys((spec.page_size_bytes for spec in bucket.specs), 0)
+    """`number` groups: layers with pages of one size are distributed in turn, specs in their order."""
+    begins, before = [], dict.fromkeys((spec.page_size_bytes for spec in bucket.specs), 0)
     for spec, counts in zip(bucket.specs, bucket.counts, strict=True):
-        begins.append(dealt[spec.page_size_bytes])
-        dealt[spec.page_size_bytes] += sum(counts)
+        begins.append(before[spec.page_size_bytes])
+        before[spec.page_size_bytes] += sum(counts)
     return [
         Bucket(
             specs=bucket.specs,
