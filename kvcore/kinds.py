@@ -130,7 +130,8 @@ class Timeline(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ByRelease(Generic[T]):
-    """All fields of a dataclass by release, each with a timeline of its own that names its source."""
+    """Fields of a dataclass by release, each with a timeline of its own that names its source; those without one keep
+    their defaults."""
 
     kind: type[T]
     timelines: Mapping[str, Timeline[Any]]
