@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from kvcore import catalogue
-from kvcore.memory.sparse_attention import choice_bytes, reserved_bytes
+from kvcore.memory.sparse_attention import (
+    choice_bytes,
+    gathered_bytes,
+    reserved_bytes,
+    stream_attention_bytes,
+)
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB, MIB
@@ -101,3 +106,23 @@ def test_the_profile_run_stands_in_for_the_logits_of_the_indexer(version: str, m
     assert found is not None
     layers = next(part for part in found.activations.inputs if part.name == "layers")
     assert layers.value - 2048 * 2 * (4.5 * 6144 + 3 * 256) == mib * MIB
+
+
+def test_a_layer_of_deepseek_v4_keeps_its_streams_and_padded_queries() -> None:
+    """16,384 tokens, TP 2: five vectors of 4,096, 32 heads of 512, and twice the 64 that FlashMLA takes. Four prefills
+    gather 30,000 / 4 + 128 + 16,384 latents."""
+    found = plan(
+        scenario_from_request(
+            {"model": "deepseek-ai/DeepSeek-V4-Flash", "accelerator": "H200-141GB", "engine_version": "0.22.0",
+             "tensor_parallel_size": 2, "max_model_len": 30_000, "max_num_batched_tokens": 16_384}
+        )
+    )  # fmt: skip
+    parallel, resolved = found.scenario.parallel, found.resolved
+    kept = 16_384 * 2 * (5 * 4096 + (32 + 2 * 64) * 512)
+    assert stream_attention_bytes(found.architecture, parallel, resolved) == kept == 3.125 * GIB
+    assert gathered_bytes(found.architecture, resolved) == 4 * 2 * 512 * (7500 + 128 + 16_384)
+    assert found.memory is not None
+    assert next(part.value for part in found.memory.activations.inputs if part.name == "layers") == kept
+    llama = plan(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H200-141GB"}))
+    assert not stream_attention_bytes(llama.architecture, parallel, llama.resolved)
+    assert not gathered_bytes(llama.architecture, llama.resolved)

