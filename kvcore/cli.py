@@ -57,6 +57,12 @@ def _lengths(text: str) -> tuple[int, ...]:
     return lengths
 
 
+def _columns(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (field.strip(), name) for field, _, name in (part.partition("=") for part in text.split(","))
+    )
+
+
 def _tokens(text: str) -> int:
     from kvcore.workload.histogram import MAX_TOKENS
 
@@ -149,9 +155,12 @@ def _log(arguments: argparse.Namespace) -> int:
 def _workload(arguments: argparse.Namespace) -> int:
     from kvcore.workload.mix import workload_report, workload_table
     from kvcore.workload.records import read_request_logs
+    from kvcore.workload.requests import Reading
 
     with ExitStack() as opened:
-        log = read_request_logs(opened.enter_context(_open(path)) for path in arguments.files)
+        files = (opened.enter_context(_open(path)) for path in arguments.files)
+        reading = Reading(columns=arguments.columns, max_bytes=None, max_requests=None)
+        log = read_request_logs(files, reading=reading)
     if arguments.save is not None:
         arguments.save.write_text(log.traffic.text(), "utf-8")
     report = workload_report(log, arguments.max_tokens)
@@ -249,7 +258,8 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         **_JSON,
     }),
     "workload": (_workload, "request logs -> length statistics and the max_model_len that they need", {
-        "files": {"nargs": "+", "metavar": "FILE", "help": "JSON lines, CSV or vLLM's own request lines"},
+        "files": {"nargs": "+", "metavar": "FILE", "help": "JSON lines, CSV, Parquet, traces; gzip, zstd"},
+        "--columns": {"type": _columns, "default": (), "help": "what this log calls a field: prompt=in,completion=out"},
         "--max-tokens": {"type": _tokens, "help": "what clients ask for at most; else the P99 of the answers"},
         "--save": {"type": Path, "metavar": "TRAFFIC.JSON", "help": "write the histograms, to drop on the page"},
         **_JSON,

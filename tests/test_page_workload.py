@@ -7,7 +7,7 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.workload.records import MAX_LOG_BYTES
+from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.traffic import unpacked
 from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
 

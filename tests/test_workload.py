@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import WorkloadError
-from kvcore.workload import records, requests
+from kvcore.workload import columns, engine_lines, fields, requests
 from kvcore.workload.histogram import MAX_TOKENS
-from kvcore.workload.records import MAX_LOG_BYTES, RequestLog, read_request_log, read_request_logs
-from kvcore.workload.requests import Unusable
+from kvcore.workload.records import RequestLog, read_request_log, read_request_logs
+from kvcore.workload.requests import MAX_LOG_BYTES, Reading, Unusable
 from kvcore.workload.traffic import traffic_of_counts
 
 SAMPLES = Path(__file__).resolve().parents[1] / "pages" / "ui" / "samples"
@@ -303,8 +303,8 @@ class TestCost:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def cpu_seconds(pending: int, ids: int) -> float:
-            monkeypatch.setattr(records, "MAX_PENDING", pending)
-            lines = records.EngineLines()
+            monkeypatch.setattr(engine_lines, "MAX_PENDING", pending)
+            lines = engine_lines.EngineLines()
             before = time.thread_time()
             for number in range(ids):
                 lines.take(f"Received request {number}: prompt_token_ids: [1]")
@@ -343,22 +343,24 @@ class TestCost:
 
         assert cpu_seconds(80_000) < 9 * min(cpu_seconds(20_000) for _ in range(2)) + 0.5
 
-    def test_more_requests_than_are_read_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(records, "MAX_REQUESTS", 100)
+    def test_more_requests_than_are_read_are_refused(self) -> None:
+        few = Reading(max_requests=100)
         one = b'{"prompt_tokens": 8}'
         for content in ([one + b"\n"] * 101, [b"[" + b",".join([one] * 101) + b"]"], [b"\n"] * 101):
-            assert refused(content).code == "request-log-too-long"
-        assert read_request_log([one + b"\n"] * 100).traffic.prompts.requests == 100
+            with pytest.raises(WorkloadError) as caught:
+                read_request_log(content, reading=few)
+            assert caught.value.code == "request-log-too-long"
+        assert read_request_log([one + b"\n"] * 100, reading=few).traffic.prompts.requests == 100
 
     def test_a_row_that_no_table_has_is_counted_as_unusable(self) -> None:
         log = read_request_log(
-            [b"prompt_tokens,x\n", b"5,1\n", b"1," * (records.MAX_ROW_BYTES // 2) + b"1\n", b"6,1\n"]
+            [b"prompt_tokens,x\n", b"5,1\n", b"1," * (columns.MAX_ROW_BYTES // 2) + b"1\n", b"6,1\n"]
         )
         assert log.traffic.prompts.lengths == (5, 6)
         assert (log.unusable, log.unusable_lines) == (1, (3,))
 
     def test_a_record_of_too_many_values_is_counted_as_unusable(self) -> None:
-        many = b'{"prompt_tokens": [' + b"0," * requests.MAX_VALUES + b"0]}\n"
+        many = b'{"prompt_tokens": [' + b"0," * fields.MAX_VALUES + b"0]}\n"
         log = read_request_log([many, b'{"prompt_tokens": 8}\n'])
         assert (log.traffic.prompts.lengths, log.unusable_lines) == ((8,), (1,))
 
@@ -367,6 +369,6 @@ class TestCost:
         assert requests.estimated_tokens("显a" * slices) == -(-slices * 10 // 15) - (-slices * 10 // 35)
 
     def test_a_long_first_line_is_read_in_its_encoding(self) -> None:
-        prompt = "显存" * records.MAX_ROW_BYTES
+        prompt = "显存" * columns.MAX_ROW_BYTES
         log = read_request_log(lines({"prompt": prompt, "prompt_tokens": 7}))
         assert log.traffic.prompts.lengths == (7,)

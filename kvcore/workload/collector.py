@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ class Collector:
         self._followed = 1
         self._blocks: set[int | str] = set()
         self._cached = self._shared = 0
-        self._first = self._last = 0.0
+        self._first, self._last = math.inf, -math.inf
 
     def add(self, request: Request) -> None:
         """Counts one request."""
@@ -53,7 +54,7 @@ class Collector:
             self._follow(request.session)
         if request.seconds is not None:
             self._last = max(self._last, request.seconds)
-            self._first = min(self._first or request.seconds, request.seconds)
+            self._first = min(self._first, request.seconds)
         if request.blocks:
             self._share(request)
 
@@ -73,7 +74,7 @@ class Collector:
             turns=turns,
             cached_tokens=self._cached,
             shared_tokens=self._shared,
-            span_seconds=self._last - self._first,
+            span_seconds=max(0.0, self._last - self._first),
         )
         return added(found, aside)
 

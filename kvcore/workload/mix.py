@@ -173,4 +173,8 @@ def workload_table(report: dict[str, Any], log: RequestLog) -> str:
         reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in log.reasons)
         first = ", ".join(map(str, log.unusable_lines))
         lines.append(f"{log.unusable:,} lines could not be used ({reasons}), the first: {first}")
+    if log.failed:
+        lines.append(f"{log.failed:,} requests failed and are in no figure")
+    if log.not_counted:
+        lines.append(f"{log.not_counted:,} pictures or sounds are in no figure")
     return "\n".join(lines)

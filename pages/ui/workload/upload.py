@@ -14,7 +14,8 @@ from kvcore.views.workload_summary import REASONS
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.mix import Mix
 from kvcore.workload.percentiles import Percentiles, typed_quantiles
-from kvcore.workload.records import MAX_LOG_BYTES, read_request_log, read_request_logs
+from kvcore.workload.records import read_request_log, read_request_logs
+from kvcore.workload.requests import MAX_LOG_BYTES, Reading
 from pages.ui.shared import net, notes
 from pages.ui.workload import source as workload_source
 
@@ -25,6 +26,7 @@ UPLOADS, READ, ERROR, TYPED_ERROR = (
     "workload.error",
     "workload.typed_error",
 )
+COLUMNS = "workload.columns"
 SAMPLE_FILES = {
     "requests.jsonl": (
         msg("Customer service"),
@@ -67,12 +69,18 @@ def _upload(t: Words) -> None:
     number = st.session_state.get(UPLOADS, 0)
     uploads = st.file_uploader(
         t("Drop request logs, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
-        type=["jsonl", "ndjson", "json", "csv", "tsv", "log", "txt"],
+        type=["jsonl", "ndjson", "json", "csv", "tsv", "log", "txt", "gz", "zst", "parquet"],
         accept_multiple_files=True,
         max_upload_size=LARGEST_UPLOAD_MB,
         key=f"workload.upload.{number}",
     )
-    read = tuple(upload.file_id for upload in uploads)
+    st.text_input(
+        t("Columns by hand, where they are not found"),
+        placeholder="prompt=in, completion=out, max_tokens=limit",
+        key=COLUMNS,
+        max_chars=300,
+    )
+    read = (*(upload.file_id for upload in uploads), str(st.session_state.get(COLUMNS, "")))
     if uploads and st.session_state.get(READ) != read:
         _read(uploads, t)
     error = st.session_state.get(ERROR)
@@ -83,10 +91,12 @@ def _upload(t: Words) -> None:
         "\n".join(
             f"- {line}"
             for line in (
-                t("**JSON lines**: requests or responses in OpenAI's form, with `usage`; or with their text, which is "
-                  "counted approximately. Also the detailed result of `vllm bench serve`."),
+                t("**JSON lines**: requests, responses or batches of OpenAI, Anthropic, Gemini, Ollama, with `usage` or "
+                  "with their text; LiteLLM, Langfuse, OpenTelemetry; Mooncake, ShareGPT, LMSYS; `vllm bench serve`."),
                 t("**CSV**: a column `prompt_tokens` (or `input_tokens`, `ContextTokens` …), and `completion_tokens` "
                   "and `max_tokens` where you have them."),
+                t("**Packed**: any of them as gzip or zstd, in UTF-16, or as Parquet; `traffic.json` of "
+                  "`kvcore workload --save`."),
                 t("**vLLM's own lines**: `--enable-log-requests`; newer versions print lengths only with "
                   "`VLLM_LOGGING_LEVEL=DEBUG`."),
             )
@@ -108,14 +118,21 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
     try:
         if total > MAX_LOG_BYTES:
             raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
-        log = read_request_logs(uploads, progress)
+        log = read_request_logs(uploads, progress, Reading(columns=_columns_by_hand()))
     except WorkloadError as error:
         st.session_state[ERROR] = error
     else:
         st.session_state.pop(ERROR, None)
         workload_source.keep(", ".join(upload.name for upload in uploads), log)
-    st.session_state[READ] = tuple(upload.file_id for upload in uploads)
+    st.session_state[READ] = (*(upload.file_id for upload in uploads), str(st.session_state.get(COLUMNS, "")))
     st.rerun()
+
+
+def _columns_by_hand() -> tuple[tuple[str, str], ...]:
+    parts = (
+        part.partition("=") for part in str(st.session_state.get(COLUMNS, "")).split(",") if part.strip()
+    )
+    return tuple((field.strip(), name) for field, _, name in parts)
 
 
 def _forget_uploads() -> None:
@@ -263,6 +280,17 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
                 "{share} % of the prompts had no token counts: counted from their text at 1.5 Chinese or 3.5 other "
                 "characters per token.",
                 share=f"{100 * log.estimated / log.traffic.requests:.0f}",
+            )
+        )
+    if log.failed:
+        lines.append(
+            t("Requests that failed, in none of the figures: {requests}.", requests=count(log.failed))
+        )
+    if log.not_counted:
+        lines.append(
+            t(
+                "Images and sounds in prompts, in none of the figures: {number}.",
+                number=count(log.not_counted),
             )
         )
     if log.without_answer:

@@ -1,0 +1,137 @@
+"""A table of a log -> its requests: columns found by their names in the head line."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvcore.workload.fields import READING, record_requests
+from kvcore.workload.requests import (
+    LONGEST_NAME,
+    Reading,
+    Request,
+    Unusable,
+    UnusableLineError,
+    checked_tokens,
+    number_of,
+    plain_name,
+    tables,
+)
+
+DELIMITERS: Final = (",", ";", "\t")
+MAX_DELIMITERS: Final = 512
+"""Of the head of a table."""
+MAX_ROW_BYTES: Final = 1 << 16
+"""Of a table; its head is not looked at beyond them either."""
+_RESPONSE_TOKENS: Final = "responsetokens"
+"""BurstGPT's column, in which 0 is a request that failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Where a table has its counts; without prompts, its cells are read as the fields of a record."""
+
+    delimiter: str
+    names: tuple[str, ...]
+    prompt: int | None
+    completion: int | None
+    max_tokens: int | None
+    plain: bool
+    """Whether no further column says anything of a request."""
+
+
+def decoded_head(line: bytes) -> tuple[str, str]:
+    """The head of a table and its encoding: a spreadsheet in China writes GB 18030 where it does not write UTF-8."""
+    head = line[:MAX_ROW_BYTES]
+    for encoding in ("utf-8-sig", "gb18030"):
+        try:
+            decoder = codecs.getincrementaldecoder(encoding)()
+            return decoder.decode(head, final=len(line) <= len(head)).strip(), encoding.removesuffix("-sig")
+        except UnicodeDecodeError:
+            continue
+    return head.decode("utf-8", "replace").strip(), "utf-8"
+
+
+def header_names(line: str) -> tuple[str, ...]:
+    """The cells of what may be the head of a table; none when it is something else.
+
+    Example:
+        >>> header_names("time;prompt_tokens;completion_tokens"), header_names('{"a": 1, "b": 2}')
+        (('time', 'prompt_tokens', 'completion_tokens'), ())
+    """
+    if line.lstrip().startswith(("{", "[")):
+        return ()
+    delimiter = max(DELIMITERS, key=line.count)
+    if line.count(delimiter) > MAX_DELIMITERS:
+        return ()
+    try:
+        cells = next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return ()
+    names = tuple(cell.strip() for cell in cells)
+    are_names = len(names) > 1 and all(len(name) <= LONGEST_NAME for name in names)
+    return names if are_names and all(number_of(name, LONGEST_NAME) is None for name in names) else ()
+
+
+def columns_of(line: str, reading: Reading = READING) -> Columns | None:
+    """The columns of a head line, or None when none of them has prompt tokens.
+
+    Example:
+        >>> found = columns_of("TIMESTAMP,ContextTokens,GeneratedTokens")
+        >>> found.prompt, found.completion, found.max_tokens
+        (1, 2, None)
+    """
+    known = reading.names
+    names = header_names(line)
+    if not names and plain_name(line) in known.prompt:
+        names = (line,)
+    plain = tuple(plain_name(name) for name in names)
+    prompt, completion, max_tokens = (
+        next((plain.index(name) for name in wanted if name in plain), None)
+        for wanted in (known.prompt, known.completion, known.max_tokens)
+    )
+    if prompt is None and not any(name in tables().inside.usage for name in plain):
+        return None
+    others = {
+        *known.cached,
+        *known.session,
+        *known.seconds,
+        *known.status,
+        *known.error,
+        *tables().plus["inputtokens"],
+    }
+    return Columns(
+        delimiter=max(DELIMITERS, key=line.count),
+        names=names,
+        prompt=prompt,
+        completion=completion,
+        max_tokens=max_tokens,
+        plain=prompt is not None and others.isdisjoint(plain) and _RESPONSE_TOKENS not in plain,
+    )
+
+
+def row_request(cells: Sequence[str], columns: Columns, reading: Reading = READING) -> Request:
+    """The request of one row. Raises UnusableLineError."""
+    at = columns.prompt
+    if at is not None and at >= len(cells):
+        raise UnusableLineError(Unusable.NOT_A_RECORD)
+    if columns.plain and at is not None:
+        return Request(
+            prompt_tokens=checked_tokens(cells[at], 1),
+            completion_tokens=_optional(cells, columns.completion),
+            max_tokens=_optional(cells, columns.max_tokens),
+        )
+    record: Mapping[str, Any] = {name: cell for name, cell in zip(columns.names, cells, strict=False) if cell}
+    request = next(record_requests(record, reading))
+    if request.completion_tokens == 0 and any(plain_name(name) == _RESPONSE_TOKENS for name in record):
+        raise UnusableLineError(Unusable.FAILED)
+    return request
+
+
+def _optional(cells: Sequence[str], column: int | None) -> int | None:
+    if column is None or column >= len(cells) or not cells[column].strip():
+        return None
+    return checked_tokens(cells[column])

@@ -1,0 +1,281 @@
+"""A record of a log -> its requests: by the names of its fields (requests.toml), wherever they stand in it."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from kvcore.workload.requests import (
+    Names,
+    Reading,
+    Request,
+    Unusable,
+    UnusableLineError,
+    checked_tokens,
+    number_of,
+    plain_name,
+    tables,
+)
+from kvcore.workload.texts import conversation, text_tokens
+
+MAX_VALUES: Final = 1 << 20
+"""Of one line: what one call of the parser is given is done in some hundredths of a second."""
+MAX_LAYERS: Final = 16
+"""Objects within objects of one record that are looked at."""
+MAX_INNER_CHARACTERS: Final = 1 << 20
+"""Of JSON in a text."""
+MAX_SESSION_CHARACTERS: Final = 200
+_FAILURES: Final = frozenset(("failure", "failed", "error", "cancelled", "statuscodeerror"))
+_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+"""Times above the first are in a unit of which a second has the second: nano-, micro- and milliseconds."""
+
+READING: Final = Reading()
+Layer = Mapping[str, Any]
+
+
+def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Request]:
+    """The requests of one line: one record, a list of records, or an export with many of them.
+
+    Raises UnusableLineError.
+
+    Example:
+        >>> next(json_requests(b'{"usage": {"prompt_tokens": 900, "completion_tokens": 80}}')).completion_tokens
+        80
+    """
+    try:
+        if line.count(b",") + line.count(b"[") + line.count(b"{") > MAX_VALUES:
+            raise UnusableLineError(Unusable.NOT_A_RECORD)
+        parsed = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        raise UnusableLineError(Unusable.NOT_A_RECORD) from None
+    if isinstance(parsed, dict):
+        return record_requests(parsed, reading)
+    if isinstance(parsed, list) and parsed and all(isinstance(record, dict) for record in parsed):
+        return (request for record in parsed for request in record_requests(record, reading))
+    raise UnusableLineError(Unusable.NOT_A_RECORD)
+
+
+def record_requests(record: Mapping[str, Any], reading: Reading = READING) -> Iterator[Request]:
+    """The requests of one record. Raises UnusableLineError.
+
+    Example:
+        >>> usage = {"input_tokens": 10, "cache_read_input_tokens": 900, "output_tokens": 80}
+        >>> [request[:3] for request in record_requests({"usage": usage, "max_tokens": 512})]
+        [(910, 80, 512)]
+    """
+    prompts, answers = record.get("input_lens"), record.get("output_lens")
+    if isinstance(prompts, list) and isinstance(answers, list) and len(prompts) == len(answers) > 0:
+        # Source: vllm/benchmarks/serve.py (0.33.0), `--save-detailed`.
+        for prompt, answer in zip(prompts, answers, strict=True):
+            yield Request(checked_tokens(prompt, 1), checked_tokens(answer))
+    elif "resourceSpans" in record:
+        yield from _spans(record, reading)
+    elif "conversations" in record or "conversation" in record:
+        session = str(record.get("conversation_id", record.get("id", "")))[:MAX_SESSION_CHARACTERS] or None
+        turns = [
+            Request(max(1, prompt), answer, estimated=reading.counter is None, by_text=True, session=session)
+            for prompt, answer in conversation(record, reading.counter)
+        ]
+        if not turns:
+            raise UnusableLineError(Unusable.NO_LENGTH)
+        yield from turns
+    else:
+        yield _request(record, reading)
+
+
+def _spans(record: Mapping[str, Any], reading: Reading) -> Iterator[Request]:
+    """Source: opentelemetry-proto, opentelemetry/proto/trace/v1/trace.proto (1.5.0), as JSON."""
+    inside: list[Any] = [record]
+    for name in ("resourceSpans", "scopeSpans", "spans"):
+        lists = [one.get(name) for one in inside if isinstance(one, dict)]
+        inside = [one for many in lists if isinstance(many, list) for one in many]
+    number = 0
+    for span in inside:
+        attributes = span.get("attributes") if isinstance(span, dict) else None
+        if any(str(key).startswith("gen_ai.usage.") for key in _attributes(attributes)):
+            number += 1
+            yield _request(span, reading)
+    if not number:
+        raise UnusableLineError(Unusable.NO_LENGTH)
+
+
+def _attributes(value: object) -> dict[str, Any]:
+    """OpenTelemetry's list of keys and typed values as a dict."""
+    if isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for one in value if isinstance(value, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("value"), dict):
+            found[str(one.get("key"))] = next(iter(one["value"].values()), None)
+    return found
+
+
+def _layers(record: Mapping[str, Any]) -> tuple[list[Layer], list[Layer]]:
+    """The objects of a record by plain names: those with counts, and all others, outer before inner."""
+    inside = tables().inside
+    usages: list[Layer] = []
+    others: list[Layer] = []
+    queue: list[tuple[bool, Mapping[str, Any]]] = [(False, record)]
+    for is_usage, one in queue:
+        found: dict[str, Any] = {}
+        for key, value in one.items():
+            name = plain_name(key)
+            found.setdefault(name, value)
+            if (within := name in inside.usage) or name in inside.other:
+                inner = _opened(value)
+                if inner and len(queue) < MAX_LAYERS:
+                    queue.append((within or is_usage, inner))
+        (usages if is_usage else others).append(found)
+    return usages, others
+
+
+def _opened(value: object) -> dict[str, Any]:
+    if isinstance(value, str) and value[:1] == "{" and len(value) <= MAX_INNER_CHARACTERS:
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return _attributes(value)
+
+
+def _request(record: Mapping[str, Any], reading: Reading) -> Request:
+    names, texts, counter = reading.names, tables().texts, reading.counter
+    usages, others = _layers(record)
+    counted = [*usages, *others]
+    if _has_failed(others, names):
+        raise UnusableLineError(Unusable.FAILED)
+    prompt = _count(counted, names.prompt, least=1)
+    answer = _count(counted, names.completion)
+    if prompt is None:
+        prompt, answer = _shares(usages, "input"), _shares(usages, "output") if answer is None else answer
+    said = None
+    if prompt is None:
+        said = _first(others, lambda layer: text_tokens(layer, texts.prompt, counter))
+        if said is None:
+            raise UnusableLineError(Unusable.NO_LENGTH)
+        prompt = max(1, said.tokens)
+        if answer is None:
+            written = _first(others, lambda layer: text_tokens(layer, texts.answer, counter))
+            answer = written.tokens if written is not None else None
+    return Request(
+        prompt_tokens=prompt,
+        completion_tokens=answer,
+        max_tokens=_asked(others, names.max_tokens),
+        estimated=said is not None and counter is None,
+        cached_tokens=_count(counted, names.cached) or 0,
+        session=_session(others, names.session),
+        seconds=_seconds(others, names.seconds, names.blocks),
+        blocks=_blocks(others, names.blocks),
+        not_counted=said.not_counted if said is not None else 0,
+        by_text=said is not None,
+    )
+
+
+def _first(layers: Iterable[Layer], read: Callable[[Layer], Any]) -> Any:
+    return next((found for layer in layers if (found := read(layer)) is not None), None)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, str):
+        return number_of(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _count(layers: Iterable[Layer], names: tuple[str, ...], least: int = 0) -> int | None:
+    plus = tables().plus
+    for layer in layers:
+        for name in names:
+            value = layer.get(name)
+            if value is not None and _number(value) is not None:
+                more = sum(
+                    checked_tokens(layer[one]) for one in plus.get(name, ()) if _number(layer.get(one))
+                )
+                return checked_tokens(checked_tokens(value, 0 if more else least) + more, least)
+    return None
+
+
+def _shares(usages: Iterable[Layer], kind: str) -> int | None:
+    """Langfuse's usageDetails: every key with `input` in it is a part of the prompt, with `output` of the answer."""
+    for layer in usages:
+        if _number(layer.get(kind)) is not None:
+            parts = (value for name, value in layer.items() if kind in name and _number(value) is not None)
+            return checked_tokens(sum(map(checked_tokens, parts)), 1 if kind == "input" else 0)
+    return None
+
+
+def _asked(layers: Iterable[Layer], names: tuple[str, ...]) -> int | None:
+    """max_tokens; 0 and -1 ask for no limit."""
+    for layer in layers:
+        for name in names:
+            value = _number(layer.get(name))
+            if value is not None and value > 0:
+                return checked_tokens(layer[name])
+    return None
+
+
+def _has_failed(layers: Iterable[Layer], names: Names) -> bool:
+    for layer in layers:
+        if any(layer.get(name) for name in names.error):
+            return True
+        for name in names.status:
+            value = layer.get(name)
+            if isinstance(value, dict):
+                # OpenTelemetry: STATUS_CODE_ERROR
+                value = "error" if value.get("code") in (2, "STATUS_CODE_ERROR", "ERROR") else None
+            code = _number(value)
+            if code is not None and 400 <= code < 600:
+                return True
+            if isinstance(value, str) and plain_name(value) in _FAILURES:
+                return True
+    return False
+
+
+def _session(layers: Iterable[Layer], names: tuple[str, ...]) -> str | None:
+    for layer in layers:
+        for name in names:
+            value = layer.get(name)
+            if isinstance(value, str | int) and value != "":
+                return str(value)[:MAX_SESSION_CHARACTERS]
+    return None
+
+
+def _seconds(layers: Iterable[Layer], names: tuple[str, ...], blocks: tuple[str, ...]) -> float | None:
+    for layer in layers:
+        for name in names:
+            found = seconds_of(layer.get(name))
+            if found is not None:
+                # Mooncake's traces: milliseconds since their beginning.
+                return found / 1e3 if blocks[0] in layer and found < 1e8 else found
+    return None
+
+
+def seconds_of(value: object) -> float | None:
+    """A time of a log in seconds: a number in seconds to nanoseconds, or ISO 8601; None for anything else.
+
+    Example:
+        >>> seconds_of("2023-11-16 18:17:03.9799600"), seconds_of(1760000000123), seconds_of("x")
+        (1700158623.97996, 1760000000.123, None)
+    """
+    number = _number(value)
+    if number is not None and 0 <= number < 1e20:
+        return next((number / unit for above, unit in _UNITS if number > above), float(number))
+    if not isinstance(value, str) or not 8 <= len(value) <= 40:
+        return None
+    text, dot, fraction = value.strip().partition(".")
+    digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))]
+    try:
+        found = datetime.fromisoformat(text + (f".{digits[:6]:0<6}" if dot else "") + fraction[len(digits) :])
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _blocks(layers: Iterable[Layer], names: tuple[str, ...]) -> tuple[int | str, ...]:
+    for layer in layers:
+        value = layer.get(names[0], layer.get(names[1]))
+        if isinstance(value, list) and all(type(one) in (int, str) for one in value):
+            return tuple(value)
+    return ()

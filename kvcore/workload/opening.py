@@ -1,0 +1,155 @@
+"""A file of a log -> its lines: unpacked as they are asked for, in whatever encoding, each line bounded.
+
+gzip and zstd are known by their first bytes, UTF-16 by its mark, Parquet by its own; what unpacks to more than is read
+ends there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, BinaryIO, Final, cast
+
+from kvcore.errors import WorkloadError
+from kvcore.workload.requests import plain_name
+
+MAX_LINE_BYTES: Final = 8 << 20
+"""A longer line is given as its first bytes, without its end."""
+_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_BINARY: Final = b"\x00"
+HEAD_BYTES: Final = 4096
+MAX_LAYERS: Final = 2
+"""A packed file may be packed again."""
+BATCH_ROWS: Final = 4096
+
+
+def lines_of(source: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file, or of what is lines already. Raises WorkloadError `request-log-not-text`,
+    `request-log-damaged` for a packed file that is cut or broken, `request-log-needs` where a package is missing.
+
+    Example:
+        >>> import gzip, io
+        >>> list(lines_of(io.BytesIO(gzip.compress(b"one\\ntwo"))))
+        [b'one\\n', b'two']
+    """
+    if not hasattr(source, "read"):
+        return iter(source)
+    return _bounded_lines(io.BufferedReader(cast(Any, _Raw(cast(BinaryIO, source)))))
+
+
+def needed(module: str, what: str) -> Any:
+    """A package that is not part of the smallest installation. Raises WorkloadError `request-log-needs`."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise WorkloadError("request-log-needs", format=what, package=module.partition(".")[0]) from None
+
+
+class _Raw(io.RawIOBase):
+    """What a visitor's file gives, behind a buffer that may be looked into."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._source.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _unpacked(source: io.BufferedReader, layers: int = 0) -> io.BufferedReader:
+    head = source.peek(HEAD_BYTES)[:HEAD_BYTES]
+    if head.startswith((_GZIP, _ZSTD)) and layers < MAX_LAYERS:
+        inner = gzip.GzipFile(fileobj=source, mode="rb") if head.startswith(_GZIP) else _zstd(source)
+        return _unpacked(io.BufferedReader(cast(Any, inner)), layers + 1)
+    if head.startswith(_UTF16):
+        return io.BufferedReader(cast(Any, _Recoded(source)))
+    if _BINARY in head:
+        raise WorkloadError("request-log-not-text")
+    return source
+
+
+def _zstd(source: io.BufferedReader) -> Any:
+    zstandard = needed("zstandard", "zstd")
+    return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(source, read_across_frames=True)
+
+
+class _Recoded(io.RawIOBase):
+    """UTF-16 as UTF-8."""
+
+    def __init__(self, source: io.BufferedReader) -> None:
+        self._reader = codecs.getreader("utf-16")(source, "replace")
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = self._reader.read(1 << 15, 1 << 15).encode("utf-8", "replace")
+        data, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _bounded_lines(packed: io.BufferedReader) -> Iterator[bytes]:
+    """Lines; of one that is too long the rest is read over."""
+    try:
+        source = _unpacked(packed)
+        while line := source.readline(MAX_LINE_BYTES + 1):
+            yield line
+            while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+                line = source.readline(MAX_LINE_BYTES + 1)
+                yield b""
+    except (OSError, EOFError, zlib.error) as error:
+        raise _damaged(error) from None
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] == "zstandard":
+            raise _damaged(error) from None
+        raise
+
+
+def _damaged(error: Exception) -> WorkloadError:
+    return WorkloadError("request-log-damaged", reason=str(error))
+
+
+def is_parquet(source: object) -> bool:
+    """Whether a file is Parquet; it is left where it was."""
+    if not hasattr(source, "seek") or not hasattr(source, "read"):
+        return False
+    try:
+        head = source.read(4)
+        source.seek(0)
+    except (OSError, ValueError):
+        return False
+    return bool(head == _PARQUET)
+
+
+def parquet_rows(
+    source: BinaryIO, wanted: frozenset[str], most_rows: int | None
+) -> Iterator[Mapping[str, Any]]:
+    """The rows of a Parquet file, as far as their columns have a plain name of `wanted`.
+
+    Raises WorkloadError `request-log-damaged`, `request-log-too-long`, `request-log-columns`, `request-log-needs`.
+    """
+    pyarrow, parquet = needed("pyarrow", "Parquet"), needed("pyarrow.parquet", "Parquet")
+    try:
+        file = parquet.ParquetFile(source)
+        if most_rows is not None and file.metadata.num_rows > most_rows:
+            raise WorkloadError("request-log-too-long", limit=f"{most_rows:,}")
+        names = file.schema_arrow.names
+        columns = [name for name in names if plain_name(name) in wanted]
+        if not columns:
+            raise WorkloadError("request-log-columns", columns=", ".join(names[:8]))
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
+            yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError, MemoryError) as error:
+        raise _damaged(error) from None
