@@ -1,4 +1,4 @@
-"""Tokens of the texts in a record, by the model's own tokenizer or by the stated approximation; pictures are named."""
+"""Tokens of the texts in a record, by the model's own tokenizer or by the stated approximation; images are named."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from kvcore.workload.requests import estimated_tokens, tables
 Counter = Callable[[str], int]
 """Tokens of a text."""
 MAX_DEPTH: Final = 8
-_PICTURES: Final = frozenset(
-    ("image", "image_url", "input_image", "inline_data", "inlineData", "input_audio")
-)
+_IMAGES: Final = frozenset(("image", "image_url", "input_image", "inline_data", "inlineData", "input_audio"))
 _SPOKEN: Final = (
     "content",
     "text",
@@ -35,7 +33,7 @@ _ANSWERING: Final = ("gpt", "assistant", "chatgpt", "bing", "bard")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextCount:
-    """Tokens of a prompt or an answer, and pictures and sounds that are not in them."""
+    """Tokens of a prompt or an answer, and images and sounds that are not in them."""
 
     tokens: int
     not_counted: int
@@ -54,7 +52,7 @@ def text_tokens(
         TextCount(tokens=14, not_counted=1)
     """
     count = counter or estimated_tokens
-    tokens = pictures = 0
+    tokens = images = 0
     found = False
     for name in names:
         value = layer.get(name)
@@ -68,21 +66,21 @@ def text_tokens(
         for text in spoken(value):
             found = True
             if text is None:
-                pictures += 1
+                images += 1
             else:
                 tokens += count(text)
-    return TextCount(tokens=tokens, not_counted=pictures) if found else None
+    return TextCount(tokens=tokens, not_counted=images) if found else None
 
 
 def spoken(value: object, depth: int = 0) -> Iterator[str | None]:
-    """The texts in a message, None for each picture or sound."""
+    """The texts in a message, None for each image or sound."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and depth < MAX_DEPTH:
         for one in value:
             yield from spoken(one, depth + 1)
     elif isinstance(value, dict) and depth < MAX_DEPTH:
-        if value.get("type") in _PICTURES or not _PICTURES.isdisjoint(value):
+        if value.get("type") in _IMAGES or not _IMAGES.isdisjoint(value):
             yield None
             return
         for key in _SPOKEN:

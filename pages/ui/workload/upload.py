@@ -91,8 +91,8 @@ def _upload(t: Words) -> None:
         "\n".join(
             f"- {line}"
             for line in (
-                t("**JSON lines**: requests, responses or batches of OpenAI, Anthropic, Gemini, Ollama, with `usage` or "
-                  "with their text; LiteLLM, Langfuse, OpenTelemetry; Mooncake, ShareGPT, LMSYS; `vllm bench serve`."),
+                t("**JSON lines**: requests, responses or batches of OpenAI, Anthropic, Gemini, Ollama, with `usage` "
+                  "or with their text; LiteLLM, Langfuse, OpenTelemetry; Mooncake, ShareGPT, LMSYS; `vllm bench serve`."),
                 t("**CSV**: a column `prompt_tokens` (or `input_tokens`, `ContextTokens` …), and `completion_tokens` "
                   "and `max_tokens` where you have them."),
                 t("**Packed**: any of them as gzip or zstd, in UTF-16, or as Parquet; `traffic.json` of "
