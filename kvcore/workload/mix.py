@@ -176,5 +176,5 @@ def workload_table(report: dict[str, Any], log: RequestLog) -> str:
     if log.failed:
         lines.append(f"{log.failed:,} requests failed and are in no figure")
     if log.not_counted:
-        lines.append(f"{log.not_counted:,} images or sounds are in no figure")
+        lines.append(f"{log.not_counted:,} images or audio are in no figure")
     return "\n".join(lines)

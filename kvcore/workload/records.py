@@ -56,7 +56,7 @@ class RequestLog:
     failed: int = 0
     """Requests that failed; they are in none of the counts."""
     not_counted: int = 0
-    """Images and sounds of prompts, which are in none of the counts."""
+    """Images and audio of prompts, which are in none of the counts."""
     by_text: int = 0
     """How many prompts were counted from text, by a tokenizer or by the approximation."""
 

@@ -153,7 +153,7 @@ class Request(NamedTuple):
     blocks: tuple[int | str, ...] = ()
     """Hashes of the prompt's blocks, each of all tokens up to its end."""
     not_counted: int = 0
-    """Images and sounds of the prompt, which are in none of the counts."""
+    """Images and audio of the prompt, which are in none of the counts."""
     by_text: bool = False
     """Whether the prompt was counted from its text, by a tokenizer or by the approximation."""
 

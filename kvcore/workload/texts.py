@@ -33,7 +33,7 @@ _ANSWERING: Final = ("gpt", "assistant", "chatgpt", "bing", "bard")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextCount:
-    """Tokens of a prompt or an answer, and images and sounds that are not in them."""
+    """Tokens of a prompt or an answer, and images and audio that are not in them."""
 
     tokens: int
     not_counted: int
@@ -73,7 +73,7 @@ def text_tokens(
 
 
 def spoken(value: object, depth: int = 0) -> Iterator[str | None]:
-    """The texts in a message, None for each image or sound."""
+    """The texts in a message, None for each image or audio."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and depth < MAX_DEPTH:

@@ -92,7 +92,8 @@ def _upload(t: Words) -> None:
             f"- {line}"
             for line in (
                 t("**JSON lines**: requests, responses or batches of OpenAI, Anthropic, Gemini, Ollama, with `usage` "
-                  "or with their text; LiteLLM, Langfuse, OpenTelemetry; Mooncake, ShareGPT, LMSYS; `vllm bench serve`."),
+                  "or with their text; LiteLLM, Langfuse, OpenTelemetry; Mooncake, ShareGPT, LMSYS; "
+                  "`vllm bench serve`."),
                 t("**CSV**: a column `prompt_tokens` (or `input_tokens`, `ContextTokens` …), and `completion_tokens` "
                   "and `max_tokens` where you have them."),
                 t("**Packed**: any of them as gzip or zstd, in UTF-16, or as Parquet; `traffic.json` of "
@@ -289,7 +290,7 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
     if log.not_counted:
         lines.append(
             t(
-                "Images and sounds in prompts, in none of the figures: {number}.",
+                "Images and audio in prompts, in none of the figures: {number}.",
                 number=count(log.not_counted),
             )
         )
