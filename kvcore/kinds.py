@@ -99,7 +99,8 @@ class ReleaseRange:
 
     def covers(self, version: Version) -> bool:
         """Whether the row stores in `version`."""
-        return self.since <= version < self.below
+        is_begun = self.since is OLDEST or self.since <= version
+        return is_begun and (self.below is NEVER or version < self.below)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -147,10 +147,11 @@ def figure(
     grade: Grade | None = None,
     source: str = "",
     spread: float | None = None,
+    interval: tuple[float, float] | None = None,
 ) -> Quantity:
     """What `formula` makes of `inputs`: bytes of one rank, and known as well as they are, unless said otherwise.
 
-    `spread` is half of an interval around the value.
+    `spread` is half of an interval around the value; `interval` is one that is not around it.
 
     Example:
         >>> blocks = figure("blocks", 6, "{pool} / {page}", given("pool", 96), given("page", 16), unit=Unit.BLOCKS)
@@ -166,7 +167,7 @@ def figure(
         inputs=inputs,
         grade=weakest(inputs) if grade is None else grade,
         source=source,
-        interval=None if spread is None else (value - spread, value + spread),
+        interval=interval if spread is None else (value - spread, value + spread),
     )
 
 

@@ -71,9 +71,9 @@ __all__ = [
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableFile(Generic[T]):
-    """A bundled file of tables, read as a dataclass."""
+    """A bundled file of tables, read as a dataclass. It is itself the key of what was read, and asked for often."""
 
     package: str
     file: str

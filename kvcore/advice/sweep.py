@@ -21,7 +21,7 @@ from kvcore.advice.spread import spread_scenario
 from kvcore.advice.sweep_cell import Cell, Sweeper, planned_alone
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint, ModelEntry
-from kvcore.engine.rooms import with_accelerator
+from kvcore.engine.rooms import engine_for, find_engine, with_accelerator
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
@@ -64,9 +64,11 @@ def sweep(
     for entry in models:
         scenario = model_scenario(base, entry)
         by_engine: dict[tuple[str, str | None], list[int]] = {}
+        named = find_engine(scenario.engine)
         for index, card in enumerate(cards):
-            on_card = with_accelerator(scenario, card)
-            by_engine.setdefault((on_card.engine, on_card.engine_version), []).append(index)
+            is_own = named.runs_on(card)
+            runs = (named.name, scenario.engine_version) if is_own else (engine_for(card).name, None)
+            by_engine.setdefault(runs, []).append(index)
         cells: dict[tuple[int, int], Cell] = {}
         for (engine, version), own in by_engine.items():
             on_engine = replace(scenario, engine=engine, engine_version=version)

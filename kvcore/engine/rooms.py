@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -48,10 +49,15 @@ def find_engine(name: str) -> Engine:
         >>> find_engine("vllm-ascend").launch.program
         ('vllm', 'serve')
     """
-    known = {engine.name: engine for engine in engines()}.get(name)
+    known = _by_name().get(name)
     if known is None:
         raise invalid("engine", name, f"it must be one of {', '.join(engine_names())}")
     return known
+
+
+@cache
+def _by_name() -> Mapping[str, Engine]:
+    return {engine.name: engine for engine in engines()}
 
 
 def engine_for(card: Accelerator | CardView) -> Engine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from kvcore.engine.protocol import RunnerKind
@@ -91,14 +91,14 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
         parts.append(_part("second_pool", setting.rules.source, again, again, again))
     value = sum(part.value for part in parts)
     less, more = (math.hypot(*(part.value - part.bounds[end] for part in parts)) for end in (0, 1))
-    found = figure(
+    return figure(
         "after_pool",
         value,
         " + ".join(f"{{{part.name}}}" for part in parts),
         *parts,
         source="; ".join(part.source for part in parts),
+        interval=(max(0.0, value - less), value + more),
     )
-    return replace(found, interval=(max(0.0, value - less), value + more))
 
 
 def warm_up_rows(setting: Setting) -> int:
@@ -120,5 +120,4 @@ def expands_segments(setting: Setting) -> bool:
 
 
 def _part(name: str, source: str, value: float, least: float, most: float) -> Quantity:
-    found = figure(name, int(value), grade=Grade.FITTED, source=source)
-    return replace(found, interval=(least, most))
+    return figure(name, int(value), grade=Grade.FITTED, source=source, interval=(least, most))

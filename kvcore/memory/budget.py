@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator
@@ -143,7 +142,8 @@ def available_of(
     value = int(budget.value - weights.value - activations.value - framework.value - counted.value)
     share = pool_share(setting)
     what = "{budget} − {weights} − {activations} − {framework} − {counted_graphs}"
-    left = figure(
+    low, high = available_interval(setting, value, parts, total_spread)
+    return figure(
         "available_kv",
         value // share,
         what if share == 1 else f"({what}) / {share}",
@@ -151,9 +151,8 @@ def available_of(
         *parts.values(),
         grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
+        interval=(low / share, high / share),
     )
-    low, high = available_interval(setting, value, parts, total_spread)
-    return replace(left, interval=(low / share, high / share))
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:

@@ -8,8 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import cache, lru_cache
+from typing import Final, NamedTuple
 
+from packaging.version import Version
+
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.protocol import OverheadRow
 from kvcore.memory.collectives import AllReduceFusion, exchange_bytes, fusion_workspace_bytes
 from kvcore.memory.communicators import communicator_bytes, exchange_row
@@ -23,6 +27,20 @@ COUNTED_BUFFERS: Final = ("absolute", "consumed")
 """Budgets that see the runner's own buffers. Source: vllm/v1/worker/gpu_worker.py (0.9.0.1, 0.27.1)."""
 
 
+class Start(NamedTuple):
+    """All that the rows of the framework tell starts apart by, but for the link."""
+
+    runner: str
+    version: Version
+    vendor: Vendor
+    capability: str
+    cards: frozenset[str]
+    """Of the names by which rows know cards those that this one has."""
+    ranks: int
+    experts: bool
+    host: Host | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrameworkRow(OverheadRow):
     """An overhead of so many ranks or more, of models with or without experts, on one host; None matches any."""
@@ -33,12 +51,12 @@ class FrameworkRow(OverheadRow):
     experts: bool | None = None
     host: Host | None = None
 
-    def covers_start(self, setting: Setting) -> bool:
+    def covers_start(self, start: Start) -> bool:
         """Whether ranks, experts and host are those of the start."""
         return (
-            setting.parallel.tensor_parallel_size >= self.ranks
-            and self.experts in (None, setting.architecture.moe is not None)
-            and self.host in (None, setting.scenario.surroundings.host)
+            start.ranks >= self.ranks
+            and self.experts in (None, start.experts)
+            and self.host in (None, start.host)
         )
 
 
@@ -53,6 +71,8 @@ class FrameworkTables(Reviewed):
     allreduce_fusion: AllReduceFusion
 
 
+TABLES: Final = ("non_torch", "collectives", "context", "communication")
+"""Of rows that are looked for by the start."""
 FRAMEWORK: Final = TableFile("kvcore.memory", "framework.toml", FrameworkTables)
 
 
@@ -175,20 +195,43 @@ def runner_buffer_bytes(setting: Setting) -> int:
 
 def find_overhead_of(table: str, setting: Setting, link: str) -> OverheadRow:
     """The first row that matches ranks linked so, of the engine's own before vLLM's; the last of each matches all."""
-    own: tuple[OverheadRow, ...] = getattr(own_overheads(setting.runner), table, ())
+    start = Start(
+        runner=setting.runner,
+        version=setting.resolved.version,
+        vendor=setting.accelerator.vendor,
+        capability=setting.capability,
+        cards=frozenset(name for name in _card_names(setting.runner) if name in setting.card_label),
+        ranks=setting.parallel.tensor_parallel_size,
+        experts=setting.architecture.moe is not None,
+        host=setting.scenario.surroundings.host,
+    )
+    return _row_of(table, start, link)
+
+
+@cache
+def _card_names(runner: str) -> frozenset[str]:
+    """By which rows know single cards."""
+    tables = FRAMEWORK.load(), own_overheads(runner)
+    rows = (row for name in TABLES for table in tables for row in getattr(table, name, ()))
+    return frozenset(row.card for row in rows if row.card is not None)
+
+
+@lru_cache(maxsize=4096)
+def _row_of(table: str, start: Start, link: str) -> OverheadRow:
+    own: tuple[OverheadRow, ...] = getattr(own_overheads(start.runner), table, ())
     rows: tuple[FrameworkRow, ...] = getattr(FRAMEWORK.load(), table)
-    shared = (row for row in rows if row.covers_start(setting))
-    return next(row for row in (*own, *shared) if _matches(row, setting, link))
+    shared = (row for row in rows if row.covers_start(start))
+    return next(row for row in (*own, *shared) if _matches(row, start, link))
 
 
-def _matches(row: OverheadRow, setting: Setting, link: str) -> bool:
+def _matches(row: OverheadRow, start: Start, link: str) -> bool:
     return (
-        row.covers(setting.resolved.version)
-        and row.runner in (None, setting.runner)
-        and row.vendor in (None, setting.accelerator.vendor)
+        row.covers(start.version)
+        and row.runner in (None, start.runner)
+        and row.vendor in (None, start.vendor)
         and row.link in (None, link)
-        and row.capability in (None, setting.capability)
-        and (row.card is None or row.card in setting.card_label)
+        and row.capability in (None, start.capability)
+        and (row.card is None or row.card in start.cards)
     )
 
 
@@ -213,6 +256,8 @@ def _spanned(
         )
         for link, workspace in zip(setting.links, workspaces, strict=True)
     ]
+    if len(cases) == 1:
+        return cases[0]
     lows, highs = zip(*(case.interval or (case.value, case.value) for case in cases), strict=True)
     return replace(cases[0], interval=(min(lows), max(highs)))
 
@@ -230,11 +275,11 @@ def _case(
     value = sum(part.value for part in used)
     less = math.hypot(*(row.spread_gib * GIB for row in rows), spread)
     more = math.hypot(*(max(row.spread_gib, getattr(row, "more_gib", 0.0)) * GIB for row in rows), spread)
-    total = figure(
+    return figure(
         name,
         value,
         " + ".join(f"{{{part.name}}}" for part in used),
         *used,
         source="; ".join(row.source for row in rows),
+        interval=(value - less, value + more),
     )
-    return replace(total, interval=(value - less, value + more))

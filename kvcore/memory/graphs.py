@@ -143,7 +143,7 @@ class CapturedGraphs:
         """`bytes_of` with what it is made of."""
         value, rate = self.bytes_of(layers), self.bytes_per_graph_and_layer
         more = max(spread_share * value, self.perhaps)
-        found = figure(
+        return figure(
             name,
             value,
             "{graphs} × {layers} × {bytes_per_graph_and_layer} + {largest_batch} + {attention_splits} + {workspaces}",
@@ -155,8 +155,8 @@ class CapturedGraphs:
             given("workspaces", self.workspaces, Unit.BYTES, Grade.DERIVED),
             grade=Grade.FITTED if self.count else Grade.EXACT,
             source=source,
+            interval=(value - spread_share * value, value + more),
         )
-        return replace(found, interval=(value - spread_share * value, value + more))
 
 
 def cuda_graph_bytes(setting: Setting) -> Quantity:

@@ -7,10 +7,11 @@ from typing import Annotated, Final, Literal
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView, Resolved
+from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts, Linear, Module
 from kvcore.model.quantization import Quantization
-from kvcore.scenario import Scenario
+from kvcore.scenario import Parallel, Scenario
 from kvcore.units import round_up
 from kvcore.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
 
@@ -69,18 +70,31 @@ def padding_bytes(
     stage: int,
 ) -> int:
     """Bytes that the card's kernels add to the weights of a rank of `stage` beyond the declared parameters."""
-    rows = [
+    rows = tuple(
         row
         for row in PADDING.load().padding
         if row.vendor == card.vendor
         and row.capability[0] <= card.number <= row.capability[1]
         and row.covers(resolved.version)
         and scenario.env.get(row.variable) != "0"
-    ]
+    )
     if not rows:
         return 0
-    parallel = scenario.parallel
-    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])
+    return _added_bytes(
+        architecture, quantization, scenario.parallel, DTYPE_BYTES[resolved.dtype], stage, rows
+    )
+
+
+@kept
+def _added_bytes(
+    architecture: Architecture,
+    quantization: Quantization,
+    parallel: Parallel,
+    dtype_bytes: int,
+    stage: int,
+    rows: tuple[Padding, ...],
+) -> int:
+    rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=dtype_bytes)
     return sum(
         count * _added(row, rank, module, prefix + module.name)
         for layer, prefix, count in counted_layers(architecture, quantization, parallel, stage)
