@@ -124,13 +124,8 @@ def plan(scenario: Scenario) -> Plan:
     Raises ModelError for a config that cannot be read exactly, EngineRefusalError for what the engine refuses
     before it looks at memory. A deployment that does not fit is a result, with its verdict.
     """
-    architecture = read_architecture(config_in_force(scenario))
-    quantization = storage_of(scenario)
-    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    architecture, quantization, accelerator, prepared = _begun(scenario)
     parallel = scenario.parallel
-    heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
-    card = view_of(accelerator, scenario.accelerator is None)
-    prepared = prepare(scenario, architecture, quantization, card)
     resolved, specs, weights = prepared.resolved, prepared.specs, prepared.weights
     stages = range(parallel.pipeline_parallel_size)
     memories = tuple(
@@ -177,6 +172,20 @@ def plan(scenario: Scenario) -> Plan:
         specs=specs,
         notices=tuple(_notices(scenario, architecture, quantization, resolved, memory, prepared.draft)),
     )
+
+
+def check(scenario: Scenario) -> None:
+    """Raises what `plan` raises before it looks at the memory of a card, for a part of the work."""
+    _begun(scenario)
+
+
+def _begun(scenario: Scenario) -> tuple[Architecture, Quantization, Accelerator, Prepared]:
+    architecture = read_architecture(config_in_force(scenario))
+    quantization = storage_of(scenario)
+    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    heads_per_rank(architecture.num_attention_heads, scenario.parallel.tensor_parallel_size)
+    card = view_of(accelerator, scenario.accelerator is None)
+    return architecture, quantization, accelerator, prepare(scenario, architecture, quantization, card)
 
 
 def config_in_force(scenario: Scenario) -> ModelConfig:

@@ -21,7 +21,7 @@ from kvcore.flags import FLAGS, read_whole
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
-from kvcore.planning import Plan, plan
+from kvcore.planning import Plan, check
 from kvcore.quantity import Grade
 from kvcore.scenario import (
     AUTO,
@@ -180,14 +180,16 @@ def refusal(scenario: Scenario, tensor_parallel_size: int) -> KvPlannerError | N
 
 def _refusal(scenario: Scenario, field: str) -> KvPlannerError | None:
     try:
-        plan(scenario)
+        check(scenario)
     except KvPlannerError as error:
         return error if error.field == field else None
     return None
 
 
 def refused_values(scenario: Scenario, field: str, values: Sequence[str | None]) -> frozenset[str | None]:
-    """Which of `values` card and release refuse for `field`; a refusal of another field is not about the value.
+    """Which of `values` card and release refuse for `field`, a flag that the engine judges before it looks at memory.
+
+    A refusal of another field is not about the value.
 
     Example:
         >>> from kvcore.scenario.request import scenario_from_request
