@@ -67,7 +67,7 @@ def parsed(text: str) -> Mapping[str, Any]:
 def _place(path: str) -> str | None:
     """Where a file's content is kept; None where Python keeps no bytecode."""
     with contextlib.suppress(NotImplementedError):
-        return cache_from_source(path).removesuffix("pyc") + "json"
+        return cache_from_source(path).removesuffix("pyc") + "kept"
     return None
 
 
@@ -99,5 +99,6 @@ def _keep(place: str, text: str, document: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.dont_write_bytecode = False  # what the caller asks for, as of compileall
     for found in sorted(Path(__file__).parent.rglob("*.toml")):
         parsed(text_at(found))

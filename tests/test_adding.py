@@ -58,7 +58,7 @@ json.dump({
 def house(tmp_path: Path) -> Path:
     """A copy of what the documents speak of."""
     for part in ("kvcore", "pages", "locale", "tools"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, tmp_path / part)
     for file in ("app.py", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path)
     return tmp_path
@@ -98,7 +98,7 @@ def changed(house: Path) -> set[str]:
     return {
         path.relative_to(house).as_posix()
         for path in files
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and path.parent.name != "__pycache__"
         and not ((twin := ROOT / path.relative_to(house)).exists() and twin.read_bytes() == path.read_bytes())
     }  # fmt: skip
 

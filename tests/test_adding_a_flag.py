@@ -75,7 +75,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the house with the row and the field."""
     copy = tmp_path_factory.mktemp("house")
     for part in ("kvcore", "pages", "locale"):
-        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, copy / part)
     shutil.copy(ROOT / "app.py", copy)
     insert(copy / "kvcore" / "flags" / "registry.toml", "\n[flag.block_size]\n", ROW)
     insert(copy / "kvcore" / "scenario" / "__init__.py", "    block_size: int | None = None\n", FIELD)

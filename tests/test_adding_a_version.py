@@ -35,7 +35,7 @@ def steps() -> list[list[str]]:
 @pytest.fixture(name="copied")
 def _copied(tmp_path: Path) -> Path:
     """A copy of the package, where nobody else sees what changes."""
-    shutil.copytree(Path(kvcore.__file__).parent, tmp_path / "kvcore", ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copytree(Path(kvcore.__file__).parent, tmp_path / "kvcore")
     return tmp_path
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page
 
+from tests.browser.conftest import at_rest
 from tests.link_examples import Example, examples
 
 pytestmark = pytest.mark.browser
@@ -31,7 +32,7 @@ def opened(browser: Browser, address: str) -> Iterator[Page]:
         page = context.new_page()
         page.goto(address)
         page.locator(".st-key-navigation a:visible").last.wait_for()
-        page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+        at_rest(page)
         yield page
     finally:
         context.close()
@@ -44,16 +45,17 @@ def said(page: Page) -> list[str]:
 
 def drawn(page: Page) -> list[str]:
     """The same, once nothing more is added to it: a browser draws behind the end of the run."""
+    at_rest(page)
     found: list[str] = []
     while (now := said(page)) != found or not now:
         found = now
-        page.wait_for_timeout(1000)
+        page.wait_for_timeout(250)
     return found
 
 
 def both_drawn(one: Page, other: Page) -> tuple[list[str], list[str]]:
     """The words of two pages as soon as they agree, or as they stand after a minute of waiting for the slower one."""
-    for _ in range(60):
+    for _ in range(240):
         if (pair := (drawn(one), drawn(other)))[0] == pair[1]:
             break
     return pair
