@@ -207,6 +207,15 @@ class GraphEstimates(ReleaseRange):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Streams:
+    """Models with several residual streams keep those of a whole batch for their draft, and peak by them."""
+
+    source: Source
+    more_share: Share
+    """How far above the figure the peak may be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HalvedPool(ReleaseRange):
     """Cards on which half of what is left becomes the KV cache."""
 
@@ -241,8 +250,8 @@ class MemoryRules:
     """The profile run sees the gather buffer of a sparse indexer."""
     profiles_attention: bool = True
     """Latent attention expands the keys of a prefix in the profile run."""
-    keeps_streams: bool = False
-    """A model with several residual streams keeps those of a whole batch for its draft."""
+    streams: Streams | None = None
+    """None where the profile run sees nothing of residual streams, and none are kept."""
     expands_segments_since: Published = NEVER
     """From this vLLM on, the allocator grows its segments where no variable says otherwise."""
     has_graph_workspace: bool = True

@@ -175,12 +175,15 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
         spread = ACTIVATIONS.load().encoder.spread_share * value
         is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
         low = value - spread if is_bounded else max(layers, sampler, compiling) + kept - outputs
+    high = value + spread
+    if setting.rules.streams is not None and setting.architecture.residual_streams > 1:
+        high = max(high, value * (1 + setting.rules.streams.more_share))
     parts = [figure(name, size, grade=Grade.FITTED) for name, size in (*sizes.items(), ("kept", kept))]
     peaks = ", ".join(f"{{{name}}}" for name in sizes)
     found = figure(
         "activations", value, f"max({peaks}) + {{kept}}", *parts, grade=Grade.FITTED, source=row.source
     )
-    return replace(found, interval=(max(0.0, low), value + spread))
+    return replace(found, interval=(max(0.0, low), high))
 
 
 def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:

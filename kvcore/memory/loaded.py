@@ -82,7 +82,7 @@ def loaded_bytes(
     rearranged += padding_bytes(scenario, loaded, quantization, resolved, card, stage)
     rules = find_engine(scenario.engine).memory
     copies = rules.table_copies_in(version)
-    if rules.keeps_streams:
+    if rules.streams is not None:
         streams, hidden = architecture.residual_streams, architecture.hidden_size
         rearranged += kept_stream_bytes(resolved.max_num_batched_tokens, streams, hidden, DTYPE_BYTES[dtype])
     rearranged += deepstack_bytes(architecture, scenario, resolved)
