@@ -137,10 +137,12 @@ def log_content(lesson: Lesson) -> Content:
     """The lines that a start prints, with this plan's figures."""
     content = lesson.content(StepName.LOG, options=(LEFT, FREE, USED))
     lines = expected_log_lines(lesson.plan)
-    if not lines:
+    memory = lesson.plan.memory
+    if not lines or memory is None:
         return replace(content.answered(answer_option=LEFT), missing=lesson.say("log-no-start"))
     return replace(
         content.answered(answer_option=LEFT),
+        equations=equations(lesson.t, memory.available_kv),
         remarks=(*(f"`{line}`" for line in lines), lesson.say("log-check")),
     )
 
