@@ -12,14 +12,15 @@ from typing import Any, BinaryIO
 
 from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
-from kvcore.errors import KvPlannerError, defect
+from kvcore.errors import KvPlannerError, ScenarioError, defect
 from kvcore.library import SIZES, from_hub, sweep
 from kvcore.planning import plan
 from kvcore.scenario.contract import error_of, needs_fixes, result_of
 from kvcore.scenario.request import FetchModel, Json, id_of, parse_request, scenario_from_request
-from kvcore.untrusted import utf8_text
+from kvcore.untrusted import parse_json_object, utf8_text
 
 UNREADABLE_INPUT = 2
+MAX_BENCH_BYTES = 64 << 20
 SWEPT_FLAGS = ("max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "engine_version")
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
 
@@ -69,6 +70,13 @@ def _tokens(text: str) -> int:
     if not 1 <= int(text) <= MAX_TOKENS:
         raise argparse.ArgumentTypeError(f"it lies between 1 and {MAX_TOKENS}")
     return int(text)
+
+
+def _factor(text: str) -> float:
+    factor = float(text)
+    if not 1e-6 <= factor <= 1e6:
+        raise argparse.ArgumentTypeError("a factor lies between 10^-6 and 10^6")
+    return factor
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -169,9 +177,37 @@ def _workload(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
+    if arguments.steps:
+        return _replay_steps(arguments.file)
+    from kvcore.views.replay_figures import bound_clock, replay_report, replay_table
+    from kvcore.workload.replay.clock import Clock, UserClock, fitted_clock
+    from kvcore.workload.replay.planned import settings_of
+    from kvcore.workload.replay.reader import read_trace
+    from kvcore.workload.replay.series import replayed, sped_up
+
+    if arguments.request is None:
+        raise ScenarioError("missing-field", field="--request")
+    planned = plan(scenario_from_request(parse_request(utf8_text(arguments.request.read_bytes())), from_hub))
+    rates = arguments.prefill_tokens_per_second, arguments.decode_tokens_per_second
+    clock: Clock
+    if arguments.bench is not None:
+        result = parse_json_object(utf8_text(arguments.bench.read_bytes()), max_bytes=MAX_BENCH_BYTES)
+        clock = fitted_clock(result)
+    elif None not in rates:
+        clock = UserClock(prefill_tokens_per_second=rates[0], decode_tokens_per_second=rates[1])
+    else:
+        clock = bound_clock(planned)
+    with _open(arguments.file) as source:
+        trace = read_trace(source)
+    found = replayed(sped_up(trace, arguments.rate), settings_of(planned), clock)
+    print(json.dumps(replay_report(found)) if arguments.json else replay_table(found))
+    return 0
+
+
+def _replay_steps(file: str) -> int:
     from kvcore.workload.replay.steps import MAX_LINE_BYTES, case_answer
 
-    with _open(arguments.file) as source:
+    with _open(file) as source:
         while line := source.readline(MAX_LINE_BYTES + 1):
             if line.strip():
                 print(json.dumps(case_answer(line)), flush=True)
@@ -266,7 +302,13 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
     }),
     "replay": (_replay, "a trace of requests through the engine's own scheduler, step by step", {
         "file": {"help": "the trace; - is standard input"},
-        "--steps": {"action": "store_true", "required": True, "help": "one case a line, all its steps a line"},
+        "--steps": {"action": "store_true", "help": "one case a line in, all its steps a line out"},
+        "--request": {"type": Path, "metavar": "PLAN.json", "help": "what serves the trace"},
+        "--rate": {"type": _factor, "default": 1.0, "help": "requests come so many times as fast"},
+        "--bench": {"type": Path, "help": "a detailed result of vllm bench serve, for the time of a step"},
+        "--prefill-tokens-per-second": {"type": float, "help": "in place of --bench: of the engine"},
+        "--decode-tokens-per-second": {"type": float, "help": "in place of --bench: of one request"},
+        **_JSON,
     }),
     "sweep": (_sweep, "every model on every accelerator, or those that are named", {
         "--models": _IDS,

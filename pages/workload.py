@@ -1,10 +1,10 @@
-"""Workload: the context length that real requests need, and how many of them fit at once."""
+"""Workload: the context length that real requests need, and how many of them run at once."""
 
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
 from pages.ui.shared import notes, shell, state
-from pages.ui.workload import panels, result, source, upload
+from pages.ui.workload import panels, replay, result, source, upload
 
 shell.guard()
 t = state.translator()
@@ -28,7 +28,8 @@ choices = result.planned_choices(plan, mix, tried)
 result.answer(plan, mix, choices, t)
 result.histogram(plan, mix, tried, choices[tried], t)
 result.table(plan, mix, choices, tried, t)
-panels.batch(plan, mix, choices[tried], t)
+panels.steady(plan, choices[tried], t)
+replay.panel(plan, mix, t)
 panels.conversation(mix, choices[tried], t)
 panels.prefix(mix, choices[tried], t)
 panels.advice(plan, mix, choices, t)

@@ -15,14 +15,11 @@ from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram
 from kvcore.workload.limits import (
     ALLOW_LONG,
-    Batches,
-    batches_of,
-    draw_batches,
     limit_choice,
     limit_choices,
-    pool_shares,
     refuses_longer,
     requests_at,
+    steady_of,
 )
 from kvcore.workload.mix import Mix, mix_of_log, mix_of_quantiles
 from kvcore.workload.percentiles import LengthQuantiles, Percentiles, typed_quantiles
@@ -150,52 +147,17 @@ class TestRecommendation:
         assert limit == 256 or mix.needed.share_above(limit - 256) > 0.01
 
 
-class TestBatches:
-    def test_equal_requests_fill_the_pool_exactly(self) -> None:
-        """The published example holds 20 requests of 8,192 tokens: every batch of such requests is 20."""
-        planned = present_plans.rule_of_thumb()
-        batches = batches_of(planned, LengthHistogram.from_lengths([8192]))
-        assert batches is not None
-        assert set(batches.held) == {20}
-        assert batches.overflow(20).value == 0
-        assert batches.overflow(21).value == 1
+class TestSteadyState:
+    def test_equal_requests_of_one_step_fill_the_pool(self) -> None:
+        """The published example stores 20 requests of 8,192 tokens, of which half a request is free on average."""
+        choice = limit_choice(present_plans.rule_of_thumb().scenario, mix_of((8191, 1, None)), 8192)
+        assert choice.steady is not None
+        assert choice.steady.mean_share == pytest.approx(1 / 20)
+        assert choice.steady.running(1000, 1 << 30) == pytest.approx(19.5)
+        assert choice.preemptions == 0
 
-    def test_two_lengths_by_hand(self) -> None:
-        """Half a pool or a whole one, equally likely: the first two draws decide.
-
-        Whole first (1/2): holds 1. Half, then half (1/4): 2. Half, then whole (1/4): 1. So 3/4 do not hold two.
-        """
-        batches = draw_batches((0.5, 1.0), (1, 1))
-        share = batches.overflow(2)
-        assert share.low <= 0.75 <= share.high
-        assert set(batches.held) == {1, 2}
-        assert 1 <= batches.mean_requests <= 2
-
-    def test_the_interval_of_a_certain_result_is_open_to_one_side(self) -> None:
-        """Wilson with 500 of 500: low = n / (n + z²) = 500 / 503.84."""
-        share = Batches(held=(0,) * 500).overflow(1)
-        assert (share.value, share.high) == (1, 1)
-        assert share.low == pytest.approx(500 / (500 + 1.959964**2))
-
-    @given(st.lists(st.floats(0.01, 0.5), min_size=1, max_size=6), st.floats(1, 3), st.integers(1, 120))
-    @settings(max_examples=20, deadline=None)
-    def test_longer_requests_never_fit_more(self, shares: list[float], factor: float, seats: int) -> None:
-        counts = (1,) * len(shares)
-        short, long = (draw_batches(tuple(share * by for share in shares), counts) for by in (1.0, factor))
-        assert all(a >= b for a, b in zip(short.held, long.held, strict=True))
-        assert short.overflow(seats).value <= long.overflow(seats).value
-        assert short.requests_in(95) <= short.mean_requests + 1
-        found = short.overflow(seats)
-        assert 0 <= found.low <= found.value <= found.high <= 1
-
-    @given(st.integers(1, 60))
-    @settings(max_examples=20, deadline=None)
-    def test_more_seats_never_lower_the_risk(self, seats: int) -> None:
-        batches = draw_batches((0.02, 0.05, 0.1), (3, 2, 1))
-        assert batches.overflow(seats).value <= batches.overflow(seats + 1).value
-
-    def test_no_pool_no_batches(self) -> None:
-        assert batches_of(present_plans.too_big(), LengthHistogram.from_lengths([100])) is None
+    def test_no_pool_no_steady_state(self) -> None:
+        assert steady_of(present_plans.too_big(), small([100])) is None
 
 
 class TestLimits:
@@ -226,28 +188,23 @@ class TestLimits:
         if short.starts and long.starts:
             assert short.worst_case_requests >= long.worst_case_requests
             assert short.mean_requests >= long.mean_requests
-            assert short.risk is not None
-            assert long.risk is not None
-            assert short.risk.value <= long.risk.value
 
     @pytest.mark.parametrize("limit", [50_000, 1 << 20])
     def test_beyond_the_model_the_engine_refuses(self, limit: int) -> None:
         choice = limit_choice(present_plans.fits().scenario, small([100]), limit)
         assert not choice.starts
-        assert choice.batches is None
+        assert choice.steady is None
         allowed = replace(present_plans.request(tensor_parallel_size=8).scenario, env={ALLOW_LONG: "1"})
         assert limit_choice(allowed, small([100]), 50_000).starts
 
     def test_what_does_not_fit_holds_nothing(self) -> None:
         choice = limit_choice(present_plans.too_big().scenario, small([100]), 2048)
-        assert (choice.starts, choice.worst_case_requests, choice.risk) == (False, 0.0, None)
+        assert (choice.starts, choice.worst_case_requests, choice.preemptions) == (False, 0.0, None)
 
     @given(st.lists(st.integers(1, 40_000), min_size=2, max_size=20, unique=True).map(sorted))
     @settings(max_examples=20, deadline=None)
     def test_longer_requests_take_more_of_the_pool(self, lengths: list[int]) -> None:
         planned: Plan = present_plans.fits()
-        shares = pool_shares(planned, LengthHistogram.from_lengths(lengths))
-        assert list(shares) == sorted(shares)
         held = requests_at(planned, tuple(lengths))
         assert list(held) == sorted(held, reverse=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from kvcore.views.length_histogram import bin_edges, binned, is_wide, length_his
 from kvcore.views.summary import Outcome
 from kvcore.views.workload_summary import (
     advice_lines,
-    batch_figures,
     choice_rows,
     choices_csv,
     conversation_sentence,
@@ -23,12 +23,12 @@ from kvcore.views.workload_summary import (
     left_out_note,
     mix_sentence,
     prefix_sentence,
-    risk_text,
     sentence,
+    steady_figures,
     turn_rows,
 )
 from kvcore.workload.histogram import LengthHistogram
-from kvcore.workload.limits import Conversation, Share, limit_choice, limit_choices, prefix_sharing
+from kvcore.workload.limits import Conversation, limit_choice, limit_choices, prefix_sharing
 from kvcore.workload.mix import Mix
 from tests import present_plans
 from tests.test_workload_mix import mix_of
@@ -97,12 +97,6 @@ class TestTable:
         assert (rows["2,048"].worst_case, rows["2,048"].left_out) == ("80", "0 %")
         assert rows["1,024"].left_out == "100 %"
 
-    def test_a_drawn_share_shows_its_interval(self) -> None:
-        assert risk_text(Share(value=0.5, low=0.456, high=0.544), EN) == "50 % (46 % to 54 %)"
-        assert risk_text(Share(value=0.0, low=0.0, high=0.0076), EN) == "below 0.8 %"
-        assert risk_text(Share(value=0.5, low=0.456, high=0.544), ZH) == "50%（46% 到 54%）"
-        assert risk_text(None, EN) == "—"
-
     def test_no_cell_of_a_download_is_a_formula(self) -> None:
         for text in (choices_csv(self.choices()), histogram_csv(SERVICE)):
             rows = list(csv.reader(io.StringIO(text)))
@@ -154,13 +148,14 @@ class TestHistogram:
 
 
 class TestPanels:
-    def test_figures_of_a_batch(self) -> None:
-        """Every request 1,024 tokens, 64 blocks: 160 in each batch, more than none of the 256 seats allow."""
-        mix = mix_of(*((924, 100, None) for _ in range(5)))
+    def test_figures_of_the_steady_state(self) -> None:
+        """Every request 1,024 tokens, 64 blocks, with one token of them an answer: 160 fit, less half a request."""
+        mix = mix_of(*((1023, 1, None) for _ in range(5)))
         plan = present_plans.rule_of_thumb()
-        figures = batch_figures(limit_choice(plan.scenario, mix, 8192), mix, EN)
-        assert [figure.value for figure in figures[:3]] == ["160", "160", "100 %"]
-        assert figures[3].note == "answers half written: 974 tokens each"
+        choice = limit_choice(replace(plan.scenario, max_num_batched_tokens=1 << 20), mix, 8192)
+        running, most, preempted = steady_figures(choice, EN)
+        assert running.value == "159.5"
+        assert (most.value, preempted.value) == ("any", "0")
 
     def test_turns(self) -> None:
         """500 + 2 × 500 = 1,500 tokens take 94 blocks: 108.94 at once."""

@@ -18,12 +18,12 @@ from kvcore.workload.limits import (
     Conversation,
     LimitChoice,
     PrefixSharing,
-    Share,
     is_above_model,
     refuses_longer,
     requests_at,
 )
 from kvcore.workload.mix import PERCENT, ROUND_TO, Mix
+from kvcore.workload.steady import PREEMPTED
 
 ENOUGH_SHARE = 0.01
 REASONS: Final = LABELS["unusable"]
@@ -39,7 +39,7 @@ class ChoiceRow:
     left_out: str
     worst_case: str
     at_mean: str
-    risk: str
+    preempted: str
 
 
 def share_text(share: float, t: Words) -> str:
@@ -61,24 +61,19 @@ def share_text(share: float, t: Words) -> str:
     return t("{number} %", number=number)
 
 
-def risk_text(share: Share | None, t: Words) -> str:
-    """A drawn share with its interval; without one where all batches agree."""
-    if share is None:
+def preemption_text(rate: float | None, t: Words) -> str:
+    """Preemptions a request.
+
+    Example:
+        >>> from kvcore.texts.words import Language, words
+        >>> [preemption_text(rate, words(Language.ENGLISH)) for rate in (None, 0.0, 0.004, 0.05, 1.31)]
+        ['—', '0', '< 0.01', '0.05', '1.3']
+    """
+    if rate is None:
         return DASH
-    if share.value == 0:
-        return t("below {share}", share=_bound(share.high, t))
-    if share.value == 1:
-        return t("above {share}", share=_bound(share.low, t))
-    return t(
-        "{share} ({low} to {high})",
-        share=share_text(share.value, t),
-        low=share_text(share.low, t),
-        high=share_text(share.high, t),
-    )
-
-
-def _bound(share: float, t: Words) -> str:
-    return t("{number} %", number=f"{100 * share:.1f}")
+    if rate < 0.01:
+        return "< 0.01" if rate else "0"
+    return f"{rate:.2f}" if rate < 1 else f"{rate:.1f}"
 
 
 def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> Sentence:
@@ -112,16 +107,16 @@ def _judged(recommended: LimitChoice, now: LimitChoice) -> tuple[Outcome, str]:
 
 
 def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
-    """What fits of the requests as they are: a limit does not make short requests shorter. "" without batches."""
-    here, there = recommended.batches, now.batches
-    if here is None:
+    """What runs of the requests as they are: a limit does not make short requests shorter. "" where nothing is kept."""
+    here, there = recommended.running_requests, now.running_requests
+    if not here:
         return ""
     answer = "under-that"
     if recommended.limit_tokens == now.limit_tokens:
         answer = "at-limit"
-    elif there is not None and math.isclose(here.mean_requests, there.mean_requests, rel_tol=0.02):
+    elif math.isclose(here, there, rel_tol=0.02):
         answer = "under-either"
-    return t(LABELS["mix-answers"][answer], count=concurrency_text(here.mean_requests))
+    return t(LABELS["mix-answers"][answer], count=concurrency_text(here))
 
 
 def left_out_note(choice: LimitChoice, t: Words) -> str:
@@ -147,7 +142,7 @@ def choice_rows(
             left_out=share_text(choice.share_left_out, t),
             worst_case=concurrency_text(choice.worst_case_requests) if choice.starts else DASH,
             at_mean=concurrency_text(choice.mean_requests) if choice.starts else DASH,
-            risk=risk_text(choice.risk, t),
+            preempted=preemption_text(choice.preemptions, t),
         )
         for choice in choices
     )
@@ -176,16 +171,16 @@ def choices_csv(choices: Sequence[LimitChoice]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
         ("max_model_len", "verdict", "share_left_out", "requests_at_limit", "mean_tokens", "requests_at_mean",
-         "max_num_seqs", "preemption_risk", "preemption_risk_low", "preemption_risk_high")
+         "max_num_seqs", "requests_running", "preemptions_per_request")
     )  # fmt: skip
     for choice in choices:
-        risk = choice.risk
-        drawn = ("", "", "") if risk is None else (risk.value, risk.low, risk.high)
+        rate = choice.preemptions
+        steady = ("", "") if rate is None else (f"{choice.running_requests:.4f}", f"{rate:.4f}")
         verdict = choice.plan.verdict.value if choice.plan is not None else "refused"
         seats = choice.plan.resolved.max_num_seqs if choice.plan is not None else ""
         writer.writerow(
             (choice.limit_tokens, verdict, f"{choice.share_left_out:.6f}", f"{choice.worst_case_requests:.4f}",
-             f"{choice.mean_tokens:.2f}", f"{choice.mean_requests:.4f}", seats, *drawn)
+             f"{choice.mean_tokens:.2f}", f"{choice.mean_requests:.4f}", seats, *steady)
         )  # fmt: skip
     return out.getvalue()
 
@@ -199,33 +194,34 @@ def histogram_csv(mix: Mix) -> str:
     return "\n".join(("tokens,requests_taking,requests_needing", *rows)) + "\n"
 
 
-def batch_figures(choice: LimitChoice, mix: Mix, t: Words) -> tuple[Card, ...]:
-    """Random batches of the mix under one limit: what fits, and how often max_num_seqs requests do not."""
-    batches, planned = choice.batches, choice.plan
-    if batches is None or planned is None:
+def steady_figures(choice: LimitChoice, t: Words) -> tuple[Card, ...]:
+    """The steady state under one limit: what runs, the max_num_seqs that it has room for, what is preempted now."""
+    steady, planned = choice.steady, choice.plan
+    if steady is None or planned is None:
         return ()
-    seats = planned.resolved.max_num_seqs
-    figures = [
+    seats, reach = planned.resolved.max_num_seqs, steady.reach()
+    running, most = choice.running_requests, steady.most_seats()
+    figures = (
         (
-            t("Fit at once, on average"),
-            concurrency_text(batches.mean_requests),
-            t("{count} random batches", count=count(len(batches.held))),
+            t("Running at once"),
+            concurrency_text(running),
+            t("{low} to {high} in 80 % of such mixes", low=count(int(running * (1 - reach))),
+              high=count(math.ceil(running * (1 + reach)))),
         ),
         (
-            t("Fit in 95 % of the batches"),
-            count(batches.requests_in(95)),
-            t("the largest max_num_seqs without much preemption"),
+            t("Largest max_num_seqs"),
+            t("any") if most is None else count(most),
+            t("with at most {rate} preemptions a request", rate=f"{PREEMPTED:g}")
+            if most is None
+            else t("{low} to {high}, with at most {rate} preemptions a request", rate=f"{PREEMPTED:g}",
+                   low=count(int(most * (1 - reach))), high=count(math.ceil(most * (1 + reach)))),
         ),
         (
-            t("Preemption risk"),
-            share_text(batches.overflow(seats).value, t),
+            t("Preemptions a request"),
+            preemption_text(choice.preemptions, t),
             t("{seats} requests at once, your max_num_seqs", seats=count(seats)),
         ),
-    ]
-    if mix.running_tokens:
-        (running,) = requests_at(planned, (max(1, min(choice.limit_tokens, math.ceil(mix.running_tokens))),))
-        note = t("answers half written: {tokens} tokens each", tokens=count(mix.running_tokens))
-        figures.append((t("Running at once, steady"), concurrency_text(running), note))
+    )  # fmt: skip
     return tuple(Card(label=label, value=value, note=note) for label, value, note in figures)
 
 
@@ -290,7 +286,9 @@ def advice_lines(plan: Plan, mix: Mix, recommended: LimitChoice, t: Words) -> tu
         "mean": count(mean),
         "blocks": count(ceil_div(max(1, round(mean)), block)),
         "block": count(block),
-        "seats": DASH if recommended.batches is None else count(recommended.batches.requests_in(95)),
+        "seats": DASH
+        if recommended.steady is None
+        else count(recommended.steady.most_seats() or plan.resolved.max_num_seqs),
         "waste": _waste(block, mean),
         "large": _waste(64, mean),
         "taken": count(taken),

@@ -1,20 +1,16 @@
-"""What each max_model_len would mean for a mix of requests: who is left out, and how many fit at once.
+"""What each max_model_len would mean for a mix of requests: who is left out, and how many run at once.
 
 Conversations grow towards the limit turn by turn; a prefix that all requests share is kept once.
 
-Of random batches of a mix it is counted how many requests the pool of a plan has room for. A request of length L takes
-1 / C(L) of the pool, with C(L) the engine's own concurrency at that length, so the same rule applies to every kind of
-cache. Batches are drawn with a fixed seed; the error of the draw is given with the share.
+A request of length L takes 1 / C(L) of the pool, with C(L) the engine's own concurrency at that length, so the same
+rule applies to every kind of cache.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from random import Random
-from statistics import NormalDist
 from typing import Final, assert_never
 
 from packaging.version import Version
@@ -26,66 +22,15 @@ from kvcore.engine.vllm.switches import LongRequests
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
-from kvcore.kept import kept
 from kvcore.model.rope import Yarn
 from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
 from kvcore.units import round_up
-from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.mix import ROUND_TO, Mix
+from kvcore.workload.steady import Steady, steady_state
 
 ALLOW_LONG: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 STARTING: Final = (Verdict.FITS, Verdict.TIGHT)
-SEED: Final = 20_240_117
-BATCHES: Final = 500
-MAX_DRAWS: Final = 400_000
-FEWEST_BATCHES: Final = 40
-_Z95: Final = 1.959963984540054
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
-    """A share that was drawn, and the 95 % interval of the draw."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batches:
-    """How many requests each of the drawn batches had room for when the next one did not fit; ascending."""
-
-    held: tuple[int, ...]
-
-    @property
-    def mean_requests(self) -> float:
-        """Requests that fit at once, on average over the batches."""
-        return sum(self.held) / len(self.held)
-
-    def requests_in(self, percent: float) -> int:
-        """The most requests that `percent` of the batches have room for.
-
-        Example:
-            >>> Batches(held=(8, 9, 10, 10)).requests_in(75)
-            9
-        """
-        return self.held[math.floor((1 - percent / 100) * len(self.held) + 1e-9)]
-
-    def overflow(self, requests: int) -> Share:
-        """Share of the batches that have no room for `requests` at once, with its Wilson interval.
-
-        Example:
-            >>> Batches(held=(8, 9, 10, 10)).overflow(10).value
-            0.5
-        """
-        failing, drawn = bisect_left(self.held, requests), len(self.held)
-        share, weight = failing / drawn, _Z95**2 / drawn
-        center = (share + weight / 2) / (1 + weight)
-        reach = _Z95 * math.sqrt(share * (1 - share) / drawn + weight / (4 * drawn)) / (1 + weight)
-        return Share(
-            value=share, low=max(0.0, min(share, center - reach)), high=min(1.0, max(share, center + reach))
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,8 +48,8 @@ class LimitChoice:
     """Requests at once when each is as long as the limit; 0 where the engine does not start."""
     mean_requests: float = 0.0
     """Requests at once when each has the mean length."""
-    batches: Batches | None = None
-    """Random batches of the mix; None where the engine does not start or keeps nothing of a request."""
+    steady: Steady | None = None
+    """The mix in the steady state; None where the engine does not start or keeps nothing of a request."""
 
     @property
     def starts(self) -> bool:
@@ -112,11 +57,19 @@ class LimitChoice:
         return self.plan is not None and self.plan.verdict in STARTING and not is_above_model(self.plan)
 
     @property
-    def risk(self) -> Share | None:
-        """Share of the batches of max_num_seqs requests that the pool has no room for."""
-        if self.batches is None or self.plan is None:
+    def running_requests(self) -> float:
+        """Requests that run at once on average while others wait; 0 where that is not known."""
+        if self.steady is None or self.plan is None:
+            return 0.0
+        resolved = self.plan.resolved
+        return self.steady.running(resolved.max_num_seqs, resolved.max_num_batched_tokens)
+
+    @property
+    def preemptions(self) -> float | None:
+        """Preemptions a request with max_num_seqs requests running all the time."""
+        if self.steady is None or self.plan is None:
             return None
-        return self.batches.overflow(self.plan.resolved.max_num_seqs)
+        return self.steady.preemptions(self.plan.resolved.max_num_seqs)
 
 
 def limit_choice(base: Scenario, mix: Mix, limit_tokens: int) -> LimitChoice:
@@ -138,8 +91,8 @@ def limit_choice(base: Scenario, mix: Mix, limit_tokens: int) -> LimitChoice:
     if planned is None or not choice.starts:
         return choice
     at_limit, at_mean = requests_at(planned, (limit_tokens, max(1, math.ceil(choice.mean_tokens))))
-    batches = batches_of(planned, taken)
-    return replace(choice, worst_case_requests=at_limit, mean_requests=at_mean, batches=batches)
+    steady = steady_of(planned, mix)
+    return replace(choice, worst_case_requests=at_limit, mean_requests=at_mean, steady=steady)
 
 
 def limit_choices(base: Plan, mix: Mix, tried_tokens: int) -> tuple[LimitChoice, ...]:
@@ -184,68 +137,16 @@ def requests_at(planned: Plan, lengths: tuple[int, ...]) -> tuple[float, ...]:
     return max_concurrency_at(planned.specs, available, planned.resolved, planned.scenario.parallel, lengths)
 
 
-def pool_shares(planned: Plan, histogram: LengthHistogram) -> tuple[float, ...]:
-    """What share of the pool a request of each length takes; 0 where nothing is kept of a request."""
-    lengths = tuple(max(1, length) for length in histogram.lengths)
-    return tuple(1 / value if value else math.inf for value in requests_at(planned, lengths))
-
-
-def batches_of(planned: Plan, histogram: LengthHistogram) -> Batches | None:
-    """Random batches of the mix in the pool of `planned`; None without a pool, or where requests take nothing."""
+def steady_of(planned: Plan, mix: Mix) -> Steady | None:
+    """The mix in the pool of `planned`; None without a pool, or where requests take nothing of it."""
     if planned.cache is None or planned.cache.num_blocks <= 0 or (planned.available_kv_bytes or 0) <= 0:
         return None
-    shares = pool_shares(planned, histogram)
-    return _drawn(histogram, shares) if any(shares) else None
+    resolved = planned.resolved
 
+    def shares(lengths: Sequence[int]) -> list[float]:
+        return [1 / held if held else math.inf for held in requests_at(planned, tuple(lengths))]
 
-@kept
-def _drawn(histogram: LengthHistogram, shares: tuple[float, ...]) -> Batches:
-    return draw_batches(shares, histogram.counts)
-
-
-def draw_batches(shares: tuple[float, ...], counts: tuple[int, ...]) -> Batches:
-    """Requests drawn one after another until the pool is full, in up to 500 batches.
-
-    Every batch has random numbers of its own, so a mix of longer requests never has room for more in any of them. Of a
-    pool that stores too many to draw them one by one, the batches follow the normal law of their sum instead.
-
-    Example:
-        >>> draw_batches((0.25,), (1,)).held[:3]
-        (4, 4, 4)
-    """
-    cumulative = tuple(accumulate(counts))
-    mean = sum(share * count for share, count in zip(shares, counts, strict=True)) / cumulative[-1]
-    expected = 1 / mean if mean and math.isfinite(mean) else 1.0
-    if expected > MAX_DRAWS / FEWEST_BATCHES:
-        return _many_held(shares, counts, mean)
-    batches = max(FEWEST_BATCHES, min(BATCHES, int(MAX_DRAWS / max(1.0, expected))))
-    chunk = int(expected * 1.1) + 8
-    held = (_held(Random(SEED + index), shares, cumulative, chunk) for index in range(batches))
-    return Batches(held=tuple(sorted(held)))
-
-
-def _many_held(shares: tuple[float, ...], counts: tuple[int, ...], mean: float) -> Batches:
-    """Batches at even steps of the normal law that the number of requests in a full pool nears as it grows.
-
-    mean 1 / m, variance v / m³, with m and v the mean and variance of one request's share (renewal theory).
-    """
-    squares = sum((share - mean) ** 2 * count for share, count in zip(shares, counts, strict=True))
-    variance = squares / sum(counts)
-    law = NormalDist(1 / mean, math.sqrt(variance / mean**3))
-    steps = ((index + 0.5) / BATCHES for index in range(BATCHES))
-    return Batches(held=tuple(math.floor(law.inv_cdf(step) if law.stdev else law.mean) for step in steps))
-
-
-def _held(random: Random, shares: tuple[float, ...], cumulative: tuple[int, ...], chunk: int) -> int:
-    taken, held = 0.0, 0
-    while held < 4 * MAX_DRAWS:
-        sums = list(accumulate(random.choices(shares, cum_weights=cumulative, k=chunk), initial=taken))
-        fitting = bisect_left(sums, 1 + 1e-9, lo=1) - 1
-        held += fitting
-        if fitting < chunk:
-            return held
-        taken = sums[-1]
-    return held
+    return steady_state(mix.joint_cells, shares, resolved.max_model_len, is_async=resolved.async_scheduling)
 
 
 def refuses_longer(version: Version) -> bool | None:

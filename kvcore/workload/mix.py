@@ -23,7 +23,9 @@ ROUND_TO: Final = 256
 STATISTICS: Final = (50, 90, 95, 99)
 """Percentiles of the report."""
 CELLS: Final = 512
-"""Different lengths that are distinguished when batches are drawn."""
+"""Different lengths of whole requests that are distinguished."""
+STEADY_CELLS: Final = 256
+"""Pairs of prompt and answer that the steady state distinguishes."""
 JOINT_CELLS: Final = 40
 """Equally likely prompts, and answers, that stand for percentiles together."""
 
@@ -69,6 +71,12 @@ class Mix(Keeper):
             1792
         """
         return round_up(max(1, self.needed.percentile_tokens(PERCENT)), ROUND_TO)
+
+    @property
+    @kept
+    def joint_cells(self) -> tuple[tuple[int, int, int], ...]:
+        """Prompt, answer and number of requests, in at most STEADY_CELLS cells."""
+        return tuple(self.traffic.joint.binned(STEADY_CELLS)[0].items)
 
     @kept
     def taken_at(self, limit_tokens: int) -> LengthHistogram:

@@ -77,8 +77,9 @@ class Scheduler:
         self.started: list[Live] = []
         """Those whose first token was computed in the last step."""
         self.used_blocks = self.running_requests = self.waiting_requests = 0
-        self.tokens = self.preempted = self.context_tokens = 0
+        self.tokens = self.preempted = self.context_tokens = self.prefill_tokens = 0
         """Of the last step, as they were right after `schedule()`."""
+        self._context = 0
         self._step = -1
         self._next_due = 0
         self._contents = contents
@@ -99,6 +100,7 @@ class Scheduler:
         self._step += 1
         self.finished = []
         self.started = []
+        self.prefill_tokens = 0
         settings = self.settings
         alone = len(self.running) + len(self.waiting) == 1
         threshold = settings.long_prefill_token_threshold
@@ -112,7 +114,7 @@ class Scheduler:
             ended: list[Live] = []
             lost: list[Live] = []
             next_due = self._next_due
-            self.context_tokens += len(running)
+            self._context += len(running)
             left: list[Live] = []
         else:
             budget, ended, lost, left, next_due = self._serve(threshold)
@@ -123,6 +125,7 @@ class Scheduler:
         self.used_blocks = settings.usable_blocks - self._pool.free
         self.running_requests = len(running)
         self.waiting_requests = len(waiting)
+        self.context_tokens = self._context
         self.tokens = settings.max_num_batched_tokens - budget
         if settings.async_scheduling and (lost or left):
             self._land(lost, left, ended)
@@ -149,7 +152,7 @@ class Scheduler:
             at += 1
             if due > step:
                 budget -= 1
-                self.context_tokens += 1
+                self._context += 1
                 if due < next_due:
                     next_due = due
                 continue
@@ -218,7 +221,7 @@ class Scheduler:
             pool.take(request.blocks, -(-(hit + tokens) // size) - len(found))
             running.append(request)
             self._count_look_up(request, known, hit)
-            self.context_tokens += hit
+            self._context += hit
             budget -= tokens
             next_due = min(next_due, self._scheduled(request, tokens, ended))
         return budget, next_due
@@ -237,7 +240,9 @@ class Scheduler:
         """What follows from `tokens` of a request in this step: content, its token, and the step that it is due in."""
         is_async = self.settings.async_scheduling
         computed = request.computed = request.computed + tokens
-        self.context_tokens += tokens
+        self._context += tokens
+        if tokens > 1 or not request.first:
+            self.prefill_tokens += tokens
         self._register(request, min(computed, request.known))
         flew, request.flying = request.flying, False
         if computed < request.known + flew:
@@ -291,7 +296,7 @@ class Scheduler:
         """A request gives back its blocks and goes to the front of the queue; it keeps its answer."""
         if request.due != ALWAYS:
             self._settle(request)
-        self.context_tokens -= request.computed
+        self._context -= request.computed
         self._pool.give_back(request.blocks)
         request.computed = request.registered = 0
         request.preempted += 1
@@ -316,7 +321,7 @@ class Scheduler:
                     ended.append(request)
 
     def _end(self, request: Live) -> None:
-        self.context_tokens -= request.computed
+        self._context -= request.computed
         self._pool.give_back(request.blocks)
         self._leave(request)
 

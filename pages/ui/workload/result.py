@@ -170,14 +170,14 @@ def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
         t("Requests over the limit"),
         t("At once, all of that length"),
         t("At once, mean length"),
-        t("Preemption risk at {seats} at once", seats=count(plan.resolved.max_num_seqs)),
+        t("Preemptions a request at {seats} at once", seats=count(plan.resolved.max_num_seqs)),
         t("Engine"),
     )
     ordered = tuple(choices.values())
     body = ""
     for row in choice_rows(ordered, wanted, now, limit, t):
         marks = listed(t, row.marks)
-        cells = (row.left_out, row.worst_case, row.at_mean, row.risk)
+        cells = (row.left_out, row.worst_case, row.at_mean, row.preempted)
         body += (
             f'<tr><td class="kv-figure">{escape(row.limit)} <span class="kv-soft">{escape(marks)}</span></td>'
             + "".join(f'<td class="kv-figure">{escape(cell)}</td>' for cell in cells)
@@ -189,10 +189,9 @@ def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
     )
     st.caption(
         t(
-            "Per replica. Preemption risk: share of random batches of max_num_seqs requests, each"
-            " at its full length, that exceed the KV cache; drawn with a fixed seed, with the 95 "
-            "% interval of the draw. The engine then preempts the newest request and computes it "
-            "again: slow, but nothing fails."
+            "Per replica. Preemptions a request: with max_num_seqs requests running all the time, how often one "
+            "is thrown out because answers outgrow the KV cache. The engine computes it again later: slow, but "
+            "nothing fails."
         )
     )
     with st.container(horizontal=True):

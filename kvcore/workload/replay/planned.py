@@ -1,0 +1,39 @@
+"""A plan as the settings of a replay."""
+
+from __future__ import annotations
+
+from kvcore.cache.spec import FULL_KINDS
+from kvcore.errors import WorkloadError
+from kvcore.planning import Plan
+from kvcore.workload.replay.settings import Settings, rules_of
+
+
+def settings_of(planned: Plan) -> Settings:
+    """The scheduler and the pool of one replica.
+
+    Raises WorkloadError `replay-unsupported` for what is not one group of full attention, for drafts and for chunked
+    prefill switched off, `replay-no-pool` where the engine does not start, `replay-release` for an old release.
+    """
+    resolved, cache = planned.resolved, planned.cache
+    rules = rules_of(resolved.version)
+    if cache is None or cache.num_blocks < 2 or (planned.available_kv_bytes or 0) <= 0:
+        raise WorkloadError("replay-no-pool", field="num_blocks")
+    if len(cache.groups) != 1 or cache.groups[0].kind not in FULL_KINDS:
+        raise WorkloadError("replay-unsupported", field="kv_cache_groups")
+    if resolved.num_speculative_tokens:
+        raise WorkloadError("replay-unsupported", field="speculative_config")
+    if not resolved.enable_chunked_prefill:
+        raise WorkloadError("replay-unsupported", field="enable_chunked_prefill")
+    parallel = planned.scenario.parallel
+    if parallel.pipeline_parallel_size > 1:
+        raise WorkloadError("replay-unsupported", field="pipeline_parallel_size")
+    return Settings(
+        num_blocks=cache.num_blocks,
+        block_size=cache.groups[0].block_size * parallel.decode_context_parallel_size,
+        max_num_seqs=resolved.max_num_seqs,
+        max_num_batched_tokens=resolved.max_num_batched_tokens,
+        max_model_len=resolved.max_model_len,
+        enable_prefix_caching=resolved.enable_prefix_caching,
+        async_scheduling=resolved.async_scheduling,
+        rules=rules,
+    )

@@ -1,0 +1,236 @@
+"""The Workload page's replay: a trace, or random arrivals of the mix, through the engine's own scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from html import escape
+from typing import Any, TypeVar
+
+import streamlit as st
+
+from kvcore.errors import KvPlannerError
+from kvcore.planning import Plan, plan
+from kvcore.shared_work import PAUSE_SECONDS
+from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.views.replay_figures import FIELDS, bound_clock, replay_cards, replay_chart, variants
+from kvcore.views.workload_summary import share_text
+from kvcore.workload.mix import Mix
+from kvcore.workload.replay.arrivals import random_arrivals
+from kvcore.workload.replay.clock import Clock, UserClock
+from kvcore.workload.replay.planned import settings_of
+from kvcore.workload.replay.reader import read_trace
+from kvcore.workload.replay.series import Replay, most_rate, replaying, sped_up
+from kvcore.workload.replay.trace import TraceRequest
+from pages.ui.shared import figure, net, notes, state
+
+T = TypeVar("T")
+TRACE, ASKED, DONE = "workload.replay.trace", "workload.replay.asked", "workload.replay.done"
+RUN, RATE = "replay", "rate"
+"""What was asked for, or a field to compare."""
+REQUESTS = 1000
+"""Of random arrivals."""
+FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+
+
+def panel(planned: Plan, mix: Mix, t: Words) -> None:
+    """What to replay, and what came of it."""
+    st.subheader(t("Replay"), anchor=False)
+    st.caption(
+        t(
+            "Requests go through vLLM's own scheduler and block pool, step by step: what runs, what waits, and when "
+            "growing answers preempt others."
+        )
+    )
+    try:
+        settings_of(planned)
+        trace, factor = _trace(mix, t)
+        clock = _clock(planned, t)
+    except KvPlannerError as error:
+        notes.problem(t("This cannot be replayed"), error, t)
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.button(
+            t("Replay"),
+            key="workload.replay.run",
+            type="primary",
+            icon=":material/play_arrow:",
+            on_click=_ask,
+            args=(RUN,),
+        )
+        st.button(
+            t("Find the rate at which preemption begins"),
+            key="workload.replay.rate",
+            on_click=_ask,
+            args=(RATE,),
+        )
+        field = st.selectbox(t("Same requests over"), FIELDS, key="workload.replay.field", width=220)
+        st.button(t("Compare"), key="workload.replay.compare", on_click=_ask, args=(field,))
+    asked = st.session_state.pop(ASKED, None)
+    key = (str(state.params()), len(trace), trace[-1].arrival, clock, factor)
+    try:
+        if asked == RUN:
+            work = replaying(sped_up(trace, factor), settings_of(planned), clock)
+            st.session_state[DONE] = key, RUN, _worked(work, t)
+        elif asked == RATE:
+            rising = most_rate(trace, settings_of(planned), clock, FACTORS)
+            st.session_state[DONE] = key, RATE, _worked(rising, t)
+        elif asked is not None:
+            st.session_state[DONE] = key, asked, _worked(_comparing(planned, trace, factor, clock, asked), t)
+    except KvPlannerError as error:
+        notes.problem(t("This cannot be replayed"), error, t)
+        return
+    done = st.session_state.get(DONE)
+    if done is not None and done[0] == key:
+        _show(done[1], done[2], trace, t)
+
+
+@net.callback
+def _ask(what: str) -> None:
+    st.session_state[ASKED] = what
+
+
+def _trace(mix: Mix, t: Words) -> tuple[tuple[TraceRequest, ...], float]:
+    upload = st.file_uploader(
+        t("A trace with arrival times (JSON lines or CSV); without one, requests of your mix come at random"),
+        type=["jsonl", "json", "csv"],
+        key="workload.replay.upload",
+    )
+    grid = st.grid(2, min_column_width=190)
+    factor = grid.cell().number_input(
+        t("Arrival rate ×"),
+        min_value=0.01,
+        max_value=1000.0,
+        value=1.0,
+        step=0.25,
+        key="workload.replay.factor",
+    )
+    if upload is not None:
+        kept = st.session_state.get(TRACE)
+        if kept is None or kept[0] != upload.file_id:
+            kept = upload.file_id, read_trace(upload)
+            st.session_state[TRACE] = kept
+        return kept[1], float(factor)
+    rate = grid.cell().number_input(
+        t("Requests a second"),
+        min_value=0.01,
+        max_value=10_000.0,
+        value=1.0,
+        key="workload.replay.per_second",
+    )
+    return random_arrivals(mix.joint_cells, per_second=float(rate), requests=REQUESTS), float(factor)
+
+
+def _clock(planned: Plan, t: Words) -> Clock:
+    own = st.toggle(t("My own rates"), key="workload.replay.own")
+    if not own:
+        st.caption(
+            t(
+                "Steps take as long as reading weights and cache does: the fastest possible, so no latency is shown."
+            )
+        )
+        return bound_clock(planned)
+    grid = st.grid(2, min_column_width=190)
+    prefill = grid.cell().number_input(
+        t("Prompt tokens a second, of the engine"),
+        min_value=1.0,
+        value=10_000.0,
+        key="workload.replay.prefill",
+    )
+    decode = grid.cell().number_input(
+        t("Answer tokens a second, of one request"), min_value=0.1, value=40.0, key="workload.replay.decode"
+    )
+    return UserClock(prefill_tokens_per_second=float(prefill), decode_tokens_per_second=float(decode))
+
+
+def _worked(work: Generator[tuple[int, int], None, T], t: Words) -> T:
+    """Runs the work in slices; a press on Cancel ends this run of the page."""
+    place = st.empty()
+    with place.container():
+        bar = st.progress(0.0, t("Replaying"))
+        st.button(t("Cancel"), key="workload.replay.cancel", icon=":material/close:")
+    while True:
+        try:
+            ended, total = next(work)
+        except StopIteration as stopped:
+            place.empty()
+            found: T = stopped.value
+            return found
+        bar.progress(min(1.0, ended / total), t("Replaying: {ended} of {total} requests", ended=count(ended),
+                                                total=count(total)))  # fmt: skip
+        time.sleep(PAUSE_SECONDS)
+
+
+Compared = list[tuple[str, Replay | KvPlannerError]]
+
+
+def _comparing(
+    planned: Plan, trace: tuple[TraceRequest, ...], factor: float, clock: Clock, field: str
+) -> Generator[tuple[int, int], None, Compared]:
+    own = clock if isinstance(clock, UserClock) else None
+    found: Compared = []
+    for name, scenario in variants(planned.scenario, field):
+        try:
+            one = plan(scenario)
+            work = replaying(sped_up(trace, factor), settings_of(one), own or bound_clock(one))
+            found.append((name, (yield from work)))
+        except KvPlannerError as error:
+            found.append((name, error))
+    return found
+
+
+def _show(what: str, found: Any, trace: tuple[TraceRequest, ...], t: Words) -> None:
+    shown: dict[str, Callable[[], None]] = {
+        RUN: lambda: _replay(found, t),
+        RATE: lambda: _rate(found, trace, t),
+    }
+    shown.get(what, lambda: _comparison(what, found, t))()
+
+
+def _replay(found: Replay, t: Words) -> None:
+    cards = replay_cards(found, t)
+    grid = st.grid(len(cards), min_column_width=150)
+    for one in cards:
+        grid.metric(
+            one.label,
+            one.value,
+            one.note,
+            delta_color="off",
+            delta_arrow="off",
+            border=True,
+            height="stretch",
+        )
+    figure.chart(
+        replay_chart(found, t),
+        "workload_replay",
+        t("KV use, running and waiting requests over time; at most {share} of the blocks are in use",
+          share=share_text(found.peak_usage, t)),
+    )  # fmt: skip
+    st.caption(t("Blue: KV use. Green: running. Orange, dashed: waiting. Crosses: preemptions."))
+
+
+def _rate(found: float | None, trace: tuple[TraceRequest, ...], t: Words) -> None:
+    seconds = max(trace[-1].arrival, 1e-9)
+    if found is None:
+        st.text(t("Even at a quarter of this rate requests are preempted."))
+        return
+    st.text(
+        t("Up to {factor} × this rate, {rate} requests a second, nothing is preempted.", factor=f"{found:g}",
+          rate=f"{found * len(trace) / seconds:.3g}")
+    )  # fmt: skip
+
+
+def _comparison(field: str, rows: Compared, t: Words) -> None:
+    head = (field, t("KV use at most"), t("Running on average"), t("Preemptions"), t("Seconds"))
+    body = ""
+    for name, found in rows:
+        if isinstance(found, KvPlannerError):
+            cells = (name, t.error(found), DASH, DASH, DASH)
+        else:
+            cells = (name, share_text(found.peak_usage, t), concurrency_text(found.mean_running),
+                     count(found.preemptions), f"{found.seconds:,.0f}")  # fmt: skip
+        body += "<tr>" + "".join(f'<td class="kv-figure">{escape(cell)}</td>' for cell in cells) + "</tr>"
+    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    st.html(
+        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+    )

@@ -1,0 +1,197 @@
+"""A trace over time: clocks, readers, figures; expectations by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from kvcore import cli
+from kvcore.errors import ScenarioError, WorkloadError
+from kvcore.texts.words import Language, words
+from kvcore.views.replay_figures import bound_clock, replay_chart, replay_report, variants
+from kvcore.workload.replay.arrivals import random_arrivals
+from kvcore.workload.replay.clock import BoundClock, UserClock, fitted_clock, least_squares
+from kvcore.workload.replay.planned import settings_of
+from kvcore.workload.replay.reader import read_trace
+from kvcore.workload.replay.series import Latency, Replay, most_rate, replayed, sped_up
+from kvcore.workload.replay.settings import Settings, rules_of
+from kvcore.workload.replay.trace import TraceRequest
+from tests import present_plans
+
+RATES = UserClock(prefill_tokens_per_second=1000, decode_tokens_per_second=10)
+
+
+def settings(**changes: Any) -> Settings:
+    """A small engine that is not async."""
+    given: dict[str, Any] = {
+        "num_blocks": 21, "max_num_seqs": 8, "max_num_batched_tokens": 1000, "max_model_len": 320,
+        "rules": rules_of(Version("0.32.0")), "async_scheduling": False,
+    } | changes  # fmt: skip
+    return Settings(**given)
+
+
+def request(name: str, arrival: float, prompt: int = 100, answer: int = 3) -> TraceRequest:
+    """A request that shares nothing."""
+    return TraceRequest(id=name, arrival=arrival, prompt=((name, prompt),), answer_tokens=answer)
+
+
+def ended(work: Generator[Any, None, Any]) -> Any:
+    """What the work comes to."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as stopped:
+            return stopped.value
+
+
+def test_one_request_by_hand() -> None:
+    """100 prompt tokens at 1,000 a second and two further tokens at 10 a second: 0.1 s, then 0.1 s each."""
+    found = replayed([request("a", 5.0)], settings(), RATES)
+    assert found.ttft is not None
+    assert found.tpot is not None
+    assert (found.ttft.p99, found.tpot.p99, found.seconds) == pytest.approx((0.1, 0.1, 0.3))
+    assert (found.steps, found.preemptions, found.first_preemption) == (3, 0, None)
+    assert found.peak_usage == 7 / 20
+    assert found.mean_running == 1
+
+
+def test_nobody_waits_for_a_request_that_comes_later() -> None:
+    found = replayed([request("a", 0), request("b", 100)], settings(), RATES)
+    assert found.seconds == pytest.approx(100.3)
+    assert found.ttft is not None
+    assert found.ttft.p99 == pytest.approx(0.1)
+
+
+def test_preemption_begins_where_answers_outgrow_the_pool() -> None:
+    """20 blocks: two requests of 9 blocks fit, and when both grow to 11 one is preempted."""
+    trace = [request("a", 0, 144, 30), request("b", 50, 144, 30)]
+    calm = replayed(trace, settings(), RATES)
+    busy = replayed(sped_up(trace, 1000), settings(), RATES)
+    assert (calm.preemptions, busy.preemptions) == (0, 1)
+    assert busy.first_preemption is not None
+    assert 0 < busy.first_preemption < 3
+    assert sum(point.preempted for point in busy.points) == 1
+    assert ended(most_rate(trace, settings(), RATES, (1, 2, 1000, 2000))) == 2
+    assert ended(most_rate(trace, settings(), RATES, (1000, 2000))) is None
+
+
+def test_points_stay_few_and_lose_nothing() -> None:
+    trace = random_arrivals([(50, 40, 1)], per_second=0.5, requests=400)
+    found = replayed(trace, settings(), RATES)
+    assert len(found.points) <= 2 * 480
+    busy = sum(point.seconds for point in found.points)
+    assert 0 < busy <= found.seconds + 1e-6
+    held = sum(point.running for point in found.points)
+    assert held == pytest.approx(busy * found.mean_running)
+
+
+def test_a_bound_is_no_latency() -> None:
+    clock = BoundClock(weight_bytes=1e9, kv_bytes_per_token=1e6, bandwidth=1e12)
+    found = replayed([request("a", 0)], settings(), clock)
+    assert (found.ttft, found.tpot) == (None, None)
+    # 3 steps read 1 GB and the keys and values of 100, 101 and 102 tokens.
+    assert found.seconds == pytest.approx((3e9 + 303e6) / 1e12)
+
+
+def test_a_clock_is_found_again_from_a_benchmark() -> None:
+    """Streams made with 10 ms + 20 µs a token + 10 ns a token of context; starts apart, so that the load changes."""
+    a, b, c = 0.01, 2e-5, 1e-8
+    starts, ttfts, gaps = [], [], []
+    for at in range(40):
+        starts.append(at * 0.5)
+        ttfts.append(0.05)
+        gaps.append([a + b + c * (1000 + token) for token in range(20)])
+    found = fitted_clock({"start_times": starts, "input_lens": [1000] * 40, "ttfts": ttfts, "itls": gaps})
+    assert found.off < 0.01
+    assert a + b + c * 1000 == pytest.approx(found.a + found.b + found.c * 1000, rel=0.01)
+
+
+def test_least_squares_never_give_time_back() -> None:
+    assert min(least_squares([(float(n), 100.0 * n, 1.0 / n) for n in range(1, 20)])) >= 0
+
+
+@pytest.mark.parametrize(
+    "result", [{}, {"itls": [[1]]}, {"start_times": "x", "input_lens": 1, "ttfts": 0, "itls": 0}]
+)
+def test_a_benchmark_without_its_steps_is_refused(result: dict[str, Any]) -> None:
+    with pytest.raises(WorkloadError) as refused:
+        fitted_clock(result)
+    assert refused.value.code == "bench-unusable"
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
+def test_a_rate_that_is_none(rate: float) -> None:
+    with pytest.raises(ScenarioError):
+        UserClock(prefill_tokens_per_second=rate, decode_tokens_per_second=10)
+
+
+def test_traces_of_several_kinds() -> None:
+    azure = (
+        b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        b"2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.03,110,27"
+    )
+    first, second = read_trace(azure.splitlines())
+    assert (first.prompt_tokens, first.answer_tokens, first.arrival) == (4808, 10, 0)
+    assert second.arrival == pytest.approx(0.05, abs=0.001)
+    burst = b"Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,472,18\n45,ChatGPT,1087,0"
+    assert [one.answer_tokens for one in read_trace(burst.splitlines())] == [18, 1]
+    own = b'{"timestamp": 3, "prompt": [["system", 20], ["a", 5]], "completion_tokens": 9}'
+    assert read_trace([own])[0].prompt == (("system", 20), ("a", 5))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"{", b'{"timestamp": 1}', b'{"timestamp": "x", "prompt_tokens": 1, "output_tokens": 1}',
+     b'{"timestamp": NaN, "prompt_tokens": 1, "output_tokens": 1}',
+     b'{"timestamp": 1, "prompt_tokens": -1, "output_tokens": 1}',
+     b'{"timestamp": 1, "prompt_tokens": 1e400, "output_tokens": 1}',
+     b'{"timestamp": 1, "prompt": [], "output_tokens": 1}', b'{"timestamp": 1, "prompt": [[1, 2]], "output_tokens": 1}',
+     b'{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [{}]}', b"\xff\xfe", b"x" * (2 << 20)],
+)  # fmt: skip
+def test_a_broken_trace_is_refused_with_its_line(line: bytes) -> None:
+    with pytest.raises(WorkloadError) as refused:
+        read_trace([line])
+    assert refused.value.code == "trace-unusable"
+
+
+def test_a_plan_is_replayed_with_its_own_settings() -> None:
+    planned = present_plans.fits()
+    found = settings_of(planned)
+    assert planned.cache is not None
+    assert (found.num_blocks, found.max_num_seqs) == (planned.cache.num_blocks, planned.resolved.max_num_seqs)
+    assert bound_clock(planned).seconds.__self__.bandwidth > 1e11  # type: ignore[attr-defined]
+    with pytest.raises(WorkloadError) as refused:
+        settings_of(present_plans.too_big())
+    assert refused.value.code == "replay-no-pool"
+
+
+def test_figures_of_a_replay() -> None:
+    found: Replay = replayed([request("a", 0), request("b", 0.1)], settings(), RATES)
+    report = replay_report(found)
+    assert json.dumps(report, allow_nan=False)
+    assert report["requests"] == 2
+    assert report["kv_usage_most"] == 14 / 20
+    chart = replay_chart(found, words(Language.ENGLISH))
+    assert [trace["name"] for trace in chart["data"]] == ["kv", "running", "waiting", "preempted"]
+    assert Latency.of([]) is None
+    names = [name for name, _ in variants(present_plans.fits().scenario, "max_num_seqs")]
+    assert names == ["16", "32", "64", "128", "256", "512"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, plan = tmp_path / "trace.jsonl", tmp_path / "plan.json"
+    trace.write_text('{"timestamp": 0, "prompt_tokens": 900, "completion_tokens": 50}\n' * 3)
+    plan.write_text('{"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"}')
+    assert cli.main(["replay", str(trace), "--request", str(plan), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["clock"], report["requests"], report["preemptions"]) == ("bound", 3, 0)
+    rates = ("--prefill-tokens-per-second", "20000", "--decode-tokens-per-second", "50")
+    assert cli.main(["replay", str(trace), "--request", str(plan), *rates]) == 0
+    assert "TTFT" in capsys.readouterr().out
+    assert cli.main(["replay", str(trace)]) == 2
