@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from kvcore.advice.fixes import refusal_fixes
 from kvcore.deploy.artefacts import Artefact, artefact, image
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.machines import machines_of
-from kvcore.errors import ScenarioError
+from kvcore.errors import EngineRefusalError, ScenarioError
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request
@@ -153,3 +154,33 @@ def test_lines_to_expect_are_those_of_the_plug_in(version: str, text: str) -> No
     assert deployment.memory is not None
     assert measured.weights_gib == pytest.approx(deployment.memory.weights.value / 2**30, abs=1e-4)
     assert measured.available_kv_gib == pytest.approx((deployment.available_kv_bytes or 0) / 2**30, abs=0.006)
+
+
+def test_a_310p_computes_in_float16_and_the_command_says_so() -> None:
+    dense = {"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-310P3-Duo-48GB", "max_model_len": 8192}
+    found = plan(scenario_from_request(dense))
+    (words,) = commands(artefact(Artefact.COMMAND, found))
+    assert words[words.index("--dtype") + 1] == "float16"
+    with pytest.raises(EngineRefusalError) as raised:
+        plan(scenario_from_request(dense | {"dtype": "bfloat16"}))
+    assert raised.value.code == "bfloat16-not-on-npu"
+    scenario = scenario_from_request(dense | {"dtype": "bfloat16"})
+    assert ("dtype", "auto") in [(fix.field, fix.value) for fix in refusal_fixes(scenario, raised.value)]
+    assert plan(scenario_from_request(dense | {"dtype": "half"})).resolved.dtype == "float16"
+
+
+def test_the_model_share_above_the_budget_is_said_with_the_plan() -> None:
+    asked = {
+        "model": "Qwen/Qwen3-8B",
+        "accelerator": "Ascend-910B3-64GB",
+        "engine": "vllm-mindspore",
+        "gpu_memory_utilization": 0.9,
+    }
+    codes = {}
+    for model in ("57", "58"):
+        env = {"ASCEND_TOTAL_MEMORY_GB": "64", "vLLM_MODEL_MEMORY_USE_GB": model}
+        found = plan(scenario_from_request(asked | {"env": env}))
+        codes[model] = [one.code for one in found.notices]
+    # 64 × 0.9 = 57.6
+    assert "model-memory-above-budget" not in codes["57"]
+    assert "model-memory-above-budget" in codes["58"]

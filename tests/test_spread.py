@@ -10,7 +10,7 @@ from kvcore import catalogue
 from kvcore.advice.batches import LARGEST, STARTS, STEP, largest_batches
 from kvcore.advice.fixes import fixes
 from kvcore.advice.sharing import sharing
-from kvcore.advice.spread import REPLICAS, fewest_cards, spread_scenario
+from kvcore.advice.spread import REPLICAS, fewest_cards, longest_request, spread_scenario
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
 from kvcore.advice.sweep_cell import Cell
 from kvcore.planning import Verdict, plan
@@ -42,10 +42,20 @@ def test_what_does_not_start_or_is_too_much_does_not_count() -> None:
     assert fewest_cards({16: [cell(8, 2)], 1: [cell(8, 5, Verdict.NO_KV_MEMORY)]}, A2, 1) is None
 
 
+def test_the_longest_request_where_the_length_does_not_fit() -> None:
+    short = cell(4, 0.4, Verdict.CONTEXT_TOO_LONG)._replace(longest_request_tokens=400_000)
+    cells = {1: [short], 2: [short._replace(longest_request_tokens=900_000)], 32: [short]}
+    found = longest_request(cells, A2)
+    assert found is not None
+    assert (found.replicas, found.cell.longest_request_tokens) == (2, 900_000)
+    assert longest_request({1: [cell(4, 0, Verdict.WEIGHTS_DO_NOT_FIT)]}, A2) is None
+
+
 def test_a_sweep_says_what_the_plan_of_its_row_says() -> None:
-    base = scenario_from_request({**MILLION, "max_model_len": 524_288})
+    card = catalogue.find_accelerator("Ascend-910B3-64GB")
+    base = scenario_from_request(MILLION | {"accelerator": card.id})
     entry = catalogue.find_model(V4)
-    work = sweep_of_spreads(base, entry, [A2], (4, 8), REPLICAS, "me").work()
+    work = sweep_of_spreads(base, entry, [card], (4, 8), REPLICAS, "me").work()
     while True:
         try:
             next(work)
@@ -53,9 +63,9 @@ def test_a_sweep_says_what_the_plan_of_its_row_says() -> None:
             swept = end.value
             break
     cells = {replicas: one.cells for replicas, one in zip(REPLICAS, swept, strict=True)}
-    found = fewest_cards(cells, A2, 1, most=128)
+    found = fewest_cards(cells, card, 1)
     assert found is not None
-    row = cell_scenario(spread_scenario(base, found.replicas), entry, A2, found.cell.tensor_parallel_size)
+    row = cell_scenario(spread_scenario(base, found.replicas), entry, card, found.cell.tensor_parallel_size)
     planned = plan(row)
     assert planned.cache is not None
     assert planned.cache.max_concurrency == found.cell.max_concurrency

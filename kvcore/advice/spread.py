@@ -55,6 +55,20 @@ def spread_scenario(base: Scenario, replicas: int) -> Scenario:
     )
 
 
+def longest_request(
+    cells: Mapping[int, Sequence[Cell]], card: Accelerator, most: int = MOST_CARDS
+) -> Spread | None:
+    """The layout of at most `most` of `card` whose replicas fit the longest request; None where nothing has a cache."""
+    found = (
+        Spread(cell=cell, replicas=replicas)
+        for replicas, own in cells.items()
+        for cell in own
+        if cell.accelerator == card.id and cell.tensor_parallel_size <= card.devices_per_node
+    )
+    fitting = (one for one in found if one.cell.longest_request_tokens > 0 and one.cards <= most)
+    return max(fitting, key=lambda one: (one.cell.longest_request_tokens, -one.cards), default=None)
+
+
 def fewest_cards(
     cells: Mapping[int, Sequence[Cell]], card: Accelerator, wanted: float, most: int = MOST_CARDS
 ) -> Spread | None:

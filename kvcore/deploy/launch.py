@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.backends import backend_to_ask_for
 from kvcore.engine.vllm.runner import runner_flag
@@ -15,7 +16,7 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
-from kvcore.scenario import Runner, Scenario, nested, value_of
+from kvcore.scenario import AUTO, Runner, Scenario, nested, value_of
 from kvcore.scenario.request import UNNAMED_MODEL
 
 RESOLVED: Final = (
@@ -43,6 +44,9 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     if every_flag:
         defaults = {name.replace("_", "-"): getattr(plan.resolved, name) for name in RESOLVED}
         chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
+    # Source: vllm-ascend's docs/source/quick_start.md (0.23.0): Atlas 300I Duo is started with float16.
+    if plan.scenario.dtype == AUTO and view_of(plan.accelerator).is_310p:
+        chosen["dtype"] = "float16"
     return {name: value for name, value in chosen.items() if value is not None}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from kvcore.engine.protocol import written_gb
+from kvcore.engine.protocol import MemoryVariables, written_gb
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import invalid
+from kvcore.errors import Notice, invalid
 from kvcore.memory.graphs import counted_graph_bytes
 from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts
 from kvcore.memory.setting import Setting
@@ -64,7 +64,25 @@ def declared_memory(setting: Setting, weights: Quantity) -> RankMemory:
         remainder=available,
         after_pool=figure(name="after_pool", value=0, grade=Grade.ASSUMED),
     )
-    return rank_parts(parts, measured)
+    return rank_parts(parts, measured, _guard(variables, total, allotted, budget))
+
+
+def _guard(
+    variables: MemoryVariables, total: Quantity, allotted: Quantity, budget: Quantity
+) -> tuple[Notice, ...]:
+    """`model-memory-above-budget` where what the model is allotted leaves the KV cache a negative number of blocks.
+
+    Source: vllm-mindspore's tuning guide for Ascend, section 4, point 3.
+    """
+    if allotted.value < budget.value:
+        return ()
+    params = {
+        "variable": variables.model,
+        "model": f"{allotted.value / GIB:g}",
+        "total": f"{total.value / GIB:g}",
+        "limit": f"{budget.value / GIB:.1f}",
+    }
+    return (Notice(code="model-memory-above-budget", field="available_kv", params=params),)
 
 
 def _given(

@@ -135,6 +135,9 @@ def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
             found[MODEL] = min(VARIABLES.default_model_gb, max(1.0, float(int(budget_gb - kv_gb))))
     if length is not None and 1 <= length <= LONGEST:
         found[LENGTH] = length
+    batch = scenario.max_num_batched_tokens
+    if batch is not None and 1 <= batch <= LONGEST:
+        found[BATCH] = batch
     return found
 
 
@@ -180,12 +183,17 @@ def _settings(t: Words) -> PreRun | None:
 def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, str]) -> str:
     model = scenario.model if notes.ID.fullmatch(scenario.model) else "MODEL"
     lines = [f"export {name}={value}" for name, value in exports.items()]
-    size = scenario.parallel.tensor_parallel_size
-    arguments = {**({"--tensor-parallel-size": str(size)} if size > 1 else {}), **flags}
+    parallel = scenario.parallel
+    sizes = {
+        "--tensor-parallel-size": parallel.tensor_parallel_size,
+        "--data-parallel-size": parallel.data_parallel_size,
+    }
+    arguments = {**{name: str(size) for name, size in sizes.items() if size > 1}, **flags}
     command = " \\\n".join(
         [
             " ".join((*ENGINE.launch.program, model)),
             *(f"  {name}={value}" for name, value in arguments.items()),
+            *(("  --enable-expert-parallel",) if parallel.enable_expert_parallel else ()),
         ]
     )
     return "\n".join([*lines, command])

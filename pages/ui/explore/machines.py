@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import streamlit as st
 
-from kvcore.advice.spread import MOST_CARDS, REPLICAS, Spread, fewest_cards, spread_scenario
+from kvcore.advice.spread import (
+    MOST_CARDS,
+    REPLICAS,
+    Spread,
+    fewest_cards,
+    longest_request,
+    spread_scenario,
+)
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
@@ -40,9 +48,10 @@ def show(scenario: Scenario, entry: ModelEntry, cards: Sequence[Accelerator], wa
     st.subheader(t("With the experts shared out among replicas"), anchor=False)
     own = scenario.accelerator
     card, spread = next((row for row in rows if own is not None and row[0].id == own.id), rows[0])
-    notes.finding(
-        _sentence(scenario, entry, card, spread, wanted, swept[0].max_model_len, t), found=spread is not None
-    )
+    tokens = swept[0].max_model_len
+    notes.finding(_sentence(scenario, entry, card, spread, wanted, tokens, t), found=spread is not None)
+    way = spread or longest_request(cells, card)
+    _way(scenario, entry, card, way, tokens, t, is_short=spread is None)
     st.caption(
         t(
             "Data parallel replicas cut the experts over all cards (--data-parallel-size with "
@@ -79,6 +88,34 @@ def _sentence(
         layout=split_name(_planned(scenario, entry, card, spread).parallel),
         requests=concurrency_text(spread.requests),
         **facts,
+    )
+
+
+def _way(
+    scenario: Scenario,
+    entry: ModelEntry,
+    card: Accelerator,
+    spread: Spread | None,
+    tokens: int,
+    t: Words,
+    *,
+    is_short: bool,
+) -> None:
+    """The button that plans the answer; without one, the longest request that such cards fit."""
+    if spread is None or (is_short and spread.cell.longest_request_tokens >= tokens):
+        return
+    chosen = _planned(scenario, entry, card, spread)
+    name = f"{count(spread.cards)} × {card.name}, {split_name(chosen.parallel)}"
+    if is_short:
+        longest = spread.cell.longest_request_tokens
+        chosen = replace(chosen, max_model_len=longest)
+        name = t("{deployment}, {tokens} tokens", deployment=name, tokens=count(longest))
+    st.button(
+        t("Plan {deployment}", deployment=name),
+        key="machines.take",
+        icon=":material/arrow_forward:",
+        on_click=undo.take_to_plan,
+        args=(chosen,),
     )
 
 
