@@ -17,7 +17,7 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, embedders
+from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, decoder
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.scenario import Runner, Scenario
 
@@ -129,9 +129,6 @@ def max_concurrent_batches(is_asynchronous: bool, use_v2: bool, stages: int) -> 
 CHAT_SUFFIX: Final = "ChatModel"
 """Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32.0)."""
 
-POOLING_ONLY: Final = frozenset(embedders.READERS)
-"""What no release generates with."""
-
 TASKS: Final = (("RewardModel", "reward"), ("Classification", "classify"))
 """`--task` of models that judge, by the end of their name. Source: vllm/config.py:_get_preferred_task (0.8.5)."""
 
@@ -145,7 +142,7 @@ def runner_of(scenario: Scenario) -> Runner:
     vllm/config.py:ModelConfig._get_preferred_task (0.8.5, 0.9.2).
     """
     names = scenario.config.architectures
-    if scenario.runner is Runner.GENERATE and (judging := [name for name in names if name in POOLING_ONLY]):
+    if scenario.runner is Runner.GENERATE and (judging := [name for name in names if only_pools(name)]):
         raise EngineRefusalError(
             "runner-not-supported", "runner", scenario.runner.value, architecture=judging[0]
         )
@@ -154,6 +151,20 @@ def runner_of(scenario: Scenario) -> Runner:
     if scenario.checkpoint.sentence_transformers:
         return Runner.POOLING
     return next((runner for name in names if (runner := runner_by_name(name)) is not None), Runner.GENERATE)
+
+
+def only_pools(architecture: str) -> bool:
+    """Whether no release generates with it.
+
+    Example:
+        >>> only_pools("BertModel"), only_pools("LlamaForCausalLM")
+        (True, False)
+    """
+    if architecture in decoder.READERS:
+        return False
+    from kvcore.model.families.embedders import READERS  # for a model that is no decoder only
+
+    return architecture in READERS
 
 
 def runner_by_name(architecture: str) -> Runner | None:
@@ -168,7 +179,7 @@ def runner_by_name(architecture: str) -> Runner | None:
     generates = CLASSES.load().runner.generate
     if architecture in generates or architecture.endswith((*GENERATING_SUFFIXES, CHAT_SUFFIX)):
         return Runner.GENERATE
-    is_pooling = architecture in POOLING_ONLY or architecture.endswith(POOLING_SUFFIXES)
+    is_pooling = architecture.endswith(POOLING_SUFFIXES) or only_pools(architecture)
     return Runner.POOLING if is_pooling else None
 
 

@@ -4,29 +4,27 @@ A model is found by the name that people know it by, in a row or in the name of 
 
 To add a family follow `docs/adding-a-model-family.md`. A module of this folder that has `READERS`, from what a config
 calls itself (an entry of `architectures`, or a `model_type`) to the function that reads it, is found by itself. Two
-modules that claim the same name are an error at import. A reader asks `config.root`, `config.language` and their
-sections for keys, and raises for what it cannot read exactly.
+modules that claim the same name are an error. All of them are imported where a model is no row of decoders.toml, as
+most are. A reader asks `config.root`, `config.language` and their sections for keys, and raises for what it cannot
+read exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kvcore.errors import CatalogueError, ModelError, notice, shorten
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import decoder, embedders, headers
+from kvcore.model.families import decoder
 from kvcore.model.parts.blocks import Reader
-
-_MODULES: Final = tuple(import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
-
-FAMILIES: Final = tuple(module for module in _MODULES if hasattr(module, "READERS"))
 
 GENERATING_SUFFIXES: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 POOLING_SUFFIXES: Final = (
@@ -54,9 +52,41 @@ def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:
     return readers
 
 
-SHOWN_KEYS: Final = 6
+@cache
+def readers() -> Mapping[str, Reader]:
+    """Every name that any module of this folder reads, with its reader."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+    modules = [import_module(f"{__name__}.{name}") for name in names]
+    return collect_readers(tuple(module for module in modules if hasattr(module, "READERS")))
 
-READERS: Final = collect_readers(FAMILIES)
+
+def reader_of(name: str) -> Reader | None:
+    """What reads a model that calls itself so, None where nothing does."""
+    rows: Mapping[str, Any] = decoder.READERS
+    found: Reader | None = rows.get(name)
+    return found or readers().get(name)
+
+
+if TYPE_CHECKING:
+    READERS: Mapping[str, Reader]
+    """What `readers` returns."""
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "READERS":
+            return readers()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+CLASSIFYING_SUFFIXES: Final = ("ForSequenceClassification", "ForTokenClassification")
+"""Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32)."""
+
+BIDIRECTIONAL_CLASSES: Final = frozenset(
+    {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+)
+"""Classes that read `is_causal`. Source: vllm/model_executor/models/llama.py, qwen2.py, qwen3.py (0.11.0, 0.32.0)."""
+
+SHOWN_KEYS: Final = 6
 
 
 @kept
@@ -78,22 +108,26 @@ def read_architecture(config: ModelConfig) -> Architecture:
     found = find_name(config)
     if found is None:
         return _read_unknown(config)
-    name, spelling = found
+    name, spelling, read = found
     language_type = "" if config.language is config.root else config.language.model_type
-    built = replace(READERS[spelling](config), read_as=spelling, language_type=language_type)
+    built = replace(read(config), read_as=spelling, language_type=language_type)
     is_bidirectional = config.language.get("is_causal") is False
-    if is_bidirectional and embedders.BIDIRECTIONAL_CLASSES & {name, *generating_names(name)}:
-        built = embedders.without_cache(built)
-    is_adapted = name != spelling and name.endswith(embedders.CLASSIFYING_SUFFIXES)
+    is_bidirectional = is_bidirectional and bool(BIDIRECTIONAL_CLASSES & {name, *generating_names(name)})
+    is_adapted = name != spelling and name.endswith(CLASSIFYING_SUFFIXES)
+    if not is_bidirectional and not is_adapted:
+        return built
+    from kvcore.model.families import embedders
+
+    built = embedders.without_cache(built) if is_bidirectional else built
     return embedders.with_classifier(built, config) if is_adapted else built
 
 
-def find_name(config: ModelConfig) -> tuple[str, str] | None:
-    """The name that decides, and as what it is read; None when no family reads any."""
+def find_name(config: ModelConfig) -> tuple[str, str, Reader] | None:
+    """The name that decides, as what it is read, and by what; None when no family reads any."""
     for name in config.architectures or (config.model_type,):
         for spelling in (name, *generating_names(name)):
-            if spelling in READERS:
-                return name, spelling
+            if (reader := reader_of(spelling)) is not None:
+                return name, spelling, reader
     return None
 
 
@@ -160,6 +194,8 @@ def is_named_like_a_decoder(config: ModelConfig) -> bool:
 def _read_unknown(config: ModelConfig) -> Architecture:
     named = ", ".join(filter(None, (*config.architectures, config.model_type)))
     if config.headers is not None and not config.root.boolean("is_encoder_decoder", False):
+        from kvcore.model.families import headers
+
         return replace(headers.read_with_headers(config, config.headers), read_as=named)
     if not named:
         raise _unknown("(none named)", reason="the config has neither architectures nor model_type")

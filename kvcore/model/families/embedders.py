@@ -31,14 +31,6 @@ ROWS: Final = "embedders.toml"
 HEAD_DTYPE: Final = "float32"
 """Source: vllm/config/model.py:head_dtype (0.32)."""
 
-CLASSIFYING_SUFFIXES: Final = ("ForSequenceClassification", "ForTokenClassification")
-"""Source: vllm/config/model.py:_SUFFIX_TO_DEFAULTS (0.32)."""
-
-BIDIRECTIONAL_CLASSES: Final = frozenset(
-    {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
-)
-"""Classes that read `is_causal`. Source: vllm/model_executor/models/llama.py, qwen2.py, qwen3.py (0.11.0, 0.32.0)."""
-
 DEFAULT_LABELS: Final = 2
 MAX_LABELS: Final = 65_536
 
