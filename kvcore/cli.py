@@ -164,10 +164,12 @@ def _workload(arguments: argparse.Namespace) -> int:
     from kvcore.workload.mix import workload_report, workload_table
     from kvcore.workload.records import read_request_logs
     from kvcore.workload.requests import Reading
+    from kvcore.workload.tokenizer import read_tokenizer
 
     with ExitStack() as opened:
         files = (opened.enter_context(_open(path)) for path in arguments.files)
-        reading = Reading(columns=arguments.columns, max_bytes=None, max_requests=None)
+        counter = read_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
+        reading = Reading(counter=counter, columns=arguments.columns, max_bytes=None, max_requests=None)
         log = read_request_logs(files, reading=reading)
     if arguments.save is not None:
         arguments.save.write_text(log.traffic.text(), "utf-8")
@@ -211,6 +213,25 @@ def _replay_steps(file: str) -> int:
         while line := source.readline(MAX_LINE_BYTES + 1):
             if line.strip():
                 print(json.dumps(case_answer(line)), flush=True)
+    return 0
+
+
+def _metrics(arguments: argparse.Namespace) -> int:
+    from kvcore.workload.prometheus import (
+        MAX_TEXT_BYTES,
+        metrics_report,
+        metrics_table,
+        query_server,
+        read_metrics,
+    )
+
+    if arguments.source.startswith(("http://", "https://")):
+        found = query_server(arguments.source, arguments.window)
+    else:
+        with _open(arguments.source) as content:
+            found = read_metrics(content.read(MAX_TEXT_BYTES).decode("utf-8", "replace"))
+    report = metrics_report(found, arguments.requests_per_second)
+    print(json.dumps(report, ensure_ascii=False) if arguments.json else metrics_table(report))
     return 0
 
 
@@ -296,6 +317,7 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
     "workload": (_workload, "request logs -> length statistics and the max_model_len that they need", {
         "files": {"nargs": "+", "metavar": "FILE", "help": "JSON lines, CSV, Parquet, traces; gzip, zstd"},
         "--columns": {"type": _columns, "default": (), "help": "what this log calls a field: prompt=in,completion=out"},
+        "--tokenizer": {"metavar": "PATH|MODEL", "help": "count texts by this tokenizer.json, or a model's"},
         "--max-tokens": {"type": _tokens, "help": "what clients ask for at most; else the P99 of the answers"},
         "--save": {"type": Path, "metavar": "TRAFFIC.JSON", "help": "write the histograms, to drop on the page"},
         **_JSON,
@@ -308,6 +330,12 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         "--bench": {"type": Path, "help": "a detailed result of vllm bench serve, for the time of a step"},
         "--prefill-tokens-per-second": {"type": float, "help": "in place of --bench: of the engine"},
         "--decode-tokens-per-second": {"type": float, "help": "in place of --bench: of one request"},
+        **_JSON,
+    }),
+    "metrics": (_metrics, "the engine's own histograms -> intervals of lengths, without any log", {
+        "source": {"metavar": "FILE|-|URL", "help": "a text of /metrics, or a Prometheus server"},
+        "--window": {"default": "7d", "help": "of a Prometheus server"},
+        "--requests-per-second": {"type": float, "help": "then also how many are there at once, by Little's law"},
         **_JSON,
     }),
     "sweep": (_sweep, "every model on every accelerator, or those that are named", {

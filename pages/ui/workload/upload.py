@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from kvcore.errors import WorkloadError
 from kvcore.texts.words import Words, count, listed, msg
@@ -14,6 +16,7 @@ from kvcore.views.workload_summary import REASONS
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.mix import Mix
 from kvcore.workload.percentiles import Percentiles, typed_quantiles
+from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.records import read_request_log, read_request_logs
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading
 from pages.ui.shared import net, notes
@@ -26,7 +29,8 @@ UPLOADS, READ, ERROR, TYPED_ERROR = (
     "workload.error",
     "workload.typed_error",
 )
-COLUMNS = "workload.columns"
+COLUMNS, METRICS = "workload.columns", "workload.metrics"
+MAX_PASTED_CHARACTERS = 1 << 20
 SAMPLE_FILES = {
     "requests.jsonl": (
         msg("Customer service"),
@@ -57,6 +61,7 @@ def ask(t: Words) -> None:
     with other, st.container(border=True):
         st.subheader(t("From percentiles"), anchor=False)
         _percentiles(t)
+        _metrics(t)
     st.caption(
         t(
             "A log is read in the memory of the server that runs this page, for this session only: counts are taken "
@@ -125,8 +130,18 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
     else:
         st.session_state.pop(ERROR, None)
         workload_source.keep(", ".join(upload.name for upload in uploads), log)
+        _let_go(uploads)
     st.session_state[READ] = (*(upload.file_id for upload in uploads), str(st.session_state.get(COLUMNS, "")))
     st.rerun()
+
+
+def _let_go(uploads: Sequence[Any]) -> None:
+    """Nothing of a log stays in the server's memory once it was counted, but its counts."""
+    context = get_script_run_ctx()
+    if context is not None:
+        for upload in uploads:
+            context.uploaded_file_mgr.remove_file(context.session_id, upload.file_id)
+    _forget_uploads()
 
 
 def _columns_by_hand() -> tuple[tuple[str, str], ...]:
@@ -202,6 +217,47 @@ def _take_typed() -> None:
         st.session_state[TYPED_ERROR] = error
         return
     workload_source.show(found)
+
+
+def _metrics(t: Words) -> None:
+    """Percentiles between the edges of the engine's own histograms, pasted."""
+    with st.expander(t("From vLLM's /metrics")):
+        text = st.text_area(t("What /metrics says"), key=METRICS, height=120, max_chars=MAX_PASTED_CHARACTERS)
+        if not text.strip():
+            return
+        try:
+            found = read_metrics(text)
+        except WorkloadError as error:
+            notes.problem(t("These metrics cannot be used"), error, t)
+            return
+        labels = {"prompt": t("prompt"), "output": t("answer"), "max_tokens": "max_tokens"}
+        for name, label in labels.items():
+            if name in found:
+                spans = (_span(found[name].interval(percent), t) for percent in (50, 95, 99))
+                st.text(
+                    f"{label}: {' · '.join(f'P{p} {s}' for p, s in zip((50, 95, 99), spans, strict=True))}"
+                )
+        st.caption(t("A percentile lies between two edges of the engine's histogram, no closer."))
+        ends = {name: [found[name].interval(p)[1] for p in (50, 95, 99)] for name in labels if name in found}
+        if all(map(math.isfinite, (*ends["prompt"], *ends.get("output", ())))):
+            st.button(t("Use the upper ends"), key="workload.metrics.use", on_click=_take_ends, args=(ends,))
+
+
+def _span(edges: tuple[float, float], t: Words) -> str:
+    if math.isinf(edges[1]):
+        return t("above {low}", low=count(edges[0]))
+    return t("{low} to {high}", low=count(edges[0]), high=count(edges[1]))
+
+
+@net.callback
+def _take_ends(ends: dict[str, list[float]]) -> None:
+    def taken(values: list[float]) -> Percentiles:
+        p50, p95, p99 = (min(int(value), MAX_TOKENS) for value in values)
+        return Percentiles(p50=p50, p95=p95, p99=p99)
+
+    wanted = ends.get("max_tokens", [0.0])[-1]
+    limit = min(int(wanted), MAX_TOKENS) if math.isfinite(wanted) and wanted else None
+    workload_source.show(typed_quantiles(taken(ends["prompt"]), taken(ends.get("output", [0.0] * 3)), limit))
 
 
 def source(mix: Mix, t: Words) -> None:

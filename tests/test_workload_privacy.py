@@ -1,0 +1,74 @@
+"""Prompts stay nowhere: not in logs, caches, the session, the link, files or messages. Sentinels are looked for."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+import pytest
+
+from kvcore.errors import WorkloadError
+from kvcore.workload.records import read_request_log
+from kvcore.workload.requests import Reading, plain_name
+from tests.test_page_plan import params, seen
+from tests.test_page_workload import html, open_workload, upload
+
+SENTINEL = "SENTINEL-4f1c9a"
+LINES = (
+    {"prompt": f"{SENTINEL} prompt", "max_tokens": 64, "session_id": f"{SENTINEL} session"},
+    {"messages": [{"role": "user", "content": f"{SENTINEL} message"}], "usage": {"prompt_tokens": 9}},
+    {"conversations": [{"from": "human", "value": SENTINEL * 3}, {"from": "gpt", "value": SENTINEL}]},
+    {"model": f"{SENTINEL} without a length", f"{SENTINEL} key": 1},
+)
+LOG = b"".join(json.dumps(line).encode() + b"\n" for line in LINES) + f'{{"cut": "{SENTINEL}\n'.encode()
+
+
+def test_what_is_kept_of_a_log_has_no_text(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        log = read_request_log(io.BytesIO(LOG), reading=Reading(columns=(("session", "session_id"),)))
+    assert log.traffic.requests == 3
+    assert log.unusable == 2
+    assert SENTINEL not in repr(log) + log.traffic.text() + caplog.text + "".join(capfd.readouterr())
+
+
+def test_nothing_of_a_log_lives_on_in_a_cache() -> None:
+    read_request_log(io.BytesIO(LOG))
+    assert plain_name.cache_info().currsize == 0
+    gc.collect()
+    caches = [one for one in gc.get_objects() if isinstance(one, OrderedDict | set | Counter)]
+    assert not [
+        one for one in caches if any(SENTINEL in str(key) for key in list(one) if isinstance(key, str))
+    ]
+
+
+def test_a_refusal_names_nothing_of_a_text() -> None:
+    for data in (f'{{"model": "{SENTINEL}"}}'.encode(), f"{SENTINEL} {SENTINEL}".encode()):
+        with pytest.raises(WorkloadError) as caught:
+            read_request_log(io.BytesIO(data))
+        assert SENTINEL not in str(caught.value) + repr(caught.value.params)
+
+
+def test_the_command_writes_counts_alone(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_bytes(LOG)
+    log, saved = str(tmp_path / "log.jsonl"), str(tmp_path / "t.json")
+    command = [sys.executable, "-m", "kvcore", "workload", log, "--save", saved]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert SENTINEL not in done.stdout + done.stderr + (tmp_path / "t.json").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"log.jsonl", "t.json"}
+
+
+def test_the_page_keeps_and_shows_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        app = upload(open_workload(), "log.jsonl", LOG)
+    assert "3 requests" in seen(app)
+    state = dict(app.session_state._state.filtered_state)
+    assert SENTINEL not in repr(state)
+    assert SENTINEL not in seen(app) + html(app) + repr(params(app)) + caplog.text

@@ -1,0 +1,51 @@
+"""Texts counted by a tokenizer of their own, built here of five words; what is none is a coded error."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+from kvcore.cli import main
+from kvcore.errors import WorkloadError
+from kvcore.workload.records import read_request_log
+from kvcore.workload.requests import Reading
+from kvcore.workload.tokenizer import read_tokenizer
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """One token for each word."""
+    found = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    found.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    found.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+def test_a_prompt_counts_by_the_tokenizer(words: Path) -> None:
+    count = read_tokenizer(str(words))
+    line = json.dumps({"prompt": "one two three", "completion": "four five"}).encode()
+    log = read_request_log(io.BytesIO(line), reading=Reading(counter=count))
+    assert (log.traffic.prompts.lengths, log.traffic.answers.lengths) == ((3,), (2,))
+    assert (log.counted_by, log.estimated) == ("tokenizer", 0)
+    assert read_request_log(io.BytesIO(line)).counted_by == "approximation"
+
+
+def test_the_command_takes_a_tokenizer(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log.jsonl").write_text('{"prompt": "one two three"}\n')
+    assert main(["workload", "--json", "--tokenizer", str(words), str(tmp_path / "log.jsonl")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["prompt"]["max"], report["counted_by"]) == (3, "tokenizer")
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"model": {"type": "WordLevel"}}'])
+def test_what_is_no_tokenizer_is_a_coded_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(WorkloadError) as caught:
+        read_tokenizer(str(tmp_path / "tokenizer.json"))
+    assert caught.value.code == "tokenizer-unreadable"
