@@ -1,6 +1,8 @@
 """What vllm-ascend keeps in place of vLLM's caches, by release, against its own source."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore.cache.capacity import plan_cache
@@ -35,11 +37,11 @@ def planned(**fields: object) -> Plan:
 
 
 def flash(**fields: object) -> Plan:
-    """DeepSeek-V4-Flash with its own draft on 0.23."""
+    """DeepSeek-V4-Flash with its own draft on the candidate of 0.23."""
     draft = {"method": "mtp", "num_speculative_tokens": 1}
     wanted = {
         "model": "deepseek-ai/DeepSeek-V4-Flash",
-        "engine_version": "0.23.0",
+        "engine_version": "0.23.0rc1",
         "speculative_config": draft,
     }
     return planned(**(wanted | {"enable_expert_parallel": True, "max_num_seqs": 64} | fields))
@@ -146,6 +148,17 @@ def test_deepseek_v4_takes_three_block_sizes(asked: int | None, used: int) -> No
     assert ("block-size-not-kept" in said) is (asked not in (None, used))
 
 
+def test_the_release_keeps_the_windows_of_every_batch_in_flight_and_its_candidate_does_not() -> None:
+    """patch_async_swa_kv_lifetime.py (0.23.0): two batches in flight; (7 + 2 × 4096) / 8 and one block."""
+    taken = []
+    for version in ("0.23.0rc1", "0.23.0", "0.24.0"):
+        flags = {"engine_version": version, "max_model_len": 65_536, "max_num_batched_tokens": 4096}
+        cache = flash(**flags, measured={"available_kv_gib": 20.0}).cache
+        assert cache is not None
+        taken.append(next(group.blocks_per_request for group in cache.groups if group.block_size == 8))
+    assert taken == [514, 1026, 514]
+
+
 def test_a_plan_is_not_called_fitting_where_the_pool_holds_less_than_one_request() -> None:
     """The check counts 22 pages a block, the pool has blocks of 23."""
     known = flash(max_model_len=524_288, max_num_batched_tokens=24_576, measured={"available_kv_gib": 16.04})
@@ -156,3 +169,26 @@ def test_a_plan_is_not_called_fitting_where_the_pool_holds_less_than_one_request
     assert cache.request_bytes > cache.needed_bytes
     again = plan_cache(known.specs, (cache.request_bytes,), known.resolved, known.scenario.parallel)
     assert again.holds_one
+
+
+MODELS = ("deepseek-ai/DeepSeek-V4-Flash", "Qwen/Qwen3-Next-80B-A3B-Instruct", "google/gemma-3-27b-it")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    engine=st.sampled_from(("vllm", "vllm-ascend")),
+    length=st.integers(1, 131_072),
+    batch=st.integers(256, 65_536),
+    available=st.floats(0.05, 30.0),
+)
+def test_no_plan_fits_that_holds_less_than_one_request(
+    model: str, engine: str, length: int, batch: int, available: float
+) -> None:
+    card = "H100-80GB" if engine == "vllm" else "Ascend-910B3-64GB"
+    request = {"model": model, "engine": engine, "engine_version": "0.23.0", "accelerator": card}
+    request |= {"max_model_len": length, "max_num_batched_tokens": batch, "max_num_seqs": 1}
+    request |= {"enforce_eager": True, "measured": {"available_kv_gib": available}}
+    found = plan(scenario_from_request(request))
+    assert found.cache is not None
+    assert found.verdict != "fits" or found.cache.max_concurrency >= 1

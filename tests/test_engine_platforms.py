@@ -84,7 +84,7 @@ def test_what_a_release_refuses_and_another_takes(
 def test_states_are_padded_on_a_310p_and_contiguous_elsewhere() -> None:
     """patch_mamba_config.py and patch_mamba_config_310.py (0.23.0): 32 × 128 × 128 floats of state on one of four ranks
     are keys of 256 in bfloat16 for 1024 tokens; the padded page has room for state and rows in 640."""
-    flags = {"tensor_parallel_size": 4, "dtype": "float16", "max_model_len": 32_768}
+    flags = {"tensor_parallel_size": 4, "dtype": "float16", "max_model_len": 32_768, "max_num_seqs": 16}
     big, small = (planned(NEXT, accelerator=card, **flags) for card in (BIG, SMALL))
     blocks = [{spec.block_size for spec in one.specs[0]} - {32_768} for one in (big, small)]
     state, rows = 8 * 128 * 128, 3 * (2 * 16 * 128 + 32 * 128) // 4

@@ -146,7 +146,7 @@ def test_a_wrong_value_is_refused_with_those_that_are_allowed() -> None:
 
 def test_each_switch_of_each_engine_is_read_from_its_file() -> None:
     ascend = (FOLDERS / "vllm_ascend" / "engine.toml").read_text(encoding="utf-8")
-    changed = ascend.replace('"0.14.1" = "joined"', '"0.14.1" = "packed"')
+    changed = ascend.replace('"0.14.0" = "joined"', '"0.14.0" = "packed"')
     newest = Version("0.23.0")
     assert find_engine("vllm-ascend").cache.at(newest).sparse_keys == "joined"
     assert read_engine(changed, "x.toml").cache.at(newest).sparse_keys == "packed"

@@ -106,7 +106,8 @@ class Demand:
 def demand_of(resolved: Resolved, parallel: Parallel) -> Demand:
     """The demand under these flags."""
     rules = rules_in_force(resolved.engine, resolved.version)
-    batches = resolved.max_concurrent_batches if rules.in_flight_batches else 1
+    counts = rules.in_flight_batches or resolved.counts_in_flight
+    batches = resolved.max_concurrent_batches if counts else 1
     return Demand(
         rules=rules,
         in_flight_tokens=resolved.max_num_batched_tokens * batches,

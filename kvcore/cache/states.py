@@ -107,7 +107,10 @@ def rank_layer_specs(
             if is_draft and placement.kept.compressed.counts_vectors:
                 spec = replace(spec, is_draft=True)
             counts[spec] = counts.get(spec, 0) + count
-    return tuple(_counted(spec, count) for spec, count in counts.items())
+    ordered = list(counts)
+    if placement.kept.states_last:
+        ordered.sort(key=lambda spec: spec.kind is CacheKind.MAMBA)
+    return tuple(_counted(spec, counts[spec]) for spec in ordered)
 
 
 @lru_cache(maxsize=2048)

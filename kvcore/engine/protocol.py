@@ -151,6 +151,10 @@ class CacheRules:
     """Layers with a window or chunks have caches of their own kind; else they keep the whole context."""
     sparse_keys: SparseKeys = SparseKeys.PACKED
     compressed: CompressedBlocks = CompressedBlocks()
+    states_last: bool = False
+    """Layers with recurrent states come after all others, so that attention is the first group."""
+    counts_in_flight: bool = False
+    """A window holds every batch in flight, before vLLM itself does so; candidates of the release do not."""
     caches_states: bool = True
     """Prefix caching takes models with recurrent states."""
     drafts_for_states: bool = True

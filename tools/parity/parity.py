@@ -1,6 +1,6 @@
 """make parity: vLLM's own plans next to kvcore's, from nothing to a table of agreement.
 
-    PYTHONPATH=. python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [arguments]
+    PYTHONPATH=. python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [npu] [arguments]
 
 Runs in the environment that tools/parity/parity.mk builds. Whole models on the newest release; on older ones their
 planners alone, and their argument parsers on the command lines that kvcore writes. With --write the engine's
@@ -25,6 +25,8 @@ from typing import Any
 import compare
 import requirements
 from deployments import deployments, special
+from npu_cases import CASES as NPU_CASES
+from npu_compare import applies, npu_disagreements
 from planner_cases import CASES
 from stand_ins import CARDS
 
@@ -34,6 +36,8 @@ HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "tests" / "data" / "parity"
 OLDER = Path(sys.prefix) / "releases"
 """Where parity.mk unpacks older releases, one folder each."""
+NPU = Path(sys.prefix) / "npu"
+"""Where it unpacks vllm-ascend's, each with the vLLM of its number."""
 
 
 def main() -> int:
@@ -116,7 +120,24 @@ def arguments(options: argparse.Namespace) -> int:
     return refused
 
 
-PARTS = {"models": whole_models, "planners": planners, "arguments": arguments}
+def npu(options: argparse.Namespace) -> int:
+    """vllm-ascend's specs and its patches over vLLM's planner, `torch_npu` stood in."""
+    rows = []
+    for release in _releases(NPU):
+        cases = {name: case for name, case in NPU_CASES.items() if applies(case, release.name)}
+        answers = _run(["npu_planner.py"], json.dumps(cases), release)
+        rows += [{"engine_version": release.name} | row for row in answers]
+    if options.write:
+        _write("npu.jsonl", [{"date": _header()["date"], "cases": NPU_CASES}, *rows])
+    wrong = [(row, found) for row in rows if (found := npu_disagreements(NPU_CASES[row["case"]], row))]
+    for row, found in wrong:
+        print(f"vllm-ascend {row['engine_version']}, {row['case']}: {found}")
+    print(f"\nvllm-ascend {', '.join(release.name for release in _releases(NPU))}:")
+    print(f"{len(rows) - len(wrong)} of {len(rows)} cases agree")
+    return len(wrong)
+
+
+PARTS = {"models": whole_models, "planners": planners, "npu": npu, "arguments": arguments}
 
 
 def _header() -> dict[str, Any]:
@@ -148,9 +169,9 @@ def _rows(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def _releases() -> list[Path]:
-    """Older releases, oldest first."""
-    found = OLDER.iterdir() if OLDER.exists() else ()
+def _releases(folder: Path = OLDER) -> list[Path]:
+    """Unpacked releases, oldest first."""
+    found = folder.iterdir() if folder.exists() else ()
     return sorted(found, key=lambda folder: [int(part) for part in folder.name.split(".")])
 
 

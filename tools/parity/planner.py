@@ -7,6 +7,7 @@ Only vllm.v1.core.kv_cache_utils and vllm.v1.kv_cache_interface of that version 
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -23,7 +24,7 @@ def main() -> None:
     import vllm.v1.core.kv_cache_utils as planner
 
     printed: list[str] = []
-    planner.logger = _Recorder(printed)
+    planner.logger = Recorder(printed)
     register_specs()
     for name, case in json.load(sys.stdin).items():
         printed.clear()
@@ -43,11 +44,11 @@ def register_specs() -> None:
         from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
     except ImportError:
         return
-    register_all_kvcache_specs(_flags({"max_model_len": 1, "max_num_batched_tokens": 1}))
+    register_all_kvcache_specs(flags({"max_model_len": 1, "max_num_batched_tokens": 1}))
 
 
 def plan(planner: Any, case: dict[str, Any], printed: list[str]) -> dict[str, Any]:
-    config = _flags(case)
+    config = flags(case)
     ranks = [_specs(stage) for stage in case["stages"]]
     available = [int(case["available_gib"] * GIB)] * len(ranks)
     if hasattr(planner, "get_kv_cache_configs"):
@@ -56,13 +57,7 @@ def plan(planner: Any, case: dict[str, Any], printed: list[str]) -> dict[str, An
         configs = [planner.get_kv_cache_config(config, *rank) for rank in zip(ranks, available, strict=True)]
         planner.unify_kv_cache_configs(configs)
     cache = configs[0]
-    lines = re.findall(r"KV cache size: ([\d,]+) tokens", "\n".join(printed))
-    # Until 0.11.0 each worker prints its own; the smallest is what the engine can use.
-    tokens = (
-        min(int(line.replace(",", "")) for line in lines)
-        if lines
-        else planner.get_kv_cache_capacity(config, cache)[0]
-    )
+    tokens = printed_tokens(planner, config, cache, printed)
     groups = [
         [type(group.kv_cache_spec).__name__, group.kv_cache_spec.block_size, len(group.layer_names)]
         for group in cache.kv_cache_groups
@@ -79,7 +74,14 @@ def plan(planner: Any, case: dict[str, Any], printed: list[str]) -> dict[str, An
     }
 
 
-def _flags(case: dict[str, Any]) -> Any:
+def printed_tokens(planner: Any, config: Any, cache: Any, printed: list[str]) -> int:
+    """The size that the engine prints. Until 0.11.0 each worker prints its own; the smallest is what it can use."""
+    lines = re.findall(r"KV cache size: ([\d,]+) tokens", "\n".join(printed))
+    sizes = [int(line.replace(",", "")) for line in lines]
+    return min(sizes) if sizes else int(planner.get_kv_cache_capacity(config, cache)[0])
+
+
+def flags(case: dict[str, Any]) -> Any:
     """The few flags that the planner reads, under every name that a version has for them."""
     length, batch = case["max_model_len"], case["max_num_batched_tokens"]
     try:
@@ -122,6 +124,7 @@ def _flags(case: dict[str, Any]) -> Any:
         ),
         device_config=SimpleNamespace(device_type="cuda"),
         attention_config=SimpleNamespace(hisparse_config=None),
+        max_concurrent_batches=case.get("max_concurrent_batches", 2),
         max_in_flight_tokens=batch * case.get("max_concurrent_batches", 2),
         num_prefill_lookahead_tokens=0,
         kv_transfer_config=None,
@@ -160,7 +163,19 @@ def _specs(stage: list[dict[str, Any]]) -> dict[str, Any]:
     return specs
 
 
-class _Recorder:
+def attention_classes() -> tuple[type, type]:
+    """The release's modules of plain and of latent attention; before 0.13 one is both."""
+    for path in ("vllm.model_executor.layers.attention", "vllm.attention.layer"):
+        try:
+            found = importlib.import_module(path)
+            plain = found.Attention
+        except (ImportError, AttributeError):
+            continue
+        return plain, getattr(found, "MLAAttention", plain)
+    raise LookupError("Attention")
+
+
+class Recorder:
     """Stands in for the module's logger, to read what a start prints."""
 
     def __init__(self, lines: list[str]) -> None:

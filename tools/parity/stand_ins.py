@@ -266,6 +266,27 @@ def install_for_import() -> None:
     AutoConfig.register = lambda name, config, exist_ok=False: register(name, config, exist_ok=True)
 
 
+def install_npu() -> None:
+    """Make vllm-ascend importable without a card: `torch_npu` has everything and does nothing.
+
+    After transformers, which looks for it.
+    """
+    import transformers  # noqa: F401
+
+    for name in (
+        "torch_npu",
+        "torch_npu.npu",
+        "torch_npu.npu.streams",
+        "torch_npu._C",
+        "torchair",
+        "torchair.scope",
+    ):
+        sys.modules[name] = _StandInModule(name)
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    torch.npu = sys.modules["torch_npu.npu"]
+    torch.ops.npu = _Kernels("npu")
+
+
 def install(card: str, devices: int = 1024) -> None:
     """Make this process look like one rank of a machine with that card."""
     _install_modules()

@@ -106,6 +106,8 @@ def kv_storage_dtype(start: Start, dtype: str) -> str:
 
 
 def _sparse_default(start: Start, dtype: str) -> str:
+    if find_engine(start.scenario.engine).attention is not None:
+        return dtype  # vllm_ascend/platform.py:check_and_update_config (0.11.0, 0.23.0): that of the model
     major = start.card.number // 10
     match start.switches.sparse_fp8_layout:
         case SparseFp8Layout.ALWAYS:

@@ -12,7 +12,7 @@ from kvcore.engine.vllm.backends import backend_of, check_block_size, check_spar
 from kvcore.engine.vllm.captures import captures
 from kvcore.engine.vllm.classes import check_architectures
 from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
-from kvcore.engine.vllm.platforms import check_platform, platform_notices
+from kvcore.engine.vllm.platforms import check_platform, counts_in_flight, platform_notices
 from kvcore.engine.vllm.recurrent import (
     check_state_flags,
     mamba_cache_mode,
@@ -129,6 +129,7 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
         hybrid_kv_cache_manager=_hybrid_manager(start, method),
         mamba_cache_mode=mode,
         on_310p=card.is_310p,
+        counts_in_flight=counts_in_flight(start),
         state_export_tokens=state_export_tokens(start, mode),
         mamba_block_size=scenario.mamba_block_size,
         mamba_cache_dtype=row_dtype,

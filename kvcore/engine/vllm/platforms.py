@@ -8,6 +8,7 @@ from kvcore.engine.protocol import Attention
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind
+from kvcore.engine.vllm.versions import parse_version
 from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.scenario import AUTO
 
@@ -27,6 +28,12 @@ def platform_block_size(start: Start, own: Attention, fixed: bool) -> int:
         return asked if asked in sizes else sizes[0]
     takes_any = start.is_v0 or start.traits.is_hybrid
     return own.block_size if own.is_fixed and fixed and not takes_any else asked
+
+
+def counts_in_flight(start: Start) -> bool:
+    """Whether windows hold every batch in flight: in the release, not in its candidates."""
+    asked = start.scenario.engine_version
+    return start.kept.counts_in_flight and (asked is None or not parse_version(asked).is_prerelease)
 
 
 def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
