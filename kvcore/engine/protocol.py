@@ -154,7 +154,7 @@ class CacheRules:
     states_last: bool = False
     """Layers with recurrent states come after all others, so that attention is the first group."""
     counts_in_flight: bool = False
-    """A window holds every batch in flight, before vLLM itself does so; candidates of the release do not."""
+    """A window keeps every batch in flight, before vLLM itself does so; candidates of the release do not."""
     caches_states: bool = True
     """Prefix caching takes models with recurrent states."""
     drafts_for_states: bool = True

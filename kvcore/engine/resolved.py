@@ -58,7 +58,7 @@ class Resolved:
     on_310p: bool = False
     """On an Ascend 310P, whose worker lays out hybrid models as vLLM does."""
     counts_in_flight: bool = False
-    """Windows hold every batch in flight, whatever the vLLM release does."""
+    """Windows keep every batch in flight, whatever the vLLM release does."""
     state_export_tokens: int = 0
     """Gated delta nets export states inside a prefill, so many tokens apart, and keep one more a request; 0: none."""
     mamba_ssm_cache_dtype: str = ""

@@ -31,7 +31,7 @@ def platform_block_size(start: Start, own: Attention, fixed: bool) -> int:
 
 
 def counts_in_flight(start: Start) -> bool:
-    """Whether windows hold every batch in flight: in the release, not in its candidates."""
+    """Whether windows keep every batch in flight: in the release, not in its candidates."""
     asked = start.scenario.engine_version
     return start.kept.counts_in_flight and (asked is None or not parse_version(asked).is_prerelease)
 
