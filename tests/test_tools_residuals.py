@@ -58,6 +58,14 @@ class TestLeaveOut:
             assert found is not None
             assert found.change_gib == pytest.approx(change)
 
+    def test_no_constant_is_refitted_below_nothing(self) -> None:
+        # b says −0.4 of a constant of 0.1 units; three GiB a unit of it are all there is to lose.
+        others = by_constant([residual("small", "a", 1.2), residual("small", "b", 0.2)])
+        for value, change in ((0.1, -0.3), (0.4, -1.2), (1.0, -1.2)):
+            found = leave_out([Use(constant="small", coefficient=3.0, value=value)], "a", others)
+            assert found is not None
+            assert found.change_gib == pytest.approx(change)
+
     def test_a_publication_that_took_no_part_changes_nothing(self) -> None:
         assert self.changed("d", ("rate", 3.0)) is None
 

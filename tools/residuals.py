@@ -8,6 +8,7 @@ moves a prediction by that step times the start's own coefficient.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,6 +62,8 @@ class Use:
     constant: str
     coefficient: float
     """GiB that the part grows by when the constant grows by one unit."""
+    value: float = math.inf
+    """The constant, where a refit may not take more from it than that: nothing takes less than no memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,13 +180,8 @@ def activation_uses(seen: Predicted) -> tuple[Use, ...]:
 
 def framework_uses(setting: Setting) -> tuple[Use, ...]:
     """The rows of the framework's tables."""
-    return tuple(
-        Use(
-            constant=f"framework gib: {find_overhead_of(table, setting, setting.link).source}",
-            coefficient=1.0,
-        )
-        for table in fitted_tables(setting)
-    )
+    rows = (find_overhead_of(table, setting, setting.link) for table in fitted_tables(setting))
+    return tuple(Use(constant=f"framework gib: {row.source}", coefficient=1.0, value=row.gib) for row in rows)
 
 
 def graph_uses(setting: Setting) -> tuple[Use, ...]:
@@ -290,5 +288,5 @@ def leave_out(uses: Iterable[Use], group: str, residuals: Mapping[str, Sequence[
             return LeftOut(change_gib=None)
         if len(others) < len(items):
             took_part = True
-            change += balanced(others) * use.coefficient
+            change += max(balanced(others), -use.value) * use.coefficient
     return LeftOut(change_gib=change) if took_part else None
