@@ -1,4 +1,4 @@
-"""Every step of every lesson, for every kind of model, in both languages: answers are accepted, slips get their hint."""
+"""Every step, for every kind of model, in both languages: answers are accepted, slips get their hint."""
 
 from __future__ import annotations
 
@@ -35,5 +35,7 @@ def test_the_answer_is_accepted_and_each_slip_gets_its_hint(kind: str, language:
 def test_both_languages_say_the_same_numbers(kind: str) -> None:
     for english, chinese in zip(steps(kind), steps(kind, Language.CHINESE), strict=True):
         assert english.content.prediction.answer == chinese.content.prediction.answer
-        assert [one.value for one in english.content.equations] == [one.value for one in chinese.content.equations]
+        assert [one.value for one in english.content.equations] == [
+            one.value for one in chinese.content.equations
+        ]
         assert english.content.question != chinese.content.question

@@ -92,7 +92,7 @@ def _doing(cell: Cell, t: Words) -> str:
     if not cell.cached_tokens:
         return state
     table = ", ".join(map(str, cell.blocks))
-    parts = [t("{state} of {tokens} tokens", state=state, tokens=count(cell.tokens))]
+    parts = [t("{state}, tokens computed: {tokens}", state=state, tokens=count(cell.tokens))]
     if cell.hit_tokens:
         parts.append(t("{tokens} found in the cache", tokens=count(cell.hit_tokens)))
     parts.append(t("{tokens} in blocks {table}", tokens=count(cell.cached_tokens), table=table))

@@ -62,8 +62,8 @@ def _controls(step: Step, room: Classroom, frame: int, t: Words) -> None:
     last = len(room.frames) - 1
     with st.container(horizontal=True, key="learn_frames", gap="small", vertical_alignment="bottom"):
         for key, label, icon, shortcut, to in (
-            ("learn.frame.before", t("Step before"), ":material/skip_previous:", "P", frame - 1),
-            ("learn.frame.after", t("Step after"), ":material/skip_next:", "N", frame + 1),
+            ("learn.frame.before", t("Engine: step back"), ":material/skip_previous:", "P", frame - 1),
+            ("learn.frame.after", t("Engine: step on"), ":material/skip_next:", "N", frame + 1),
         ):
             st.button(
                 label,
