@@ -182,9 +182,11 @@ def _replay(arguments: argparse.Namespace) -> int:
     if arguments.steps:
         return _replay_steps(arguments.file)
     from kvcore.views.replay_figures import bound_clock, replay_report, replay_table
+    from kvcore.views.reuse_figures import block_gib, reuse_report, reuse_table
     from kvcore.workload.replay.clock import Clock, UserClock, fitted_clock
     from kvcore.workload.replay.planned import settings_of
     from kvcore.workload.replay.reader import read_trace
+    from kvcore.workload.replay.reuse import reuse_of
     from kvcore.workload.replay.series import replayed, sped_up
 
     if arguments.request is None:
@@ -201,8 +203,13 @@ def _replay(arguments: argparse.Namespace) -> int:
         clock = bound_clock(planned)
     with _open(arguments.file) as source:
         trace = read_trace(source)
-    found = replayed(sped_up(trace, arguments.rate), settings_of(planned), clock)
-    print(json.dumps(replay_report(found)) if arguments.json else replay_table(found))
+    settings = settings_of(planned)
+    found = replayed(sped_up(trace, arguments.rate), settings, clock)
+    reuse = reuse_report(reuse_of(trace, settings.block_size), settings, block_gib(planned))
+    if arguments.json:
+        print(json.dumps({**replay_report(found), "reuse": reuse}))
+    else:
+        print(replay_table(found) + "\n" + reuse_table(reuse))
     return 0
 
 

@@ -249,5 +249,13 @@ def test_the_replay_of_random_arrivals() -> None:
     assert "TTFT, P95" not in found
     app = checked(app.toggle(key="workload.replay.own").set_value(True).run())
     assert "TTFT, P95" in metrics(press(app, "workload.replay.run"))
+    trace = b"".join(
+        b'{"timestamp": %d, "input_length": 1024, "output_length": 20, "hash_ids": [%d, %d]}\n'
+        % (at, at % 5, at)
+        for at in range(0, 50_000, 1000)
+    )
+    app.file_uploader(key="workload.replay.upload").set_value([("trace.jsonl", trace, "text/plain")])
+    app = press(checked(app.run()), "workload.replay.run")
+    assert "a cache that forgets nothing finds" in seen(app)
     compared = html(press(app, "workload.replay.compare"))
     assert "max_num_seqs" in compared

@@ -191,6 +191,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["replay", str(trace), "--request", str(plan), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["clock"], report["requests"], report["preemptions"]) == ("bound", 3, 0)
+    assert report["reuse"]["curve"] == []
     rates = ("--prefill-tokens-per-second", "20000", "--decode-tokens-per-second", "50")
     assert cli.main(["replay", str(trace), "--request", str(plan), *rates]) == 0
     assert "TTFT" in capsys.readouterr().out

@@ -68,15 +68,15 @@ class Reuse:
 def reuse_of(requests: Sequence[TraceRequest], block_size: int) -> Reuse:
     """The reuse of a trace's blocks: of each request first its prompt is looked up, then all it computed is used.
 
-    The last token of a prompt is always computed, as in the engine. Only what is found from the start on counts, so a
-    block counts with the longest distance of those before it.
+    As in the engine the last token of a prompt is always computed, and the end of a request is forgotten before its
+    start. Only what is found from the start on counts, so a block counts with the longest distance of those before it.
 
     Example:
         >>> def turn(name, tokens):
         ...     return TraceRequest(id=name, arrival=0, prompt=(("chat", tokens),), answer_tokens=1)
         >>> found = reuse_of([turn("a", 32), turn("b", 65)], 16)
-        >>> found.hit_rate(1), found.hit_rate(2)
-        (0.0, 0.32989690721649484)
+        >>> [round(found.hit_rate(blocks) * 97) for blocks in (0, 1, 2)]
+        [0, 16, 32]
     """
     contents = Contents(requests, block_size)
     uses = sum((one.prompt_tokens + one.answer_tokens) // block_size for one in requests)
@@ -87,15 +87,16 @@ def reuse_of(requests: Sequence[TraceRequest], block_size: int) -> Reuse:
     for request in requests:
         blocks = contents.of(request, (request.prompt_tokens + request.answer_tokens - 1) // block_size)
         usable = (request.prompt_tokens - 1) // block_size
+        followed = [content for content in blocks if not (mask and _scattered(content) & mask)]
         farthest = 0
-        for at, content in enumerate(blocks):
-            if mask and _scattered(content) & mask:
-                continue
-            distance = stack.use(content)
-            if at < usable and farthest >= 0:
-                farthest = -1 if distance is None else max(farthest, distance)
-                if distance is not None:
-                    found[farthest] = found.get(farthest, 0) + 1
+        for content in (one for one in blocks[:usable] if not (mask and _scattered(one) & mask)):
+            distance = stack.distance(content)
+            if distance is None:
+                break
+            farthest = max(farthest, distance)
+            found[farthest] = found.get(farthest, 0) + 1
+        for content in reversed(followed):
+            stack.use(content)
     scale = mask + 1
     sizes = sorted(found)
     return Reuse(
@@ -121,18 +122,19 @@ class _Stack:
         self._last: dict[int, int] = {}
         self._now = 0
 
-    def use(self, content: int) -> int | None:
-        """The size of a cache in which it is still found, and None on its first use; from now on it is the newest."""
-        tree, now = self._tree, self._now + 1
-        self._now = now
+    def distance(self, content: int) -> int | None:
+        """The size of a cache in which it is still found; None before its first use."""
+        last = self._last.get(content)
+        return None if last is None else len(self._last) - _sum(self._tree, last) + 1
+
+    def use(self, content: int) -> None:
+        """From now on it is the newest."""
+        self._now += 1
         before = self._last.get(content)
-        distance = None
         if before is not None:
-            distance = len(self._last) - _sum(tree, before) + 1
-            _add(tree, before, -1)
-        self._last[content] = now
-        _add(tree, now, 1)
-        return distance
+            _add(self._tree, before, -1)
+        self._last[content] = self._now
+        _add(self._tree, self._now, 1)
 
 
 def _sum(tree: Sequence[int], at: int) -> int:

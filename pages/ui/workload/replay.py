@@ -14,18 +14,21 @@ from kvcore.planning import Plan, plan
 from kvcore.shared_work import PAUSE_SECONDS
 from kvcore.texts.words import DASH, Words, concurrency_text, count
 from kvcore.views.replay_figures import FIELDS, bound_clock, replay_cards, replay_chart, variants
+from kvcore.views.reuse_figures import block_gib, reuse_chart, reuse_sentence
 from kvcore.views.workload_summary import share_text
 from kvcore.workload.mix import Mix
 from kvcore.workload.replay.arrivals import random_arrivals
 from kvcore.workload.replay.clock import Clock, UserClock
 from kvcore.workload.replay.planned import settings_of
 from kvcore.workload.replay.reader import read_trace
+from kvcore.workload.replay.reuse import reuse_of
 from kvcore.workload.replay.series import Replay, most_rate, replaying, sped_up
 from kvcore.workload.replay.trace import TraceRequest
 from pages.ui.shared import figure, net, notes, state
 
 T = TypeVar("T")
 TRACE, ASKED, DONE = "workload.replay.trace", "workload.replay.asked", "workload.replay.done"
+REUSE = "workload.replay.reuse"
 RUN, RATE = "replay", "rate"
 """What was asked for, or a field to compare."""
 REQUESTS = 1000
@@ -83,6 +86,8 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
     done = st.session_state.get(DONE)
     if done is not None and done[0] == key:
         _show(done[1], done[2], trace, t)
+        if done[1] == RUN:
+            _reuse(planned, trace, t)
 
 
 @net.callback
@@ -207,6 +212,22 @@ def _replay(found: Replay, t: Words) -> None:
           share=share_text(found.peak_usage, t)),
     )  # fmt: skip
     st.caption(t("Blue: KV use. Green: running. Orange, dashed: waiting. Crosses: preemptions."))
+
+
+def _reuse(planned: Plan, trace: tuple[TraceRequest, ...], t: Words) -> None:
+    """Hits by cache size, where requests share anything."""
+    engine, gib = settings_of(planned), block_gib(planned)
+    kept = st.session_state.get(REUSE)
+    if kept is None or kept[0] is not trace or kept[1] != engine.block_size:
+        kept = trace, engine.block_size, reuse_of(trace, engine.block_size)
+        st.session_state[REUSE] = kept
+    found = kept[2]
+    if not found.distances:
+        return
+    st.markdown(f"**{t('Prefix hits by cache size')}**")
+    said = reuse_sentence(found, engine, gib, t)
+    figure.chart(reuse_chart(found, engine, gib, t), "workload_reuse", said)
+    st.text(said)
 
 
 def _rate(found: float | None, trace: tuple[TraceRequest, ...], t: Words) -> None:
