@@ -21,7 +21,8 @@ PARSERS = {
     row["release"]: frozenset(row["flags"])
     for row in map(json.loads, Path("tests/data/serve_flags.jsonl").read_text("utf-8").splitlines())
 }
-FEWEST = re.compile(r"最少需要：(\d+) × Ascend 910B3（.*），TP (\d+)( × DP (\d+))?, EP")
+CARD = "Ascend 910B4 32GB"
+FEWEST = re.compile(rf"最少需要：(\d+) × {CARD}（.*），TP (\d+)( × DP (\d+))?, EP")
 
 
 def choose(page: Page, kind: str, field: str, words: str, name: str) -> None:
@@ -31,9 +32,9 @@ def choose(page: Page, kind: str, field: str, words: str, name: str) -> None:
     at_rest(page)
 
 
-def ask_for_a_million(page: Page, model: str, words: str, card: str) -> None:
+def ask_for_a_million(page: Page, model: str, words: str, typed: str, card: str) -> None:
     choose(page, "model", "模型", words, model)
-    choose(page, "accelerator", "加速卡", card, card)
+    choose(page, "accelerator", "加速卡", typed, card)
     length = page.get_by_test_id("stSidebar").get_by_label("上下文长度（token）", exact=True)
     length.fill(MILLION)
     length.press("Enter")
@@ -52,7 +53,7 @@ def explore(page: Page) -> None:
 def test_how_many_cards_serve_deepseek_v4_at_a_million(server: str, open_page: OpenPage) -> None:
     page = open_page(server, locale="zh-CN")
     started = time.monotonic()
-    ask_for_a_million(page, "DeepSeek-V4-Flash", "deepseek v4 flash", "910B3")
+    ask_for_a_million(page, "DeepSeek-V4-Flash", "deepseek v4 flash", "910B4", CARD)
     sidebar = page.get_by_test_id("stSidebar")
     expect(sidebar.get_by_text("数据并行数（DP）", exact=True)).to_be_visible()
     expect(sidebar.get_by_text("专家并行", exact=False).first).to_be_visible()
