@@ -8,7 +8,7 @@ from kvcore import catalogue
 from kvcore.memory.activations import body_bytes, peak_activation_bytes
 from kvcore.memory.after_pool import expands_segments
 from kvcore.memory.framework import budget_kind, pool_share
-from kvcore.memory.graphs import counts_estimate
+from kvcore.memory.graphs import counts_estimate, cuda_graph_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes, routed_bytes
 from kvcore.memory.setting import Setting
 from kvcore.planning import plan
@@ -102,6 +102,17 @@ def test_what_a_variable_says_of_segments_wins() -> None:
     assert expands_segments(
         ascend(engine_version="0.13.0", env={"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"})
     )
+
+
+@pytest.mark.parametrize(("ranks", "replicas", "printed_gib"), [(1, 16, 1.28), (2, 8, 1.97), (4, 4, 1.80)])
+def test_printed_graphs_of_deepseek_v4(ranks: int, replicas: int, printed_gib: float) -> None:
+    setting = ascend(
+        V4, tensor_parallel_size=ranks, data_parallel_size=replicas, enable_expert_parallel=True, max_num_seqs=64,
+        speculative_config={"method": "mtp", "num_speculative_tokens": 1}, max_model_len=32768,
+    )  # fmt: skip
+    graphs = cuda_graph_bytes(setting)
+    assert graphs.interval is not None
+    assert graphs.interval[0] <= printed_gib * 2**30 <= graphs.interval[1]
 
 
 def test_graphs_of_deepseek_v4_are_never_estimated() -> None:

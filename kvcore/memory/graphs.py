@@ -390,7 +390,8 @@ def graph_rate(setting: Setting) -> GraphRate:
     """What the driver keeps of each graph and layer: the engine's own rate, else that of its kind of layers."""
     own = own_overheads(setting.runner)
     if own is not None:
-        sparse = own.sparse_graph_rate if has_indexer(setting.architecture) else None
+        is_sparse = has_indexer(setting.architecture) or setting.architecture.token_choice is not None
+        sparse = own.sparse_graph_rate if is_sparse else None
         return sparse or own.graph_rate
     if setting.architecture.is_mla:
         kind = "sparse" if has_indexer(setting.architecture) else "latent"
