@@ -3,7 +3,9 @@
 # make fuzz   every reader on more than 10^6 inputs             make accuracy   our error on published starts, anew
 # make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle (MINUTES=2 SESSIONS=20)
 # make drift  newer releases of the engines on the index: what the tables must learn (docs/drift.md)
-# make lock   the two lists of pins with their hashes, anew from pyproject.toml (make lock UPGRADE=1: newer ones)
+# make databases  the same requests from ClickHouse and Spark (installs half a gigabyte for each; Java is the machine's)
+# make scale  10^8 rows in Spark and DuckDB, the table of docs/workload-scale.md (ROWS=1000000)
+# make lock   the lists of pins with their hashes, anew from pyproject.toml (make lock UPGRADE=1: newer ones)
 # make audit  known vulnerabilities, licences (docs/licences.md), bill of materials (build/sbom.cdx.json)
 PYTHON ?= python3
 VENV := .venv
@@ -11,8 +13,9 @@ BIN := $(VENV)/bin
 PORT ?= 8501
 MINUTES ?= 30
 SESSIONS ?= 50
+ROWS ?= 100000000
 
-.PHONY: audit lock run test check fuzz soak bench accuracy drift clean
+.PHONY: audit databases scale lock run test check fuzz soak bench accuracy drift clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
@@ -41,6 +44,12 @@ accuracy: $(VENV)/.test
 drift: $(VENV)/.test
 	$(BIN)/python -m tools.drift $(DRIFT)
 
+databases: $(VENV)/.databases
+	$(BIN)/python -m pytest -q tests/test_workload_clickhouse.py tests/test_workload_spark.py
+
+scale: $(VENV)/.databases
+	$(BIN)/python -m tools.scale --rows $(ROWS) --write
+
 bench: $(VENV)/.test
 	$(BIN)/python tools/programs.py browser --install
 	$(BIN)/python -m benchmarks
@@ -63,6 +72,10 @@ $(VENV)/.run: requirements.txt | $(BIN)/python
 $(VENV)/.test: tools/requirements.txt $(VENV)/.run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.databases: tools/databases.txt $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/databases.txt
 	@touch $@
 
 clean:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
@@ -18,6 +18,9 @@ from kvcore.planning import plan
 from kvcore.scenario.contract import error_of, needs_fixes, result_of
 from kvcore.scenario.request import FetchModel, Json, id_of, parse_request, scenario_from_request
 from kvcore.untrusted import parse_json_object, utf8_text
+
+if TYPE_CHECKING:
+    from kvcore.workload.records import RequestLog
 
 UNREADABLE_INPUT = 2
 MAX_BENCH_BYTES = 64 << 20
@@ -161,16 +164,20 @@ def _log(arguments: argparse.Namespace) -> int:
 
 
 def _workload(arguments: argparse.Namespace) -> int:
-    from kvcore.workload.mix import workload_report, workload_table
-    from kvcore.workload.records import read_request_logs
-    from kvcore.workload.requests import Reading
-    from kvcore.workload.tokenizer import read_tokenizer
+    columns = dict(arguments.columns)
+    if arguments.sql is not None:
+        from kvcore.workload.database.sql import take_away
 
-    with ExitStack() as opened:
-        files = (opened.enter_context(_open(path)) for path in arguments.files)
-        counter = read_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
-        reading = Reading(counter=counter, columns=arguments.columns, max_bytes=None, max_requests=None)
-        log = read_request_logs(files, reading=reading)
+        names = {
+            "table": arguments.table,
+            "prompt": columns.get("prompt"),
+            "answer": columns.get("completion"),
+        }
+        print(take_away(arguments.sql, **{key: name for key, name in names.items() if name is not None}))
+        return 0
+    from kvcore.workload.mix import workload_report, workload_table
+
+    log = _request_log(arguments)
     if arguments.save is not None:
         arguments.save.write_text(log.traffic.text(), "utf-8")
     report = workload_report(log, arguments.max_tokens)
@@ -240,6 +247,27 @@ def _metrics(arguments: argparse.Namespace) -> int:
     report = metrics_report(found, arguments.requests_per_second)
     print(json.dumps(report, ensure_ascii=False) if arguments.json else metrics_table(report))
     return 0
+
+
+def _request_log(arguments: argparse.Namespace) -> RequestLog:
+    from kvcore.workload.database.files import read_large
+    from kvcore.workload.records import read_request_logs
+    from kvcore.workload.requests import Reading
+    from kvcore.workload.tokenizer import read_tokenizer
+
+    columns = dict(arguments.columns)
+    names = (columns.get("prompt"), columns.get("completion"), arguments.timeout)
+    if arguments.connect is not None:
+        from kvcore.workload.database.connection import log_of_cells, read_table
+
+        return log_of_cells(read_table(arguments.connect, arguments.table or "requests", *names))
+    if not arguments.tokenizer and (large := read_large(arguments.files, *names)) is not None:
+        return large
+    with ExitStack() as opened:
+        files = (opened.enter_context(_open(path)) for path in arguments.files)
+        counter = read_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
+        reading = Reading(counter=counter, columns=arguments.columns, max_bytes=None, max_requests=None)
+        return read_request_logs(files, reading=reading)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -322,9 +350,14 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         **_JSON,
     }),
     "workload": (_workload, "request logs -> length statistics and the max_model_len that they need", {
-        "files": {"nargs": "+", "metavar": "FILE", "help": "JSON lines, CSV, Parquet, traces; gzip, zstd"},
+        "files": {"nargs": "*", "default": ("-",), "metavar": "FILE", "help":
+                  "JSON lines, CSV, Parquet, traces; gzip, zstd; with the extra `workload` names with *, s3://"},
         "--columns": {"type": _columns, "default": (), "help": "what this log calls a field: prompt=in,completion=out"},
         "--tokenizer": {"metavar": "PATH|MODEL", "help": "count texts by this tokenizer.json, or a model's"},
+        "--connect": {"metavar": "URL", "help": "a database instead: postgres://..., clickhouse://..., or env:NAME"},
+        "--table": {"metavar": "NAME", "help": "its table; with its schema, if that is not the usual one"},
+        "--timeout": {"type": int, "default": 600, "metavar": "SECONDS", "help": "what a query may take"},
+        "--sql": {"metavar": "DIALECT", "help": "print the query to run elsewhere; its answer as CSV is a FILE"},
         "--max-tokens": {"type": _tokens, "help": "what clients ask for at most; else the P99 of the answers"},
         "--save": {"type": Path, "metavar": "TRAFFIC.JSON", "help": "write the histograms, to drop on the page"},
         **_JSON,

@@ -1,8 +1,9 @@
-"""Writes the two lists of pins from pyproject.toml: what the app runs on, and what its tests and checks need.
+"""Writes the lists of pins from pyproject.toml: what the app runs on, and what its tests and checks need.
 
-requirements.txt (the extra `app`) and tools/requirements.txt (all extras, the same pins for what both have) list every
-package that is installed, with the hashes of all its files: one list for Linux, macOS and Windows and for Python 3.11
-and later. A pin stays as it is unless pyproject.toml asks for another, or with `--upgrade` or `--upgrade-package NAME`.
+requirements.txt (the extra `app`), tools/requirements.txt (all extras) and tools/databases.txt (the group `databases`),
+with the same pins for what they share, list every package that is installed, with the hashes of all its files: one list
+for Linux, macOS and Windows and for Python 3.11 and later. A pin stays as it is unless pyproject.toml asks for another,
+or with `--upgrade` or `--upgrade-package NAME`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 APP = "requirements.txt"
 TOOLS = "tools/requirements.txt"
+DATABASES = "tools/databases.txt"
 _OPTIONS = ("--universal", "--python-version=3.11", "--generate-hashes", "--no-annotate", "--quiet")
 
 
@@ -28,9 +30,10 @@ def lock(out: str, *arguments: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Both lists; further arguments are uv's."""
+    """All lists; further arguments are uv's."""
     lock(APP, "--extra=app", *arguments)
     lock(TOOLS, "--all-extras", f"--constraint={APP}", *arguments)
+    lock(DATABASES, "--group=databases", f"--constraint={TOOLS}", *arguments)
     return 0
 
 

@@ -176,7 +176,7 @@ def workload_table(report: dict[str, Any], log: RequestLog) -> str:
     )
     lines.append(f"{report['requests']:,} requests, lengths counted by: {report['counted_by']}")
     if log.traffic.error:
-        lines.append(f"lengths are right to {100 * log.traffic.error:.2g} %, percentiles exact")
+        lines.append(f"lengths are right to {100 * log.traffic.error:.2g} %, never too short")
     if log.unusable:
         reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in log.reasons)
         first = ", ".join(map(str, log.unusable_lines))

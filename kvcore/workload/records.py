@@ -23,6 +23,7 @@ from kvcore.workload.columns import (
     header_names,
     row_request,
 )
+from kvcore.workload.database.cells import is_cells, read_cells_csv
 from kvcore.workload.engine_lines import EngineLines
 from kvcore.workload.fields import READING, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
@@ -207,6 +208,10 @@ def _read_file(lines: Iterator[bytes], tally: _Tally) -> None:
             head, encoding = decoded_head(line)
             if head.startswith('{"' + MARK):
                 tally.collector.take(read_traffic(b"".join([line, *lines]).decode("utf-8", "replace")))
+            elif is_cells(head):
+                cells = read_cells_csv(b"".join([line, *lines]).decode(encoding, "replace"))
+                tally.collector.take(cells.traffic())
+                tally.reasons[Unusable.NO_LENGTH] += cells.unusable
             elif (columns := columns_of(head, tally.reading)) is not None:
                 _read_table(columns, _rows(lines, encoding, number, tally), number, tally)
             else:

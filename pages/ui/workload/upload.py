@@ -21,6 +21,7 @@ from kvcore.workload.records import read_request_log, read_request_logs
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading
 from pages.ui.shared import net, notes
 from pages.ui.workload import source as workload_source
+from pages.ui.workload import take_away
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 UPLOADS, READ, ERROR, TYPED_ERROR = (
@@ -62,6 +63,7 @@ def ask(t: Words) -> None:
         st.subheader(t("From percentiles"), anchor=False)
         _percentiles(t)
         _metrics(t)
+    take_away.query(t)
     st.caption(
         t(
             "A log is read in the memory of the server that runs this page, for this session only: counts are taken "

@@ -1,0 +1,136 @@
+"""What the query answers with: cells of the joint histogram, and their way back in from a pasted or dropped CSV.
+
+A cell is a prompt and an answer, each rounded up to BITS leading bits, and its number of requests. The prompt NOT_TOLD
+stands for rows without a usable length, the answer NOT_TOLD for requests whose answer the table does not tell.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvcore.errors import WorkloadError
+from kvcore.workload.histogram import MAX_TOKENS, error_of
+from kvcore.workload.traffic import Traffic, traffic_of_counts
+
+BITS: Final = 7
+"""Leading bits of a length: no more than 1/64 above the true one, and exact up to 128."""
+NOT_TOLD: Final = -1
+COLUMNS: Final = ("prompt", "answer", "requests")
+MAX_CELLS: Final = 1 << 20
+MAX_REQUESTS: Final = 1 << 53
+MAX_CSV_BYTES: Final = 32 << 20
+MAX_DIGITS: Final = 17
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cells:
+    """A joint histogram as a database answers it."""
+
+    counts: tuple[tuple[int, int | None, int], ...]
+    """Prompt, answer where it is told, requests; ascending."""
+    unusable: int
+    """Rows without a usable length."""
+
+    @property
+    def requests(self) -> int:
+        """Rows that were counted."""
+        return sum(count for _, _, count in self.counts)
+
+    def traffic(self) -> Traffic:
+        """Lengths of the requests, with how far they may be above the true ones.
+
+        Example:
+            >>> found = read_cells([(900, 80, 3), (20, -1, 1)]).traffic()
+            >>> found.taken.lengths, found.answers.requests, found.error
+            ((20, 980), 3, 0.015625)
+        """
+        found = traffic_of_counts({(prompt, answer, None): count for prompt, answer, count in self.counts})
+        error = error_of(BITS) if found.taken.longest_tokens > 1 << BITS else 0.0
+        return replace(found, error=error, joint_error=error)
+
+
+def read_cells(rows: Iterable[tuple[int, int, int]]) -> Cells:
+    """Cells of the rows of an answer.
+
+    Raises WorkloadError `cells-unreadable`, `cells-too-many`, and `database-no-lengths` where no row has a length.
+
+    Example:
+        >>> read_cells([(900, 80, 3), (20, -1, 1), (-1, -1, 2)])
+        Cells(counts=((20, None, 1), (900, 80, 3)), unusable=2)
+    """
+    counts: Counter[tuple[int, int]] = Counter()
+    for number, (prompt, answer, requests) in enumerate(rows, start=1):
+        whole = type(prompt) is type(answer) is type(requests) is int
+        usable = whole and 1 <= prompt <= MAX_TOKENS and NOT_TOLD <= answer <= MAX_TOKENS
+        if not (usable or (whole and prompt == answer == NOT_TOLD)) or not 1 <= requests <= MAX_REQUESTS:
+            raise WorkloadError("cells-unreadable", line=number)
+        if number > MAX_CELLS:
+            raise WorkloadError("cells-too-many", limit=f"{MAX_CELLS:,}")
+        counts[prompt, answer] += requests
+    unusable = counts.pop((NOT_TOLD, NOT_TOLD), 0)
+    if not counts:
+        raise WorkloadError("database-no-lengths", rows=f"{unusable:,}")
+    found = (
+        (prompt, None if answer == NOT_TOLD else answer, n) for (prompt, answer), n in sorted(counts.items())
+    )
+    return Cells(counts=tuple(found), unusable=unusable)
+
+
+def is_cells(head: str) -> bool:
+    """Whether a text begins as the CSV of an answer does.
+
+    Example:
+        >>> is_cells('"PROMPT","ANSWER","REQUESTS"'), is_cells("prompt_tokens,answer,requests")
+        (True, False)
+    """
+    first = head.lstrip("\ufeff \r\n").split("\n", 1)[0]
+    return (
+        tuple(name.strip(" \r\"'").lower() for name in first.replace("\t", ",").replace(";", ",").split(","))
+        == COLUMNS
+    )
+
+
+def read_cells_csv(text: str) -> Cells:
+    """Cells of a pasted or dropped CSV, commas, semicolons or tabs between its columns. Raises as `read_cells`.
+
+    Example:
+        >>> read_cells_csv("prompt,answer,requests\\n900,80,3\\n").requests
+        3
+    """
+    if len(text) > MAX_CSV_BYTES:
+        raise WorkloadError("cells-too-many", limit=f"{MAX_CELLS:,}")
+    if not is_cells(text[:200]):
+        raise WorkloadError("cells-unreadable", line=1)
+    head, _, body = text.lstrip("\ufeff \r\n").partition("\n")
+    delimiter = next((mark for mark in "\t;" if mark in head), ",")
+    return read_cells(_rows(csv.reader(io.StringIO(body), delimiter=delimiter)))
+
+
+def _rows(rows: Iterable[list[str]]) -> Iterable[tuple[int, int, int]]:
+    iterator = iter(rows)
+    number = 1
+    while True:
+        number += 1
+        try:
+            row = next(iterator)
+        except StopIteration:
+            return
+        except csv.Error:
+            raise WorkloadError("cells-unreadable", line=number) from None
+        if row:
+            if len(row) != len(COLUMNS):
+                raise WorkloadError("cells-unreadable", line=number)
+            prompt, answer, requests = (_whole(cell, number) for cell in row)
+            yield prompt, answer, requests
+
+
+def _whole(cell: str, line: int) -> int:
+    text = cell.strip()
+    if not 0 < len(text) <= MAX_DIGITS or not text.removeprefix("-").isdecimal():
+        raise WorkloadError("cells-unreadable", line=line)
+    return int(text)

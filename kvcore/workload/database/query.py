@@ -1,0 +1,118 @@
+"""The joint histogram of prompts and answers as one Ibis expression, for every database that Ibis speaks to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Final
+
+from kvcore.errors import WorkloadError
+from kvcore.versioned import Pattern, Source, convert, read_toml
+from kvcore.workload.columns import columns_of
+from kvcore.workload.database.cells import BITS, NOT_TOLD
+from kvcore.workload.histogram import MAX_TOKENS
+
+Table = Any
+"""ibis.expr.types.Table; Ibis is an extra, and its expressions are built by names."""
+SHOWN_COLUMNS: Final = 12
+
+Name = Annotated[str, Pattern(r"\w{1,60}", "a name")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How a product keeps its log in a table."""
+
+    name: Name
+    """Of the table."""
+    usage: Name
+    """A map of kinds of tokens to their number."""
+    prompt: Name
+    """What the names of all kinds contain that a prompt is made of."""
+    answer: Name
+    only: Mapping[Name, str | int]
+    """Columns and what they hold in rows that count."""
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tables:
+    layouts: tuple[Layout, ...]
+
+
+@cache
+def layouts() -> tuple[Layout, ...]:
+    """Tables whose lengths are no columns: layouts.toml."""
+    text = resources.files("kvcore.workload.database").joinpath("layouts.toml").read_text("utf-8")
+    tables: _Tables = convert(read_toml(text, "layouts.toml"), _Tables, "layouts.toml")
+    return tables.layouts
+
+
+def lengths(table: Table, prompt: str | None = None, answer: str | None = None) -> Table:
+    """Two columns, `prompt` and `answer`, of a table with a prompt's tokens in one column and the answer's in another.
+
+    Without names they are found by those that request logs use, or by the layout of a product.
+
+    Raises WorkloadError `database-columns` with the columns that the table has.
+    """
+    names: tuple[str, ...] = tuple(table.columns)
+    if prompt is None and answer is None:
+        for layout in layouts():
+            if {layout.usage, *layout.only} <= set(names):
+                return _summed(table, layout)
+        found = columns_of("\t".join(names))
+        if found is not None and found.prompt is not None:
+            prompt = names[found.prompt]
+            answer = None if found.completion is None else names[found.completion]
+    if prompt not in names or (answer is not None and answer not in names):
+        shown = ", ".join(names[:SHOWN_COLUMNS])
+        raise WorkloadError("database-columns", columns=shown)
+    import ibis
+
+    told = ibis.null("int64") if answer is None else table[answer].cast("int64")
+    return table.select(prompt=table[prompt].cast("int64"), answer=told)
+
+
+def _summed(table: Table, layout: Layout) -> Table:
+    """Sums of the kinds of tokens whose names contain `input` or `output`, as Langfuse shows them itself."""
+    usage = table[layout.usage]
+
+    def tokens(kind: str) -> Any:
+        kinds = usage.keys().filter(lambda key: key.contains(kind))
+        return kinds.map(lambda key: usage.get(key, 0)).sums().cast("int64")
+
+    rows = table.filter([table[name] == value for name, value in layout.only.items()])
+    return rows.select(prompt=tokens(layout.prompt), answer=tokens(layout.answer))
+
+
+def cells(lengths: Table) -> Table:
+    """Prompt, answer, requests: each length rounded up to BITS leading bits by whole numbers alone, so that every
+    database gives the same.
+
+    A length of n bits is rounded up to a multiple of 2^(n - BITS), as `kvcore.workload.histogram` does.
+    """
+    import ibis
+
+    prompt, answer = lengths.prompt, lengths.answer
+    usable = prompt.between(1, MAX_TOKENS) & answer.fill_null(0).between(0, MAX_TOKENS)
+    binned = lengths.select(
+        prompt=ibis.ifelse(usable, rounded_up(prompt), NOT_TOLD),
+        answer=ibis.ifelse(usable, rounded_up(answer), NOT_TOLD).fill_null(NOT_TOLD),
+    )
+    return binned.group_by(["prompt", "answer"]).agg(requests=binned.count())
+
+
+def rounded_up(tokens: Any) -> Any:
+    """A column of lengths up to 2^24, rounded up to BITS leading bits."""
+    import ibis
+
+    def multiple(step: int) -> Any:
+        above = tokens + (step - 1)
+        return above - above % step
+
+    powers = range(BITS, MAX_TOKENS.bit_length() - 1)
+    exact = (tokens <= 1 << BITS, tokens)
+    *steps, (_, last) = [(tokens <= 2 << power, multiple(2 << (power - BITS))) for power in powers]
+    return ibis.cases(exact, *steps, else_=last)

@@ -1,0 +1,46 @@
+"""SQL to copy, for logs that are in a database which nobody may connect to: its answer is dropped like a log."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore.errors import WorkloadError
+from kvcore.texts.words import Words
+from kvcore.workload.database.sql import LANGFUSE, take_away
+from pages.ui.shared import notes
+
+KEY = "workload.sql"
+NAMES = {
+    "postgres": "PostgreSQL", "clickhouse": "ClickHouse", LANGFUSE: "ClickHouse, Langfuse", "bigquery": "BigQuery",
+    "snowflake": "Snowflake", "trino": "Trino", "spark": "Spark", "duckdb": "DuckDB",
+}  # fmt: skip
+HEIGHT = 240
+
+
+def query(t: Words) -> None:
+    """Names in, a query out."""
+    with st.expander(t("Logs in a database: SQL to take away"), icon=":material/database:"):
+        st.caption(
+            t(
+                "Run this query where your logs are, save its answer as CSV, and drop that above. It counts requests "
+                "by the lengths of prompt and answer, each rounded up by at most 1/64; no text leaves the database."
+            )
+        )
+        grid = st.grid(4, min_column_width=150)
+        dialect = grid.selectbox(t("Database"), list(NAMES), format_func=NAMES.get, key=f"{KEY}.dialect")
+        known = dialect == LANGFUSE
+        asked = (
+            (t("Table"), "requests"),
+            (t("Tokens of the prompt"), "prompt_tokens"),
+            (t("Tokens of the answer"), "completion_tokens"),
+        )
+        names = [
+            grid.text_input(label, usual, disabled=known, key=f"{KEY}.{usual}") or ""
+            for label, usual in asked
+        ]
+        if dialect == "snowflake":
+            st.caption(t("Snowflake keeps names that were never quoted in capitals: write them so."))
+        try:
+            st.code(take_away(dialect, *([] if known else names)), language="sql", height=HEIGHT)
+        except WorkloadError as error:
+            notes.problem(t("This query cannot be written"), error, t)

@@ -1,0 +1,19 @@
+"""The Workload page: SQL to copy for a database, and its answer dropped as a log."""
+
+from __future__ import annotations
+
+from kvcore.workload.database.sql import take_away
+from tests.test_page_plan import checked, seen
+from tests.test_page_workload import open_workload, upload
+
+
+def test_sql_to_take_away_has_the_names_that_were_typed_and_its_answer_is_a_log() -> None:
+    app = open_workload()
+    assert take_away("postgres") in [code.value for code in app.code]
+    app.text_input(key="workload.sql.requests").set_value("public.LiteLLM_SpendLogs")
+    app.selectbox(key="workload.sql.dialect").set_value("trino").run()
+    assert take_away("trino", "public.LiteLLM_SpendLogs") in [code.value for code in checked(app).code]
+    app.text_input(key="workload.sql.requests").set_value("a\\b").run()
+    assert "is no name" in seen(checked(app))
+    answer = b"prompt,answer,requests\n900,80,99\n2000,300,1\n-1,-1,7\n"
+    assert "100 requests" in seen(upload(open_workload(), "answer.csv", answer))

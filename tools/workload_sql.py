@@ -1,0 +1,44 @@
+"""Writes kvcore/workload/database/dialects.json: the histogram query in each dialect, from the one Ibis expression."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ibis
+
+from kvcore.workload.database.query import cells, lengths
+from kvcore.workload.database.sql import ANSWER, DIALECTS, LANGFUSE, PROMPT, TABLE
+
+OUT = Path(__file__).resolve().parents[1] / "kvcore" / "workload" / "database" / "dialects.json"
+FINAL = "\nSETTINGS final = 1"
+"""Of rows that replace each other the last counts."""
+
+
+def table(name: str = TABLE, prompt: str = PROMPT, answer: str = ANSWER, schema: str | None = None) -> Any:
+    """A table of counts of any kind: a cast stands before each column."""
+    return ibis.table({prompt: "decimal(38, 0)", answer: "decimal(38, 0)"}, name=name, database=schema)
+
+
+def sql(dialect: str, counts: Any, prompt: str = PROMPT, answer: str = ANSWER) -> str:
+    """The query over `counts` in a dialect."""
+    name = "pyspark" if dialect == "spark" else dialect
+    return str(ibis.to_sql(cells(lengths(counts, prompt, answer)), dialect=name))
+
+
+def langfuse() -> str:
+    """The query over Langfuse's observations."""
+    columns = {"usage_details": "map<string, uint64>", "type": "string", "is_deleted": "uint8"}
+    found = cells(lengths(ibis.table(columns, name="observations")))
+    return str(ibis.to_sql(found, dialect="clickhouse")) + FINAL
+
+
+def main() -> None:
+    """Writes the file."""
+    kept = {dialect: sql(dialect, table()) for dialect in DIALECTS} | {LANGFUSE: langfuse()}
+    OUT.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
