@@ -17,7 +17,7 @@ from tests.workload_rows import cells_of, rows
 
 pytest.importorskip("ibis", reason="pip install -r tools/requirements.txt")
 session = pytest.importorskip("chdb.session", reason="make databases")
-# Counts are UInt64: what is below 0 or not told cannot be there.
+# Counts are UInt64: what is below 0 or unknown cannot be there.
 ROWS = [(prompt or 0, answer or 0) for prompt, answer in rows() if min(prompt or 0, answer or 0) >= 0]
 # packages/shared/clickhouse/migrations/unclustered/0002_observations.up.sql, the columns that matter here.
 TABLE = """CREATE TABLE observations (id String, project_id String, type LowCardinality(String),

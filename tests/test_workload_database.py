@@ -183,8 +183,8 @@ class TestWhatGoesWrong:
     def test_a_database_that_is_gone_is_named_without_its_secrets(self) -> None:
         error = refused(connection.read_table, self.URL, "requests", None, None, 5)
         assert error.code == "database-gone"
-        told = f"{error} {error.next_step} {error.params} {error.__cause__}"
-        assert not any(secret in told for secret in ("s%40cret", "s@cret", "abc123"))
+        shown = f"{error} {error.next_step} {error.params} {error.__cause__}"
+        assert not any(secret in shown for secret in ("s%40cret", "s@cret", "abc123"))
 
     def test_the_address_may_stand_in_the_environment(self, monkeypatch) -> None:
         monkeypatch.setenv("LOGS", self.URL)

@@ -106,7 +106,7 @@ def test_another_schema_is_a_coded_error(url: str, table: str, column: str | Non
 
 def test_a_server_that_is_slow_ends_the_query_itself(url: str) -> None:
     backend = connection._connected(url, 1)
-    with pytest.raises(WorkloadError) as caught, connection.told(url):
+    with pytest.raises(WorkloadError) as caught, connection.coded(url):
         backend.raw_sql("SELECT pg_sleep(60)")
     assert caught.value.code == "database-slow"
     backend.disconnect()

@@ -27,7 +27,7 @@ BEGIN, END = "<!-- table -->", "<!-- end -->"
 
 
 def make(rows: int, folder: str) -> None:
-    """Rows as Parquet: prompts and answers with long tails, one answer in 97 not told, one prompt in 1,009 nothing."""
+    """Rows as Parquet: prompts and answers with long tails, one answer in 97 unknown, one prompt in 1,009 nothing."""
     from pyspark.sql import functions as f
 
     mixed = f.pmod(f.xxhash64(f.col("id")), f.lit(1 << 20))

@@ -1,7 +1,7 @@
 """What the query answers with: cells of the joint histogram, and their way back in from a pasted or dropped CSV.
 
-A cell is a prompt and an answer, each rounded up to BITS leading bits, and its number of requests. The prompt NOT_TOLD
-stands for rows without a usable length, the answer NOT_TOLD for requests whose answer the table does not tell.
+A cell is a prompt and an answer, each rounded up to BITS leading bits, and its number of requests. The prompt UNKNOWN
+stands for rows without a usable length, the answer UNKNOWN for requests whose answer is not in the table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvcore.workload.traffic import Traffic, traffic_of_counts
 
 BITS: Final = 7
 """Leading bits of a length: no more than 1/64 above the true one, and exact up to 128."""
-NOT_TOLD: Final = -1
+UNKNOWN: Final = -1
 COLUMNS: Final = ("prompt", "answer", "requests")
 MAX_CELLS: Final = 1 << 20
 MAX_REQUESTS: Final = 1 << 53
@@ -32,7 +32,7 @@ class Cells:
     """A joint histogram as a database answers it."""
 
     counts: tuple[tuple[int, int | None, int], ...]
-    """Prompt, answer where it is told, requests; ascending."""
+    """Prompt, answer (None where it is not known) and requests, ascending."""
     unusable: int
     """Rows without a usable length."""
 
@@ -66,17 +66,17 @@ def read_cells(rows: Iterable[tuple[int, int, int]]) -> Cells:
     counts: Counter[tuple[int, int]] = Counter()
     for number, (prompt, answer, requests) in enumerate(rows, start=1):
         whole = type(prompt) is type(answer) is type(requests) is int
-        usable = whole and 1 <= prompt <= MAX_TOKENS and NOT_TOLD <= answer <= MAX_TOKENS
-        if not (usable or (whole and prompt == answer == NOT_TOLD)) or not 1 <= requests <= MAX_REQUESTS:
+        usable = whole and 1 <= prompt <= MAX_TOKENS and UNKNOWN <= answer <= MAX_TOKENS
+        if not (usable or (whole and prompt == answer == UNKNOWN)) or not 1 <= requests <= MAX_REQUESTS:
             raise WorkloadError("cells-unreadable", line=number)
         if number > MAX_CELLS:
             raise WorkloadError("cells-too-many", limit=f"{MAX_CELLS:,}")
         counts[prompt, answer] += requests
-    unusable = counts.pop((NOT_TOLD, NOT_TOLD), 0)
+    unusable = counts.pop((UNKNOWN, UNKNOWN), 0)
     if not counts:
         raise WorkloadError("database-no-lengths", rows=f"{unusable:,}")
     found = (
-        (prompt, None if answer == NOT_TOLD else answer, n) for (prompt, answer), n in sorted(counts.items())
+        (prompt, None if answer == UNKNOWN else answer, n) for (prompt, answer), n in sorted(counts.items())
     )
     return Cells(counts=tuple(found), unusable=unusable)
 

@@ -1,4 +1,4 @@
-"""A database named by the command line or the server's secrets: only read, bounded in time, its password never told.
+"""A database named by the command line or the server's secrets: only read, bounded in time, its password never shown.
 
 Where the database can, the server itself ends the query; `bounded` leaves every one behind when its time is up.
 """
@@ -49,21 +49,21 @@ def read_table(
 ) -> Cells:
     """The joint histogram of a table, its columns by name or by how logs call them.
 
-    `address` is a URL (`postgres://user@host/database`), or `env:NAME` for the environment variable that holds it.
+    `address` is a URL (`postgres://user@host/database`), or `env:NAME` for the environment variable with it.
     `table` may have its schema before it, with a dot.
 
     Raises WorkloadError `database-extra`, `database-address`, `database-gone`, `database-table`, `database-columns`,
     `database-slow`, `database-failed`, and as `read_cells`.
     """
     url = _url(address)
-    with told(url):
+    with coded(url):
         return bounded(lambda: _read(url, table, prompt, answer, timeout_seconds), timeout_seconds)
 
 
 def _read(url: str, table: str, prompt: str | None, answer: str | None, seconds: int) -> Cells:
-    with told(url, "database-gone"):
+    with coded(url, "database-gone"):
         backend = _connected(url, seconds)
-    with told(url, "database-table"):
+    with coded(url, "database-table"):
         found = _table(backend, table)
     return answered(lengths(found, prompt, answer))
 
@@ -75,7 +75,7 @@ def answered(rows: Table) -> Cells:
 
 
 def log_of_cells(found: Cells) -> RequestLog:
-    """What a database told, as what a file tells."""
+    """What a database answered, in the form of what a file says."""
     return RequestLog(
         traffic=found.traffic(),
         estimated=0,
@@ -113,7 +113,7 @@ def bounded(work: Callable[[], Found], seconds: float) -> Found:
 
 
 @contextmanager
-def told(url: str, code: str = "database-failed") -> Iterator[None]:
+def coded(url: str, code: str = "database-failed") -> Iterator[None]:
     """What a driver raises as a coded error, in its own words but for what the address keeps secret."""
     try:
         yield

@@ -15,8 +15,8 @@ from kvcore.workload.database.connection import (
     Backend,
     answered,
     bounded,
+    coded,
     log_of_cells,
-    told,
 )
 from kvcore.workload.database.query import Table, lengths
 from kvcore.workload.records import RequestLog
@@ -91,7 +91,7 @@ def read_files(
     Raises WorkloadError `database-extra`, `database-files`, `database-columns`, `database-slow`, `database-failed`, and
     as `kvcore.workload.database.cells.read_cells`.
     """
-    with told("duckdb://"):
+    with coded("duckdb://"):
         return bounded(lambda: _read(list(paths), prompt, answer), timeout_seconds)
 
 
@@ -101,7 +101,7 @@ def _read(paths: list[str], prompt: str | None, answer: str | None) -> Cells:
     backend = ibis.duckdb.connect(memory_limit=MEMORY, threads=os.cpu_count() or 1)
     if any(path.startswith("s3://") for path in paths):
         _open_buckets(backend)
-    with told("duckdb://", "database-files"):
+    with coded("duckdb://", "database-files"):
         return answered(_lengths(backend, paths, prompt, answer))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from kvcore.errors import WorkloadError
 from kvcore.versioned import Pattern, Source, convert, read_toml
 from kvcore.workload.columns import columns_of
-from kvcore.workload.database.cells import BITS, NOT_TOLD
+from kvcore.workload.database.cells import BITS, UNKNOWN
 from kvcore.workload.histogram import MAX_TOKENS
 
 Table = Any
@@ -33,7 +33,7 @@ class Layout:
     """What the names of all kinds contain that a prompt is made of."""
     answer: Name
     only: Mapping[Name, str | int]
-    """Columns and what they hold in rows that count."""
+    """Columns and what stands in them in rows that count."""
     sources: tuple[Source, ...]
 
 
@@ -71,8 +71,8 @@ def lengths(table: Table, prompt: str | None = None, answer: str | None = None) 
         raise WorkloadError("database-columns", columns=shown)
     import ibis
 
-    told = ibis.null("int64") if answer is None else table[answer].cast("int64")
-    return table.select(prompt=table[prompt].cast("int64"), answer=told)
+    known = ibis.null("int64") if answer is None else table[answer].cast("int64")
+    return table.select(prompt=table[prompt].cast("int64"), answer=known)
 
 
 def _summed(table: Table, layout: Layout) -> Table:
@@ -98,8 +98,8 @@ def cells(lengths: Table) -> Table:
     prompt, answer = lengths.prompt, lengths.answer
     usable = prompt.between(1, MAX_TOKENS) & answer.fill_null(0).between(0, MAX_TOKENS)
     binned = lengths.select(
-        prompt=ibis.ifelse(usable, rounded_up(prompt), NOT_TOLD),
-        answer=ibis.ifelse(usable, rounded_up(answer), NOT_TOLD).fill_null(NOT_TOLD),
+        prompt=ibis.ifelse(usable, rounded_up(prompt), UNKNOWN),
+        answer=ibis.ifelse(usable, rounded_up(answer), UNKNOWN).fill_null(UNKNOWN),
     )
     return binned.group_by(["prompt", "answer"]).agg(requests=binned.count())
 

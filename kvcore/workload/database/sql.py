@@ -1,6 +1,6 @@
 """The query as SQL to take away, without Ibis: kept as it makes it, with a table's and its columns' names filled in.
 
-`dialects.json` is written by `tools/workload_sql.py`, and a test holds it against what Ibis gives.
+`dialects.json` is written by `tools/workload_sql.py`, and a test compares it with what Ibis gives.
 """
 
 from __future__ import annotations
