@@ -1,0 +1,79 @@
+"""CPU of reading a usage log with DuckDB, in a process of its own each time, with the peak of its memory.
+
+Baseline: the loop of source 004 on the same JSON lines, which parses each line, collects prompts and sorts them.
+`LINES=10000000 python -m benchmarks.workload` for the size of the issue; ratios below are of what `LINES` says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LINES = int(os.environ.get("LINES", "1000000"))
+REPORT = """
+import resource
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
+LOOP = """
+import json, sys
+lengths = []
+with open(sys.argv[1]) as f:
+    for line in f:
+        lengths.append(json.loads(line)["usage"]["prompt_tokens"])
+lengths.sort()
+lengths[int(len(lengths) * 0.99)]
+"""
+OURS = """
+import sys
+from kvcore.workload.database.files import read_files
+read_files([sys.argv[1]]).traffic()
+"""
+PARQUET = """
+import sys, duckdb
+duckdb.sql(f"COPY (SELECT usage.prompt_tokens AS prompt_tokens, usage.completion_tokens AS completion_tokens "
+           f"FROM read_json('{sys.argv[1]}')) TO '{sys.argv[1]}.parquet'")
+"""
+
+
+def write(path: Path) -> None:
+    """Lines as an OpenAI server answers, without their text."""
+    chosen = random.Random(4)
+    with path.open("w", encoding="utf-8") as out:
+        for number in range(LINES):
+            prompt, answer = 1 + int(chosen.lognormvariate(6.8, 1)), 1 + int(chosen.expovariate(1 / 300))
+            usage = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+            record = {"id": f"chatcmpl-{number:08}", "object": "chat.completion", "usage": usage}
+            out.write(json.dumps(record) + "\n")
+
+
+def measured(program: str, path: str) -> tuple[float, float]:
+    """Seconds of CPU, GiB at the peak."""
+    found = subprocess.run(
+        [sys.executable, "-c", program + REPORT, path], check=True, capture_output=True, text=True
+    )
+    seconds, kib = found.stdout.split()
+    return float(seconds), float(kib) / (1 << 20)
+
+
+def main() -> None:
+    """Prints CPU, memory and the ratio to the loop."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "requests.jsonl")
+        write(path)
+        subprocess.run([sys.executable, "-c", PARQUET, path], check=True)
+        loop, loop_peak = measured(LOOP, str(path))
+        print(f"workload: {LINES:,} lines of usage")
+        print(f"  loop of source 004  {loop:7.2f} s of CPU  {loop_peak:5.2f} GiB")
+        for name, given in (("JSON lines", str(path)), ("Parquet", f"{path}.parquet")):
+            seconds, peak = measured(OURS, given)
+            print(f"  {name:<18}  {seconds:7.2f} s of CPU  {peak:5.2f} GiB  {loop / seconds:5.1f} × less CPU")
+
+
+if __name__ == "__main__":
+    main()
