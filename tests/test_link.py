@@ -21,6 +21,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.rope import Yarn
 from kvcore.planning import plan
 from kvcore.scenario import (
+from kvcore.untrusted import MAX_PACKED_CHARACTERS
     MEASURED_PARTS,
     CudagraphMode,
     Host,
@@ -396,7 +397,7 @@ def test_a_draft_whose_config_is_too_long_is_told_too() -> None:
         (link_config.pack("[1]"), "invalid-json"),
         (link_config.pack("[" * 100), "input-too-deep"),
         (link_config.pack("x" * (link_config.MAX_UNPACKED_BYTES + 1)), "input-too-large"),
-        ("A" * (link_config.MAX_PACKED_CHARACTERS + 1), "input-too-large"),
+        ("A" * (MAX_PACKED_CHARACTERS + 1), "input-too-large"),
     ],
 )
 def test_a_packed_config_that_cannot_be_read_is_named(text: str, code: str) -> None:
