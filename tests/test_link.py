@@ -21,7 +21,6 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.rope import Yarn
 from kvcore.planning import plan
 from kvcore.scenario import (
-from kvcore.untrusted import MAX_PACKED_CHARACTERS
     MEASURED_PARTS,
     CudagraphMode,
     Host,
@@ -38,6 +37,7 @@ from kvcore.untrusted import MAX_PACKED_CHARACTERS
     link_config,
 )
 from kvcore.scenario.request import scenario_from_request
+from kvcore.untrusted import MAX_PACKED_CHARACTERS
 
 WORKED = (
     "model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"
