@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from kvcore import cli
 from kvcore.errors import WorkloadError
+from kvcore.workload.replay import trace
 from kvcore.workload.replay.scheduler import Scheduler
 from kvcore.workload.replay.settings import FreeOrder, Settings, rules_of
 from kvcore.workload.replay.steps import MAX_COUNT, case_answer, case_rows
@@ -155,3 +156,12 @@ def test_the_pool_never_leaks_and_every_request_gets_its_answer(
         scheduler.step()
     scheduler.step()
     assert (scheduler.used_blocks, scheduler.context_tokens) == (0, 0)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "MAX_KNOWN", 3)
+    shared = [
+        {"id": f"{at}", "arrival_step": 0, "prompt": [["a", 80]], "answer_tokens": 1} for at in range(2)
+    ]
+    case = small(requests=shared, max_model_len=128)
+    assert case_answer(json.dumps(case).encode())["error"]["code"] == "replay-too-long"

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from kvcore.errors import WorkloadError
+
+MAX_KNOWN: Final = 3_000_000
+"""Shared contents that are remembered; what bounds the memory of a replay."""
 Piece = tuple[str, int]
 """The first so many tokens of a named text: equal names mean equal tokens at equal positions."""
 
@@ -76,6 +81,8 @@ class Contents:
             if len(found) == blocks:
                 return found
             number = self._known.setdefault((parent, *key), self._next)
+            if len(self._known) > MAX_KNOWN:
+                raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_KNOWN:,}")
             self._next += number == self._next
             found.append(number)
             parent = number
