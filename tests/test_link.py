@@ -37,7 +37,7 @@ from kvcore.scenario import (
     link_config,
 )
 from kvcore.scenario.request import scenario_from_request
-from kvcore.untrusted import MAX_PACKED_CHARACTERS
+from kvcore.untrusted import MAX_PACKED_CHARACTERS, MAX_UNPACKED_BYTES, pack, unpack
 
 WORKED = (
     "model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"
@@ -393,10 +393,10 @@ def test_a_draft_whose_config_is_too_long_is_told_too() -> None:
         ("no base64!", "unreadable-packed-config"),
         ("AAAA", "unreadable-packed-config"),
         ("A", "unreadable-packed-config"),
-        (link_config.pack('{"model_type": "llama"}')[:-6], "unreadable-packed-config"),
-        (link_config.pack("[1]"), "invalid-json"),
-        (link_config.pack("[" * 100), "input-too-deep"),
-        (link_config.pack("x" * (link_config.MAX_UNPACKED_BYTES + 1)), "input-too-large"),
+        (pack('{"model_type": "llama"}')[:-6], "unreadable-packed-config"),
+        (pack("[1]"), "invalid-json"),
+        (pack("[" * 100), "input-too-deep"),
+        (pack("x" * (MAX_UNPACKED_BYTES + 1)), "input-too-large"),
         ("A" * (MAX_PACKED_CHARACTERS + 1), "input-too-large"),
     ],
 )
@@ -413,11 +413,11 @@ def test_what_inflates_to_a_gigabyte_is_left_unread() -> None:
     text = base64.urlsafe_b64encode(bomb).decode().rstrip("=")
     tracemalloc.start()
     with pytest.raises(KvPlannerError) as caught:
-        link_config.unpack(text, "config.z")
+        unpack(text, "config.z")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert caught.value.code == "input-too-large"
-    assert peak < 8 * link_config.MAX_UNPACKED_BYTES
+    assert peak < 8 * MAX_UNPACKED_BYTES
 
 
 @pytest.mark.parametrize(
