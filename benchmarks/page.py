@@ -1,7 +1,7 @@
 """Key press to settled page, in a real Chromium.
 
-Baseline: a Streamlit page with one slider and one line of text, served by the same Python on the same machine in the
-same run, measured turn by turn with the Plan page.
+Baselines: a Streamlit page with one slider and one line of text, and one with two small Plotly charts as well, served
+by the same Python on the same machine in the same run, measured turn by turn with the Plan page.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ from tools.programs import find_browser
 from tools.server import running_server
 
 EMPTY_PAGE = 'import streamlit as st\nvalue = st.slider("value", 0, 100, 50, key="value")\nst.write(f"value {value}")\n'
+CHARTS_PAGE = (
+    EMPTY_PAGE
+    + """
+st.plotly_chart({"data": [{"type": "bar", "x": [value, 9], "y": ["a", "b"], "orientation": "h"}]}, key="bar")
+st.plotly_chart({"data": [{"type": "scatter", "x": [1, 2, 4], "y": [value, 50, 9]}]}, key="curve")
+"""
+)
 PRESSES = 30
 COUNT_CHANGES = """() => {
     window.__changes = 0;
@@ -48,34 +55,44 @@ def prepare(page: Page, address: str, slider: str) -> None:
 
 
 def main() -> None:
-    """Prints both medians and their ratio."""
+    """Prints the medians and their ratios."""
     browser_path = find_browser()
     if browser_path is None:
         raise SystemExit("no browser: python tools/programs.py browser --install")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         empty = Path(folder) / "empty.py"
         empty.write_text(EMPTY_PAGE)
+        charts = Path(folder) / "charts.py"
+        charts.write_text(CHARTS_PAGE)
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         link = (
             "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
         )
         log = Path(folder) / "server.log"
-        with running_server(log) as planner, running_server(log, script=empty) as bare:
-            plan_page, empty_page = browser.new_page(), browser.new_page()
-            prepare(plan_page, planner.address + link, PLAN_SLIDER)
-            prepare(empty_page, bare.address, '[role="slider"], input[type="range"]')
-            times: dict[str, list[float]] = {"plan": [], "empty": []}
+        with (
+            running_server(log) as planner,
+            running_server(log, script=empty) as bare,
+            running_server(log, script=charts) as drawing,
+        ):
+            pages = {name: browser.new_page() for name in ("empty", "charts", "plan")}
+            prepare(pages["plan"], planner.address + link, PLAN_SLIDER)
+            for name, server in {"empty": bare, "charts": drawing}.items():
+                prepare(pages[name], server.address, '[role="slider"], input[type="range"]')
+            times: dict[str, list[float]] = {name: [] for name in pages}
             for turn in range(PRESSES):
                 key = "ArrowRight" if turn % 4 < 2 else "ArrowLeft"
-                empty_page.bring_to_front()
-                times["empty"].append(press(empty_page, key))
-                plan_page.bring_to_front()
-                times["plan"].append(press(plan_page, key))
+                for name, page in pages.items():
+                    page.bring_to_front()
+                    times[name].append(press(page, key))
         browser.close()
-    plan, base = statistics.median(times["plan"]), statistics.median(times["empty"])
+    empty_page, charts_page, plan_page = (statistics.median(found) for found in times.values())
     print(f"page: median of {PRESSES} key presses, key press to settled page")
-    print(f"  empty Streamlit page   {base * 1000:6.0f} ms")
-    print(f"  Plan page              {plan * 1000:6.0f} ms  {plan / base:4.1f} × the empty page")
+    print(f"  empty Streamlit page   {empty_page * 1000:6.0f} ms")
+    print(f"  the same, two charts   {charts_page * 1000:6.0f} ms")
+    print(
+        f"  Plan page              {plan_page * 1000:6.0f} ms  {plan_page / empty_page:4.1f} × the empty page, "
+        f"{plan_page / charts_page:4.2f} × that with two charts"
+    )
 
 
 if __name__ == "__main__":
