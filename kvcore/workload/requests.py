@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 
 from kvcore.errors import WorkloadError
 from kvcore.toml_files import file_text
-from kvcore.versioned import Amount, Count, Pattern, Source, convert, read_toml
+from kvcore.versioned import Amount, Bounds, Count, Pattern, Source, convert, read_toml
 from kvcore.workload.histogram import MAX_TOKENS
 
 MAX_DIGITS: Final = 9
@@ -25,8 +26,8 @@ TEXT_SLICE: Final = 1 << 18
 LONGEST_NAME: Final = 60
 _NUMBERS: Final = (int, float)
 _NOT_IN_A_NAME: Final = re.compile(r"[\s_\-.()（）#]+")
-_CJK: Final = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 
+Error = Annotated[float, Bounds(-1.0, 10.0)]
 Name = Annotated[str, Pattern(r"\w{1,60}", "a name")]
 
 
@@ -62,11 +63,19 @@ class Texts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rate:
+    """Characters of one kind to a token, and the least and largest error of a text of that kind."""
+
+    characters_per_token: Amount
+    error: tuple[Error, Error]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """Tokens of a text whose tokenizer is not available, and of what a chat template adds to a message."""
 
-    cjk_characters_per_token: Amount
-    other_characters_per_token: Amount
+    kinds: Mapping[str, Rate]
+    """By the pattern of their characters; a character is of the first kind that matches it."""
     tokens_per_message: Count
     sources: tuple[Source, ...]
     checked: datetime.date
@@ -189,18 +198,25 @@ def number_of(text: str, longest: int = 24) -> float | None:
 
 
 def estimated_tokens(text: str) -> int:
-    """Tokens of `text` by the stated approximation, rounded up. Source: requests.toml.
+    """Tokens of `text` by the stated approximation, rounded up: characters of each kind over its rate.
+
+    Source: requests.toml.
 
     Example:
-        >>> estimated_tokens("a" * 35), estimated_tokens("显存容量规划")
-        (10, 4)
+        >>> estimated_tokens("plain words"), estimated_tokens("显存容量规划"), estimated_tokens("12345")
+        (3, 6, 5)
     """
-    rates, cjk = tables().estimate, 0
-    if not text.isascii():
-        slices = (text[at : at + TEXT_SLICE] for at in range(0, len(text), TEXT_SLICE))
-        cjk = sum(len(_CJK.findall(part)) for part in slices)
-    tokens = cjk / rates.cjk_characters_per_token + (len(text) - cjk) / rates.other_characters_per_token
-    return -int(-tokens // 1)
+    found: Counter[int] = Counter()
+    for at in range(0, len(text), TEXT_SLICE):
+        for run in _runs().finditer(text[at : at + TEXT_SLICE]):
+            found[run.lastindex or 0] += run.end() - run.start()
+    rates = tuple(tables().estimate.kinds.values())
+    return -int(-sum(number / rates[kind - 1].characters_per_token for kind, number in found.items()) // 1)
+
+
+@cache
+def _runs() -> re.Pattern[str]:
+    return re.compile("|".join(f"({pattern})" for pattern in tables().estimate.kinds))
 
 
 @lru_cache(maxsize=4096)

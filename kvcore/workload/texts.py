@@ -47,7 +47,7 @@ def text_tokens(
     A definition of tools counts as the JSON that it is.
 
     Example:
-        >>> messages = [{"role": "user", "content": [{"type": "text", "text": "a" * 35}, {"type": "image_url"}]}]
+        >>> messages = [{"role": "user", "content": [{"type": "text", "text": "aaaaaaa " * 5}, {"type": "image_url"}]}]
         >>> text_tokens({"messages": messages}, ("messages",), None)
         TextCount(tokens=14, not_counted=1)
     """
@@ -94,9 +94,9 @@ def conversation(record: Mapping[str, Any], counter: Counter | None) -> Iterator
     Each answer is one request, and its prompt is all that stands before it.
 
     Example:
-        >>> said = [{"from": "human", "value": "a" * 35}, {"from": "gpt", "value": "b" * 70}]
+        >>> said = [{"from": "human", "value": "aaaaaaa " * 5}, {"from": "gpt", "value": "bbbbbbb " * 10}]
         >>> list(conversation({"conversations": said}, None))
-        [(18, 20)]
+        [(18, 19)]
     """
     count, more = counter or estimated_tokens, tables().estimate.tokens_per_message
     turns = record.get("conversations", record.get("conversation"))

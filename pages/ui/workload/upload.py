@@ -336,8 +336,9 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
     if log.estimated:
         lines.append(
             t(
-                "{share} % of the prompts had no token counts: counted from their text at 1.5 Chinese or 3.5 other "
-                "characters per token.",
+                "{share} % of the prompts had no token counts: counted from their text by a rate for each script. "
+                "Against two vocabularies Chinese is right to -17 to +21 %, Latin script and code to -25 to +42 %, "
+                "other scripts to -54 to +107 %.",
                 share=f"{100 * log.estimated / log.traffic.requests:.0f}",
             )
         )
