@@ -6,8 +6,11 @@ import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
+from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.requests import (
     Names,
     Reading,
@@ -33,6 +36,10 @@ _UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 """Times above the first are in a unit of which a second has the second: nano-, micro- and milliseconds."""
 
 READING: Final = Reading()
+_PLAIN: Final = frozenset(
+    ("usage", "prompt_tokens", "completion_tokens", "total_tokens", "max_tokens", "created")
+)
+_WHOLE: Final = ("conversations", "conversation", "resourcespans", "inputlens", "outputlens")
 Layer = Mapping[str, Any]
 
 
@@ -66,6 +73,9 @@ def record_requests(record: Mapping[str, Any], reading: Reading = READING) -> It
         >>> [request[:3] for request in record_requests({"usage": usage, "max_tokens": 512})]
         [(910, 80, 512)]
     """
+    if (plain := _plain_request(record, reading)) is not None:
+        yield plain
+        return
     prompts, answers = record.get("input_lens"), record.get("output_lens")
     if isinstance(prompts, list) and isinstance(answers, list) and len(prompts) == len(answers) > 0:
         # Source: vllm/benchmarks/serve.py (0.33.0), `--save-detailed`.
@@ -84,6 +94,43 @@ def record_requests(record: Mapping[str, Any], reading: Reading = READING) -> It
         yield from turns
     else:
         yield _request(record, reading)
+
+
+def _plain_request(record: Mapping[str, Any], reading: Reading) -> Request | None:
+    """Most records of most logs: OpenAI's usage, and nothing else that says anything; None for any other."""
+    usage = record.get("usage", record)
+    if reading.columns or type(usage) is not dict:
+        return None
+    prompt, answer, wanted = (
+        usage.get("prompt_tokens"),
+        usage.get("completion_tokens"),
+        record.get("max_tokens"),
+    )
+    if type(prompt) is not int or type(answer) is not int or not 0 < prompt <= MAX_TOKENS >= answer >= 0:
+        return None
+    if wanted is not None and (type(wanted) is not int or not 0 < wanted <= MAX_TOKENS):
+        return None
+    for layer in (record,) if usage is record else (record, usage):
+        for key, value in layer.items():
+            if value is not None and key not in _PLAIN and _says_something(key):
+                return None
+    created = record.get("created")
+    return Request(prompt, answer, wanted, seconds=seconds_of(created) if created is not None else None)
+
+
+@lru_cache(maxsize=4096)
+def _says_something(key: str) -> bool:
+    found, name = tables(), plain_name(key)
+    names = chain(
+        *(getattr(found.names, one) for one in found.names.__slots__), found.inside.usage, found.inside.other
+    )
+    return name in (*names, *_WHOLE)
+
+
+def forget_names() -> None:
+    """Names of a stranger's fields stay no longer than the reading of the log."""
+    plain_name.cache_clear()
+    _says_something.cache_clear()
 
 
 def _spans(record: Mapping[str, Any], reading: Reading) -> Iterator[Request]:

@@ -25,10 +25,10 @@ from kvcore.workload.columns import (
 )
 from kvcore.workload.database.cells import is_cells, read_cells_csv
 from kvcore.workload.engine_lines import EngineLines
-from kvcore.workload.fields import READING, json_requests, record_requests
+from kvcore.workload.fields import READING, forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.opening import MAX_LINE_BYTES, is_parquet, lines_of, parquet_rows
-from kvcore.workload.requests import Reading, Request, Unusable, UnusableLineError, plain_name, tables
+from kvcore.workload.requests import Reading, Request, Unusable, UnusableLineError, tables
 from kvcore.workload.streams import Streams, records_of_lines
 from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
@@ -107,8 +107,7 @@ def read_request_logs(
             else:
                 _read_file(meter.lines(lines_of(source)), tally)
     finally:
-        # Names of a stranger's fields stay no longer than the reading of the log.
-        plain_name.cache_clear()
+        forget_names()
     if not tally.collector.requests:
         raise tally.refusal()
     return tally.log()
