@@ -187,7 +187,7 @@ def _connected(url: str, seconds: int) -> Backend:
 
 
 def _spark_session(url: str) -> Any:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession  # type: ignore[import-not-found, unused-ignore]
 
     builder = SparkSession.builder.appName("kvcore workload").config("spark.ui.enabled", "false")
     built = builder.remote(url) if url.startswith("sc://") else builder.master(url)
