@@ -30,11 +30,12 @@ def make(rows: int, folder: str) -> None:
     """Rows as Parquet: prompts and answers with long tails, one answer in 97 unknown, one prompt in 1,009 nothing."""
     from pyspark.sql import functions as f
 
+    session = _spark_session(MASTER)
     mixed = f.pmod(f.xxhash64(f.col("id")), f.lit(1 << 20))
     other = f.pmod(f.xxhash64(f.col("id") + 1), f.lit(1 << 20))
     prompt = f.when(f.col("id") % 1009 == 0, 0).otherwise(f.floor(f.pow(2.0, 4 + mixed * 13.0 / (1 << 20))))
     answer = f.when(f.col("id") % 97 == 0, None).otherwise(f.floor(f.pow(2.0, other * 12.0 / (1 << 20))))
-    made = _spark_session(MASTER).range(0, rows, 1, 16)
+    made = session.range(0, rows, 1, 16)
     made = made.select(
         prompt.cast("int").alias("prompt_tokens"), answer.cast("int").alias("completion_tokens")
     )

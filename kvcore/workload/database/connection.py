@@ -183,7 +183,10 @@ def _connected(url: str, seconds: int) -> Backend:
         options = {"session_parameters": {"STATEMENT_TIMEOUT_IN_SECONDS": seconds}}
     elif name == "duckdb":
         options = {"read_only": urlsplit(url).path not in ("", "/")}
-    return ibis.connect(url.replace("postgresql://", "postgres://", 1), **options)
+    backend = ibis.connect(url.replace("postgresql://", "postgres://", 1), **options)
+    if name == "duckdb":
+        backend.raw_sql("SET enable_progress_bar = false")
+    return backend
 
 
 def _spark_session(url: str) -> Any:

@@ -99,6 +99,7 @@ def _read(paths: list[str], prompt: str | None, answer: str | None) -> Cells:
     import ibis
 
     backend = ibis.duckdb.connect(memory_limit=MEMORY, threads=os.cpu_count() or 1)
+    backend.raw_sql("SET enable_progress_bar = false")
     if any(path.startswith("s3://") for path in paths):
         _open_buckets(backend)
     with coded("duckdb://", "database-files"):
