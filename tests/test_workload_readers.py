@@ -221,7 +221,7 @@ class TestBombs:
 
     @pytest.mark.parametrize("data", [
         gzip.compress(b"x" * 10_000)[:-10], b"\x1f\x8b" + b"x" * 100, b"\x28\xb5\x2f\xfd" + b"x" * 100,
-    ])  # fmt: skip
+    ], ids=("gzip cut short", "no gzip", "no zstd"))  # fmt: skip
     def test_a_damaged_file_is_a_coded_error(self, data: bytes) -> None:
         with pytest.raises(WorkloadError) as caught:
             read_request_log(io.BytesIO(data))
