@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,18 @@ def test_a_file_of_one_machine_refuses_several(kind: Artefact) -> None:
         artefact(kind, planned(data_parallel_size=4))
     assert raised.value.code == "several-machines"
     assert artefact(kind, planned(data_parallel_size=2))
+
+
+@pytest.mark.parametrize("kind", [Artefact.COMMAND, Artefact.DOCKER, Artefact.COMPOSE])
+@pytest.mark.parametrize("field", ["data_parallel_size", "pipeline_parallel_size"])
+def test_nobody_can_ask_for_ten_thousand_starts(kind: Artefact, field: str) -> None:
+    asked = {"tensor_parallel_size": 16, "pipeline_parallel_size": 1, "data_parallel_size": 1, field: 65_536}
+    deployment = planned()
+    parallel = replace(deployment.scenario.parallel, **asked)
+    deployment = replace(deployment, scenario=replace(deployment.scenario, parallel=parallel))
+    with pytest.raises(ScenarioError) as raised:
+        artefact(kind, deployment)
+    assert (raised.value.code, raised.value.field) == ("too-many-machines", field)
 
 
 def test_docker_mounts_the_driver_and_between_machines_its_network() -> None:

@@ -164,8 +164,8 @@ def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
         arguments=launch_arguments(plan, every_flag=every_flag),
         environment=launch_environment(plan),
     )
-    if len(start.machines) > 1 and kind in _OF_ONE_MACHINE:
-        raise ScenarioError("several-machines", field="data_parallel_size", machines=str(len(start.machines)))
+    if kind in _OF_ONE_MACHINE and (number := len(start.machines)) > 1:
+        raise ScenarioError("several-machines", field="data_parallel_size", machines=str(number))
     return _WRITERS[kind](start)
 
 
@@ -208,17 +208,18 @@ def _exports(environment: Mapping[str, str], before: str) -> str:
 def _command(start: Start) -> str:
     """Of each machine where there are several."""
     exports = _exports({**start.visible, **start.environment}, "export ")
-    if len(start.machines) == 1:
+    machines = start.machines
+    if len(machines) == 1:
         return exports + _folded(map(shlex.join, (start.program, *start.flags)))
     texts = (
-        f"# {number} / {len(start.machines)}\n{exports}"
+        f"# {number} / {len(machines)}\n{exports}"
         + "".join(f"{line}\n" for line in machine.before)
         + (
             _folded(map(_shell_words, (start.program, *start.flags, *_own(machine))))
             if machine.serves
             else ""
         )
-        for number, machine in enumerate(start.machines, start=1)
+        for number, machine in enumerate(machines, start=1)
     )
     return f"export {FIRST[1:]}=192.0.2.10\n" + "\n".join(texts)
 
@@ -248,7 +249,8 @@ def _docker(start: Start) -> str:
     cards = [f"--device {path}" for path in start.devices] or [f"""--gpus '"device={ids}"'"""]
     cards += [f"-v {path}:{path}" for path in start.mounts]
     cards += [f"--group-add {platform['group']}"] if "group" in platform else []
-    several = len(start.machines) > 1
+    machines = start.machines
+    several = len(machines) > 1
     network = ["--net=host", f'-e {FIRST[1:]}="{FIRST}"'] if several else [f"-p {PORT}:{PORT}"]
     parts = ["docker run --rm", *cards, "--ipc=host", *network]
     parts += [f"-v {volume}" for volume in VOLUMES]
@@ -260,9 +262,9 @@ def _docker(start: Start) -> str:
     if not several:
         return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
     return "\n".join(
-        f"# {number} / {len(start.machines)}\n"
+        f"# {number} / {len(machines)}\n"
         + _folded([*parts, image_name, *map(_shell_words, _inside(start, machine))])
-        for number, machine in enumerate(start.machines, start=1)
+        for number, machine in enumerate(machines, start=1)
     )
 
 

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
 from kvcore.units import ceil_div
 
 RPC_PORT: Final = 13389
 RAY_PORT: Final = 6379
+MOST_MACHINES: Final = 64
+"""Nobody copies more starts by hand."""
 FIRST: Final = "$NODE0_IP"
 """The address of the first machine, as the shell has it."""
 
@@ -34,6 +37,8 @@ class Machine:
 def machines_of(plan: Plan) -> tuple[Machine, ...]:
     """The machines, the first one first; a single one without further flags where all cards fit into one.
 
+    Raises ScenarioError `too-many-machines` beyond 64 of them.
+
     Source: vllm's docs/serving/data_parallel_deployment.md and vllm-ascend's docs/source/tutorials (0.23.0): one API
     server on the first machine, --headless on the others; ray start --head, then --address.
 
@@ -51,9 +56,13 @@ def machines_of(plan: Plan) -> tuple[Machine, ...]:
     cards = size * replicas
     if cards <= most:
         return (Machine(cards=cards),)
-    if size > most:
-        return _on_ray(ceil_div(cards, most), most)
     local = min(replicas, most // size)
+    number = ceil_div(replicas, local) if local else ceil_div(cards, most)
+    if number > MOST_MACHINES:
+        field = "data_parallel_size" if replicas > 1 else "pipeline_parallel_size"
+        raise ScenarioError("too-many-machines", field=field, machines=str(number), limit=str(MOST_MACHINES))
+    if not local:
+        return _on_ray(number, most)
     return tuple(
         Machine(
             cards=size * min(local, replicas - start),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import streamlit as st
 
 from kvcore.deploy import artefacts
-from kvcore.errors import KvPlannerError
+from kvcore.errors import KvPlannerError, ScenarioError
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario, edit
 from kvcore.texts.words import Words
@@ -46,7 +48,8 @@ def outcome(t: Words) -> None:
     with st.container(border=True, key="check.taken"):
         st.markdown(f":material/check: **{t('Done: every page now plans this start.')}**")
         if isinstance(planned, Plan):
-            st.code(artefacts.artefact(artefacts.Artefact.COMMAND, planned), language="bash")
+            with suppress(ScenarioError):
+                st.code(artefacts.artefact(artefacts.Artefact.COMMAND, planned), language="bash")
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.page_link(
                 shell.page_at(""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import streamlit as st
 
@@ -115,11 +116,15 @@ def panel(plan: Plan, t: Words) -> None:
 def _explained(plan: Plan, t: Words) -> None:
     """What the variables of the start are for, where that is known."""
     known = {name: EXPORTS[name] for name in plan.scenario.env if name in EXPORTS}
-    machines = machines_of(plan)
-    if len(machines) > 1:
-        known |= {FIRST[1:]: EXPORTS[FIRST[1:]]}
-    if find_engine(plan.scenario.engine).main_flags and machines[0].cards < plan.accelerator.devices_per_node:
-        known |= {VISIBLE: EXPORTS[VISIBLE]}
+    with suppress(ScenarioError):
+        machines = machines_of(plan)
+        if len(machines) > 1:
+            known |= {FIRST[1:]: EXPORTS[FIRST[1:]]}
+        if (
+            find_engine(plan.scenario.engine).main_flags
+            and machines[0].cards < plan.accelerator.devices_per_node
+        ):
+            known |= {VISIBLE: EXPORTS[VISIBLE]}
     for name, text in known.items():
         st.caption(f"`{name}` – {t(text)}")
 
