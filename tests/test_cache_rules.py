@@ -194,7 +194,7 @@ def test_published_start_of_a_hybrid_model_on_ascend() -> None:
     resolved = ascend("0.13.0", max_model_len=32_768)
     parallel = Parallel(tensor_parallel_size=4)
     specs = rank_layer_specs(QWEN3_NEXT, parallel, resolved, 0)
-    assert [(spec.block_size, spec.page_size_bytes) for spec in specs] == [(32_768, 393_216), (384, 393_216)]
+    assert [(spec.block_size, spec.page_size_bytes) for spec in specs] == [(384, 393_216), (32_768, 393_216)]
     plan = plan_cache((specs,), (int(9.11406 * GIB),), resolved, parallel)
     assert (plan.num_blocks, plan.tokens) == (2073, 198_912)
     assert round(plan.max_concurrency, 2) == 23.29
