@@ -172,7 +172,8 @@ class Guest:
             await self.timed("clear", self.visitor.press("workload.clear"))
         sample = self.random.choice(("requests.jsonl", "requests.csv"))
         content = (ROOT / "pages" / "ui" / "samples" / sample).read_bytes()
-        await self._upload("workload.upload.0", f"{self.sentinel}{Path(sample).suffix}", content)
+        field = next(name for name in self.visitor.names() if name.startswith("workload.upload."))
+        await self._upload(field, f"{self.sentinel}{Path(sample).suffix}", content)
 
     async def pin(self) -> None:
         """Pins the scenario; with four pins, takes one off."""
