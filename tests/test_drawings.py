@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -111,3 +112,27 @@ def test_experts_are_spread_over_the_cards_of_all_replicas() -> None:
     drawing = cards_drawing(planned("expert parallel"), ENGLISH)
     assert "experts 0–15" in drawing.html
     assert "experts 112–127" in drawing.html
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"num_attention_heads": 2**34, "num_kv_heads": 2**34},
+        {"num_attention_heads": 2**34, "num_kv_heads": 1},
+    ],
+)
+def test_a_config_of_billions_of_heads_is_drawn_without_them(hostile: dict[str, int]) -> None:
+    base = planned("dense")
+    picture = heads_drawing(replace(base, architecture=replace(base.architecture, **hostile)), ENGLISH)
+    assert picture is not None
+    assert len(picture.figure) < 5_000
+
+
+def test_a_pipeline_of_many_stages_and_replicas_is_drawn_in_part() -> None:
+    base = planned("dense")
+    parallel = replace(
+        base.scenario.parallel, pipeline_parallel_size=64, data_parallel_size=65_536, tensor_parallel_size=16
+    )
+    picture = cards_drawing(replace(base, scenario=replace(base.scenario, parallel=parallel)), ENGLISH)
+    assert picture.html.count('class="kv-card"') == 4 * 16 * 16
+    assert "and 48 more stages like these" in picture.html

@@ -15,6 +15,7 @@ from kvcore.views.drawings.drawing import Drawing, box, words_box
 
 MOST_RANKS: Final = 16
 """Of a stage; more are named by their number."""
+MOST_STAGES: Final = 16
 MOST_REPLICAS: Final = 4
 
 
@@ -25,8 +26,11 @@ def cards_drawing(plan: Plan, t: Words) -> Drawing:
     rows = [
         _row(plan, replica, stage, t)
         for replica in range(min(replicas, MOST_REPLICAS))
-        for stage in range(stages)
+        for stage in range(min(stages, MOST_STAGES))
     ]
+    if stages > MOST_STAGES:
+        more = t("and {count} more stages like these", count=count(stages - MOST_STAGES))
+        rows.append(words_box("kv-soft", more))
     if replicas > MOST_REPLICAS:
         rows.append(
             words_box(

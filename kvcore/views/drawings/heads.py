@@ -31,6 +31,8 @@ USUAL_KV_HEADS: Final = 8
 """Of the GQA panel where the model itself has none: what Llama 3 and Qwen3 have."""
 USUAL_LATENT: Final = Mla(kv_lora_rank=512, qk_rope_head_dim=64)
 """Of the MLA panel where the model has none: DeepSeek-V3's (its config.json: kv_lora_rank, qk_rope_head_dim)."""
+MOST_DRAWN: Final = 256
+"""Query heads that are drawn one by one: a config from outside may name any number."""
 _BITS: Final = 8
 
 
@@ -146,21 +148,24 @@ def _panel(panel: HeadsPanel, most: float, t: Words) -> str:
         name = f"{name} · {t('this model')}"
     elif not panel.kept:
         name = f"{name} · {t('sized as in DeepSeek-V3')}"
-    kept = panel.kept or 1
-    each = panel.query_heads // kept
-    group = box(
-        "kv-head-group",
-        '<i class="kv-query"></i>' * each + '<b class="kv-head"></b>',
-        variables=f"--heads:{each}",
-    )
     return box(
         "kv-panel kv-now" if panel.is_of_model else "kv-panel",
         words_box("kv-meaning", name)
         + words_box("kv-soft", t(MEANINGS[panel.name]))
-        + box("kv-heads", group * kept)
+        + box("kv-heads", _groups(panel))
         + box("kv-share", variables=f"--share:{panel.bytes_per_token / most:.4f}")
         + words_box("kv-size", _size(panel, t)),
     )
+
+
+def _groups(panel: HeadsPanel) -> str:
+    """The query heads over what each group of them keeps; nothing where they are too many to be seen."""
+    if panel.query_heads > MOST_DRAWN:
+        return ""
+    kept = panel.kept or 1
+    each = panel.query_heads // kept
+    dots = '<i class="kv-query"></i>' * each + '<b class="kv-head"></b>'
+    return box("kv-head-group", dots, variables=f"--heads:{each}") * kept
 
 
 def _size(panel: HeadsPanel, t: Words) -> str:
