@@ -4,7 +4,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.advice.sweep import sweep
-from kvcore.advice.sweep_cell import Cell, Cost, smallest
+from kvcore.advice.sweep_cell import Cell, Cost, cost_of, smallest
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.planning import Verdict
 from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
@@ -263,3 +263,25 @@ def test_a_model_takes_the_fewest_gpus_that_serve() -> None:
     assert most.cell.gpus == 8
     (none,) = sweep(base, [catalogue.find_model("deepseek-ai/DeepSeek-V3")], [BY_ID["T4-16GB"]], SIZES)
     assert model_row(none, SIZES, 1) is None
+
+
+def test_every_replica_counts_where_a_mixture_of_experts_is_cut_over_them() -> None:
+    """DP 8 with expert parallelism starts on 8 ranks or not at all, and serves on all of them."""
+    model = "deepseek-ai/DeepSeek-V4-Flash"
+    asked = {"model": model, "data_parallel_size": 8, "enable_expert_parallel": True, "max_model_len": 8192}
+    base = scenario_from_request(asked)
+    (found,) = sweep(base, [catalogue.find_model(model)], CARDS, SIZES)
+    for one in found.cells:
+        if one.verdict is not None:
+            assert (one.gpus, one.replicas) == (8 * one.tensor_parallel_size, 8)
+    answer = smallest(found.cells, BY_ID, 20).fewest_gpus
+    assert answer is not None
+    assert answer.gpus >= 8
+    assert BY_ID[answer.accelerator].interconnect is not Interconnect.NONE
+
+
+def test_replicas_serve_and_cost_together() -> None:
+    two = cell("H100-80GB", 1, 12)._replace(replicas=2, gpus=2)
+    assert (two.requests, two.requests_per_gpu) == (24, 12)
+    assert smallest([two], BY_ID, 20).fewest_gpus == two
+    assert cost_of(two, 2.5, max_num_seqs=8) == Cost(per_hour=5.0, per_slot_hour=5.0 / 16)

@@ -22,33 +22,38 @@ A2 = catalogue.find_accelerator("Ascend-910B4-32GB")
 MILLION = {"model": V4, "accelerator": A2.id, "max_model_len": 1_048_576}
 
 
-def cell(size: int, held: float, verdict: Verdict = Verdict.FITS) -> Cell:
-    return Cell(A2.id, size, verdict, gpus=size, max_concurrency=held)
+def cell(size: int, held: float, verdict: Verdict = Verdict.FITS, *, replicas: int = 1) -> Cell:
+    return Cell(A2.id, size, verdict, gpus=size * replicas, replicas=replicas, max_concurrency=held)
 
 
 def test_each_replica_holds_a_request_and_tensor_parallelism_stays_in_a_machine() -> None:
-    found = fewest_cards({4: [cell(2, 0.9), cell(4, 1.1), cell(16, 9)], 1: [cell(16, 9)]}, A2, 2)
+    found = fewest_cards(
+        [*(cell(size, held, replicas=4) for size, held in ((2, 0.9), (4, 1.1), (16, 9))), cell(16, 9)], A2, 2
+    )
     assert found is not None
     assert (found.replicas, found.cell.tensor_parallel_size, found.cards, found.machines(A2)) == (4, 4, 16, 2)
 
 
 def test_of_as_many_cards_the_layout_with_most_room() -> None:
-    found = fewest_cards({2: [cell(4, 1.5)], 4: [cell(2, 1.2)], 8: [cell(1, 0.5)]}, A2, 1)
+    found = fewest_cards(
+        [cell(4, 1.5, replicas=2), cell(2, 1.2, replicas=4), cell(1, 0.5, replicas=8)], A2, 1
+    )
     assert found is not None
     assert (found.replicas, found.requests) == (4, 4.8)
 
 
 def test_what_does_not_start_or_is_too_much_does_not_count() -> None:
-    assert fewest_cards({16: [cell(8, 2)], 1: [cell(8, 5, Verdict.NO_KV_MEMORY)]}, A2, 1) is None
+    assert fewest_cards([cell(8, 2, replicas=16), cell(8, 5, Verdict.NO_KV_MEMORY)], A2, 1) is None
 
 
 def test_the_longest_request_where_the_length_does_not_fit() -> None:
     short = cell(4, 0.4, Verdict.CONTEXT_TOO_LONG)._replace(longest_request_tokens=400_000)
-    cells = {1: [short], 2: [short._replace(longest_request_tokens=900_000)], 32: [short]}
+    longer = short._replace(replicas=2, gpus=8, longest_request_tokens=900_000)
+    cells = [short, longer, longer._replace(replicas=32, gpus=128, longest_request_tokens=1_000_000)]
     found = longest_request(cells, A2)
     assert found is not None
     assert (found.replicas, found.cell.longest_request_tokens) == (2, 900_000)
-    assert longest_request({1: [cell(4, 0, Verdict.WEIGHTS_DO_NOT_FIT)]}, A2) is None
+    assert longest_request([cell(4, 0, Verdict.WEIGHTS_DO_NOT_FIT)], A2) is None
 
 
 def test_a_sweep_says_what_the_plan_of_its_row_says() -> None:
@@ -62,8 +67,7 @@ def test_a_sweep_says_what_the_plan_of_its_row_says() -> None:
         except StopIteration as end:
             swept = end.value
             break
-    cells = {replicas: one.cells for replicas, one in zip(REPLICAS, swept, strict=True)}
-    found = fewest_cards(cells, card, 1)
+    found = fewest_cards([cell for one in swept for cell in one.cells], card, 1)
     assert found is not None
     row = cell_scenario(spread_scenario(base, found.replicas), entry, card, found.cell.tensor_parallel_size)
     planned = plan(row)

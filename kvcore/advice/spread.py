@@ -6,7 +6,7 @@ group, so further ranks leave room for it by their share of the experts alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,21 +21,24 @@ MOST_CARDS: Final = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """Replicas of one cell, the experts cut over all of their ranks."""
+    """A cell whose replicas cut the experts over all of their ranks."""
 
     cell: Cell
-    """Of one replica."""
-    replicas: int
+
+    @property
+    def replicas(self) -> int:
+        """How many share them out."""
+        return self.cell.replicas
 
     @property
     def cards(self) -> int:
         """Of all replicas."""
-        return self.cell.gpus * self.replicas
+        return self.cell.gpus
 
     @property
     def requests(self) -> float:
         """At once on all replicas."""
-        return self.cell.max_concurrency * self.replicas
+        return self.cell.requests
 
     def machines(self, card: Accelerator) -> int:
         """Machines that they fill."""
@@ -55,43 +58,41 @@ def spread_scenario(base: Scenario, replicas: int) -> Scenario:
     )
 
 
-def longest_request(
-    cells: Mapping[int, Sequence[Cell]], card: Accelerator, most: int = MOST_CARDS
-) -> Spread | None:
+def _spreads(cells: Iterable[Cell], card: Accelerator, most: int) -> Iterator[Spread]:
+    for cell in cells:
+        if (
+            cell.accelerator == card.id
+            and cell.tensor_parallel_size <= card.devices_per_node
+            and cell.gpus <= most
+        ):
+            yield Spread(cell=cell)
+
+
+def longest_request(cells: Iterable[Cell], card: Accelerator, most: int = MOST_CARDS) -> Spread | None:
     """The layout of at most `most` of `card` whose replicas fit the longest request; None where nothing has a cache."""
-    found = (
-        Spread(cell=cell, replicas=replicas)
-        for replicas, own in cells.items()
-        for cell in own
-        if cell.accelerator == card.id and cell.tensor_parallel_size <= card.devices_per_node
-    )
-    fitting = (one for one in found if one.cell.longest_request_tokens > 0 and one.cards <= most)
+    fitting = (one for one in _spreads(cells, card, most) if one.cell.longest_request_tokens > 0)
     return max(fitting, key=lambda one: (one.cell.longest_request_tokens, -one.cards), default=None)
 
 
 def fewest_cards(
-    cells: Mapping[int, Sequence[Cell]], card: Accelerator, wanted: float, most: int = MOST_CARDS
+    cells: Iterable[Cell], card: Accelerator, wanted: float, most: int = MOST_CARDS
 ) -> Spread | None:
     """The fewest of `card` that store `wanted` requests, of as many the layout with room for the most.
 
-    `cells` by the number of replicas; each replica has room for one request at least. None where `most` do not do.
+    Each replica has room for one request at least. None where `most` do not do.
 
     Example:
         >>> from kvcore import catalogue
         >>> from kvcore.planning import Verdict
         >>> card = catalogue.find_accelerator("Ascend-910B4-32GB")
-        >>> cell = Cell(card.id, 4, Verdict.FITS, gpus=4, max_concurrency=1.5)
-        >>> found = fewest_cards({2: [cell], 4: [cell]}, card, 5)
+        >>> cells = [Cell(card.id, 4, Verdict.FITS, gpus=4 * n, replicas=n, max_concurrency=1.5) for n in (2, 4)]
+        >>> found = fewest_cards(cells, card, 5)
         >>> found.cards, found.requests, found.machines(card)
         (16, 6.0, 2)
     """
-    found = (
-        Spread(cell=cell, replicas=replicas)
-        for replicas, own in cells.items()
-        for cell in own
-        if cell.accelerator == card.id
-        and cell.tensor_parallel_size <= card.devices_per_node
-        and serves(cell, card, max(1.0, wanted / replicas))
+    enough = (
+        one
+        for one in _spreads(cells, card, most)
+        if one.cell.max_concurrency >= 1 and serves(one.cell, card, wanted)
     )
-    enough = (one for one in found if one.cards <= most)
     return min(enough, key=lambda one: (one.cards, -one.requests), default=None)

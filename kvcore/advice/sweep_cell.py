@@ -45,7 +45,7 @@ STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 class Cell(NamedTuple):
     """One deployment of a sweep. A refusal has its code and no figures; weights that do not fit have no pool.
 
-    `kv_cache_gib` and `weights_gib` are of one rank, the other figures of one replica.
+    `kv_cache_gib` and `weights_gib` are of one rank, `gpus` of all replicas, the other figures of one replica.
     """
 
     accelerator: str
@@ -53,7 +53,9 @@ class Cell(NamedTuple):
     verdict: Verdict | None = None
     refusal: str = ""
     gpus: int = 0
-    """Of one replica."""
+    """Of all replicas: each of them is started."""
+    replicas: int = 1
+    """Data parallel ones, as the scenario asks for them; a mixture of experts needs them all."""
     weights_gib: float = 0.0
     kv_cache_gib: float = 0.0
     tokens: int = 0
@@ -66,9 +68,14 @@ class Cell(NamedTuple):
         return self.verdict in STARTS
 
     @property
+    def requests(self) -> float:
+        """At once on all replicas."""
+        return self.max_concurrency * self.replicas
+
+    @property
     def requests_per_gpu(self) -> float:
-        """Concurrency of a replica over its GPUs; 0 where it does not start."""
-        return self.max_concurrency / self.gpus if self.starts else 0.0
+        """Requests at once over the GPUs; 0 where it does not start."""
+        return self.requests / self.gpus if self.starts else 0.0
 
 
 def planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
@@ -81,7 +88,8 @@ def planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
         accelerator=card.id,
         tensor_parallel_size=size,
         verdict=planned.verdict,
-        gpus=planned.scenario.parallel.ranks_per_replica,
+        gpus=planned.scenario.parallel.ranks,
+        replicas=planned.scenario.parallel.data_parallel_size,
         weights_gib=gib(planned.loaded_weights.value),
     )
     cache = planned.cache
@@ -216,7 +224,8 @@ class _Group(NamedTuple):
             accelerator="",
             tensor_parallel_size=self.size,
             verdict=Verdict.WEIGHTS_DO_NOT_FIT,
-            gpus=parallel.ranks_per_replica,
+            gpus=parallel.ranks,
+            replicas=parallel.data_parallel_size,
             weights_gib=gib(weights.value),
         )
         left = [index for index in self.alike if weights.bounds[LOW] <= budgets[index].bounds[HIGH]]
@@ -313,7 +322,7 @@ class Smallest:
 
 
 def smallest(cells: Iterable[Cell], cards: Mapping[str, Accelerator], wanted: float) -> Smallest:
-    """The smallest deployments that have room for `wanted` requests at once, on one replica.
+    """The smallest deployments that have room for `wanted` requests at once, on all of their replicas.
 
     Cards that stand alone in their machine count for a single one only.
 
@@ -345,12 +354,12 @@ def smallest(cells: Iterable[Cell], cards: Mapping[str, Accelerator], wanted: fl
 def serves(cell: Cell, card: Accelerator, wanted: float) -> bool:
     """Whether a deployment stores `wanted` requests at once; a card that is alone in its machine counts once only."""
     is_possible = cell.gpus == 1 or card.interconnect is not Interconnect.NONE
-    return cell.starts and cell.max_concurrency >= wanted and is_possible
+    return cell.starts and cell.requests >= wanted and is_possible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What one replica costs, in the currency of the price that was given."""
+    """What a deployment costs, in the currency of the price that was given."""
 
     per_hour: float
     per_slot_hour: float
@@ -365,6 +374,6 @@ def cost_of(cell: Cell, price_per_gpu_hour: float, max_num_seqs: int | None = No
         >>> cost_of(Cell("H100-80GB", 2, Verdict.FITS, gpus=2, max_concurrency=40.0), 2.5)
         Cost(per_hour=5.0, per_slot_hour=0.125)
     """
-    slots = cell.max_concurrency if max_num_seqs is None else min(cell.max_concurrency, max_num_seqs)
+    slots = cell.requests if max_num_seqs is None else min(cell.requests, max_num_seqs * cell.replicas)
     per_hour = cell.gpus * price_per_gpu_hour
     return Cost(per_hour=per_hour, per_slot_hour=per_hour / slots)

@@ -58,6 +58,11 @@ class Parallel:
         """GPUs of one engine replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    @property
+    def ranks(self) -> int:
+        """GPUs of all replicas."""
+        return self.ranks_per_replica * self.data_parallel_size
+
 
 class Origin(StrEnum):
     """Where a given part comes from."""

@@ -55,7 +55,7 @@ def cell_word(cell: Cell, t: Words) -> str:
         return t(REFUSAL_WORDS.get(cell.refusal, REFUSAL_WORDS["other"]))
     if not cell.starts:
         return t(FAILURE_WORDS[cell.verdict])
-    requests = concurrency_text(cell.max_concurrency)
+    requests = concurrency_text(cell.requests)
     return t("{requests} tight", requests=requests) if cell.verdict is Verdict.TIGHT else requests
 
 
@@ -68,7 +68,7 @@ def cell_sentence(cell: Cell, card: Accelerator, t: Words) -> str:
     if cell.tokens:
         lines.append(t("KV cache of {tokens} tokens", tokens=count(cell.tokens)))
         lines.append(t("longest request {tokens} tokens", tokens=count(cell.longest_request_tokens)))
-    requests = t("{requests} at once", requests=concurrency_text(cell.max_concurrency))
+    requests = t("{requests} at once", requests=concurrency_text(cell.requests))
     lines.append(requests if cell.starts else cell_word(cell, t))
     return "<br>".join(lines)
 
@@ -255,5 +255,5 @@ def _texts(column: int, named: Sequence[tuple[Accelerator, str]]) -> draw.Figure
 def _ground(cell: Cell, is_met: bool) -> str:
     if not is_met:
         return FAINT_GREEN if cell.starts else FAINT
-    step = int(math.log10(max(cell.max_concurrency, 1.0)) / STEP_DECADES)
+    step = int(math.log10(max(cell.requests, 1.0)) / STEP_DECADES)
     return TIGHT_GROUND if cell.verdict is Verdict.TIGHT else STEPS[min(step, len(STEPS) - 1)]

@@ -107,7 +107,7 @@ def _rank(row: Row, order: Order, target: Target) -> float:
     smallest_cell, cost = target.smallest(row), target.cost(row)
     match order:
         case Order.REQUESTS:
-            return -max((cell.max_concurrency for cell in cells), default=-1.0)
+            return -max((cell.requests for cell in cells), default=-1.0)
         case Order.PER_GPU:
             return -max((cell.requests_per_gpu for cell in cells), default=-1.0)
         case Order.COST:
@@ -143,7 +143,7 @@ def smallest_answer(
 
 
 def _deployment(cell: Cell, cards: Mapping[str, Accelerator]) -> dict[str, str]:
-    requests = concurrency_text(cell.max_concurrency)
+    requests = concurrency_text(cell.requests)
     return {"deployment": deployment_name(cell, cards), "requests": requests}
 
 
@@ -198,7 +198,7 @@ def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> Model
     starting = [cell for cell in swept.cells if cell.starts and cell.tensor_parallel_size in sizes]
     if not starting:
         return None
-    serving = [cell for cell in starting if cell.max_concurrency >= wanted] or starting[-1:]
+    serving = [cell for cell in starting if cell.requests >= wanted] or starting[-1:]
     return ModelRow(model=swept.model, max_model_len=swept.max_model_len, cell=serving[0])
 
 

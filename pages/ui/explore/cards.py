@@ -41,9 +41,9 @@ MAX_WANTED = 1_000_000
 def show(t: Words) -> None:
     """The sentence, the filters, the matrix and the same as a table."""
     scenario = state.scenario_at_a_length()
-    cards = cards_of(scenario)
+    cards, replicas = cards_of(scenario), scenario.parallel.data_parallel_size
     with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
-        wanted, limit = wanted_requests(t), gpus_at_most(t)
+        wanted, limit = wanted_requests(t), gpus_at_most(replicas, t)
     above = st.container(key="explore_answer")
     filters = _filters(scenario, t)
     stages = scenario.parallel.pipeline_parallel_size
@@ -83,17 +83,22 @@ def show(t: Words) -> None:
         rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True), target)
     st.caption(
         t(
-            "Requests of {tokens} tokens that the KV cache stores at once, per replica. Outlined: at least {wanted}. "
+            "Requests of {tokens} tokens that the KV cache stores at once. Outlined: at least {wanted}. "
             "Choose a cell to plan it.",
             tokens=count(swept.max_model_len),
             wanted=count(wanted),
         )
     )
-    if scenario.max_num_seqs is not None and scenario.max_num_seqs < wanted:
+    if replicas > 1:
+        st.caption(
+            t("Requests and GPUs are of all {replicas} data parallel replicas.", replicas=count(replicas))
+        )
+    seats = None if scenario.max_num_seqs is None else scenario.max_num_seqs * replicas
+    if seats is not None and seats < wanted:
         st.caption(
             t(
                 "max_num_seqs allows only {seats} of the target requests at once, whatever the card.",
-                seats=count(scenario.max_num_seqs),
+                seats=count(seats),
             )
         )
     st.html(head_html(rows, target, t))
@@ -172,11 +177,10 @@ def wanted_requests(t: Words) -> int:
     )
 
 
-def gpus_at_most(t: Words) -> int:
+def gpus_at_most(replicas: int, t: Words) -> int:
     """GPUs that one replica may take."""
-    limit = st.segmented_control(
-        t("Max GPUs"), GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus")
-    )
+    name = t("Max GPUs") if replicas == 1 else t("Max GPUs per replica")
+    limit = st.segmented_control(name, GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus"))
     return int(limit)
 
 

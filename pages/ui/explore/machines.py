@@ -42,7 +42,7 @@ def show(scenario: Scenario, entry: ModelEntry, cards: Sequence[Accelerator], wa
     except KvPlannerError as error:
         notes.problem(t("This cannot be planned"), error, t)
         return
-    cells = {replicas: one.cells for replicas, one in zip(REPLICAS, swept, strict=True)}
+    cells = [cell for one in swept for cell in one.cells]
     rows = [(card, fewest_cards(cells, card, wanted)) for card in cards]
     rows.sort(key=lambda row: (row[1] is None, row[1].cards * row[0].memory_gib if row[1] else 0.0))
     st.subheader(t("With the experts shared out among replicas"), anchor=False)

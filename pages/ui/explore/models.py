@@ -25,9 +25,10 @@ TABLE = "explore_models"
 def show(t: Words) -> None:
     """One sentence and one row a model; a row takes the model to Plan."""
     scenario = state.scenario_at_a_length()
+    replicas = scenario.parallel.data_parallel_size
     card = scenario.accelerator or catalogue.find_accelerator("H100-80GB")
     with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
-        wanted, limit = wanted_requests(t), gpus_at_most(t)
+        wanted, limit = wanted_requests(t), gpus_at_most(replicas, t)
         precision_switches(scenario, t)
     search = st.text_input(
         t("Search by name"), max_chars=LONGEST_TEXT, width=420, **state.bound("search", "explore_search")
@@ -44,7 +45,7 @@ def show(t: Words) -> None:
         return
     found = _named(rows, search)
     st.success(
-        _sentence(card, limit, found, wanted, is_searched=bool(search.strip()), t=t),
+        _sentence(card, limit * replicas, found, wanted, is_searched=bool(search.strip()), t=t),
         icon=":material/inventory_2:",
     )
     st.caption(
@@ -74,7 +75,7 @@ def _sentence(
     facts = {
         "card": card.name,
         "gpus": str(limit),
-        "serving": count(sum(row.cell.max_concurrency >= wanted for row in found)),
+        "serving": count(sum(row.cell.requests >= wanted for row in found)),
         "wanted": count(wanted),
     }
     if is_searched:
@@ -112,9 +113,9 @@ def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, want
     columns: dict[str, list[Any]] = {
         t("Model"): [row.model for row in rows],
         t("GPUs"): [row.cell.gpus for row in rows],
-        t("Requests at once"): [round(row.cell.max_concurrency, 2) for row in rows],
+        t("Requests at once"): [round(row.cell.requests, 2) for row in rows],
         t("Serves {wanted}", wanted=count(wanted)): [
-            t("yes") if row.cell.max_concurrency >= wanted else t("no") for row in rows
+            t("yes") if row.cell.requests >= wanted else t("no") for row in rows
         ],
         t("Requests per GPU"): [round(row.cell.requests_per_gpu, 2) for row in rows],
         t("Length planned"): [row.max_model_len for row in rows],
