@@ -32,7 +32,7 @@ lengths[int(len(lengths) * 0.99)]
 OURS = """
 import sys
 from kvcore.workload.database.files import read_files
-read_files([sys.argv[1]]).traffic()
+read_files([sys.argv[1]])
 """
 PARQUET = """
 import sys, duckdb

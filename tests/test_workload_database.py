@@ -60,13 +60,14 @@ def folder(tmp_path_factory) -> Path:
 class TestFiles:
     def test_parquet_csv_and_a_table_give_the_cells_of_whole_numbers(self, folder: Path) -> None:
         expected = cells_of(ROWS)
-        assert files.read_files([f"{folder}/*.parquet"]) == expected
-        assert files.read_files([f"{folder}/all.csv"]) == expected
+        log = connection.log_of_cells(expected)
+        assert files.read_files([f"{folder}/*.parquet"]) == log
+        assert files.read_files([f"{folder}/all.csv"]) == log
         assert connection.read_table(f"duckdb://{folder}/logs.duckdb", "requests") == expected
 
     def test_json_lines_packed_or_not_count_broken_lines_too(self, folder: Path) -> None:
         found = files.read_files([f"{folder}/a.jsonl", f"{folder}/*.jsonl.gz"])
-        assert found.counts == cells_of(ROWS).counts
+        assert found.traffic == cells_of(ROWS).traffic()
         assert found.unusable == cells_of(ROWS).unusable + 1
 
     @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ class TestFiles:
     )
     def test_counts_are_found_where_apis_put_them(self, record, lengths, tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
-        assert files.read_files([str(tmp_path / "a.jsonl")]).counts == ((*lengths, 1),)
+        assert files.read_files([str(tmp_path / "a.jsonl")]).traffic == cells_of([lengths]).traffic()
 
     def test_the_command_says_the_same_of_parquet_as_of_json_lines(self, folder: Path, capsys) -> None:
         """Percentiles of the exact lengths, and those of the cells at most 1/64 above."""
@@ -134,6 +135,7 @@ class TestTakeAway:
 
     def test_langfuse_has_a_text_of_its_own(self) -> None:
         assert sql.take_away(sql.LANGFUSE) == workload_sql.langfuse()
+        assert sql.take_away(sql.LANGFUSE_FILES) == workload_sql.langfuse("duckdb")
 
     def test_names_cannot_leave_their_quotes(self) -> None:
         text = sql.take_away("postgres", 'a"; DROP TABLE b; --')
@@ -215,7 +217,7 @@ class TestWhatGoesWrong:
         backend.disconnect()
 
     def test_without_the_extra_it_says_what_to_install(self, monkeypatch, capsys) -> None:
-        monkeypatch.setitem(sys.modules, "ibis", None)
+        monkeypatch.setitem(sys.modules, "duckdb", None)
         assert cli.main(["workload", "*.parquet"]) == cli.UNREADABLE_INPUT
         assert "pip install 'kvcore[workload]'" in capsys.readouterr().err
         assert cli.main(["workload", "--sql", "postgres"]) == 0

@@ -9,7 +9,7 @@ from typing import Any
 import ibis
 
 from kvcore.workload.database.query import cells, lengths
-from kvcore.workload.database.sql import ANSWER, DIALECTS, LANGFUSE, PROMPT, TABLE
+from kvcore.workload.database.sql import ANSWER, DIALECTS, LANGFUSE, LANGFUSE_FILES, PROMPT, TABLE
 
 OUT = Path(__file__).resolve().parents[1] / "kvcore" / "workload" / "database" / "dialects.json"
 FINAL = "\nSETTINGS final = 1"
@@ -27,16 +27,19 @@ def sql(dialect: str, counts: Any, prompt: str = PROMPT, answer: str = ANSWER) -
     return str(ibis.to_sql(cells(lengths(counts, prompt, answer)), dialect=name))
 
 
-def langfuse() -> str:
+def langfuse(dialect: str = "clickhouse") -> str:
     """The query over Langfuse's observations."""
     columns = {"usage_details": "map<string, uint64>", "type": "string", "is_deleted": "uint8"}
     found = cells(lengths(ibis.table(columns, name="observations")))
-    return str(ibis.to_sql(found, dialect="clickhouse")) + FINAL
+    return str(ibis.to_sql(found, dialect=dialect)) + (FINAL if dialect == "clickhouse" else "")
 
 
 def main() -> None:
     """Writes the file."""
-    kept = {dialect: sql(dialect, table()) for dialect in DIALECTS} | {LANGFUSE: langfuse()}
+    kept = {dialect: sql(dialect, table()) for dialect in DIALECTS} | {
+        LANGFUSE: langfuse(),
+        LANGFUSE_FILES: langfuse("duckdb"),
+    }
     OUT.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 

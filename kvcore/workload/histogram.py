@@ -188,6 +188,19 @@ class JointHistogram(Keeper):
             counts=tuple(counts[cell] for cell in cells),
         )
 
+    @classmethod
+    def from_sums(cls, sums: Iterable[tuple[int, int, int]]) -> JointHistogram:
+        """From cells as sums of prompts, sums of answers and numbers of requests: each stands at its mean.
+
+        Example:
+            >>> JointHistogram.from_sums([(300, 30, 3)]).answers
+            (10,)
+        """
+        found: Counter[tuple[int, int]] = Counter()
+        for prompts, answers, number in sums:
+            found[round(prompts / number), round(answers / number)] += number
+        return cls.from_counts(found)
+
     @property
     def items(self) -> Iterable[tuple[int, int, int]]:
         """Each prompt and answer with its number of requests."""
@@ -224,10 +237,7 @@ class JointHistogram(Keeper):
         for group, (prompt, answer, count) in zip(self._groups(bits), self.items, strict=True):
             prompts, answers, number = sums.get(group, (0, 0, 0))
             sums[group] = prompts + prompt * count, answers + answer * count, number + count
-        found: Counter[tuple[int, int]] = Counter()
-        for prompts, answers, number in sums.values():
-            found[round(prompts / number), round(answers / number)] += number
-        return JointHistogram.from_counts(found), bits
+        return JointHistogram.from_sums(sums.values()), bits
 
     def _groups(self, bits: int) -> list[tuple[int, int]]:
         pairs = zip(self.prompts, self.answers, strict=True)

@@ -79,6 +79,10 @@ class Traffic(Keeper):
             joint_error=max(self.joint_error, error_of(joint_bits)),
         )
 
+    def bounded(self) -> Traffic:
+        """The same requests in as many bins and cells as are counted one by one."""
+        return self.binned(MAX_CELLS, MAX_CELLS)
+
     def for_link(self) -> Traffic:
         """What a link can carry of it: the finest of STEPS that packs into MAX_LINK_CHARACTERS. Doing it twice changes
         nothing.
@@ -177,7 +181,7 @@ def added(one: Traffic, other: Traffic) -> Traffic:
         span_seconds=max(one.span_seconds, other.span_seconds),
         error=max(one.error, other.error),
         joint_error=max(one.joint_error, other.joint_error),
-    ).binned(MAX_CELLS, MAX_CELLS)
+    ).bounded()
 
 
 def _sum(*parts: Iterable[tuple[Key, int]]) -> Counter[Key]:

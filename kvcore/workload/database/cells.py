@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcore.errors import WorkloadError
-from kvcore.workload.histogram import MAX_TOKENS, error_of
+from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram, error_of
 from kvcore.workload.traffic import Traffic, traffic_of_counts
 
 BITS: Final = 7
@@ -50,8 +50,18 @@ class Cells:
             ((20, 980), 3, 0.015625)
         """
         found = traffic_of_counts({(prompt, answer, None): count for prompt, answer, count in self.counts})
-        error = error_of(BITS) if found.taken.longest_tokens > 1 << BITS else 0.0
-        return replace(found, error=error, joint_error=error)
+        error = lengths_error(found.taken)
+        return replace(found, error=error, joint_error=error).bounded()
+
+
+def lengths_error(taken: LengthHistogram) -> float:
+    """How far lengths of cells may be above the true ones, as a share; 0 where all are short enough to be exact.
+
+    Example:
+        >>> [lengths_error(LengthHistogram.from_lengths([longest])) for longest in (128, 129)]
+        [0.0, 0.015625]
+    """
+    return error_of(BITS) if taken.longest_tokens > 1 << BITS else 0.0
 
 
 def read_cells(rows: Iterable[tuple[int, int, int]]) -> Cells:

@@ -18,6 +18,7 @@ from kvcore.workload.database.cells import COLUMNS, MAX_CELLS, Cells, read_cells
 from kvcore.workload.database.query import Table, cells, lengths
 from kvcore.workload.records import RequestLog
 from kvcore.workload.requests import Unusable
+from kvcore.workload.traffic import Traffic
 
 Backend = Any
 """ibis.backends.BaseBackend."""
@@ -76,12 +77,17 @@ def answered(rows: Table) -> Cells:
 
 def log_of_cells(found: Cells) -> RequestLog:
     """What a database answered, in the form of what a file says."""
+    return log_of_traffic(found.traffic(), found.unusable)
+
+
+def log_of_traffic(traffic: Traffic, unusable: int) -> RequestLog:
+    """What was counted elsewhere, in the form of what a file says."""
     return RequestLog(
-        traffic=found.traffic(),
+        traffic=traffic,
         estimated=0,
-        unusable=found.unusable,
+        unusable=unusable,
         unusable_lines=(),
-        reasons=((Unusable.NO_LENGTH, found.unusable),) if found.unusable else (),
+        reasons=((Unusable.NO_LENGTH, unusable),) if unusable else (),
         other_lines=0,
     )
 

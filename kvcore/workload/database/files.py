@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kvcore.errors import WorkloadError
-from kvcore.workload.database.cells import Cells
-from kvcore.workload.database.connection import (
-    TIMEOUT_SECONDS,
-    Backend,
-    answered,
-    bounded,
-    coded,
-    log_of_cells,
-)
-from kvcore.workload.database.query import Table, lengths
+from kvcore.workload.database.connection import TIMEOUT_SECONDS, bounded, coded, log_of_traffic
+from kvcore.workload.database.fold import Connection, folded, make_cells
+from kvcore.workload.database.query import Layout, length_columns
+from kvcore.workload.database.sql import LANGFUSE_FILES, take_away
 from kvcore.workload.records import RequestLog
 from kvcore.workload.requests import MAX_LOG_BYTES
 
@@ -46,13 +40,16 @@ _COUNTS: Final = (
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
 )
+_PLACES: Final = ("usage.", "response.usage.", "response.body.usage.", "")
+"""Where a JSON line may have its counts: in its `usage`, in that of a response (OpenAI's batch files), of its own."""
 _USAGE: Final = f"STRUCT({', '.join(f'{name} INTEGER' for name in _COUNTS)})"
 _RECORD: Final = {
     "usage": _USAGE,
     "response": f"STRUCT(usage {_USAGE}, body STRUCT(usage {_USAGE}))",
     **dict.fromkeys(_COUNTS, "INTEGER"),
 }
-"""What is read of a JSON line: counts of its own, of its `usage`, and of a response in it (OpenAI's batch files)."""
+_LENGTHS: Final = "kv_lengths"
+_LOG: Final = "kv_log"
 
 
 def read_large(
@@ -64,7 +61,7 @@ def read_large(
     Raises as `read_files`.
     """
     only_here = any(path.startswith(REMOTE) or "*" in path for path in paths)
-    if not only_here and not (find_spec("ibis") and all(map(_is_large, paths))):
+    if not only_here and not (find_spec("duckdb") and all(map(_is_large, paths))):
         return None
     try:
         found = read_files(paths, prompt, answer, timeout_seconds)
@@ -72,7 +69,7 @@ def read_large(
         if only_here:
             raise
         return None
-    return log_of_cells(found) if only_here or found.unusable <= found.requests / MOST_UNUSABLE else None
+    return found if only_here or found.unusable <= found.traffic.requests / MOST_UNUSABLE else None
 
 
 def _is_large(path: str) -> bool:
@@ -85,40 +82,72 @@ def read_files(
     prompt: str | None = None,
     answer: str | None = None,
     timeout_seconds: int = TIMEOUT_SECONDS,
-) -> Cells:
-    """The joint histogram of all files, which are of one kind.
+) -> RequestLog:
+    """Lengths of the requests of all files, which are of one kind; every row is counted or is unusable.
 
-    Raises WorkloadError `database-extra`, `database-files`, `database-columns`, `database-slow`, `database-failed`, and
-    as `kvcore.workload.database.cells.read_cells`.
+    Raises WorkloadError `database-extra`, `database-files`, `database-columns`, `database-mixed-files`,
+    `database-slow`, `database-failed`, `database-no-lengths`.
     """
     with coded("duckdb://"):
         return bounded(lambda: _read(list(paths), prompt, answer), timeout_seconds)
 
 
-def _read(paths: list[str], prompt: str | None, answer: str | None) -> Cells:
-    import ibis
+def _read(paths: list[str], prompt: str | None, answer: str | None) -> RequestLog:
+    import duckdb
 
-    backend = ibis.duckdb.connect(memory_limit=MEMORY, threads=os.cpu_count() or 1)
-    backend.raw_sql("SET enable_progress_bar = false")
-    if any(path.startswith("s3://") for path in paths):
-        _open_buckets(backend)
-    with coded("duckdb://", "database-files"):
-        return answered(_lengths(backend, paths, prompt, answer))
+    with duckdb.connect(config={"memory_limit": MEMORY, "threads": os.cpu_count() or 1}) as connection:
+        connection.execute("SET enable_progress_bar = false")
+        if any(path.startswith("s3://") for path in paths):
+            _open_buckets(connection)
+        with coded("duckdb://", "database-files"):
+            for query in _queries(connection, paths, prompt, answer):
+                unusable, unanswered = make_cells(connection, query)
+                if not unusable and not unanswered:
+                    break
+            return log_of_traffic(folded(connection), unusable)
 
 
-def _lengths(backend: Backend, paths: list[str], prompt: str | None, answer: str | None) -> Table:
+def _queries(
+    connection: Connection, paths: list[str], prompt: str | None, answer: str | None
+) -> Iterator[str]:
+    """The one query over the files; a further one where rows are left without a length or an answer."""
     kinds = {_kind(path) for path in paths}
     if len(kinds) != 1:
         raise WorkloadError("database-mixed-files")
     (kind,) = kinds
+    files = f"[{', '.join(map(_text, paths))}]"
     if kind in JSON_ENDINGS and prompt is None:
-        lines = backend.read_json(paths, columns=_RECORD, format="newline_delimited", ignore_errors=True)
-        return _usage(lines)
-    if kind in JSON_ENDINGS:
-        return lengths(backend.read_json(paths), prompt, answer)
-    if kind in CSV_ENDINGS:
-        return lengths(backend.read_csv(paths, all_varchar=False), prompt, answer)
-    return lengths(backend.read_parquet(paths), prompt, answer)
+        columns = ", ".join(f"{name}: {_text(of)}" for name, of in _RECORD.items())
+        lines = (
+            f"read_json({files}, columns = {{{columns}}}, format = 'newline_delimited', ignore_errors = true)"
+        )
+        # Most logs have all counts in the first place, and what is not asked for is not read.
+        for places in (_PLACES[:1], _PLACES):
+            yield _over_lengths(connection, _usage(lines, places))
+        return
+    reader = "read_json" if kind in JSON_ENDINGS else "read_csv" if kind in CSV_ENDINGS else "read_parquet"
+    connection.execute(f"CREATE TEMP VIEW {_LOG} AS SELECT * FROM {reader}({files})")
+    names = tuple(column[0] for column in connection.execute(f"SELECT * FROM {_LOG} LIMIT 0").description)
+    found = length_columns(names, prompt, answer)
+    if isinstance(found, Layout):
+        connection.execute(f"CREATE TEMP VIEW {found.name} AS SELECT * FROM {_LOG}")
+        yield take_away(LANGFUSE_FILES)
+    else:
+        prompts, answers = (_name(one) if one is not None else "NULL" for one in found)
+        yield _over_lengths(connection, f"SELECT {prompts} AS prompt, {answers} AS answer FROM {_LOG}")
+
+
+def _over_lengths(connection: Connection, lengths: str) -> str:
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW {_LENGTHS} AS {lengths}")
+    return take_away("duckdb", _LENGTHS, "prompt", "answer")
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _kind(path: str) -> str:
@@ -128,25 +157,22 @@ def _kind(path: str) -> str:
     return next((ending for ending in (*JSON_ENDINGS, *CSV_ENDINGS) if name.endswith(ending)), PARQUET)
 
 
-def _usage(lines: Table) -> Table:
+def _usage(lines: str, places: Sequence[str]) -> str:
     """Anthropic counts what its cache answered, or took in, apart from the rest of the prompt."""
-    import ibis
-
-    places: list[Any] = [lines.usage, lines.response["usage"], lines.response["body"]["usage"], lines]
-    prompts: list[Any] = []
+    prompts: list[str] = []
     for place in places:
-        cached = [place[f"cache_{kind}_input_tokens"].fill_null(0) for kind in ("read", "creation")]
-        prompts += [place["prompt_tokens"], place["input_tokens"] + cached[0] + cached[1]]
-    answers = [place[name] for place in places for name in ("completion_tokens", "output_tokens")]
-    return lines.select(prompt=ibis.coalesce(*prompts), answer=ibis.coalesce(*answers))
+        cached = (f"coalesce({place}cache_{kind}_input_tokens, 0)" for kind in ("read", "creation"))
+        prompts += [f"{place}prompt_tokens", " + ".join((f"{place}input_tokens", *cached))]
+    answers = (f"{place}{name}" for place in places for name in ("completion_tokens", "output_tokens"))
+    return f"SELECT coalesce({', '.join(prompts)}) AS prompt, coalesce({', '.join(answers)}) AS answer FROM {lines}"
 
 
-def _open_buckets(backend: Backend) -> None:
+def _open_buckets(connection: Connection) -> None:
     """The keys are the environment's, as the tools of the bucket's provider read them."""
     given = {name: os.environ[key] for key, name in _BUCKET_SETTINGS.items() if os.environ.get(key)}
     if "ENDPOINT" in given:
         scheme, _, host = given["ENDPOINT"].partition("://")
         given |= {"ENDPOINT": host, "USE_SSL": "false" if scheme == "http" else "true", "URL_STYLE": "path"}
-    backend.load_extension("httpfs")
+    connection.execute("INSTALL httpfs; LOAD httpfs")
     options = "".join(f", {name} '{value.replace(chr(39), chr(39) * 2)}'" for name, value in given.items())
-    backend.raw_sql(f"CREATE SECRET (TYPE s3{options})")
+    connection.execute(f"CREATE SECRET (TYPE s3{options})")

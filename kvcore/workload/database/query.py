@@ -50,29 +50,45 @@ def layouts() -> tuple[Layout, ...]:
     return tables.layouts
 
 
-def lengths(table: Table, prompt: str | None = None, answer: str | None = None) -> Table:
-    """Two columns, `prompt` and `answer`, of a table with a prompt's tokens in one column and the answer's in another.
+def length_columns(
+    names: tuple[str, ...], prompt: str | None = None, answer: str | None = None
+) -> tuple[str, str | None] | Layout:
+    """Of a table's columns those with the tokens of prompts and of answers, or the layout of a product.
 
-    Without names they are found by those that request logs use, or by the layout of a product.
+    Without names they are found by those that request logs use. Raises WorkloadError `database-columns` with the
+    columns that the table has.
 
-    Raises WorkloadError `database-columns` with the columns that the table has.
+    Example:
+        >>> length_columns(("id", "ContextTokens", "GeneratedTokens"))
+        ('ContextTokens', 'GeneratedTokens')
     """
-    names: tuple[str, ...] = tuple(table.columns)
     if prompt is None and answer is None:
         for layout in layouts():
             if {layout.usage, *layout.only} <= set(names):
-                return _summed(table, layout)
+                return layout
         found = columns_of("\t".join(names))
         if found is not None and found.prompt is not None:
             prompt = names[found.prompt]
             answer = None if found.completion is None else names[found.completion]
-    if prompt not in names or (answer is not None and answer not in names):
+    if prompt is None or prompt not in names or (answer is not None and answer not in names):
         shown = ", ".join(names[:SHOWN_COLUMNS])
         raise WorkloadError("database-columns", columns=shown)
+    return prompt, answer
+
+
+def lengths(table: Table, prompt: str | None = None, answer: str | None = None) -> Table:
+    """Two columns, `prompt` and `answer`, of a table with a prompt's tokens in one column and the answer's in another.
+
+    Raises WorkloadError `database-columns` with the columns that the table has.
+    """
     import ibis
 
-    known = ibis.null("int64") if answer is None else table[answer].cast("int64")
-    return table.select(prompt=table[prompt].cast("int64"), answer=known)
+    found = length_columns(tuple(table.columns), prompt, answer)
+    if isinstance(found, Layout):
+        return _summed(table, found)
+    prompts, answers = found
+    known = ibis.null("int64") if answers is None else table[answers].cast("int64")
+    return table.select(prompt=table[prompts].cast("int64"), answer=known)
 
 
 def _summed(table: Table, layout: Layout) -> Table:
@@ -97,10 +113,12 @@ def cells(lengths: Table) -> Table:
 
     prompt, answer = lengths.prompt, lengths.answer
     usable = prompt.between(1, MAX_TOKENS) & answer.fill_null(0).between(0, MAX_TOKENS)
-    binned = lengths.select(
-        prompt=ibis.ifelse(usable, rounded_up(prompt), UNKNOWN),
-        answer=ibis.ifelse(usable, rounded_up(answer), UNKNOWN).fill_null(UNKNOWN),
+    known = lengths.select(
+        prompt=ibis.ifelse(usable, prompt, UNKNOWN).cast("int32"),
+        answer=ibis.ifelse(usable, answer, UNKNOWN).fill_null(UNKNOWN).cast("int32"),
     )
+    # Within 32 bits, because a database divides those in half the time; UNKNOWN is short and stays as it is.
+    binned = known.select(prompt=rounded_up(known.prompt), answer=rounded_up(known.answer))
     return binned.group_by(["prompt", "answer"]).agg(requests=binned.count())
 
 

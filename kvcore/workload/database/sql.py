@@ -23,6 +23,8 @@ DIALECTS: Final[Mapping[str, str]] = {
 """Dialect -> how it quotes a name."""
 LANGFUSE: Final = "clickhouse-langfuse"
 """Langfuse's own table, whose names are known."""
+LANGFUSE_FILES: Final = "duckdb-langfuse"
+"""The same of files that were exported from it."""
 
 
 @cache
