@@ -1,27 +1,39 @@
-"""KV Planner: the frame of the app. Every page shows one view of the same plan."""
+"""KV Planner: the frame of the app. Every page shows one view of the same plan.
+
+The server imports this file once, for the application that answers /api next to the pages; each run of a page runs it.
+"""
+
+import os
 
 import streamlit as st
+from streamlit import runtime
 
-from pages.ui.shared import net, reconnect, share_link, shell, state
-from pages.ui.sidebar import controls, measurements
+if not runtime.exists():
+    from kvcore.api.routes import Api
+    from kvcore.api.settings import Settings
 
-st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
-with reconnect.replayed():
-    state.adopt_link()
-    t = state.translator()
-    page = shell.navigation(t)
-    shell.keep_modules()
-    shell.frame()
-    planned = state.make_plan()
-    with st.sidebar:
-        with net.under("sidebar", t):
-            controls.scenario(planned, t)
-        shell.language_switch(t)
-    with net.under("head", t):
-        with st.container(horizontal=True, key="top", gap="small", vertical_alignment="center"):
-            shell.links(t)
-            share_link.button(t)
-        share_link.large_code(t)
-        measurements.chip(t)
-    with net.under("page", t):
-        page.run()
+    app = st.App(__file__, routes=Api(Settings.of(os.environ)).routes())
+else:
+    from pages.ui.shared import net, reconnect, share_link, shell, state
+    from pages.ui.sidebar import controls, measurements
+
+    st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
+    with reconnect.replayed():
+        state.adopt_link()
+        t = state.translator()
+        page = shell.navigation(t)
+        shell.keep_modules()
+        shell.frame()
+        planned = state.make_plan()
+        with st.sidebar:
+            with net.under("sidebar", t):
+                controls.scenario(planned, t)
+            shell.language_switch(t)
+        with net.under("head", t):
+            with st.container(horizontal=True, key="top", gap="small", vertical_alignment="center"):
+                shell.links(t)
+                share_link.button(t)
+            share_link.large_code(t)
+            measurements.chip(t)
+        with net.under("page", t):
+            page.run()

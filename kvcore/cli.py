@@ -10,13 +10,11 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from kvcore import catalogue
-from kvcore.engine.rooms import engine_names
+from kvcore.answers import answer, catalogue_rows
 from kvcore.errors import KvPlannerError, ScenarioError, defect
 from kvcore.library import SIZES, from_hub, sweep
 from kvcore.planning import plan
-from kvcore.scenario.contract import error_of, needs_fixes, result_of
-from kvcore.scenario.request import FetchModel, Json, id_of, parse_request, scenario_from_request
+from kvcore.scenario.request import Json, id_of, parse_request, scenario_from_request
 from kvcore.untrusted import parse_json_object, utf8_text
 
 if TYPE_CHECKING:
@@ -88,32 +86,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _open(path: str) -> AbstractContextManager[BinaryIO]:
     return nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb")
-
-
-def answer(given: str | bytes) -> dict[str, Any]:
-    """The contract's result for one request as text; a bad request is a result too, and so is a defect of ours.
-
-    Example:
-        >>> answer(b"\\xff")["error"]["code"]
-        'not-utf8'
-    """
-    request_id: object = None
-    try:
-        request = parse_request(utf8_text(given) if isinstance(given, bytes) else given)
-        request_id = id_of(request)
-        return planned_answer(request, request_id, from_hub)
-    except Exception as error:  # the last net: one request must not end a batch
-        return error_of(error if isinstance(error, KvPlannerError) else defect(error), request_id)
-
-
-def planned_answer(request: Json, request_id: object, fetch: FetchModel | None = None) -> dict[str, Any]:
-    """The contract's result for one request that was read. Raises KvPlannerError for what cannot be planned."""
-    planned = plan(scenario_from_request(request, fetch))
-    if not needs_fixes(planned):
-        return result_of(planned, request_id)
-    from kvcore.advice.fixes import fixes
-
-    return result_of(planned, request_id, fixes(planned))
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -282,6 +254,21 @@ def _sweep(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _api(arguments: argparse.Namespace) -> int:
+    from kvcore.api.server import serve
+
+    serve(arguments.host, arguments.port)
+    return 0
+
+
+def _mcp(arguments: argparse.Namespace) -> int:
+    del arguments
+    from kvcore.api.agents import serve_stdio
+
+    serve_stdio()
+    return 0
+
+
 def _schema(arguments: argparse.Namespace) -> int:
     del arguments
     from kvcore.flags import request_schema
@@ -301,34 +288,6 @@ def _catalogue(arguments: argparse.Namespace) -> int:
         for row in rows:
             print("  " + "  ".join(f"{value}" for value in row.values() if value not in (None, "")))
     return 0
-
-
-def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
-    """The catalogue as plain rows, by kind."""
-    from kvcore.scenario.edit import engine_versions
-
-    return {
-        "models": [
-            {"id": entry.id, "source": entry.source, "checked": entry.checked}
-            for entry in catalogue.load_models()
-        ],
-        "accelerators": [
-            {
-                "id": card.id,
-                "name": card.name,
-                "vendor": card.vendor.value,
-                "memory_gib": card.memory_gib,
-                "grade": card.memory_grade.value,
-                "source": card.source,
-            }
-            for card in catalogue.load_accelerators()
-        ],
-        "engines": [
-            {"engine": engine, "version": version}
-            for engine in engine_names()
-            for version in engine_versions(engine)
-        ],
-    }
 
 
 _REQUEST = {"file": {"nargs": "?", "default": "-", "help": "a request as JSON; - is standard input"}}
@@ -394,5 +353,10 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         **_JSON,
     }),
     "schema": (_schema, "the JSON Schema of a request", {}),
+    "api": (_api, "answer over HTTP: /api/plan and its siblings, and /mcp (with the extra `api`)", {
+        "--host": {"default": "127.0.0.1", "help": "the address to listen at"},
+        "--port": {"type": int, "default": 8502},
+    }),
+    "mcp": (_mcp, "a server of the Model Context Protocol on standard input and output (with the extra `mcp`)", {}),
 }  # fmt: skip
 """What runs a command, what it says of itself, and its arguments."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SIZES: Final = (1, 2, 4, 8)
 """Tensor parallel sizes of a sweep."""
-_VARIED: Final = (
+VARIED: Final = (
     "model",
     "config",
     "hf_quant_config",
@@ -100,7 +100,7 @@ def sweep(
     """
     from kvcore.advice import sweep as rows
 
-    for name in _VARIED:
+    for name in VARIED:
         if name in flags:
             raise ScenarioError("unknown-field", field=name)
     entries = [catalogue.find_model(name) for name in tuple(models) or catalogue.model_ids()]

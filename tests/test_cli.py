@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvcore import catalogue, cli
+from kvcore import answers, catalogue, cli
 
 ROOT = Path(__file__).parents[1]
 CARD = "H100-80GB"
@@ -97,14 +97,14 @@ def test_a_defect_is_a_result_and_the_batch_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has the type and the place of what went wrong, and nothing of what was sent."""
-    plan = cli.plan
+    plan = answers.plan
 
     def broken(scenario: Any) -> Any:
         if scenario.max_model_len == 4321:
             raise KeyError("a visitor's own words")
         return plan(scenario)
 
-    monkeypatch.setattr(cli, "plan", broken)
+    monkeypatch.setattr(answers, "plan", broken)
     with caplog.at_level(logging.ERROR):
         lines = (GOOD, GOOD.replace('"good"', '"bad"')[:-1] + ', "max_model_len": 4321}', GOOD)
         first, failed, last = answered(*lines, monkeypatch=monkeypatch, capsys=capsys)
@@ -112,7 +112,7 @@ def test_a_defect_is_a_result_and_the_batch_goes_on(
     assert (failed["id"], failed["error"]["code"]) == ("bad", "internal-error")
     assert "visitor" not in json.dumps(failed)
     assert "KeyError at tests/test_cli.py:" in caplog.text
-    assert "kvcore/cli.py:" in caplog.text
+    assert "kvcore/answers.py:" in caplog.text
     assert "visitor" not in caplog.text
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from kvcore import catalogue
 from kvcore.advice.fixes import fixes, refusal_fixes
 from kvcore.advice.vary import tensor_parallel_curves
-from kvcore.cli import planned_answer
+from kvcore.answers import planned_answer
 from kvcore.deploy import launch
 from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError

@@ -1,0 +1,224 @@
+"""The same answers as tools of the Model Context Protocol: on standard input and output, and over HTTP at /mcp.
+
+Every tool only reads. Its answer is that of the API, with the intervals, grades and sources of what it says, and the
+link of the page that shows it; an error is the API's problem, with its code and next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from kvcore.api.openapi import sweep_schema
+from kvcore.api.operations import KINDS, LOCAL_PAGE, Asked
+from kvcore.api.pool import Pool
+from kvcore.api.problems import problem_of
+from kvcore.api.routes import Api
+from kvcore.api.settings import BODY_BYTES, Settings
+from kvcore.errors import KvPlannerError, ScenarioError, defect
+from kvcore.flags import request_schema
+from kvcore.version import VERSION
+
+INSTRUCTIONS: Final = (
+    "Plans the memory of each GPU or NPU that serves a large language model with vLLM, vllm-ascend or "
+    "vllm-mindspore. Fields are the engine's own flag names; a flag that is left out takes the default of that "
+    "release on that accelerator. Look ids up with `catalogue` (search) first. `plan` says whether a deployment fits: "
+    "`verdict`, `per_rank_gib` with the 80 % intervals in `interval_gib`, how well each part is known in `sources`, "
+    "and for what does not fit `fixes`, each a single change that does. Quote intervals with the figures, and give "
+    "people the link in "
+    "`page`."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """One tool: the operation behind it, and how its arguments become a question."""
+
+    operation: str
+    title: str
+    text: str
+    schema: Mapping[str, Any]
+    is_body: bool = True
+    """The arguments are the body; otherwise they are options, and `body_field` names the one that is the body."""
+    body_field: str = ""
+
+    def asked(self, arguments: Mapping[str, Any], base: str) -> Asked:
+        """The question. Raises ScenarioError for a body that is no text, or none."""
+        if self.is_body:
+            return Asked(
+                operation=self.operation, body=json.dumps(arguments).encode(), options={"base": base}
+            )
+        options = {name: str(value) for name, value in arguments.items() if value is not None}
+        body = arguments.get(self.body_field, "") if self.body_field else ""
+        options.pop(self.body_field, None)
+        if not isinstance(body, str):
+            raise ScenarioError("missing-field", field=self.body_field)
+        return Asked(
+            operation=self.operation, body=body.encode("utf-8", "replace"), options={**options, "base": base}
+        )
+
+
+logging.getLogger("mcp").setLevel(logging.CRITICAL)
+"""It writes what it cannot read; what goes wrong in a tool is logged by its place alone (`errors.defect`)."""
+_LOG: Final = {"type": "string", "description": "The text of the log"}
+TOOLS: Final[Mapping[str, Tool]] = {
+    "plan": Tool(
+        operation="plan",
+        title="Plan one deployment",
+        text="Where each GiB of one GPU or NPU goes for a model, accelerator and flags; whether it fits, how many "
+        "tokens and requests it holds, which single change fixes it, and the command that starts it.",
+        schema=request_schema(),
+    ),
+    "sweep": Tool(
+        operation="sweep",
+        title="Compare models, accelerators and sizes",
+        text="Models on accelerators at tensor parallel sizes under the same flags: what starts, and how many requests "
+        "it holds. At most 16,384 combinations: name the models or the accelerators. Intervals: ask plan for a cell.",
+        schema=sweep_schema(),
+    ),
+    "read_log": Tool(
+        operation="log",
+        title="Read a start-up log",
+        text="A start-up log of vLLM, vllm-ascend or vllm-mindspore: each figure with its line, the plan for the same "
+        "start with its intervals and causes of differences, why a start failed and the change that fixes it.",
+        schema={
+            "type": "object",
+            "properties": {
+                "log": _LOG,
+                "config": {
+                    "type": ["object", "null"],
+                    "description": "config.json of a model that is not bundled",
+                },
+            },
+            "required": ["log"],
+            "additionalProperties": False,
+        },
+    ),
+    "workload": Tool(
+        operation="workload",
+        title="Read a log of requests",
+        text="Requests as JSON lines or CSV, or vLLM's own lines: percentiles of prompts and answers, and the "
+        "max_model_len that they need. `counted_by` says whether tokens were counted or estimated.",
+        schema={
+            "type": "object",
+            "properties": {
+                "log": _LOG,
+                "max_tokens": {"type": ["integer", "null"], "minimum": 1},
+                "columns": {"type": ["string", "null"], "description": "prompt=in,completion=out"},
+            },
+            "required": ["log"],
+            "additionalProperties": False,
+        },
+        is_body=False,
+        body_field="log",
+    ),
+    "catalogue": Tool(
+        operation="catalogue",
+        title="Find models, accelerators and releases",
+        text="The bundled models, accelerators and engine releases, each with its source. Search by words of a name.",
+        schema={
+            "type": "object",
+            "properties": {
+                "kind": {"enum": [*KINDS, None]},
+                "search": {"type": ["string", "null"], "description": "words of a name, such as `70b llama`"},
+            },
+            "additionalProperties": False,
+        },
+        is_body=False,
+    ),
+}
+
+
+def tools_server(pool: Pool, base: str) -> Server[Any]:
+    """The tools, answered by the workers of `pool`; `base` is where the pages are."""
+
+    async def listed(_: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_described(name, tool) for name, tool in TOOLS.items()])
+
+    async def called(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            tool = TOOLS.get(params.name)
+            if tool is None:
+                raise ScenarioError("unknown-field", field=params.name)
+            _check_names(tool, params.arguments or {})
+            found = await pool.answered(tool.asked(params.arguments or {}, base))
+            return _result(json.loads(found.body), is_error=found.status != 200)
+        except Exception as error:  # the last net: the session goes on
+            return _result(
+                problem_of(error if isinstance(error, KvPlannerError) else defect(error)), is_error=True
+            )
+
+    return Server(
+        "kv-planner",
+        version=VERSION,
+        title="KV Planner",
+        instructions=INSTRUCTIONS,
+        on_list_tools=listed,
+        on_call_tool=called,
+    )
+
+
+def _check_names(tool: Tool, arguments: Mapping[str, Any]) -> None:
+    """Raises ScenarioError `unknown-field` for an argument that the tool does not have."""
+    for name in arguments:
+        if name not in tool.schema["properties"]:
+            raise ScenarioError("unknown-field", field=name)
+
+
+def _described(name: str, tool: Tool) -> types.Tool:
+    return types.Tool(
+        name=name,
+        title=tool.title,
+        description=tool.text,
+        input_schema=dict(tool.schema),
+        annotations=types.ToolAnnotations(
+            title=tool.title,
+            read_only_hint=True,
+            destructive_hint=False,
+            idempotent_hint=True,
+            # A model that is not bundled is looked up on the Hugging Face Hub.
+            open_world_hint=tool.operation == "plan",
+        ),
+    )
+
+
+def _result(found: dict[str, Any], *, is_error: bool) -> types.CallToolResult:
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=json.dumps(found, ensure_ascii=True))],
+        structured_content=found,
+        is_error=is_error,
+    )
+
+
+def serve_stdio() -> None:
+    """Answers an agent on standard input and output until it ends them."""
+    settings = Settings.of(os.environ)
+    pool = Pool(settings)
+
+    async def run() -> None:
+        server = tools_server(pool, settings.base or LOCAL_PAGE)
+        async with stdio_server() as (requests, answers):
+            await server.run(requests, answers, server.create_initialization_options())
+        await pool.close()
+
+    asyncio.run(run())
+
+
+async def answer_http(api: Api, scope: Any, receive: Any, send: Any) -> None:
+    """One request to /mcp: streamable HTTP without sessions, so that it needs no task that lives on after it."""
+    server = tools_server(api.pool, api.settings.base)
+    manager = StreamableHTTPSessionManager(
+        app=server, json_response=True, stateless=True, max_request_body_size=BODY_BYTES["plan"]
+    )
+    async with manager.run():
+        await manager.handle_request(scope, receive, send)

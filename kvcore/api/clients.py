@@ -1,0 +1,39 @@
+"""How much each client may still ask: an allowance that fills up with time, by the client's address."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from kvcore.api.settings import CLIENTS
+
+
+class Clients:
+    """Allowances of the clients that asked last; whoever is not remembered has a full one.
+
+    Example:
+        >>> now = [0.0]
+        >>> clients = Clients(rate=0.5, burst=2, clock=lambda: now[0])
+        >>> [clients.wait_seconds("192.0.2.1", 1) for _ in range(3)]
+        [0, 0, 2]
+        >>> now[0] = 2.0
+        >>> clients.wait_seconds("192.0.2.1", 1)
+        0
+    """
+
+    def __init__(self, *, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.burst, self.clock = rate, burst, clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_seconds(self, address: str, cost: float) -> int:
+        """0 where the client may ask, and its allowance is then less by `cost`; else the seconds until it may."""
+        now = self.clock()
+        left, then = self._left.pop(address, (self.burst, now))
+        left = min(self.burst, left + (now - then) * self.rate)
+        is_allowed = left >= cost
+        self._left[address] = (left - cost if is_allowed else left, now)
+        if len(self._left) > CLIENTS:
+            self._left.popitem(last=False)
+        return 0 if is_allowed else math.ceil((cost - left) / self.rate)

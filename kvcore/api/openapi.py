@@ -1,0 +1,55 @@
+"""The API as OpenAPI 3.1: openapi.yaml, with what a request may be from the registry of flags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from kvcore.api.operations import LARGEST_SIZE, MAX_NAMES, MAX_SIZES
+from kvcore.flags import request_schema
+from kvcore.library import VARIED
+from kvcore.version import VERSION
+
+FILE: Final = Path(__file__).with_name("openapi.yaml")
+
+
+@cache
+def openapi() -> bytes:
+    """The document as it is served."""
+    document = yaml.safe_load(FILE.read_text("utf-8"))
+    document["info"]["version"] = VERSION
+    document["components"]["schemas"] |= {"Request": request_schema(), "SweepRequest": sweep_schema()}
+    return json.dumps(document).encode()
+
+
+def sweep_schema() -> dict[str, Any]:
+    """What a sweep may ask for: lists of ids and sizes, and every flag of a request that it does not set itself.
+
+    Example:
+        >>> "max_model_len" in sweep_schema()["properties"], "accelerator" in sweep_schema()["properties"]
+        (True, False)
+    """
+    flags: Mapping[str, Any] = request_schema()["properties"]
+    ids = {"type": ["array", "null"], "items": {"type": "string"}, "maxItems": MAX_NAMES}
+    sizes = {
+        "type": ["array", "null"],
+        "items": {"type": "integer", "minimum": 1, "maximum": LARGEST_SIZE},
+        "minItems": 1,
+        "maxItems": MAX_SIZES,
+    }
+    return {
+        "title": "A sweep of KV Planner",
+        "type": "object",
+        "properties": {
+            "models": {**ids, "description": "Catalogue ids; none for all"},
+            "accelerators": {**ids, "description": "Catalogue ids; none for all"},
+            "tensor_parallel_sizes": {**sizes, "default": [1, 2, 4, 8]},
+            **{name: schema for name, schema in flags.items() if name not in VARIED},
+        },
+        "additionalProperties": False,
+    }

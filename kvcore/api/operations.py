@@ -1,0 +1,299 @@
+"""What may be asked of the API, each as a function from bytes to an answer. It runs in a worker; nothing is kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvcore import catalogue
+from kvcore.answers import answer, catalogue_rows, planned_result
+from kvcore.api.problems import MEDIA as PROBLEM
+from kvcore.api.problems import problem_bytes, status_of
+from kvcore.errors import KvPlannerError, ScenarioError, defect, invalid
+from kvcore.library import SIZES, from_hub
+from kvcore.planning import Plan, plan
+from kvcore.quantity import Quantity
+from kvcore.scenario.contract import PARTS
+from kvcore.scenario.request import Json, id_of, parse_request, scenario_from_request
+from kvcore.untrusted import MAX_JSON_DEPTH, json_depth, utf8_text
+
+JSON: Final = "application/json"
+JSON_LINES: Final = "application/x-ndjson"
+MAX_BATCH: Final = 256
+"""Requests of a batch: some ten seconds of computing."""
+MAX_CELLS: Final = 16_384
+"""Of a sweep: about as many as the whole catalogue on eight cards at all sizes."""
+MAX_SIZES: Final = 16
+MAX_NAMES: Final = 512
+MAX_FOUND: Final = 50
+LARGEST_SIZE: Final = 1024
+KINDS: Final = ("models", "accelerators", "engines")
+LOCAL_PAGE: Final = "http://localhost:8501"
+"""Where `make run` serves the page."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """One question: the body as it came, its media type, and what the address says besides."""
+
+    operation: str
+    body: bytes = b""
+    media: str = JSON
+    options: Mapping[str, str] | None = None
+
+    def option(self, name: str, default: str = "") -> str:
+        """What the address says of `name`."""
+        return (self.options or {}).get(name, default)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """One answer as HTTP sends it."""
+
+    status: int
+    media: str
+    body: bytes
+
+
+def answered(asked: Asked) -> Answered:
+    """The answer to a question; whatever goes wrong is a problem with a code.
+
+    Example:
+        >>> answered(Asked(operation="plan", body=b'{"max_num_seqs": 1}')).status
+        422
+    """
+    own_id: list[object] = []
+    try:
+        found = _OPERATIONS[asked.operation](asked, own_id)
+    except Exception as error:  # the last net: a worker goes on
+        known = error if isinstance(error, KvPlannerError) else defect(error)
+        return Answered(status=status_of(known), media=PROBLEM, body=problem_bytes(known, *own_id))
+    if isinstance(found, Answered):
+        return found
+    return Answered(status=200, media=JSON, body=json.dumps(found, allow_nan=False).encode())
+
+
+def _request(asked: Asked, own_id: list[object]) -> dict[str, Any]:
+    """The body as one JSON object; its `id` is for the answer."""
+    request = dict(parse_request(utf8_text(asked.body)))
+    own_id.append(id_of(request))
+    return request
+
+
+def _plan(asked: Asked, own_id: list[object]) -> dict[str, Any]:
+    request = _request(asked, own_id)
+    planned = plan(scenario_from_request(request, from_hub))
+    result = planned_result(planned, own_id[0])
+    return {**result, "sources": sources(planned), "page": page_of(planned, asked.option("base"))}
+
+
+def sources(planned: Plan) -> dict[str, dict[str, Any]]:
+    """How well each part of a rank's memory is known, and from what.
+
+    Example:
+        >>> import kvcore
+        >>> sources(kvcore.plan(model="Qwen/Qwen3-8B", accelerator="H100-80GB"))["weights"]["grade"]
+        'derived'
+    """
+    if planned.memory is None:
+        parts = {"weights": planned.loaded_weights}
+    else:
+        parts = {name: getattr(planned.memory, name) for name in PARTS}
+    return {
+        name: {"grade": part.grade.value, "sources": list(_sources_of(part))} for name, part in parts.items()
+    }
+
+
+def _sources_of(part: Quantity) -> Iterable[str]:
+    """The part's own source, or those of what it is made of."""
+    return [part.source] if part.source else sorted({one.source for one in part.walk() if one.source})
+
+
+def page_of(planned: Plan, base: str = "") -> str:
+    """The page that shows a plan, at `base`: the link keeps the release and the share of the card that it has now."""
+    from kvcore.scenario.link import encode, query_string, written_out
+
+    return f"{base}/?{query_string(encode(written_out(planned)))}"
+
+
+def _batch(asked: Asked, own_id: list[object]) -> Answered | list[dict[str, Any]]:
+    del own_id
+    if asked.media != JSON:
+        lines = [line for line in asked.body.splitlines() if line.strip()]
+        _check_batch(len(lines))
+        found = (json.dumps(answer(line)) for line in lines)
+        return Answered(status=200, media=JSON_LINES, body="".join(f"{line}\n" for line in found).encode())
+    text = utf8_text(asked.body)
+    if json_depth(text) > MAX_JSON_DEPTH + 1:
+        raise ScenarioError("input-too-deep", limit=MAX_JSON_DEPTH)
+    try:
+        rows = json.loads(text, parse_int=_Number)
+    except ValueError as error:
+        raise ScenarioError("invalid-json", reason=str(error)) from None
+    if not isinstance(rows, list):
+        raise ScenarioError("invalid-json", reason="an array of requests is expected")
+    _check_batch(len(rows))
+    return [answer(json.dumps(row)) for row in rows]
+
+
+class _Number(int):
+    """A whole number as it was written, so that each request is read by the one reader, with its own limits."""
+
+    def __new__(cls, digits: str) -> _Number:
+        return super().__new__(cls, digits[:64])
+
+
+def _check_batch(rows: int) -> None:
+    if rows > MAX_BATCH:
+        raise ScenarioError("batch-too-long", limit=MAX_BATCH)
+
+
+def _sweep(asked: Asked, own_id: list[object]) -> Answered:
+    from kvcore.library import sweep
+    from kvcore.views.matrix import json_lines
+
+    request = _request(asked, own_id)
+    request.pop("id", None)
+    models = _names(request, "models") or tuple(catalogue.model_ids())
+    cards = _names(request, "accelerators") or tuple(card.id for card in catalogue.load_accelerators())
+    sizes = _sizes(request)
+    cells = len(models) * len(cards) * len(sizes)
+    if cells > MAX_CELLS:
+        raise ScenarioError("sweep-too-large", cells=f"{cells:,}", limit=f"{MAX_CELLS:,}")
+    flags = {name: value for name, value in request.items() if value is not None}
+    swept = sweep(models=models, accelerators=cards, tensor_parallel_sizes=sizes, **flags)
+    rows = ", ".join(row for model in swept for row in json_lines(model))
+    page = json.dumps(f"{asked.option('base')}/explore?model={models[0]}")
+    body = f'{{"id": {json.dumps(own_id[0])}, "status": "ok", "cells": [{rows}], "page": {page}}}'
+    return Answered(status=200, media=JSON, body=body.encode())
+
+
+def _names(request: dict[str, Any], field: str) -> tuple[str, ...]:
+    found = request.pop(field, None)
+    if found is None:
+        return ()
+    if (
+        not isinstance(found, list)
+        or not all(isinstance(name, str) for name in found)
+        or len(found) > MAX_NAMES
+    ):
+        raise invalid(field, found, f"it must be a list of at most {MAX_NAMES} catalogue ids")
+    return tuple(dict.fromkeys(found))
+
+
+def _sizes(request: dict[str, Any]) -> tuple[int, ...]:
+    found = request.pop("tensor_parallel_sizes", None)
+    if found is None:
+        return SIZES
+    is_list = isinstance(found, list) and 0 < len(found) <= MAX_SIZES
+    if not is_list or not all(type(size) is int and 1 <= size <= LARGEST_SIZE for size in found):
+        raise invalid(
+            "tensor_parallel_sizes",
+            found,
+            f"it must be a list of at most {MAX_SIZES} whole numbers from 1 to {LARGEST_SIZE}",
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _log(asked: Asked, own_id: list[object]) -> dict[str, Any]:
+    from kvcore.evidence.log.reader import read_log
+    from kvcore.evidence.log_report import log_report
+
+    data, config = asked.body, None
+    if asked.media == JSON:
+        request = _request(asked, own_id)
+        request.pop("id", None)
+        config = _object(request, "config")
+        data = _text_of(request, "log").encode("utf-8", "replace")
+        _nothing_else(request)
+    report = log_report(read_log(data), config)
+    return {**report, "page": _page_of_log(report, config, asked.option("base"))}
+
+
+def _page_of_log(report: Mapping[str, Any], config: Json | None, base: str) -> str:
+    """The plan from this start's own figures, or the page that takes logs."""
+    if report["prediction_error"] is not None:
+        return f"{base}/check"
+    request = {**report["request"], "measured": report["calibrated"]}
+    if config is not None:
+        request["config"] = config
+    try:
+        return page_of(plan(scenario_from_request(request)), base)
+    except KvPlannerError:
+        return f"{base}/check"
+
+
+def _object(request: dict[str, Any], field: str) -> Json | None:
+    found = request.pop(field, None)
+    if found is not None and not isinstance(found, dict):
+        raise invalid(field, found, "it must be an object")
+    return found
+
+
+def _text_of(request: dict[str, Any], field: str) -> str:
+    found = request.pop(field, None)
+    if found is None:
+        raise ScenarioError("missing-field", field=field)
+    if not isinstance(found, str):
+        raise invalid(field, found, "it must be a text")
+    return found
+
+
+def _nothing_else(request: Mapping[str, Any]) -> None:
+    for name in request:
+        raise ScenarioError("unknown-field", field=name)
+
+
+def _workload(asked: Asked, own_id: list[object]) -> dict[str, Any]:
+    del own_id
+    from kvcore.workload.histogram import MAX_TOKENS
+    from kvcore.workload.mix import workload_report
+    from kvcore.workload.records import read_request_logs
+    from kvcore.workload.requests import Reading
+
+    given = asked.option("max_tokens")
+    max_tokens = None
+    if given:
+        if not (given.isascii() and given.isdigit() and len(given) < 20 and 1 <= int(given) <= MAX_TOKENS):
+            raise invalid("max_tokens", given, f"it must be a whole number from 1 to {MAX_TOKENS}")
+        max_tokens = int(given)
+    pairs = (part.partition("=") for part in asked.option("columns").split(",") if part)
+    columns = tuple((field.strip(), name) for field, _, name in pairs)
+    log = read_request_logs([io.BytesIO(asked.body)], reading=Reading(columns=columns))
+    return {**workload_report(log, max_tokens), "page": f"{asked.option('base')}/workload"}
+
+
+def _catalogue(asked: Asked, own_id: list[object]) -> dict[str, Any]:
+    del own_id
+    kind, search = asked.option("kind"), asked.option("search")
+    if kind and kind not in KINDS:
+        raise invalid("kind", kind, f"it must be one of {', '.join(KINDS)}")
+    rows = {name: listed for name, listed in catalogue_rows().items() if kind in ("", name)}
+    if search:
+        rows = {name: _found(name, listed, search) for name, listed in rows.items()}
+    return {**rows, "page": f"{asked.option('base')}/reference"}
+
+
+def _found(kind: str, rows: list[dict[str, Any]], search: str) -> list[dict[str, Any]]:
+    """The rows that somebody may mean, the likeliest first."""
+    if kind == "engines":
+        return [row for row in rows if search.lower() in f"{row['engine']} {row['version']}"]
+    if kind == "models":
+        ids = list(catalogue.search_models(search, MAX_FOUND))
+    else:
+        ids = [card.id for card in catalogue.search_accelerators(search, MAX_FOUND)]
+    by_id = {row["id"]: row for row in rows}
+    return [by_id[name] for name in ids]
+
+
+_OPERATIONS: Final[Mapping[str, Callable[[Asked, list[object]], Answered | list[Any] | dict[str, Any]]]] = {
+    "plan": _plan,
+    "batch": _batch,
+    "sweep": _sweep,
+    "log": _log,
+    "workload": _workload,
+    "catalogue": _catalogue,
+}

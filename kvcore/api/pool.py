@@ -1,0 +1,108 @@
+"""Processes that work answers out, so that the event loop, and pages in the same process, never wait for one.
+
+A worker that computes for longer than its limit is ended by the kernel, and one that waits too long by the server; the
+next question starts another. Long answers leave one worker free for the short ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from kvcore.api.frames import LENGTHS, frame
+from kvcore.api.operations import Answered, Asked
+from kvcore.api.settings import Settings
+from kvcore.errors import ScenarioError
+
+LONG: Final = frozenset(("batch", "sweep", "log", "workload"))
+
+
+class Pool:
+    """The workers of one server; they start when they are first needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.waiting = 0
+        """Questions that are being worked on or wait."""
+        self._idle: list[Process] = []
+        self._any = asyncio.Semaphore(settings.workers)
+        self._long = asyncio.Semaphore(max(1, settings.workers - 1))
+
+    async def answered(self, asked: Asked) -> Answered:
+        """The answer to a question. Raises ScenarioError `api-busy` or `answer-too-slow`."""
+        if self.waiting >= self.settings.longest_line:
+            raise ScenarioError("api-busy")
+        self.waiting += 1
+        try:
+            async with self._turn(asked):
+                return await self._worked_out(asked)
+        finally:
+            self.waiting -= 1
+
+    @asynccontextmanager
+    async def _turn(self, asked: Asked) -> AsyncIterator[None]:
+        if asked.operation not in LONG:
+            async with self._any:
+                yield
+            return
+        async with self._long, self._any:
+            yield
+
+    async def _worked_out(self, asked: Asked) -> Answered:
+        worker = await self._worker()
+        try:
+            async with asyncio.timeout(self.settings.answer_seconds):
+                found = await _exchange(worker, asked, self.settings.cpu_seconds)
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            _end(worker)
+            raise ScenarioError("answer-too-slow", limit=f"{self.settings.cpu_seconds:g}") from None
+        except BaseException:  # who asked is gone: the answer would be taken for that to the next question
+            _end(worker)
+            raise
+        self._idle.append(worker)
+        return found
+
+    async def _worker(self) -> Process:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.returncode is None:
+                return worker
+        # A session of its own: Ctrl-C is for the server, and a worker ends when its pipe does.
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "kvcore.api.worker", stdin=PIPE, stdout=PIPE, start_new_session=True,
+            env=self.settings.worker_environment(),
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Ends the workers that wait."""
+        while self._idle:
+            worker = self._idle.pop()
+            _end(worker)
+            await worker.wait()
+
+
+def _end(worker: Process) -> None:
+    if worker.returncode is None:
+        worker.kill()
+
+
+async def _exchange(worker: Process, asked: Asked, cpu_seconds: float) -> Answered:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    options: Mapping[str, str] = asked.options or {}
+    head = {
+        "operation": asked.operation,
+        "media": asked.media,
+        "options": options,
+        "cpu_seconds": cpu_seconds,
+    }
+    worker.stdin.write(frame(head, asked.body))
+    await worker.stdin.drain()
+    head_bytes, body_bytes = LENGTHS.unpack(await worker.stdout.readexactly(LENGTHS.size))
+    facts = json.loads(await worker.stdout.readexactly(head_bytes))
+    return Answered(body=await worker.stdout.readexactly(body_bytes), **facts)

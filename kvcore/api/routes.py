@@ -1,0 +1,246 @@
+"""The addresses of the API as Starlette routes: who may ask, how large a body may be, which worker answers.
+
+`Api(Settings.of(os.environ)).routes()` go into any Starlette application, that of the page too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from kvcore.api.clients import Clients
+from kvcore.api.openapi import openapi
+from kvcore.api.operations import JSON, JSON_LINES, Answered, Asked
+from kvcore.api.pool import Pool
+from kvcore.api.problems import MEDIA as PROBLEM
+from kvcore.api.problems import problem_bytes, status_of
+from kvcore.api.settings import BODY_BYTES, COSTS, HELD_BYTES, MIB, Settings
+from kvcore.errors import KvPlannerError, ScenarioError, defect
+from kvcore.version import VERSION
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+PREFIX: Final = "/api"
+AGENTS: Final = "/mcp"
+RETRY_SECONDS: Final = 2
+"""After a question that the server had no time for."""
+_MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
+    "plan": (JSON,),
+    "batch": (JSON, JSON_LINES),
+    "sweep": (JSON,),
+}
+"""What a body must say that it is; logs may say anything, since they are recognised by their content."""
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_ALIASES: Final = {"application/jsonl": JSON_LINES, "application/x-jsonlines": JSON_LINES}
+
+
+class Api:
+    """One server's API: its workers, and what its clients may still ask."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.pool = Pool(settings)
+        self.clients = Clients(rate=settings.rate, burst=settings.burst)
+        self.held_bytes = 0
+        self._catalogue: dict[str, Answered] = {}
+
+    def routes(self) -> list[BaseRoute]:
+        """All addresses; none where the host has turned the API off."""
+        if not self.settings.is_on:
+            return []
+        posts = {
+            "plan": "plan",
+            "plan:batch": "batch",
+            "sweep": "sweep",
+            "log": "log",
+            "workload": "workload",
+        }
+        gets = {"catalogue": self._catalogue_rows, "openapi.json": self._openapi, "healthz": self._health}
+        return [
+            *(_route(f"{PREFIX}/{path}", "POST", self._answers(name)) for path, name in posts.items()),
+            *(_route(f"{PREFIX}/{path}", "GET", endpoint) for path, endpoint in gets.items()),
+            Route(PREFIX + "/{rest:path}", _Any(self._nothing), methods=None),
+            *([Route(AGENTS, _Agents(self), methods=None)] if find_spec("mcp") is not None else []),
+        ]
+
+    def check_client(self, request: Request, operation: str) -> None:
+        """Whether this client may ask now. Raises ScenarioError `foreign-origin` or `too-many-requests`."""
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            raise ScenarioError("foreign-origin", value=origin)
+        seconds = self.clients.wait_seconds(_address(request), COSTS[operation])
+        if seconds:
+            raise ScenarioError("too-many-requests", seconds=seconds)
+
+    def _answers(self, operation: str) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            self.check_client(request, operation)
+            media = _media(request, operation)
+            limit = BODY_BYTES[operation]
+            held = _declared_bytes(request, limit)
+            if self.held_bytes + held > HELD_BYTES:
+                raise ScenarioError("api-busy")
+            self.held_bytes += held
+            try:
+                body = await self._body(request, limit)
+                return _response(await self.pool.answered(self._asked(operation, request, body, media)))
+            finally:
+                self.held_bytes -= held
+
+        return endpoint
+
+    def _asked(self, operation: str, request: Request, body: bytes = b"", media: str = JSON) -> Asked:
+        options = {**request.query_params, "base": self.settings.base}
+        return Asked(operation=operation, body=body, media=media, options=options)
+
+    async def _body(self, request: Request, limit: int) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > limit:
+                        raise _too_large(limit)
+                    parts.append(part)
+        except TimeoutError:
+            raise ScenarioError("body-too-slow", limit=f"{self.settings.body_seconds:g}") from None
+        return b"".join(parts)
+
+    async def _catalogue_rows(self, request: Request) -> Response:
+        self.check_client(request, "catalogue")
+        asked = self._asked("catalogue", request)
+        if asked.option("search"):
+            return _response(await self.pool.answered(asked))
+        kind = asked.option("kind")
+        if kind not in self._catalogue:
+            found = await self.pool.answered(asked)
+            if found.status != 200:
+                return _response(found)
+            self._catalogue[kind] = found
+        return _response(self._catalogue[kind])
+
+    async def _openapi(self, request: Request) -> Response:
+        return _response(Answered(status=200, media=JSON, body=openapi()))
+
+    async def _health(self, request: Request) -> Response:
+        facts = {"status": "ok", "version": VERSION, "waiting": self.pool.waiting}
+        return _response(Answered(status=200, media=JSON, body=json.dumps(facts).encode()))
+
+    async def _nothing(self, request: Request) -> Response:
+        raise ScenarioError("no-such-address")
+
+
+def _route(path: str, method: str, endpoint: Endpoint) -> Route:
+    """A route that answers every method, those that it has not with a problem of ours."""
+
+    async def checked(request: Request) -> Response:
+        if request.method not in (method, "HEAD" if method == "GET" else method):
+            raise ScenarioError("method-not-allowed", value=request.method, allowed=method)
+        return await endpoint(request)
+
+    return Route(path, _Any(checked), methods=None)
+
+
+class _Any:
+    """An endpoint that is no function: Starlette would let a function answer GET alone."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self.endpoint(request)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # the last net: a defect is a problem with a code, without what was sent
+            response = problem_response(error if isinstance(error, KvPlannerError) else defect(error))
+        await response(scope, receive, send)
+
+
+class _Agents:
+    """The tools for agents, imported when the first one asks: that takes as long as some plans."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        try:
+            self.api.check_client(request, "mcp")
+            if request.method != "POST":
+                raise ScenarioError("method-not-allowed", value=request.method, allowed="POST")
+            agents = await asyncio.to_thread(import_module, "kvcore.api.agents")
+        except Exception as error:  # the last net, as of the other addresses
+            response = problem_response(error if isinstance(error, KvPlannerError) else defect(error))
+            await response(scope, receive, send)
+        else:
+            await agents.answer_http(self.api, scope, receive, send)
+
+
+def problem_response(error: KvPlannerError) -> Response:
+    """A coded error as HTTP sends it."""
+    response = Response(
+        problem_bytes(error), status_code=status_of(error), media_type=PROBLEM, headers=_HEADERS
+    )
+    if response.status_code == 405:
+        response.headers["Allow"] = error.params["allowed"]
+    if response.status_code in (429, 503):
+        response.headers["Retry-After"] = error.params.get("seconds", str(RETRY_SECONDS))
+    return response
+
+
+def _response(found: Answered) -> Response:
+    response = Response(found.body, status_code=found.status, media_type=found.media, headers=_HEADERS)
+    if found.status == 503:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return response
+
+
+def _address(request: Request) -> str:
+    """The client's address, for IPv6 its network: who has one of them has all.
+
+    Behind a proxy that `FORWARDED_ALLOW_IPS` names, uvicorn has put there what the proxy said of it.
+    """
+    host = request.client.host if request.client is not None else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def _media(request: Request, operation: str) -> str:
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media = _ALIASES.get(given, given)
+    allowed = _MEDIA.get(operation)
+    if allowed is not None and media not in allowed:
+        raise ScenarioError("media-type-not-read", value=given or "-", allowed=", ".join(allowed))
+    return media
+
+
+def _declared_bytes(request: Request, limit: int) -> int:
+    """What the body may take; one that does not say how long it is, as much as is read at most."""
+    given = request.headers.get("content-length", "")
+    if not (given.isascii() and given.isdigit()):
+        return limit
+    if len(given) > len(str(limit)) or int(given) > limit:
+        raise _too_large(limit)
+    return int(given)
+
+
+def _too_large(limit: int) -> ScenarioError:
+    return ScenarioError("body-too-large", limit=f"{limit // MIB} MiB")

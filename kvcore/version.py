@@ -1,0 +1,5 @@
+"""The version of this program, said here alone: the package, the API and the tools for agents read it."""
+
+from typing import Final
+
+VERSION: Final = "0.2.0"

@@ -1,0 +1,261 @@
+"""Each address of the API: its answer, its problems, and what hostile bodies get."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+from jsonschema import Draft202012Validator
+
+from kvcore.answers import answer
+from kvcore.errors import MESSAGES
+from tests.api_server import GOOD, client_of, post, running_api
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+SECRET: Final = "words-of-a-visitor"
+
+
+@pytest.fixture(scope="module")
+def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("api") / "server.log"
+
+
+@pytest.fixture(scope="module")
+def client(log_file: Path) -> Iterator[httpx2.Client]:
+    with running_api(log_file) as address, client_of(address) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def document(client: httpx2.Client) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/api/openapi.json").json()
+    return found
+
+
+def check(document: dict[str, Any], name: str, value: object) -> None:
+    """That a value is what the description says of it."""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+    Draft202012Validator(schema).validate(value)
+
+
+def problem_of(document: dict[str, Any], response: httpx2.Response) -> dict[str, Any]:
+    """The problem of a response that is one, whole and translatable."""
+    assert response.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = response.json()
+    check(document, "Problem", found)
+    assert found["status"] == response.status_code
+    assert found["code"] in MESSAGES
+    return found
+
+
+def test_a_plan_is_the_command_lines_with_sources_and_the_page(
+    client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    found = post(client, "/api/plan", {**GOOD, "id": "mine"}).json()
+    check(document, "Plan", found)
+    sources, page = found.pop("sources"), found.pop("page")
+    assert found == json.loads(json.dumps(answer(json.dumps({**GOOD, "id": "mine"}))))
+    assert sources["weights"]["grade"] == "derived"
+    assert sources["activations"]["sources"]
+    assert page.startswith("/?v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB")
+
+
+def test_what_does_not_fit_is_an_answer(client: httpx2.Client, document: dict[str, Any]) -> None:
+    response = post(client, "/api/plan", {**GOOD, "accelerator": "RTX-4090-24GB"})
+    assert (response.status_code, response.json()["verdict"]) == (200, "weights-do-not-fit")
+    check(document, "Plan", response.json())
+
+
+def test_what_the_engine_refuses_is_a_problem(client: httpx2.Client, document: dict[str, Any]) -> None:
+    response = post(client, "/api/plan", {**GOOD, "id": 7, "tensor_parallel_size": 3})
+    found = problem_of(document, response)
+    assert (found["code"], found["field"], found["id"]) == ("heads-not-divisible", "tensor_parallel_size", 7)
+    assert found["next_step"] == "choose a tensor parallel size that divides the attention heads"
+    assert response.status_code == 422
+
+
+HOSTILE: Final = {
+    "not JSON": (b"{", 400, "invalid-json"),
+    "nothing": (b"", 400, "invalid-json"),
+    "an array": (b"[]", 400, "invalid-json"),
+    "not UTF-8": (b"\xff\xfe{}", 400, "not-utf8"),
+    "100,000 brackets": (b"[" * 100_000, 422, "input-too-deep"),
+    "100,000 objects": (b'{"a":' * 100_000, 422, "input-too-deep"),
+    "400 digits": (b'{"model": "m", "max_num_seqs": ' + b"9" * 400 + b"}", 422, "number-too-long"),
+    "2^63": ({**GOOD, "max_num_seqs": 2**63}, 422, "invalid-value"),
+    "-2^63": ({**GOOD, "max_model_len": -(2**63)}, 422, "invalid-value"),
+    "NaN": (b'{"model": "Qwen/Qwen3-32B", "gpu_memory_utilization": NaN}', 422, "invalid-value"),
+    "infinity as an id": (b'{"id": Infinity, "model": "Qwen/Qwen3-32B"}', 422, "invalid-value"),
+    "a text for a number": ({**GOOD, "max_num_seqs": "many"}, 422, "invalid-value"),
+    "a list for a model": ({**GOOD, "model": ["a"]}, 422, "invalid-value"),
+    "half of a surrogate pair": (b'{"model": "\\ud800", "accelerator": "H100-80GB"}', 422, "invalid-value"),
+    "half of one as an id": (b'{"id": "\\udfff", "model": "m"}', 422, "invalid-value"),
+    "a field that is none": ({**GOOD, "max_seqs": 1}, 422, "unknown-field"),
+    "no model": ({"accelerator": "H100-80GB"}, 422, "missing-field"),
+    "9 MiB": (b'{"model": "' + b"x" * (9 << 20) + b'"}', 413, "body-too-large"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_body_is_a_problem_and_the_server_goes_on(
+    name: str, client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    body, status, code = HOSTILE[name]
+    found = problem_of(document, post(client, "/api/plan", body))
+    assert (found["status"], found["code"]) == (status, code)
+    assert post(client, "/api/plan", GOOD).status_code == 200
+
+
+def test_a_body_that_does_not_say_how_long_it_is_is_bounded_too(
+    client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    parts = (b"x" * (1 << 20) for _ in range(9))
+    response = client.post("/api/plan", content=parts, headers={"Content-Type": "application/json"})
+    assert problem_of(document, response)["code"] == "body-too-large"
+
+
+def test_a_batch_answers_in_order_as_it_was_asked(client: httpx2.Client, document: dict[str, Any]) -> None:
+    rows = [{**GOOD, "id": 1}, {"id": 2}, {**GOOD, "id": 3, "max_num_seqs": 10**50}, {**GOOD, "id": 4}]
+    array = post(client, "/api/plan:batch", rows).json()
+    assert [(row["id"], row["status"]) for row in array] == [
+        (1, "ok"), (2, "error"), (None, "error"), (4, "ok"),
+    ]  # fmt: skip
+    for row in array:
+        check(document, "Result", row)
+    lines = "\n".join(json.dumps(row) for row in rows)
+    sent = client.post("/api/plan:batch", content=lines, headers={"Content-Type": "application/x-ndjson"})
+    assert [json.loads(line) for line in sent.text.splitlines()] == array
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ([GOOD] * 257, "batch-too-long"),
+        ({}, "invalid-json"),
+        (b"[" * 70 + b"]" * 70, "input-too-deep"),
+        (b"[1", "invalid-json"),
+    ],
+)
+def test_a_batch_that_cannot_be_read(
+    body: Any, code: str, client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    assert problem_of(document, post(client, "/api/plan:batch", body))["code"] == code
+
+
+def test_a_sweep_is_the_command_lines(client: httpx2.Client, document: dict[str, Any]) -> None:
+    asked = {"models": ["Qwen/Qwen3-32B"], "accelerators": ["H100-80GB", "L40S-48GB"], "max_model_len": 8192}
+    found = post(client, "/api/sweep", asked).json()
+    check(document, "Sweep", found)
+    verdicts = {
+        (cell["accelerator"], cell["tensor_parallel_size"]): cell["verdict"] for cell in found["cells"]
+    }
+    assert len(verdicts) == 8
+    assert verdicts["L40S-48GB", 1] == "weights-do-not-fit"
+    assert verdicts["L40S-48GB", 2] == "fits"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({}, "sweep-too-large", ""),
+        ({"models": "Qwen/Qwen3-32B"}, "invalid-value", "models"),
+        ({"models": [1]}, "invalid-value", "models"),
+        ({"models": ["Qwen/Qwen3-32B"], "tensor_parallel_sizes": [0]}, "invalid-value", "tensor_parallel_sizes"),
+        ({"models": ["Qwen/Qwen3-32B"], "tensor_parallel_sizes": [True]}, "invalid-value", "tensor_parallel_sizes"),
+        ({"models": ["no such/model"]}, "unknown-model", "model"),
+        ({"models": ["Qwen/Qwen3-32B"], "config": {}}, "unknown-field", "config"),
+    ],
+)  # fmt: skip
+def test_a_sweep_that_cannot_be_made(
+    body: Any, code: str, field: str, client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    found = problem_of(document, post(client, "/api/sweep", body))
+    assert (found["code"], found["field"]) == (code, field)
+
+
+LINE: Final = "INFO 07-01 [gpu_worker.py:298] Available KV cache memory: 52.80 GiB"
+
+
+def test_a_log_as_text_and_as_json(client: httpx2.Client, document: dict[str, Any]) -> None:
+    sent = client.post("/api/log", content=LINE, headers={"Content-Type": "text/plain"}).json()
+    check(document, "LogReport", sent)
+    assert sent["measured"] == {"available_kv_gib": 52.8}
+    assert post(client, "/api/log", {"log": LINE}).json() == sent
+    assert problem_of(document, post(client, "/api/log", {"log": 1}))["field"] == "log"
+    assert problem_of(document, post(client, "/api/log", {"log": LINE, "x": 1}))["code"] == "unknown-field"
+    assert problem_of(document, post(client, "/api/log", {}))["code"] == "missing-field"
+
+
+def test_a_workload_plain_and_packed(client: httpx2.Client, document: dict[str, Any]) -> None:
+    lines = b"\n".join(b'{"prompt_tokens": %d, "completion_tokens": 80}' % tokens for tokens in (900, 1000))
+    plain = client.post("/api/workload?max_tokens=512", content=lines)
+    check(document, "WorkloadReport", plain.json())
+    assert (plain.json()["requests"], plain.json()["recommended_max_model_len"]) == (2, 1512)
+    packed = client.post("/api/workload?max_tokens=512", content=gzip.compress(lines))
+    assert packed.json() == plain.json()
+    named = client.post("/api/workload?columns=prompt=a,completion=b", content=b"a,b\n5,6\n")
+    assert named.json()["prompt"]["max"] == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "code"),
+    [
+        ("", b"", "request-log-empty"),
+        ("", b"\x00\x01", "request-log-not-text"),
+        ("", gzip.compress((b"x" * 79 + b"\n") * 800_000), "request-log-too-large"),
+        ("?max_tokens=0", b'{"prompt_tokens": 1}', "invalid-value"),
+        ("?max_tokens=" + "9" * 400, b'{"prompt_tokens": 1}', "invalid-value"),
+        ("?columns=size=a", b'{"prompt_tokens": 1}', "unknown-column-field"),
+    ],
+)
+def test_a_workload_that_cannot_be_read(
+    query: str, body: bytes, code: str, client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    assert problem_of(document, client.post(f"/api/workload{query}", content=body))["code"] == code
+
+
+def test_the_catalogue(client: httpx2.Client, document: dict[str, Any]) -> None:
+    found = client.get("/api/catalogue").json()
+    check(document, "Catalogue", found)
+    assert "H100-80GB" in {row["id"] for row in found["accelerators"]}
+    searched = client.get("/api/catalogue", params={"kind": "models", "search": "70b llama 3.3"}).json()
+    assert searched["models"][0]["id"] == "meta-llama/Llama-3.3-70B-Instruct"
+    assert "accelerators" not in searched
+    assert problem_of(document, client.get("/api/catalogue?kind=x"))["field"] == "kind"
+
+
+def test_other_addresses_methods_types_and_origins(client: httpx2.Client, document: dict[str, Any]) -> None:
+    assert problem_of(document, client.get("/api/nothing"))["status"] == 404
+    refused = client.delete("/api/plan")
+    assert problem_of(document, refused)["status"] == 405
+    assert refused.headers["allow"] == "POST"
+    form = client.post("/api/plan", data={"model": "m"})
+    assert problem_of(document, form)["status"] == 415
+    foreign = client.post("/api/plan", json=GOOD, headers={"Origin": "https://other.example"})
+    assert problem_of(document, foreign)["code"] == "foreign-origin"
+    own = {"Origin": str(client.base_url).rstrip("/")}
+    assert client.post("/api/plan", json=GOOD, headers=own).status_code == 200
+
+
+def test_nothing_that_was_sent_is_in_the_servers_log(client: httpx2.Client, log_file: Path) -> None:
+    for body in ({"model": SECRET}, {**GOOD, "config": {SECRET: 1}}, b'{"' + SECRET.encode()):
+        assert post(client, "/api/plan", body).status_code >= 400
+    client.get(f"/api/{SECRET}?{SECRET}")
+    assert SECRET not in log_file.read_text("utf-8")
+
+
+def test_the_description_is_openapi_and_has_every_address(document: dict[str, Any]) -> None:
+    assert document["openapi"] == "3.1.0"
+    assert sorted(document["paths"]) == [
+        f"/api/{name}"
+        for name in (
+            "catalogue", "healthz", "log", "openapi.json", "plan", "plan:batch", "sweep", "workload",
+        )
+    ]  # fmt: skip
+    published = json.loads((ROOT / "docs" / "contract.schema.json").read_text("utf-8"))
+    assert document["components"]["schemas"]["Request"] == published

@@ -1,0 +1,136 @@
+"""The tools for agents, asked by the official client of the Model Context Protocol: over pipes and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+from jsonschema import Draft202012Validator
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from kvcore.answers import answer
+from tests.api_server import ANSWER_SECONDS, GOOD, running_api
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+STDIO: Final = StdioServerParameters(
+    command=sys.executable,
+    args=["-m", "kvcore", "mcp"],
+    cwd=ROOT,
+    env={"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+)
+
+
+def with_client(server: Any, ask: Callable[[Client], Awaitable[None]], **options: Any) -> None:
+    """Runs `ask` with a client that is connected to a server."""
+
+    async def run() -> None:
+        async with Client(server, read_timeout_seconds=ANSWER_SECONDS, **options) as client:
+            await ask(client)
+
+    asyncio.run(run())
+
+
+async def called(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    """The answer of a tool, the same as text and as data."""
+    result = await client.call_tool(name, arguments)
+    (content,) = result.content
+    found: dict[str, Any] = json.loads(content.text)
+    assert result.structured_content == found
+    assert result.is_error == ("next_step" in found)
+    return found
+
+
+async def check_all_tools(client: Client, base: str) -> None:
+    """Each tool once: its description, an answer, what shows where the answer is from."""
+    assert client.instructions is not None
+    assert "interval" in client.instructions
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert sorted(tools) == ["catalogue", "plan", "read_log", "sweep", "workload"]
+    for tool in tools.values():
+        Draft202012Validator.check_schema(tool.input_schema)
+        assert tool.annotations is not None
+        assert tool.annotations.read_only_hint is True
+        assert tool.annotations.destructive_hint is False
+
+    plan = await called(client, "plan", **GOOD)
+    expected = json.loads(json.dumps(answer(json.dumps(GOOD))))
+    assert {name: plan[name] for name in expected} == expected
+    low, high = plan["interval_gib"]["kv_cache"]
+    assert low <= plan["per_rank_gib"]["kv_cache"] <= high
+    assert plan["sources"]["weights"]["grade"] == "derived"
+    assert plan["page"].startswith(f"{base}/?v=1&model=Qwen/Qwen3-32B")
+
+    swept = await called(client, "sweep", models=["Qwen/Qwen3-32B"], accelerators=["H100-80GB"])
+    assert [cell["tensor_parallel_size"] for cell in swept["cells"]] == [1, 2, 4, 8]
+    assert swept["page"] == f"{base}/explore?model=Qwen/Qwen3-32B"
+
+    read = await called(client, "read_log", log="Available KV cache memory: 52.80 GiB")
+    assert read["measured"] == {"available_kv_gib": 52.8}
+    assert read["page"] == f"{base}/check"
+
+    line = '{"prompt_tokens": 900, "completion_tokens": 80}'
+    workload = await called(client, "workload", log=line, max_tokens=512)
+    assert (workload["recommended_max_model_len"], workload["counted_by"]) == (1412, "usage")
+
+    found = await called(client, "catalogue", kind="accelerators", search="h100 80gb")
+    assert found["accelerators"][0]["id"] == "H100-80GB"
+    assert found["accelerators"][0]["source"]
+
+
+async def check_refusals(client: Client) -> None:
+    """What cannot be answered is an answer with its code, and the session goes on."""
+    refused = await called(client, "plan", **{**GOOD, "tensor_parallel_size": 3})
+    assert (refused["code"], refused["field"]) == ("heads-not-divisible", "tensor_parallel_size")
+    assert (await called(client, "plan", **{**GOOD, "max_num_seqs": 2**63}))["code"] == "invalid-value"
+    assert (await called(client, "plan", max_seqs=1))["code"] == "unknown-field"
+    assert (await called(client, "workload", log=5))["code"] == "missing-field"
+    assert (await called(client, "workload"))["code"] == "request-log-empty"
+    assert (await called(client, "plan", **GOOD))["verdict"] == "fits"
+
+
+def test_over_pipes() -> None:
+    async def ask(client: Client) -> None:
+        await check_all_tools(client, "http://localhost:8501")
+        await check_refusals(client)
+
+    with_client(STDIO, ask)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_over_http(mode: str, tmp_path: Path) -> None:
+    """By the protocol's present revision, and by the one before it with its handshake."""
+
+    async def ask(client: Client) -> None:
+        await check_all_tools(client, "")
+        await check_refusals(client)
+
+    with running_api(tmp_path / "log") as address:
+        with_client(f"{address}/mcp", ask, mode=mode)
+
+
+def test_what_is_no_message_is_refused_and_not_logged(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_api(log) as address:
+        got = httpx2.get(f"{address}/mcp", timeout=ANSWER_SECONDS)
+        assert (got.status_code, got.headers["allow"]) == (405, "POST")
+        for body in (
+            b"",
+            b"secret-words",
+            b'{"jsonrpc": "2.0", "method": "secret-words", "id": 1}',
+            b"[" * 10**6,
+        ):
+            sent = httpx2.post(f"{address}/mcp", content=body, timeout=ANSWER_SECONDS, headers={
+                "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+            })  # fmt: skip
+            assert sent.status_code < 500
+        foreign = {"Origin": "https://other.example"}
+        assert httpx2.post(f"{address}/mcp", headers=foreign, timeout=ANSWER_SECONDS).status_code == 403
+    assert "secret-words" not in log.read_text("utf-8")
