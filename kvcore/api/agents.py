@@ -76,14 +76,14 @@ TOOLS: Final[Mapping[str, Tool]] = {
         operation="plan",
         title="Plan one deployment",
         text="Where each GiB of one GPU or NPU goes for a model, accelerator and flags; whether it fits, how many "
-        "tokens and requests it holds, which single change fixes it, and the command that starts it.",
+        "tokens and requests it has room for, which single change fixes it, and the command that starts it.",
         schema=request_schema(),
     ),
     "sweep": Tool(
         operation="sweep",
         title="Compare models, accelerators and sizes",
         text="Models on accelerators at tensor parallel sizes under the same flags: what starts, and how many requests "
-        "it holds. At most 16,384 combinations: name the models or the accelerators. Intervals: ask plan for a cell.",
+        "it has room for. At most 16,384 combinations: name the models or the accelerators. Intervals: ask plan for a cell.",
         schema=sweep_schema(),
     ),
     "read_log": Tool(

@@ -24,7 +24,7 @@ from kvcore.api.operations import JSON, JSON_LINES, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
-from kvcore.api.settings import BODY_BYTES, COSTS, HELD_BYTES, MIB, Settings
+from kvcore.api.settings import BODY_BYTES, COSTS, ALL_BODY_BYTES, MIB, Settings
 from kvcore.errors import KvPlannerError, ScenarioError, defect
 from kvcore.version import VERSION
 
@@ -51,7 +51,7 @@ class Api:
         self.settings = settings
         self.pool = Pool(settings)
         self.clients = Clients(rate=settings.rate, burst=settings.burst)
-        self.held_bytes = 0
+        self.body_bytes_now = 0
         self._catalogue: dict[str, Answered] = {}
 
     def routes(self) -> list[BaseRoute]:
@@ -87,15 +87,15 @@ class Api:
             self.check_client(request, operation)
             media = _media(request, operation)
             limit = BODY_BYTES[operation]
-            held = _declared_bytes(request, limit)
-            if self.held_bytes + held > HELD_BYTES:
+            own_bytes = _declared_bytes(request, limit)
+            if self.body_bytes_now + own_bytes > ALL_BODY_BYTES:
                 raise ScenarioError("api-busy")
-            self.held_bytes += held
+            self.body_bytes_now += own_bytes
             try:
                 body = await self._body(request, limit)
                 return _response(await self.pool.answered(self._asked(operation, request, body, media)))
             finally:
-                self.held_bytes -= held
+                self.body_bytes_now -= own_bytes
 
         return endpoint
 

@@ -20,7 +20,7 @@ BODY_BYTES: Final[Mapping[str, int]] = {
     "workload": 50 * MIB,
 }
 """Of one request, by what it asks; a request log or a start-up log as large as the pages take."""
-HELD_BYTES: Final = 160 * MIB
+ALL_BODY_BYTES: Final = 160 * MIB
 """Of all bodies together that are in memory at the same time."""
 CLIENTS: Final = 10_000
 """Addresses that are remembered."""
