@@ -83,7 +83,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
         operation="sweep",
         title="Compare models, accelerators and sizes",
         text="Models on accelerators at tensor parallel sizes under the same flags: what starts, and how many requests "
-        "it has room for. At most 16,384 combinations: name the models or the accelerators. Intervals: ask plan for a cell.",
+        "it has room for. At most 16,384 combinations: name models or accelerators. Intervals: ask plan for a cell.",
         schema=sweep_schema(),
     ),
     "read_log": Tool(

@@ -24,7 +24,7 @@ from kvcore.api.operations import JSON, JSON_LINES, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
-from kvcore.api.settings import BODY_BYTES, COSTS, ALL_BODY_BYTES, MIB, Settings
+from kvcore.api.settings import ALL_BODY_BYTES, BODY_BYTES, COSTS, MIB, Settings
 from kvcore.errors import KvPlannerError, ScenarioError, defect
 from kvcore.version import VERSION
 
