@@ -8,7 +8,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
 from kvcore.scenario import settings
-from kvcore.views import bar, charts, summary
+from kvcore.views import charts, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, lengths, numbers, share
 from pages.ui.shared import drawings, figure, notes, shell, state, undo
@@ -38,8 +38,7 @@ if plan.verdict is not Verdict.FITS:
 notes.setting_chips(plan.scenario, t)
 undo.offer(t)
 
-figure.chart(bar.memory_bar(plan, t), "memory_bar", f"{t('Memory of one GPU')}: {sentence.text}")
-drawings.legend(plan, t)
+drawings.memory(plan, sentence.text, t)
 
 grid = st.grid(4, min_column_width=150)
 for card in summary.cards(plan, curve, t):

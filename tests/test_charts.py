@@ -1,4 +1,4 @@
-"""The two charts, as data: what they show adds up, and says what it is."""
+"""The memory bar and the chart of lengths, as data: what they show adds up, and says what it is."""
 
 import json
 import math
@@ -11,16 +11,29 @@ from kvcore.planning import Plan
 from kvcore.texts.palette import PARTS
 from kvcore.texts.words import Language, gib_text, words
 from kvcore.units import gib
-from kvcore.views.bar import budget_end_gib, counted_graphs_gib, memory_bar, segments, shortage
+from kvcore.views.bar import budget_end_gib, counted_graphs_gib, segments, shortage
 from kvcore.views.charts import LengthMark, concurrency_chart, curve_lengths, with_length_marks
+from kvcore.views.memory_bars import memory_bar
+from kvcore.views.stack import BUDGET, CAPACITY, MISSING, SPAN, Piece
 from tests import present_plans
 
 EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)
 PLANS = [present_plans.fits, present_plans.too_long, present_plans.too_big, present_plans.rule_of_thumb]
 
 
-def traces(plan: Plan, kind: str = "bar") -> list[dict]:
-    return [trace for trace in memory_bar(plan, EN)["data"] if trace["type"] == kind]
+def pieces(plan: Plan) -> tuple[Piece, ...]:
+    (drawn,) = memory_bar(plan, EN).bars
+    return drawn.pieces
+
+
+def across(plan: Plan) -> dict[str, Piece]:
+    (drawn,) = memory_bar(plan, EN).bars
+    return {piece.look: piece for piece in drawn.across}
+
+
+def words_at_the_bar(plan: Plan) -> list[str]:
+    stack = memory_bar(plan, EN)
+    return [note.text for note in (*stack.notes, *(note for bar in stack.bars for note in bar.notes))]
 
 
 def chart(plan: Plan) -> dict:
@@ -35,32 +48,31 @@ class TestMemoryBar:
     @pytest.mark.parametrize("make", [present_plans.fits, present_plans.rule_of_thumb])
     def test_the_parts_fill_the_card_without_gaps(self, make) -> None:
         plan = make()
-        drawn = traces(plan)
-        assert sum(trace["x"][0] for trace in drawn) == pytest.approx(gib(plan.memory.total.value))
+        drawn = pieces(plan)
+        assert sum(piece.size for piece in drawn) == pytest.approx(gib(plan.memory.total.value))
         position = 0.0
-        for trace in drawn:
-            assert trace["base"][0] == pytest.approx(position)
-            position += trace["x"][0]
+        for piece in drawn:
+            assert piece.start == pytest.approx(position)
+            position += piece.size
 
     def test_names_and_sizes_stand_on_the_parts(self) -> None:
-        named = [trace["text"][0] for trace in traces(present_plans.fits())]
-        assert any(text.startswith("Weights<br>61.0 GiB") for text in named)
+        assert ("Weights", "61.0 GiB") in [piece.said for piece in pieces(present_plans.fits())]
 
     def test_what_is_missing_is_hatched_and_labelled_with_its_gib(self) -> None:
         plan = present_plans.too_big()
         missing = shortage(plan)
         assert missing.size == pytest.approx(-gib(plan.memory.available_kv.value))
         assert missing.start == pytest.approx(budget_end_gib(plan))
-        hatched = [trace for trace in traces(plan) if trace["name"] == "missing"]
-        assert [trace["marker"]["pattern"]["shape"] for trace in hatched] == ["/"]
-        assert f"{missing.size:.1f} GiB missing" in notes(memory_bar(plan, EN))
+        (hatched,) = [piece for piece in pieces(plan) if piece.look == MISSING]
+        assert (hatched.start, hatched.size) == (missing.start, missing.size)
+        assert f"{missing.size:.1f} GiB missing" in words_at_the_bar(plan)
 
     def test_a_name_does_not_stand_under_the_hatching(self) -> None:
         plan = present_plans.too_big()
         start = shortage(plan).start
-        for trace in traces(plan):
-            if trace["name"] != "missing" and trace["base"][0] >= start:
-                assert trace["text"] == [""]
+        under = [piece for piece in pieces(plan) if piece.look != MISSING and piece.start >= start]
+        assert under
+        assert [piece.said for piece in under] == [()] * len(under)
 
     def test_a_context_too_long_misses_what_one_request_lacks(self) -> None:
         plan = present_plans.too_long()
@@ -70,23 +82,19 @@ class TestMemoryBar:
     def test_a_plan_that_fits_misses_nothing(self) -> None:
         assert shortage(present_plans.fits()) is None
 
-    def test_budget_and_capacity_are_two_lines_of_different_dash(self) -> None:
+    def test_budget_and_capacity_are_two_lines(self) -> None:
         plan = present_plans.fits()
-        lines = memory_bar(plan, EN)["layout"]["shapes"]
-        upright = [line for line in lines if line["x0"] == line["x1"]]
-        assert [line["x0"] for line in upright] == pytest.approx(
-            [budget_end_gib(plan), gib(plan.memory.total.value)]
-        )
-        assert len({line["line"]["dash"] for line in upright}) == 2
-        assert "budget" in notes(memory_bar(plan, EN))
-        assert "card" in notes(memory_bar(plan, EN))
+        lines = across(plan)
+        assert lines[BUDGET].start == pytest.approx(budget_end_gib(plan))
+        assert lines[CAPACITY].start == pytest.approx(gib(plan.memory.total.value))
+        assert [text.split()[0] for text in words_at_the_bar(plan)] == ["card", "budget"]
 
     def test_the_budget_is_as_long_as_the_span_that_its_label_names(self) -> None:
         plan = present_plans.fits()
-        (span,) = [line for line in memory_bar(plan, EN)["layout"]["shapes"] if line["x0"] != line["x1"]]
-        assert span["x1"] - span["x0"] == pytest.approx(gib(plan.memory.budget.value))
-        assert span["x0"] == pytest.approx(gib(plan.memory.system.value))
-        assert f"budget {gib_text(plan.memory.budget.value)} after System" in notes(memory_bar(plan, EN))
+        span = across(plan)[SPAN]
+        assert span.size == pytest.approx(gib(plan.memory.budget.value))
+        assert span.start == pytest.approx(gib(plan.memory.system.value))
+        assert f"budget {gib_text(plan.memory.budget.value)} after System" in words_at_the_bar(plan)
 
     @pytest.mark.parametrize("version", ["0.33.0", "0.32.0", "0.28.0", "0.19.0", "0.11.0"])
     @pytest.mark.parametrize("size", [1, 2, 8])
@@ -111,7 +119,7 @@ class TestMemoryBar:
 
     def test_it_has_a_unit_on_its_axis_in_both_languages(self) -> None:
         for words_of in (EN, ZH):
-            assert "GiB" in memory_bar(present_plans.fits(), words_of)["layout"]["xaxis"]["title"]["text"]
+            assert "GiB" in memory_bar(present_plans.fits(), words_of).axis
 
 
 class TestConcurrencyChart:
@@ -195,13 +203,9 @@ class TestConcurrencyChart:
 @pytest.mark.parametrize("t", [EN, ZH])
 def test_figures_are_plain_finite_json(make, t) -> None:
     plan = make()
-    figures = [
-        memory_bar(plan, t),
-        concurrency_chart(plan, tensor_parallel_curves(plan, curve_lengths(plan)), t),
-    ]
-    for figure in figures:
-        assert json.loads(json.dumps(figure, allow_nan=False)) == figure
-        assert figure["layout"]["showlegend"] is False
+    figure = concurrency_chart(plan, tensor_parallel_curves(plan, curve_lengths(plan)), t)
+    assert json.loads(json.dumps(figure, allow_nan=False)) == figure
+    assert figure["layout"]["showlegend"] is False
 
 
 def contrast(one: str, other: str) -> float:

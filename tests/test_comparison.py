@@ -7,8 +7,9 @@ from kvcore.advice.vary import Varied, variants
 from kvcore.scenario import Parallel
 from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import DASH, Language, words
-from kvcore.views.bar import small_multiples
 from kvcore.views.comparison import VARIED_NAMES, figures_of, position_name, split_name, verdict_word
+from kvcore.views.memory_bars import small_multiples
+from kvcore.views.stack import MISSING
 
 T = words(Language.ENGLISH)
 CARDS = [catalogue.find_accelerator(name) for name in ("L4-24GB", "H200-141GB")]
@@ -35,41 +36,39 @@ def test_positions_have_names_of_their_own(varied: Varied) -> None:
 def test_all_bars_share_one_axis_and_sum_to_their_cards() -> None:
     rows = named(Varied.ACCELERATOR, tensor_parallel_size=4)
     figure = small_multiples(rows, T)
-    for row, (_, variant) in enumerate(rows):
-        parts = [
-            trace["x"][0] for trace in figure["data"] if trace["y"] == [row] and trace["name"] != "missing"
-        ]
+    for bar, (_, variant) in zip(figure.bars, rows, strict=True):
+        parts = [piece.size for piece in bar.pieces if piece.look != MISSING]
         assert variant.plan is not None
         assert sum(parts) == pytest.approx(variant.plan.memory.total.value / 2**30, rel=1e-6)
-    ends = [shape["x1"] for shape in figure["layout"]["shapes"]]
-    assert figure["layout"]["xaxis"]["range"][1] >= max(ends)
+    assert figure.end >= max(line.start for bar in figure.bars for line in bar.across)
 
 
 def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
     rows = named(Varied.ACCELERATOR)
     figure = small_multiples(rows, T)
-    small = next(row for row, (name, _) in enumerate(rows) if name == "L4")
-    missing = [trace for trace in figure["data"] if trace["name"] == "missing" and trace["y"] == [small]]
-    assert len(missing) == 1
-    assert missing[0]["marker"]["pattern"]["shape"] == "/"
-    assert any("OOM" in note["text"] for note in figure["layout"]["annotations"])
+    small = next(bar for bar, (name, _) in zip(figure.bars, rows, strict=True) if name == "L4")
+    (missing,) = [piece for piece in small.pieces if piece.look == MISSING]
+    assert missing.end > small.across[0].start
+    assert [note.text.split()[0] for note in small.notes] == ["OOM"]
 
 
 def test_labels_of_what_is_missing_stand_clear_of_names_and_sizes() -> None:
     # Weights of one of four H100 are 109.6 GiB: the hatching covers what lies behind the budget.
     rows = named(Varied.TENSOR_PARALLEL, model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
     figure = small_multiples(rows, T)
-    anchors = {note["y"]: note["xanchor"] for note in figure["layout"]["annotations"]}
-    assert anchors == {0: "right", 1: "left", 2: "left"}
-    weights = {trace["y"][0]: trace for trace in figure["data"] if trace["name"] == "Weights"}
-    assert [weights[row]["insidetextanchor"] for row in (2, 3)] == ["start", "middle"]
+    after = {row: note.is_after for row, bar in enumerate(figure.bars) for note in bar.notes}
+    assert after == {0: False, 1: True, 2: True}
+    weights = [piece for piece in figure.bars[2].pieces if piece.look == "kv-weights"]
+    assert [piece.said for piece in weights] == [("109.6 GiB",), ()]
+    (hatched,) = [piece for piece in figure.bars[2].pieces if piece.look == MISSING]
+    assert weights[0].end == weights[1].start == hatched.start
 
 
 def test_a_refused_position_is_a_row_with_words() -> None:
     rows = named(Varied.TENSOR_PARALLEL, model="Qwen/Qwen3-14B", tensor_parallel_size=16)
     figure = small_multiples(rows, T)
-    assert len(figure["layout"]["yaxis"]["ticktext"]) == len(rows)
-    assert any("refused" in note["text"] for note in figure["layout"]["annotations"])
+    assert [bar.name for bar in figure.bars] == [name for name, _ in rows]
+    assert ["refused by the engine"] in [[note.text for note in bar.notes] for bar in figure.bars]
     refused = next(variant for name, variant in rows if name == "TP 16")
     assert verdict_word(refused, T) == "✖ refused"
     assert figures_of(refused)[0] == DASH
@@ -87,4 +86,4 @@ def test_splits_are_named_by_what_they_cut() -> None:
 
 
 def test_no_rows_are_a_figure() -> None:
-    assert small_multiples([], T)["data"] == []
+    assert small_multiples([], T).bars == ()

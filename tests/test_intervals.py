@@ -22,8 +22,9 @@ from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import Language, words
 from kvcore.units import GIB, gib
 from kvcore.views import summary
-from kvcore.views.bar import budget_end_gib, difference_name, memory_bar, overlap, segments
+from kvcore.views.bar import budget_end_gib, difference_name, overlap, segments
 from kvcore.views.charts import curve_lengths
+from kvcore.views.memory_bars import memory_bar
 from tests import present_plans
 
 EN = words(Language.ENGLISH)
@@ -175,8 +176,8 @@ class TestGivenKvMemory:
         kv = next(segment for segment in segments(planned) if segment.part.name == "kv_cache")
         assert kv.start == pytest.approx(drawn.start + drawn.size)
         assert kv.start + kv.size == pytest.approx(budget_end_gib(planned), abs=0.01)
-        named = [trace["text"][0] for trace in memory_bar(planned, EN)["data"]]
-        assert any(text.startswith("Unaccounted for<br>") for text in named)
+        (bar,) = memory_bar(planned, EN).bars
+        assert "Unaccounted for" in [piece.said[0] for piece in bar.pieces if piece.said]
         assert "kv-memory-below-parts" in [notice.code for notice in planned.notices]
         assert result_of(planned)["per_rank_gib"]["unaccounted"] == pytest.approx(difference, abs=1e-6)
 

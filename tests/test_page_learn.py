@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.explain.derivation import STEPS
-from tests.test_page_plan import RULE_OF_THUMB, WORKED, checked, figures, params, seen
+from tests.test_page_plan import RULE_OF_THUMB, WORKED, checked, figures, params, seen, stacks
 
 APP = str(Path(__file__).resolve().parents[1] / "app.py")
 TOO_BIG = {"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "max_model_len": "8192"}
@@ -39,8 +38,8 @@ def html(app: AppTest) -> str:
     return "".join(element.proto.body for element in app.get("html"))
 
 
-def bar_colors(app: AppTest) -> set[str]:
-    return {trace["marker"]["color"] for trace in figures(app)[0]["data"]}
+def parts_of_the_bar(app: AppTest) -> set[str]:
+    return set(re.findall(r"kv-piece (kv-\w+)", stacks(app)[0]))
 
 
 class TestWay:
@@ -116,14 +115,14 @@ class TestGuess:
 class TestAnswer:
     def test_the_bar_colours_what_has_been_explained(self) -> None:
         app = open_step(3)
-        assert WEIGHTS_BLUE not in bar_colors(app)
+        assert "kv-weights" not in parts_of_the_bar(app)
         press(app, "Reveal")
-        assert WEIGHTS_BLUE in bar_colors(app)
+        assert "kv-weights" in parts_of_the_bar(app)
 
     def test_requests_have_their_curve(self) -> None:
         app = press(open_step(7), "Reveal")
-        assert len(figures(app)) == 2
-        assert any(trace.get("name") == "now" for trace in figures(app)[1]["data"])
+        assert (len(stacks(app)), len(figures(app))) == (1, 1)
+        assert any(trace.get("name") == "now" for trace in figures(app)[0]["data"])
 
     def test_what_to_try_happens(self) -> None:
         app = press(open_step(5, WORKED), "Reveal")
@@ -177,7 +176,7 @@ class TestChinese:
         assert latex(english) == latex(chinese)
         assert any("\u4e00" <= sign <= "\u9fff" for sign in chinese.header[0].value)
         assert "答案：" in html(chinese)
-        assert "Weights" not in json.dumps(figures(chinese), ensure_ascii=False)
+        assert "Weights" not in stacks(chinese)[0]
 
 
 def test_the_last_step_of_a_model_whose_pool_holds_no_request() -> None:

@@ -64,6 +64,11 @@ def figures(app: AppTest) -> list[dict]:
     return [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
 
 
+def stacks(app: AppTest) -> list[str]:
+    """The drawings of memory, as HTML."""
+    return [element.proto.body for element in app.get("html") if 'class="kv-stack' in element.proto.body]
+
+
 def seen(app: AppTest) -> str:
     kinds = (app.caption, app.markdown, app.success, app.warning, app.error, app.text, app.subheader)
     return "\n".join(element.value for kind in kinds for element in kind)
@@ -74,7 +79,7 @@ class TestFits:
         app = open_app()
         assert app.success[0].value.startswith("Fits: ")
         assert metrics(app)["Requests at once"] != DASH
-        assert len(figures(app)) == 2
+        assert (len(stacks(app)), len(figures(app))) == (1, 1)
         assert params(app) == {}
 
     def test_what_is_folded_is_made_when_it_is_opened(self) -> None:
@@ -114,7 +119,7 @@ class TestDoesNotFit:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "max_model_len": "8192"})
         assert app.error[0].value.startswith("Does not fit: the weights alone")
         assert metrics(app)["KV cache tokens"] == DASH
-        assert any(trace["name"] == "missing" for trace in figures(app)[0]["data"])
+        assert "kv-piece kv-missing" in stacks(app)[0]
 
     def test_one_click_mends_it_and_is_in_the_link(self) -> None:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"})

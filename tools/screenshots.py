@@ -40,6 +40,7 @@ SHOTS = (
 """Name, link, browser. The name begins with the page's path."""
 SAMPLE = ".st-key-sample-start button"
 REQUESTS = '[class*="st-key-workload-sample"] button'
+DRAWN = ".js-plotly-plot .main-svg, .kv-stack"
 UNFOLDED = 2
 """Parameters of the Reference page that are shown with their effect."""
 
@@ -79,9 +80,9 @@ def _go(page: Page, name: str) -> None:
             parameters.nth(index).locator("summary").click()
     elif name in ("check", "workload"):
         page.locator(SAMPLE if name == "check" else REQUESTS).first.click()
-        page.locator(".js-plotly-plot .main-svg").first.wait_for()
+        page.locator(DRAWN).first.wait_for()
     else:
-        page.locator(".js-plotly-plot .main-svg").first.wait_for()
+        page.locator(DRAWN).first.wait_for()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ POINT_TEXT: Final = "#5B2245"
 POINT_GROUND: Final = "#F8E6F0"
 DARK_TEXT: Final = "#111111"
 MUTED_TEXT: Final = "#7D7D7D"
-UNEXPLAINED: Final = "rgba(138,138,138,0.30)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +29,7 @@ class Part:
     label: str
     color: str
     pattern: str
-    """Plotly's pattern shape, "" for plain."""
+    """A name of its pattern, "" for plain."""
     text_color: str
 
 

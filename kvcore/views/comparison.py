@@ -16,15 +16,12 @@ from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.texts import LABELS, palette
 from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, listed, spread_text
 from kvcore.units import GIB, gib
-from kvcore.views import plotting as draw
-from kvcore.views.bar import gib_axis
+from kvcore.views.memory_bars import MARGIN, axis_title, part_piece
+from kvcore.views.stack import CAPACITY, Bar, Note, Piece, Stack
 from kvcore.views.summary import waiting_seats
 
-HEIGHT: Final = 190
 LEAST_GROWTH_GIB: Final = 0.05
 """Of a part that is named as a reason."""
-FAINT: Final = 0.3
-"""Opacity of a part that the log does not give: drawn as predicted."""
 
 PART_LABELS: Final = LABELS["compared-parts"]
 
@@ -177,36 +174,33 @@ def reading_text(reading: Reading) -> str:
     return f"{number} {reading.unit}".strip()
 
 
-def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> draw.Figure:
+def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Stack:
     """Predicted above measured, the same colours, the card's total as a line.
 
     A part that the log does not give stands in the lower bar as predicted, faint.
     """
     known = _by_name(comparison)
-    rows = {"measured": t("Measured"), "predicted": t("Predicted")}
-    data: list[draw.Figure] = []
+    rows: dict[str, list[Piece]] = {"predicted": [], "measured": []}
     ends = dict.fromkeys(rows, 0.0)
     for part in compared_parts(comparison):
         compared = known[part.name]
         sizes = {"predicted": compared.predicted_gib, "measured": compared.measured_gib}
-        for row, label in rows.items():
+        for row, pieces in rows.items():
             size = sizes[row]
             width = max(0.0, compared.predicted_gib if size is None else size)
             if width > 0:
-                data.append(_part_bar(part, label, ends[row], width, size is None, t))
+                pieces.append(_part_piece(part, ends[row], width, size is None, t))
             ends[row] += width
     total = gib(planned.memory.total.value) if planned.memory is not None else max(ends.values())
-    card = t("card {size}", size=gib_text(total * GIB))
-    return draw.bars(
-        data,
-        HEIGHT,
-        (4, 4, 24, 44),
-        smallest=11,
-        bargap=0.25,
-        xaxis=gib_axis(max(total, *ends.values()) * 1.01, planned, t),
-        yaxis=draw.axis(automargin=True, categoryarray=list(rows.values()), ticks=""),
-        shapes=[draw.upright(total, draw.stroke(palette.CAPACITY, 3), 0.05)],
-        annotations=[draw.note(total, 1.05, card, yref="paper", xanchor="right", yanchor="bottom")],
+    line = Piece(look=CAPACITY, start=total, size=0.0)
+    names = {"predicted": t("Predicted"), "measured": t("Measured")}
+    return Stack(
+        bars=tuple(
+            Bar(name=names[row], pieces=tuple(pieces), across=(line,)) for row, pieces in rows.items()
+        ),
+        end=max(total, *ends.values()) * MARGIN,
+        axis=axis_title(planned, t),
+        notes=(Note(at=total, text=t("card {size}", size=gib_text(total * GIB))),),
     )
 
 
@@ -221,16 +215,12 @@ def _by_name(comparison: Comparison) -> dict[str, PartComparison]:
     return {"kv_cache" if part.part == "available_kv" else part.part: part for part in comparison.parts}
 
 
-def _part_bar(
-    part: palette.Part, row: str, start: float, width: float, is_faint: bool, t: Words
-) -> draw.Figure:
+def _part_piece(part: palette.Part, start: float, width: float, is_faint: bool, t: Words) -> Piece:
     label, size = t(part.label), gib_text(width * GIB)
-    opacity: float = FAINT if is_faint else 1
-    said, hover = f"{label}<br>{size}", f"{label} {size}"
-    if is_faint:
-        said = ""
-        hover = t("{part} {size}, not in the log: as predicted", part=label, size=size)
-    return draw.part_bar(part, label, start, width, row, said, hover, 13, opacity=opacity)
+    if not is_faint:
+        return part_piece(part, start, width, (label, size), f"{label} {size}")
+    title = t("{part} {size}, not in the log: as predicted", part=label, size=size)
+    return Piece(look=f"kv-{part.name} kv-faint", start=start, size=width, title=title)
 
 
 VARIED_NAMES: Final[Mapping[str, str]] = {

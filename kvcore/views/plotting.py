@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from kvcore.texts.palette import CAPACITY, MUTED_TEXT, OUTLINE, Part
 from kvcore.texts.words import short_tokens
 
 Figure: TypeAlias = dict[str, Any]
@@ -24,59 +23,9 @@ def figure(data: Sequence[Figure], height: int, margins: tuple[int, int, int, in
     return {"data": list(data), "layout": frame | legend | layout}
 
 
-def bars(
-    data: Sequence[Figure], height: int, margins: tuple[int, int, int, int], smallest: int, **layout: Any
-) -> Figure:
-    """Stacked horizontal bars, whose texts shrink down to `smallest` pixels and are hidden below that."""
-    looks = {"hoverlabel": {"align": "left"}, "uniformtext": {"minsize": smallest, "mode": "hide"}}
-    return figure(data, height, margins, barmode="overlay", **looks, **layout)
-
-
-def bar(name: str, start: float, size: float, row: object, marker: Figure, hover: str, **more: Any) -> Figure:
-    """One piece of a horizontal bar; one without a `hover` says nothing under the pointer."""
-    said = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
-    trace = {"type": "bar", "orientation": "h", "name": name, "x": [size], "base": [start], "y": [row]}
-    return {**trace, "marker": marker, **said, **more}
-
-
-def part_bar(
-    part: Part,
-    name: str,
-    start: float,
-    size: float,
-    row: object,
-    said: str,
-    hover: str,
-    font: int,
-    **more: Any,
-) -> Figure:
-    """One part of memory under its name, with what it says on itself in letters of `font` pixels."""
-    text = {"text": [said], "textposition": "inside", "textangle": 0, "insidetextanchor": "middle"}
-    looks = {"textfont": {"color": part.text_color, "size": font}, **text, **more}
-    return bar(name, start, size, row, part_marker(part), hover, **looks)
-
-
-def filled(color: str, outline: str = OUTLINE, width: int = 1, pattern: Figure | None = None) -> Figure:
-    """The ground and outline of a bar, and the pattern on it."""
-    marker = {"color": color, "line": {"color": outline, "width": width}}
-    return marker if pattern is None else {**marker, "pattern": pattern}
-
-
 def hatching(shape: str, color: str, ground: str, size: int, solidity: float) -> Figure:
     """A pattern in `color` on `ground`."""
     return {"shape": shape, "fgcolor": color, "bgcolor": ground, "size": size, "solidity": solidity}
-
-
-def part_marker(part: Part) -> Figure:
-    """How a part of memory is drawn."""
-    ink = MUTED_TEXT if part.text_color == MUTED_TEXT else "rgba(60,60,60,0.55)"
-    pattern = hatching(part.pattern, ink, part.color, 7, 0.18) if part.pattern else None
-    return filled(part.color, pattern=pattern)
-
-
-def missing_marker(ground: str) -> Figure:
-    """How memory is drawn that is needed and is not there."""
-    return filled("rgba(213,94,0,0.22)", CAPACITY, 2, hatching("/", CAPACITY, ground, 9, 0.35))
 
 
 def scatter(

@@ -67,7 +67,7 @@ def test_how_many_cards_serve_deepseek_v4_at_a_million(server: str, open_page: O
 
     page.locator(".st-key-machines\\.take button, [class*='st-key-machines-take'] button").first.click()
     page.wait_for_function("() => location.pathname === '/'")
-    page.locator(".st-key-memory_bar .js-plotly-plot").wait_for()
+    page.locator(".kv-memory-bar").wait_for()
     settled(page)
     assert float(next(iter(metrics(page).values())).replace(",", "")) >= 1
 

@@ -41,7 +41,7 @@ def query(page: Page) -> str:
 def test_paste_compare_calibrate_share(server: str, open_page: OpenPage) -> None:
     page = go_to_check(open_page(server))
     paste(page, (LOGS / "v1_0.10.2_h100.log").read_text("utf-8"))
-    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    page.locator(".kv-comparison-bar").wait_for()
     table = page.locator(".kv-table table").last
     expect(table).to_contain_text("56.93")
     expect(table).to_contain_text("8.68")

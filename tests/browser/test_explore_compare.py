@@ -21,9 +21,7 @@ def address(page: Page) -> str:
 
 def on_plan(page: Page) -> None:
     page.wait_for_function("() => location.pathname === '/'")
-    page.locator(
-        ".st-key-memory_bar .js-plotly-plot"
-    ).wait_for()  # what Explore drew may still stand until then
+    page.locator(".kv-memory-bar").wait_for()  # what Explore drew may still stand until then
     settled(page)
 
 
@@ -81,14 +79,13 @@ def test_pins_open_in_a_fresh_browser(server: str, open_page: OpenPage) -> None:
     link = address(page).replace("accelerator=H100-80GB", "accelerator=H200-141GB", 1)
     other = open_page(link)
     go(other, "Compare")
-    bars = other.locator(".st-key-pins .js-plotly-plot")
-    bars.wait_for()
-    assert len(bars.evaluate("plot => plot.layout.yaxis.ticktext")) == 2
+    bars = other.locator(".kv-pins .kv-bar-name")
+    expect(bars).to_have_count(2)
 
 
 @pytest.mark.parametrize("name", ["Explore", "Compare"])
 def test_a_phone_does_not_scroll_sideways(server: str, open_page: OpenPage, name: str) -> None:
     page = open_page(f"{server}/?{STORY}", width=390, height=844)
     go(page, name)
-    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    page.locator(".js-plotly-plot .main-svg, .kv-stack").first.wait_for()
     assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")

@@ -168,7 +168,7 @@ def test_dark_is_dark_and_its_text_is_light(server: str, open_page: OpenPage) ->
         return sum(float(part) for part in re.findall(r"[\d.]+", color)[:3]) / 3
 
     assert lightness("[data-testid=stApp]", "backgroundColor") < 60
-    for selector in (".kv-legend li", ".kv-request dd"):
+    for selector in (".kv-legend li", ".kv-request dd", ".kv-axis", ".kv-note"):
         assert lightness(selector, "color") > 180
     titles = page.eval_on_selector_all(
         ".js-plotly-plot .xtitle", "es => es.map(e => getComputedStyle(e).fill)"
@@ -192,7 +192,7 @@ def test_chinese_from_the_browser_and_switching_keeps_the_selection(server: str,
 
 def test_charts_are_named_for_those_who_do_not_see_them(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + TOO_LONG)
-    expect(page.get_by_role("figure", name=re.compile("^Memory of one GPU: Starts only"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Memory of one GPU: Starts only"))).to_be_visible()
     expect(page.get_by_role("figure", name=re.compile("^Requests that fit at once"))).to_be_visible()
 
 

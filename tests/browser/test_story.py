@@ -53,9 +53,8 @@ def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) ->
     )
     compared = open_page(bf16)
     go(compared, "Compare")
-    bars = compared.locator(".st-key-pins .js-plotly-plot")
-    bars.wait_for()
-    assert len(bars.evaluate("plot => plot.layout.yaxis.ticktext")) == 2
+    bars = compared.locator(".kv-pins .kv-bar-name")
+    expect(bars).to_have_count(2)
 
     broken = open_page(bf16.replace("tensor_parallel_size=8", "tensor_parallel_size=4", 1))
     expect(broken.get_by_text("Does not fit").first).to_be_visible()

@@ -27,7 +27,8 @@ from kvcore.scenario.contract import error_of
 from kvcore.scenario.request import id_of, parse_request, scenario_from_request
 from kvcore.texts.words import Language, words
 from kvcore.untrusted import utf8_text
-from kvcore.views import bar, charts, summary
+from kvcore.views import charts, summary
+from kvcore.views.memory_bars import memory_bar
 from kvcore.workload.mix import workload_report
 from kvcore.workload.records import read_request_logs
 
@@ -139,7 +140,7 @@ def views_of_plan(planned: Plan) -> None:
     summary.verdict_sentence(planned, _T)
     summary.scenario_head(planned, _T)
     summary.cards(planned, curves[0] if curves else None, _T)
-    json.dumps(bar.memory_bar(planned, _T))
+    memory_bar(planned, _T).html("fuzz", "")
     json.dumps(charts.concurrency_chart(planned, curves, _T))
     numbers.number_rows(planned, _T)
     settings.override_steps(planned)

@@ -26,7 +26,7 @@ from kvcore.views.comparison import (
 )
 from kvcore.views.comparison import headline as comparison_headline
 from pages.ui.check import taken
-from pages.ui.shared import drawings, figure, notes, state
+from pages.ui.shared import drawings, notes, state
 
 PHASES = {
     "configuration": msg("while the flags were checked, before any memory was taken"),
@@ -159,9 +159,8 @@ def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
     st.subheader(t("Predicted and measured"), anchor=False)
     sentence = advice(compared, t)
     st.text(sentence)
-    figure.chart(
-        comparison_bar(compared, planned, t), "comparison_bar", f"{t('Predicted and measured')}: {sentence}"
-    )
+    name = f"{t('Predicted and measured')}: {sentence}"
+    st.html(comparison_bar(compared, planned, t).html("kv-comparison-bar", name))
     drawings.swatches(compared_parts(compared), t)
     if len(compared.measured_parts) < len(compared.parts):
         st.caption(t("Faint parts are not in the log and are drawn as predicted."))

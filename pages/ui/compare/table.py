@@ -10,9 +10,10 @@ import streamlit as st
 from kvcore.advice.vary import Variant, best_of
 from kvcore.texts.palette import PARTS, UNACCOUNTED
 from kvcore.texts.words import Words, listed
-from kvcore.views.bar import difference_name, small_multiples
+from kvcore.views.bar import difference_name
 from kvcore.views.comparison import figures_of, refusal_text, seats_note, verdict_word
-from pages.ui.shared import drawings, figure
+from kvcore.views.memory_bars import small_multiples
+from pages.ui.shared import drawings
 
 REPLICA_COLUMNS = (5, 6)
 """Replicas and what all of them have room for: said only where there are several."""
@@ -24,11 +25,8 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         (short, variant)
         for short, (_, variant) in zip(short_names or [name for name, _ in named], named, strict=True)
     ]
-    figure.chart(
-        small_multiples(drawn, t),
-        key,
-        t("Memory of one GPU in each deployment; the table below says the same"),
-    )
+    said = t("Memory of one GPU in each deployment; the table below says the same")
+    st.html(small_multiples(drawn, t).html(f"kv-{key}", said))
     has_difference = any(variant.plan is not None and difference_name(variant.plan) for _, variant in named)
     shown = (*PARTS[:-2], UNACCOUNTED, *PARTS[-2:]) if has_difference else PARTS
     drawings.swatches(shown, t, has_missing=True)

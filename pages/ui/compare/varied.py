@@ -43,7 +43,7 @@ def show(t: Words) -> None:
         )
     found = variants(state.scenario(), varied, cards)
     named = [(position_name(varied, variant, t), variant) for variant in found]
-    table.show(named, f"vary.{varied}", t)
+    table.show(named, "varied", t)
     for sentence in first_failures(named, t):
         st.caption(sentence)
     if varied is Varied.BATCHED_TOKENS:

@@ -14,7 +14,7 @@ from kvcore.quantity import Unit
 from kvcore.texts.palette import PARTS
 from kvcore.texts.words import MINUS, Words, gib_text, listed
 from kvcore.units import GB, GIB
-from kvcore.views import bar, charts, summary
+from kvcore.views import charts, summary
 from pages.ui.shared import drawings, figure
 
 
@@ -23,10 +23,8 @@ def memory(step: Step, is_revealed: bool, t: Words) -> None:
     if step.plan.memory is None:
         return
     explained = step.explained(revealed=is_revealed)
-    text = t("Memory of one GPU") + ": " + (
-        listed(t, (t(part.label) for part in PARTS if part.name in explained)) or t("nothing is explained yet")
-    )  # fmt: skip
-    figure.chart(bar.memory_bar(step.plan, t, explained), "learn_bar", text)
+    names = listed(t, (t(part.label) for part in PARTS if part.name in explained))
+    drawings.explained_memory(step.plan, explained, names or t("nothing is explained yet"), t)
     if step.name is StepName.PARTS and is_revealed:
         _looks(t)
     drawings.legend(step.plan, t, explained)

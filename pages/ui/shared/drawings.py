@@ -1,4 +1,4 @@
-"""Small drawings in HTML: the legend of the memory bar, and one request in its pool.
+"""Drawings in HTML: the memory bar with its legend, and one request in its pool.
 
 Everything in them is a number of ours or a text of the catalogue, and is escaped all the same.
 """
@@ -27,6 +27,7 @@ from kvcore.texts.words import (
 )
 from kvcore.units import GIB
 from kvcore.views.bar import difference_name, shortage
+from kvcore.views.memory_bars import memory_bar
 
 SMALLEST_HALF_WIDTH = GIB / 50
 """A narrower interval says nothing at the precision shown."""
@@ -35,14 +36,30 @@ MAX_SLOTS = 400
 """More request slots than this are thinner than a pixel."""
 
 
+def memory(plan: Plan, said: str, t: Words) -> None:
+    """One GPU of the plan as a bar with its legend; `said` is what it shows, for those who do not see it."""
+    name = f"{t('Memory of one GPU')}: {said}"
+    st.html(memory_bar(plan, t).html("kv-memory-bar", name) + _legend(plan, t))
+
+
+def explained_memory(plan: Plan, explained: Collection[str], said: str, t: Words) -> None:
+    """The bar alone, with what of these names has been explained; the rest is grey."""
+    name = f"{t('Memory of one GPU')}: {said}"
+    st.html(memory_bar(plan, t, explained).html("kv-memory-bar", name))
+
+
 def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> None:
     """The parts of the bar in its order, each with its size and, where it is fitted, its interval.
 
     With `explained` only those of these names.
     """
+    st.html(_legend(plan, t, explained))
+
+
+def _legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> str:
     memory = plan.memory
     if memory is None:
-        return
+        return ""
     items = []
     missing = shortage(plan)
     for part in _legend_parts(plan):
@@ -65,7 +82,7 @@ def legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> No
     if missing is not None and (explained is None or "kv_cache" in explained):
         text = f"{t('Missing')} <b>{escape(gib_text(missing.size * GIB))}</b>"
         items.append(f'<li><span class="kv-swatch kv-missing"></span>{text}</li>')
-    st.html(f'<ul class="kv-legend">{"".join(items)}</ul>')
+    return f'<ul class="kv-legend">{"".join(items)}</ul>'
 
 
 def _legend_parts(plan: Plan) -> tuple[Part, ...]:
