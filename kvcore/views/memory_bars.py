@@ -70,7 +70,7 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
         label = t("{size} missing", size=gib_text(missing.size * GIB))
         pieces.append(Piece(look=stack.MISSING, start=missing.start, size=missing.size, title=label))
         labels.append((missing, label))
-    on_it = []
+    on_it: list[Note] = []
     for stretch, label in labels:
         note = Note(at=stretch.start + stretch.size / 2, text=label, is_warning=True)
         (notes if stretch.size < NARROW * end else on_it).append(note)
