@@ -1,7 +1,8 @@
-"""Key press to settled page, in a real Chromium.
+"""The page in a real Chromium: from a key press to the settled page, the first visit, bytes on the wire.
 
 Baselines: a Streamlit page with one slider and one line of text, and one with two small Plotly charts as well, served
-by the same Python on the same machine in the same run, measured turn by turn with the Plan page.
+by the same Python on the same machine in the same run, measured turn by turn with the Plan page. A page is settled when
+its script has stopped and the browser has nothing left to draw: charts are drawn after the script.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
-from tools.programs import find_browser
-from tools.server import running_server
+from tests.browser.test_proxy import proxy
+from tools.programs import find_browser, find_proxy
+from tools.server import Server, running_server
 
 EMPTY_PAGE = 'import streamlit as st\nvalue = st.slider("value", 0, 100, 50, key="value")\nst.write(f"value {value}")\n'
 CHARTS_PAGE = (
@@ -24,24 +28,40 @@ st.plotly_chart({"data": [{"type": "bar", "x": [value, 9], "y": ["a", "b"], "ori
 st.plotly_chart({"data": [{"type": "scatter", "x": [1, 2, 4], "y": [value, 50, 9]}]}, key="curve")
 """
 )
+NAMES = {"empty": "empty Streamlit page", "charts": "the same, two charts", "plan": "Plan page"}
 PRESSES = 30
+VISITS = 3
+LINK = "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
+BARE_SLIDER = '[role="slider"], input[type="range"]'
+PLAN_SLIDER = '[class*="st-key-gpu_memory_utilization-slider"] input[type="range"]'
+CHARTS = {"empty": 0, "charts": 2, "plan": 1}
+"""Plotly charts of each page."""
 COUNT_CHANGES = """() => {
     window.__changes = 0;
     const main = document.querySelector('[data-testid="stMain"]');
     new MutationObserver(() => window.__changes++).observe(
         main, {subtree: true, childList: true, characterData: true});
 }"""
-PLAN_SLIDER = '[class*="st-key-gpu_memory_utilization-slider"] input[type="range"]'
-SETTLED = """() => document.querySelector('[data-testid="stApp"]').dataset.testScriptState === 'notRunning'"""
+STOPPED = (
+    """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'"""
+)
+IDLE = "() => new Promise((done) => requestIdleCallback(() => done(true)))"
+MIB = 1 << 20
+
+
+def settle(page: Page) -> None:
+    """Waits for the end of the script and of the drawing."""
+    page.wait_for_function(STOPPED, polling=10, timeout=60_000)
+    page.evaluate(IDLE)
 
 
 def press(page: Page, key: str) -> float:
-    """Seconds from a key press on the focused slider to a page whose script has run and stopped."""
+    """Seconds from a key press on the focused slider to a page that has changed and is settled."""
     before = page.evaluate("() => window.__changes")
     start = time.perf_counter()
     page.keyboard.press(key)
     page.wait_for_function(f"() => window.__changes > {before}", polling=10)
-    page.wait_for_function(SETTLED, polling=10)
+    settle(page)
     return time.perf_counter() - start
 
 
@@ -49,9 +69,62 @@ def prepare(page: Page, address: str, slider: str) -> None:
     """Opens the page, focuses the slider and counts changes of the text in the main part."""
     page.goto(address)
     page.wait_for_selector(slider, timeout=60_000)
-    page.wait_for_function(SETTLED, timeout=60_000)
+    settle(page)
     page.evaluate(COUNT_CHANGES)
     page.locator(slider).first.focus()
+
+
+def first_visit(browser: Browser, address: str, name: str) -> tuple[float, float]:
+    """Seconds until a browser that knows nothing of the page shows all of it, and bytes that came."""
+    context = browser.new_context()
+    page = context.new_page()
+    session = context.new_cdp_session(page)
+    came: list[float] = []
+    session.send("Network.enable")
+    session.on("Network.loadingFinished", lambda event: came.append(event["encodedDataLength"]))
+    session.on(
+        "Network.webSocketFrameReceived",
+        lambda event: came.append(len(event["response"]["payloadData"]) * 3 / 4),
+    )
+    start = time.perf_counter()
+    page.goto(address)
+    page.wait_for_selector(PLAN_SLIDER if name == "plan" else BARE_SLIDER, timeout=60_000)
+    if CHARTS[name]:
+        page.locator(".js-plotly-plot .main-svg").nth(2 * CHARTS[name] - 1).wait_for(state="attached")
+    settle(page)
+    seconds = time.perf_counter() - start
+    context.close()
+    return seconds, sum(came)
+
+
+@contextmanager
+def behind_proxy(server: Server, folder: Path) -> Iterator[str]:
+    """The address of the proxy that docs/hosting ships, or of the server itself where there is no Caddy."""
+    if find_proxy() is None:
+        yield server.address
+        return
+    with proxy((server,), folder) as address:
+        yield address
+
+
+def key_presses(browser: Browser, scripts: dict[str, str], log: Path) -> dict[str, list[float]]:
+    """Seconds of each press by page, turn by turn."""
+    times: dict[str, list[float]] = {name: [] for name in scripts}
+    with (
+        running_server(log, script=scripts["empty"]) as empty,
+        running_server(log, script=scripts["charts"]) as charts,
+        running_server(log, script=scripts["plan"]) as planner,
+    ):
+        pages = {name: browser.new_page() for name in scripts}
+        prepare(pages["plan"], planner.address + LINK, PLAN_SLIDER)
+        prepare(pages["empty"], empty.address, BARE_SLIDER)
+        prepare(pages["charts"], charts.address, BARE_SLIDER)
+        for turn in range(PRESSES):
+            key = "ArrowRight" if turn % 4 < 2 else "ArrowLeft"
+            for name, page in pages.items():
+                page.bring_to_front()
+                times[name].append(press(page, key))
+    return times
 
 
 def main() -> None:
@@ -59,40 +132,39 @@ def main() -> None:
     browser_path = find_browser()
     if browser_path is None:
         raise SystemExit("no browser: python tools/programs.py browser --install")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        empty = Path(folder) / "empty.py"
-        empty.write_text(EMPTY_PAGE)
-        charts = Path(folder) / "charts.py"
-        charts.write_text(CHARTS_PAGE)
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        log = folder / "server.log"
+        scripts = {"empty": str(folder / "empty.py"), "charts": str(folder / "charts.py"), "plan": "app.py"}
+        Path(scripts["empty"]).write_text(EMPTY_PAGE)
+        Path(scripts["charts"]).write_text(CHARTS_PAGE)
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        link = (
-            "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
-        )
-        log = Path(folder) / "server.log"
-        with (
-            running_server(log) as planner,
-            running_server(log, script=empty) as bare,
-            running_server(log, script=charts) as drawing,
-        ):
-            pages = {name: browser.new_page() for name in ("empty", "charts", "plan")}
-            prepare(pages["plan"], planner.address + link, PLAN_SLIDER)
-            for name, server in {"empty": bare, "charts": drawing}.items():
-                prepare(pages[name], server.address, '[role="slider"], input[type="range"]')
-            times: dict[str, list[float]] = {name: [] for name in pages}
-            for turn in range(PRESSES):
-                key = "ArrowRight" if turn % 4 < 2 else "ArrowLeft"
-                for name, page in pages.items():
-                    page.bring_to_front()
-                    times[name].append(press(page, key))
+        times = key_presses(browser, scripts, log)
+        print(f"page: median of {PRESSES} key presses, key press to settled page")
+        _print({page: statistics.median(found) for page, found in times.items()})
+        visits: dict[str, list[tuple[float, float]]] = {page: [] for page in scripts}
+        for _ in range(VISITS):
+            for page, script in scripts.items():
+                with running_server(log, script=script) as server, behind_proxy(server, folder) as address:
+                    visits[page].append(
+                        first_visit(browser, address + (LINK if page == "plan" else ""), page)
+                    )
         browser.close()
-    empty_page, charts_page, plan_page = (statistics.median(found) for found in times.values())
-    print(f"page: median of {PRESSES} key presses, key press to settled page")
-    print(f"  empty Streamlit page   {empty_page * 1000:6.0f} ms")
-    print(f"  the same, two charts   {charts_page * 1000:6.0f} ms")
-    print(
-        f"  Plan page              {plan_page * 1000:6.0f} ms  {plan_page / empty_page:4.1f} × the empty page, "
-        f"{plan_page / charts_page:4.2f} × that with two charts"
-    )
+    way = "behind the proxy" if find_proxy() else "without a proxy, uncompressed"
+    print(f"page: median of {VISITS} first visits, each on a fresh server, {way}")
+    _print({page: statistics.median(seconds for seconds, _ in found) for page, found in visits.items()})
+    for page, found in visits.items():
+        print(f"  {NAMES[page]:22} {max(size for _, size in found) / MIB:6.2f} MiB on the wire")
+
+
+def _print(seconds: dict[str, float]) -> None:
+    for page, found in seconds.items():
+        ratios = "".join(
+            f"  {found / seconds[other]:5.2f} × {words}"
+            for other, words in (("empty", "empty"), ("charts", "two charts"))
+            if page != other
+        )
+        print(f"  {NAMES[page]:22} {found * 1000:6.0f} ms{ratios}")
 
 
 if __name__ == "__main__":

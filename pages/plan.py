@@ -1,9 +1,12 @@
-"""Plan: what one deployment takes of each GPU, what fits in the rest, and what to change when it does not start."""
+"""Plan: what one deployment takes of each GPU, what fits in the rest, and what to change when it does not start.
+
+The chart comes last, though it stands in the middle: the browser shows every figure before it draws one.
+"""
 
 import streamlit as st
 
 from kvcore.advice.fixes import fixes
-from kvcore.advice.vary import tensor_parallel_curves
+from kvcore.advice.vary import concurrency_curve, tensor_parallel_curves
 from kvcore.errors import KvPlannerError
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
@@ -24,10 +27,6 @@ if isinstance(plan, KvPlannerError):
     notes.refused(plan, t)
     st.stop()
 
-curves = tensor_parallel_curves(plan, charts.curve_lengths(plan))
-size = plan.scenario.parallel.tensor_parallel_size
-curve = next((one for one in curves if one.tensor_parallel_size == size), None)
-
 notes.scenario_head(plan, t)
 sentence = summary.verdict_sentence(plan, t)
 notes.verdict(sentence)
@@ -40,6 +39,7 @@ undo.offer(t)
 
 drawings.memory(plan, sentence.text, t)
 
+curve = concurrency_curve(plan, charts.curve_lengths(plan))
 grid = st.grid(4, min_column_width=150)
 for card in summary.cards(plan, curve, t):
     grid.cell().metric(
@@ -54,15 +54,6 @@ for card in summary.cards(plan, curve, t):
     )
 
 left, right = st.columns([5, 3], gap="medium")
-with left:
-    st.subheader(t("Requests at once by context length"), anchor=False)
-    figure.chart(
-        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks(plan)),
-        "concurrency",
-        t("Requests that fit at once, by context length and tensor parallel size"),
-    )
-    notes.curve_caption(plan, curves, t)
-    lengths.way(t)
 with right:
     st.subheader(t("One request"), anchor=False)
     drawings.request(plan, t)
@@ -77,3 +68,14 @@ if is_opened:
     with box:
         numbers.table(figures.number_rows(plan, t), t)
         numbers.downloads(plan, t)
+
+with left:
+    st.subheader(t("Requests at once by context length"), anchor=False)
+    curves = tensor_parallel_curves(plan, curve.lengths, curve)
+    figure.chart(
+        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks(plan)),
+        "concurrency",
+        t("Requests that fit at once, by context length and tensor parallel size"),
+    )
+    notes.curve_caption(plan, curves, t)
+    lengths.way(t)

@@ -290,13 +290,18 @@ def concurrency_curve(base: Plan, lengths: Sequence[int]) -> ConcurrencyCurve:
     )
 
 
-def tensor_parallel_curves(base: Plan, lengths: Sequence[int]) -> tuple[ConcurrencyCurve, ...]:
-    """One curve per tensor parallel size that the engine accepts for this model, smallest first."""
+def tensor_parallel_curves(
+    base: Plan, lengths: Sequence[int], own: ConcurrencyCurve | None = None
+) -> tuple[ConcurrencyCurve, ...]:
+    """One curve per tensor parallel size that the engine accepts for this model, smallest first.
+
+    `own` is the curve of `base`, where it is known already.
+    """
     curves = []
     parallel = base.scenario.parallel
     for size in sorted({*TENSOR_PARALLEL_SIZES, parallel.tensor_parallel_size}):
         if size == parallel.tensor_parallel_size:
-            curves.append(concurrency_curve(base, lengths))
+            curves.append(concurrency_curve(base, lengths) if own is None else own)
             continue
         try:
             changed = replace(base.scenario, parallel=replace(parallel, tensor_parallel_size=size))

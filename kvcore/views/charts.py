@@ -92,6 +92,7 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
             t("context length (tokens)"),
             tickangle=0,
             showgrid=False,
+            automargin=False,
             **draw.power_ticks(max(left, SHORTEST_CURVE_LENGTH), right),
         ),
         yaxis=draw.log_axis(
@@ -101,6 +102,7 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
             tickvals=heights,
             ticktext=[f"{height:,g}" for height in heights],
             zeroline=False,
+            automargin=False,
         ),
         shapes=shapes,
         annotations=notes,
@@ -167,7 +169,9 @@ def _out_of_memory_zone(left: float, right: float, low: float) -> draw.Figure:
 def _band(curve: ConcurrencyCurve, low: float) -> draw.Figure:
     ends = [*curve.high, *reversed(curve.low)]
     lengths = [*curve.lengths, *reversed(curve.lengths)]
-    return _area(lengths, [max(value, low / 10) for value in ends], "rgba(0,114,178,0.30)", name="interval")
+    return _area(
+        lengths, [_rounded(max(value, low / 10)) for value in ends], "rgba(0,114,178,0.30)", name="interval"
+    )
 
 
 def _area(x: Sequence[float], y: Sequence[float], color: str, **more: Any) -> draw.Figure:
@@ -177,19 +181,22 @@ def _area(x: Sequence[float], y: Sequence[float], color: str, **more: Any) -> dr
 def _curve_line(curve: ConcurrencyCurve, line: draw.Figure, t: Words, low: float) -> draw.Figure:
     name = f"TP {curve.tensor_parallel_size}"
     points = [(x, y) for x, y in zip(curve.lengths, curve.concurrency, strict=True) if y > low / 10]
-    text = [
-        t("{name}: {count} requests of {tokens} tokens", name=name, count=concurrency_text(y), tokens=count(x))
-        for x, y in points
-    ]  # fmt: skip
+    # One sentence for all points, which the browser fills in.
+    hover = t("{name}: {count} requests of {tokens} tokens", name=name, count="%{text}", tokens="%{x:,}")
     return draw.scatter(
         "lines",
         [x for x, _ in points],
-        [y for _, y in points],
-        draw.TEXT_HOVER,
+        [_rounded(y) for _, y in points],
+        f"{hover}<extra></extra>",
         name=name,
         line=line,
-        text=text,
+        text=[concurrency_text(y) for _, y in points],
     )
+
+
+def _rounded(value: float) -> float:
+    """As exact as a screen can show, in half the digits."""
+    return float(f"{value:.8g}")
 
 
 def _line_names(
