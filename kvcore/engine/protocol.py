@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.resolved import CardView, Resolved, without_card
 from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario
@@ -446,6 +447,7 @@ class Engine:
     """Where the engine does not look at the memory of the card, but is given it."""
     refusals: Refusals = Refusals()
     cache: ByRelease[CacheRules] = field(default_factory=lambda: ByRelease(CacheRules, {}))
+    graphs: ByRelease[GraphRules] = field(default_factory=lambda: ByRelease(GraphRules, {}))
     memory: MemoryRules = MemoryRules()
     log: LogFormat = LogFormat()
     functions: Functions = field(default_factory=Functions)

@@ -132,7 +132,7 @@ class CapturedGraphs:
     workspaces: int = 0
     """Of cuBLAS, and of an attention that allocates its own."""
     perhaps: int = 0
-    """What may come on top: with an older driver, or a workspace of their own."""
+    """What may come on top: an older driver's, a workspace of their own, piecewise graphs next to full ones."""
 
     def bytes_of(self, layers: int) -> int:
         """count × layers × rate + what all graphs share."""
@@ -203,11 +203,11 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
         return CapturedGraphs(bytes_per_graph_and_layer=rate)
     workspaces = gemm_workspace_bytes(setting) + wrapper_bytes(setting)
     own, shared = attention_workspace_bytes(setting), shared_workspace(setting)
-    if shared is None:
-        workspaces += own
+    workspaces += own if shared is None else 0
     factor, most = driver_factors(setting)
-    is_perhaps_own = shared is not None and not shared.is_sure
-    perhaps = int(count * setting.layers * rate * (most - factor)) + own * is_perhaps_own
+    apart = len(setting.resolved.cudagraph_modes) > 1 and not captures_piecewise(setting)
+    graphs = count * (most - factor) + len(setting.resolved.cudagraph_capture_sizes) * apart
+    perhaps = int(graphs * setting.layers * rate) + own * (shared is not None and not shared.is_sure)
     return CapturedGraphs(
         count=count,
         bytes_per_graph_and_layer=rate * factor,

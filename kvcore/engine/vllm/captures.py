@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final, assert_never
 
 from kvcore.engine.resolved import Resolved, graph_mode
+from kvcore.engine.vllm.plugin_captures import limited_sizes, own_largest, parallel_sizes, plugin_modes
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import (
     AttentionBackend,
@@ -219,20 +220,24 @@ def captures(start: Start, resolved: Resolved) -> Captures:
     scenario, asked = start.scenario, start.scenario.cudagraph_mode
     if scenario.enforce_eager or (asked is CudagraphMode.NONE and not start.is_v0):
         return Captures(notices=_without_graphs(scenario))
-    modes, mixed_full = _modes(asked, start, resolved)
+    modes, mixed_full = plugin_modes(*_modes(asked, start, resolved), asked, start)
+    if not modes:
+        return Captures(notices=_unread_by_v0(scenario) if start.is_v0 else _not_kept(asked, modes))
     if "FULL" in modes and not _takes_drafts(start, resolved):
         modes, mixed_full = MODES[CudagraphMode.PIECEWISE], False
     notices: list[Notice] = []
     sizes = _sizes(start, resolved, notices)
-    if _given(scenario, LARGEST, "cudagraph_capture_sizes") and "FULL" in modes:
+    sizes = parallel_sizes(sizes, start)
+    is_set = bool(_given(scenario, LARGEST, "cudagraph_capture_sizes")) or start.graphs.of_requests
+    if is_set and "FULL" in modes:
         sizes = _rounded(sizes, start, resolved)
+    if modes == MODES[CudagraphMode.PIECEWISE]:
+        sizes = limited_sizes(sizes, start, resolved)
     captured = Captures(sizes=sizes, modes=modes if sizes else (), mixed_full=mixed_full and bool(sizes))
     if start.is_v0:
         notices += _unread_by_v0(scenario)
-    elif asked is not None and captured.modes and (used := graph_mode(modes, mixed_full)) is not asked:
-        notices.append(
-            notice("cudagraph-mode-not-kept", "cudagraph_mode", asked=asked.value, used=used.value)
-        )
+    elif captured.modes:
+        notices += _not_kept(asked, modes, mixed_full)
     return replace(captured, notices=tuple(notices))
 
 
@@ -277,10 +282,10 @@ def _takes_drafts(start: Start, resolved: Resolved) -> bool:
 
 
 def _sizes(start: Start, resolved: Resolved, notices: list[Notice]) -> tuple[int, ...]:
-    given, largest = start.scenario.cudagraph_capture_sizes, start.scenario.max_cudagraph_capture_size
+    given, asked = start.scenario.cudagraph_capture_sizes, start.scenario.max_cudagraph_capture_size
     if given is not None:
-        return _listed(given, largest, start, resolved, notices)
-    switches = start.switches
+        return _listed(given, asked, start, resolved, notices)
+    switches, largest = start.switches, asked or own_largest(start, resolved)
     limit = switches.gpt_oss_graph_limit if start.architecture.model_type == GPT_OSS else 0
     if largest is None or start.is_v0:
         return _by_default(start, resolved, limit)
@@ -297,7 +302,7 @@ def _sizes(start: Start, resolved: Resolved, notices: list[Notice]) -> tuple[int
             max_num_batched_tokens=resolved.max_num_batched_tokens,
             captures_batch=switches.captures_batch,
         )
-    if sizes[-1] != largest:
+    if asked and sizes[-1] != asked:
         notices.append(notice("capture-maximum-not-kept", LARGEST, asked=largest, used=sizes[-1]))
     return sizes
 
@@ -347,7 +352,8 @@ def _rounded(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> tuple[
     query, rule = resolved.num_speculative_tokens + 1, start.switches.graph_rounding
     by_v2 = rule is GraphRounding.REFUSED_V1 and resolved.use_v2_model_runner
     rounds = rule is not GraphRounding.NONE and not start.is_v0 and not by_v2
-    is_uniform = resolved.attention_backend in UNIFORM_BACKENDS and not start.traits.recurrent
+    takes_drafts = resolved.attention_backend in UNIFORM_BACKENDS or start.graphs.of_requests
+    is_uniform = takes_drafts and not start.traits.recurrent
     if query == 1 or not sizes or not rounds or not is_uniform:
         return sizes
     rounded = rounded_sizes(sizes, query, takes_smallest=rule is not GraphRounding.KEPT)
@@ -365,6 +371,15 @@ def _without_graphs(scenario: Scenario) -> tuple[Notice, ...]:
         fields += _given(scenario, "cudagraph_mode")
     field = "enforce_eager" if scenario.enforce_eager else "cudagraph_mode"
     return (notice("capture-flags-without-effect", field, flags=_flags(fields)),) if fields else ()
+
+
+def _not_kept(
+    asked: CudagraphMode | None, modes: tuple[str, ...], mixed_full: bool = False
+) -> tuple[Notice, ...]:
+    used = graph_mode(modes, mixed_full)
+    if asked in (None, used):
+        return ()
+    return (notice("cudagraph-mode-not-kept", "cudagraph_mode", asked=asked.value, used=used.value),)
 
 
 def _unread_by_v0(scenario: Scenario) -> tuple[Notice, ...]:

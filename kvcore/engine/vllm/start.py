@@ -7,6 +7,7 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.protocol import CacheRules
 from kvcore.engine.resolved import CardView
 from kvcore.engine.rooms import find_engine
@@ -119,6 +120,11 @@ class Start:
     def kept(self) -> CacheRules:
         """Where the engine's cache differs from that of the release that it runs on."""
         return find_engine(self.scenario.engine).cache.at(self.version)
+
+    @property
+    def graphs(self) -> GraphRules:
+        """Where the engine's graphs differ from those of the release that it runs on."""
+        return find_engine(self.scenario.engine).graphs.at(self.version)
 
     @property
     def traits(self) -> Traits:
