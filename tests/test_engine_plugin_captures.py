@@ -9,7 +9,7 @@ import pytest
 from kvcore.engine.graph_rules import sampled_sizes
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
-from kvcore.memory.graphs import captured_graphs, graph_count
+from kvcore.memory.graphs import captured_graphs, cuda_graph_bytes, graph_count
 from tests.engine_examples import ASCEND, LLAMA_8B, QWEN3_14B, QWEN3_30B_A3B, resolved_of, setting_for
 
 AIV = {"HCCL_OP_EXPANSION_MODE": "AIV"}
@@ -131,6 +131,17 @@ def test_piecewise_graphs_next_to_full_ones_may_come_on_top() -> None:
     assert graph_count(both) == graph_count(full) == 35
     once = 35 * 32 * captured_graphs(full).bytes_per_graph_and_layer
     assert (captured_graphs(both).perhaps, captured_graphs(full).perhaps) == (int(once), 0)
+
+
+def test_a_mixture_keeps_what_published_starts_print() -> None:
+    """Issue 4807: Qwen3-30B-A3B with TP 2 on 0.11.0, 11 sizes: 0.26 GiB. Pull request 2125: 39 sizes, 0.45 GiB."""
+    flags = {"engine": "vllm-ascend", "accelerator": ASCEND, "enable_expert_parallel": True}
+    two = setting_for(QWEN3_30B_A3B, **flags, engine_version="0.11.0", tensor_parallel_size=2)
+    alone = setting_for(QWEN3_30B_A3B, **flags, engine_version="0.10.0")
+    assert [graph_count(setting) for setting in (two, alone)] == [11, 39]
+    for setting, gib in ((two, 0.26), (alone, 0.45)):
+        least, most = cuda_graph_bytes(setting).bounds
+        assert least <= gib * 2**30 <= most
 
 
 def test_the_first_and_the_last_size_are_kept() -> None:

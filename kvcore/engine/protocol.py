@@ -314,7 +314,13 @@ class GraphRate:
     source: Source
     bytes_per_graph_and_layer: Amount
     spread_share: Share
+    bytes_per_hidden: Amount = 0.0
+    """For each element of the hidden state in addition."""
     kind: Layers | None = None
+
+    def of(self, hidden_size: int) -> float:
+        """Bytes of one graph of one layer of a model."""
+        return self.bytes_per_graph_and_layer + self.bytes_per_hidden * hidden_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -326,9 +332,16 @@ class Overheads:
     non_torch: tuple[OverheadRow, ...]
     context: tuple[OverheadRow, ...]
     graph_rate: GraphRate
+    expert_graph_rate: GraphRate | None = None
+    """Of a mixture of experts; None: as others."""
     sparse_graph_rate: GraphRate | None = None
     """With an indexer of sparse attention; None: as others."""
     communication: tuple[OverheadRow, ...] = ()
+
+    def graph_rate_of(self, *, is_sparse: bool, is_mixture: bool) -> GraphRate:
+        """The rate of a model's graphs."""
+        own = self.sparse_graph_rate if is_sparse else None
+        return own or (self.expert_graph_rate if is_mixture else None) or self.graph_rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -198,7 +198,7 @@ def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
 def captured_graphs(setting: Setting) -> CapturedGraphs:
     """What is captured, part by part."""
     count = graph_count(setting)
-    rate = graph_rate(setting).bytes_per_graph_and_layer
+    rate = graph_rate(setting).of(setting.architecture.hidden_size)
     if not count:
         return CapturedGraphs(bytes_per_graph_and_layer=rate)
     workspaces = gemm_workspace_bytes(setting) + wrapper_bytes(setting)
@@ -391,8 +391,7 @@ def graph_rate(setting: Setting) -> GraphRate:
     own = own_overheads(setting.runner)
     if own is not None:
         is_sparse = has_indexer(setting.architecture) or setting.architecture.token_choice is not None
-        sparse = own.sparse_graph_rate if is_sparse else None
-        return sparse or own.graph_rate
+        return own.graph_rate_of(is_sparse=is_sparse, is_mixture=setting.architecture.moe is not None)
     if setting.architecture.is_mla:
         kind = "sparse" if has_indexer(setting.architecture) else "latent"
     else:
