@@ -6,6 +6,7 @@
 # make databases  the same requests from ClickHouse and Spark (installs half a gigabyte for each; Java is the machine's)
 # make scale  10^8 rows in Spark and DuckDB, the table of docs/workload-scale.md (ROWS=1000000)
 # make lock   the lists of pins with their hashes, anew from pyproject.toml (make lock UPGRADE=1: newer ones)
+# make package  the wheel, tried in an empty environment of each Python that this machine has (docs/releasing.md)
 # make audit  known vulnerabilities, licences (docs/licences.md), bill of materials (build/sbom.cdx.json)
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +16,7 @@ MINUTES ?= 30
 SESSIONS ?= 50
 ROWS ?= 100000000
 
-.PHONY: audit databases scale lock run test check fuzz soak bench accuracy drift clean
+.PHONY: audit package databases scale lock run test check fuzz soak bench accuracy drift clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
@@ -56,6 +57,9 @@ bench: $(VENV)/.test
 
 audit: $(VENV)/.test
 	$(BIN)/python tools/audit.py
+
+package: $(VENV)/.test
+	$(BIN)/python -m tools.package
 
 lock: $(VENV)/.test
 	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)

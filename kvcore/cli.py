@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -255,18 +256,22 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _api(arguments: argparse.Namespace) -> int:
-    from kvcore.api.server import serve
-
-    serve(arguments.host, arguments.port)
+    _with_extra("kvcore.api.server", "api").serve(arguments.host, arguments.port)
     return 0
 
 
 def _mcp(arguments: argparse.Namespace) -> int:
     del arguments
-    from kvcore.api.agents import serve_stdio
-
-    serve_stdio()
+    _with_extra("kvcore.api.agents", "mcp").serve_stdio()
     return 0
+
+
+def _with_extra(module: str, extra: str) -> Any:
+    """A module that needs packages of an extra. Raises ScenarioError `extra-missing`."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise ScenarioError("extra-missing", extra=extra) from None
 
 
 def _schema(arguments: argparse.Namespace) -> int:

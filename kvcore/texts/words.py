@@ -18,7 +18,13 @@ from typing import Final
 from kvcore.errors import MESSAGES, KvPlannerError, Notice, render
 from kvcore.units import GIB, KIB, MIB
 
-LOCALE_ROOT: Final = Path(__file__).resolve().parents[2] / "locale"
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+LOCALE_ROOT: Final = next(
+    root
+    for root in (_PACKAGE / "locale", _PACKAGE.parent / "locale")
+    if root.parent != _PACKAGE or root.is_dir()
+)
+"""In the package where it is installed (tools/package.py puts them there), at the top of a checkout."""
 REASON: Final = "reason"
 """The gettext context of the sentence parts that errors carry as `{reason}`."""
 MINUS: Final = "\N{MINUS SIGN}"

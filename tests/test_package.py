@@ -1,0 +1,177 @@
+"""The wheel: all that it needs is in it, and it plans alone, in an environment without the app, from another folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from packaging.requirements import Requirement
+
+from kvcore.version import VERSION
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+BUILT_FROM: Final = ("kvcore", "locale", "tools", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+APP_ONLY: Final = (
+    "streamlit",
+    "plotly",
+    "pandas",
+    "starlette",
+    "uvicorn",
+    "mcp",
+    "pyarrow",
+    "ibis",
+    "setuptools",
+)
+REQUEST: Final = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192}
+CHINESE: Final = (
+    "from kvcore.texts.words import words, Language; print(words(Language.CHINESE)('{field} is missing'))"
+)
+
+
+def tracked(*folders: str) -> list[str]:
+    """The files of the checkout that git knows."""
+    listed = subprocess.run(["git", "ls-files", "-z", *folders], cwd=ROOT, check=True, capture_output=True)
+    return [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that nothing is left in the checkout."""
+    folder = tmp_path_factory.mktemp("package")
+    source, out = folder / "source", folder / "out"
+    for name in tracked(*BUILT_FROM):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    script = f"from setuptools.build_meta import build_wheel; build_wheel({str(out)!r})"
+    out.mkdir()
+    subprocess.run([sys.executable, "-c", script], cwd=source, check=True, stdout=subprocess.DEVNULL)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_every_file_of_the_package_is_in_it_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        names = {name for name in opened.namelist() if ".dist-info/" not in name}
+    catalogues = {f"kvcore/{name}" for name in tracked("locale") if name.endswith(".po")}
+    assert len(catalogues) == 2
+    assert names == {name for name in tracked("kvcore") if ".dist-info/" not in name} | catalogues
+
+
+def test_its_facts_are_those_of_the_project(wheel: Path) -> None:
+    assert wheel.name == f"kvcore-{VERSION}-py3-none-any.whl"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION)
+    assert "version" in PROJECT["dynamic"], "it is said in kvcore/version.py alone"
+    with zipfile.ZipFile(wheel) as opened:
+        metadata = opened.read(f"kvcore-{VERSION}.dist-info/METADATA").decode()
+        scripts = opened.read(f"kvcore-{VERSION}.dist-info/entry_points.txt").decode()
+    assert "kvcore = kvcore.cli:main" in scripts
+    plain = [
+        line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line
+    ]
+    assert {Requirement(line.partition(": ")[2]).name for line in plain} == {
+        Requirement(line).name for line in PROJECT["dependencies"]
+    }
+    assert not {name for name in APP_ONLY if any(f": {name}" in line.lower() for line in plain)}
+
+
+def needed(names: list[str], found: dict[str, Distribution] | None = None) -> dict[str, Distribution]:
+    """The distributions of those names, with all that they ask for here."""
+    known = {} if found is None else found
+    for text in names:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if requirement.name.lower() not in known:
+            known[requirement.name.lower()] = distribution(requirement.name)
+            needed(list(known[requirement.name.lower()].requires or ()), known)
+    return known
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and with what its own facts ask for, by links to what is installed here."""
+    folder = tmp_path_factory.mktemp("clean") / "environment"
+    uv = [sys.executable, "-m", "uv", "--offline", "--no-config"]
+    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
+    python = folder / "bin" / "python"
+    subprocess.run(
+        [*uv, "pip", "install", "--quiet", "--no-deps", "--python", str(python), str(wheel)], check=True
+    )
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for found in needed(PROJECT["dependencies"]).values():
+        for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            link = packages / top
+            if not link.exists():
+                link.symlink_to(Path(str(found.locate_file(top))))
+    return folder
+
+
+def run(environment: Path, folder: Path, *command: str, given: str = "") -> str:
+    """What a program of the environment writes, run elsewhere and without this checkout."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(environment / "bin" / command[0]), *command[1:]],
+        input=given, cwd=folder, env={**clean, "HF_HUB_OFFLINE": "1"}, capture_output=True, encoding="utf-8",
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nothing_of_the_app_is_there(environment: Path, tmp_path: Path) -> None:
+    script = f"import importlib.util as u; print([n for n in {APP_ONLY!r} if u.find_spec(n)])"
+    assert run(environment, tmp_path, "python", "-c", script).strip() == "[]"
+    where = run(environment, tmp_path, "python", "-c", "import kvcore; print(kvcore.__file__)")
+    assert Path(where.strip()).is_relative_to(environment)
+
+
+def test_the_command_plans(environment: Path, tmp_path: Path) -> None:
+    result = json.loads(run(environment, tmp_path, "kvcore", "plan", "-", given=json.dumps(REQUEST)))
+    assert result["verdict"] == "fits"
+    assert "H100-80GB" in run(environment, tmp_path, "kvcore", "catalogue", "accelerators")
+    published = (ROOT / "docs" / "contract.schema.json").read_text("utf-8")
+    assert run(environment, tmp_path, "kvcore", "schema") == published
+    swept = run(
+        environment, tmp_path, "kvcore", "sweep", "--models", "Qwen/Qwen3-32B", "--accelerators", "H100-80GB"
+    )
+    assert "H100-80GB" in swept
+
+
+def test_it_speaks_chinese(environment: Path, tmp_path: Path) -> None:
+    assert run(environment, tmp_path, "python", "-c", CHINESE).strip() == "缺少 {field}"
+
+
+def test_the_notebook_runs(environment: Path, tmp_path: Path) -> None:
+    notebook: dict[str, Any] = json.loads((ROOT / "docs" / "library.ipynb").read_text("utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) >= 4
+    printed = run(environment, tmp_path, "python", "-", given="\n".join(cells))
+    assert printed.startswith("fits at 32,768 tokens")
+    assert "unknown-field" in printed
+
+
+def test_a_command_whose_extra_is_missing_says_which(environment: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [environment / "bin" / "kvcore", "api"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert 'pip install "kvcore[api]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_changelog_has_a_section_for_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", text, re.MULTILINE)
+    assert versions[0] == VERSION
+    assert versions == sorted(versions, key=lambda one: tuple(map(int, one.split("."))), reverse=True)
