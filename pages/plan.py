@@ -14,7 +14,7 @@ from kvcore.scenario import settings
 from kvcore.views import charts, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, lengths, numbers, share
-from pages.ui.shared import drawings, figure, notes, shell, state, undo
+from pages.ui.shared import cards, drawings, figure, notes, shell, state, undo
 from pages.ui.shared.fold import fold
 
 shell.guard()
@@ -40,18 +40,7 @@ undo.offer(t)
 drawings.memory(plan, sentence.text, t)
 
 curve = concurrency_curve(plan, charts.curve_lengths(plan))
-grid = st.grid(4, min_column_width=150)
-for card in summary.cards(plan, curve, t):
-    grid.cell().metric(
-        card.label,
-        card.value,
-        card.note,
-        delta_color="off",
-        delta_arrow="off",
-        help=card.help,
-        border=True,
-        height="stretch",
-    )
+cards.show(st.grid(4, min_column_width=150), summary.cards(plan, curve, t))
 
 left, right = st.columns([5, 3], gap="medium")
 with right:

@@ -109,7 +109,7 @@ def test_the_link_alone_gives_the_same_sentence() -> None:
 def test_the_lengths_stay_on_other_pages_and_mark_the_curve() -> None:
     app = press(open_workload(**WORKED), SAMPLE)
     app = checked(app.switch_page("pages/plan.py").run())
-    chart = figures(app)[1]
+    chart = figures(app)[-1]
     assert chart["data"][-1]["x"] == [1502, 1665, 1690]
     app = checked(app.segmented_control(key="kv_cache_dtype").set_value("fp8").run())
     assert "traffic" in params(app)

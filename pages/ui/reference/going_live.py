@@ -19,7 +19,8 @@ from kvcore.engine.vllm.availability import exported_metrics
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count, gib_text
 from kvcore.units import GB
-from pages.ui.shared import state
+from kvcore.views.summary import Card
+from pages.ui.shared import cards, state
 
 ICONS = {
     Tick.ANSWERED: ":material/check_circle:",
@@ -96,18 +97,18 @@ def _throughput(plan: Plan, load: Load, t: Words) -> None:
     if one is None or all_of_them is None:
         st.caption(t("The bandwidth of this card is not known, so no bound can be given."))
         return
-    grid = st.grid(3, min_column_width=190)
     per_replica = t("tokens per second, upper bound")
-    for label, value, note in (
+    found_cards = (
         (t("One request alone"), f"≤ {count(one.tokens_per_second)}", per_replica),
         (t("{count} requests together", count=count(load.requests)), f"≤ {count(all_of_them.tokens_per_second)}",
          per_replica),
         (t("Time per output token (TPOT)"), f"≥ {all_of_them.seconds_per_token * 1000:.1f} ms",
          t("with {count} requests, lower bound", count=count(load.requests))),
-    ):  # fmt: skip
-        grid.cell().metric(
-            label, value, note, delta_color="off", delta_arrow="off", border=True, height="stretch"
-        )
+    )  # fmt: skip
+    cards.show(
+        st.grid(3, min_column_width=190),
+        (Card(label=label, value=value, note=note) for label, value, note in found_cards),
+    )
     st.caption(
         t(
             "Every step reads at least {weights} of weights and {kv} of keys and values on each GPU, at {bandwidth} "

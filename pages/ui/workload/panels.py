@@ -8,6 +8,7 @@ import streamlit as st
 
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count
+from kvcore.views.summary import Card
 from kvcore.views.workload_summary import (
     advice_lines,
     conversation_sentence,
@@ -18,7 +19,7 @@ from kvcore.views.workload_summary import (
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing
 from kvcore.workload.mix import Mix
-from pages.ui.shared import state, undo
+from pages.ui.shared import cards, state, undo
 from pages.ui.workload.result import Choices
 
 TURNS = (1, 2, 3, 5, 8, 12, 20)
@@ -31,17 +32,7 @@ def steady(plan: Plan, choice: LimitChoice, t: Words) -> None:
     if not figures or choice.steady is None:
         return
     st.subheader(t("Your requests in the steady state"), anchor=False)
-    grid = st.grid(len(figures), min_column_width=190)
-    for one in figures:
-        grid.metric(
-            one.label,
-            one.value,
-            one.note,
-            delta_color="off",
-            delta_arrow="off",
-            border=True,
-            height="stretch",
-        )
+    cards.show(st.grid(len(figures), min_column_width=190), figures)
     seats, wanted = plan.resolved.max_num_seqs, choice.steady.most_seats()
     if wanted is not None and wanted < seats:
         st.text(
@@ -124,14 +115,14 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
     if found is None or choice.plan is None:
         st.text(t("This model keeps nothing of a request, so nothing can be shared."))
         return
-    for label, value, note in (
+    found_cards = (
         (t("Blocks of one request"), count(found.request_blocks),
          t("mean length, {tokens} tokens", tokens=count(request))),
         (t("Stored once"), count(found.shared_blocks), t("blocks, {tokens} tokens", tokens=count(found.shared_tokens))),
         (t("At once, with sharing"), count(int(found.requests_with)),
          t("{requests} without", requests=count(int(found.requests_without)))),
-    ):  # fmt: skip
-        grid.metric(label, value, note, delta_color="off", delta_arrow="off", border=True, height="stretch")
+    )  # fmt: skip
+    cards.show(grid, (Card(label=label, value=value, note=note) for label, value, note in found_cards))
     st.text(prefix_sentence(found, t))
     if not choice.plan.resolved.enable_prefix_caching:
         st.warning(

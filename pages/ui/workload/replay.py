@@ -24,7 +24,7 @@ from kvcore.workload.replay.reader import read_trace
 from kvcore.workload.replay.reuse import reuse_of
 from kvcore.workload.replay.series import Replay, most_rate, replaying, sped_up
 from kvcore.workload.replay.trace import TraceRequest
-from pages.ui.shared import figure, net, notes, state
+from pages.ui.shared import cards, figure, net, notes, state
 
 T = TypeVar("T")
 TRACE, ASKED, DONE = "workload.replay.trace", "workload.replay.asked", "workload.replay.done"
@@ -193,18 +193,8 @@ def _show(what: str, found: Any, trace: tuple[TraceRequest, ...], t: Words) -> N
 
 
 def _replay(found: Replay, t: Words) -> None:
-    cards = replay_cards(found, t)
-    grid = st.grid(len(cards), min_column_width=150)
-    for one in cards:
-        grid.metric(
-            one.label,
-            one.value,
-            one.note,
-            delta_color="off",
-            delta_arrow="off",
-            border=True,
-            height="stretch",
-        )
+    figures = replay_cards(found, t)
+    cards.show(st.grid(len(figures), min_column_width=150), figures)
     figure.chart(
         replay_chart(found, t),
         "workload_replay",
