@@ -1,0 +1,38 @@
+"""The list of vLLM's parameters: few numbers, most of them defaults."""
+
+from __future__ import annotations
+
+from kvcore.explain.documents.recomputed import Recomputed, number, oldest
+from kvcore.explain.reference import NGRAM
+from kvcore.planning import plan
+from kvcore.quantity import Unit, given
+from kvcore.scenario import link
+
+CONTEXT, MAX_TOKENS = 4097, 4000
+"""Of the guide's request that leaves little room for its prompt."""
+
+
+def figures() -> dict[str, Recomputed]:
+    """Of the list of vLLM's parameters."""
+    request = {"model": "meta-llama/Llama-2-7b-chat-hf", "accelerator": "A100-80GB"}
+    old = oldest()
+    new = plan(link.decode(request).scenario)
+    seats = new.resolved.max_num_seqs
+    return {
+        "share": Recomputed(
+            number("share", old.resolved.gpu_memory_utilization),
+            number("share", new.resolved.gpu_memory_utilization),
+        ),
+        "llama-2": Recomputed(number("limit", old.resolved.derived_max_model_len, unit=Unit.TOKENS)),
+        "context": Recomputed(number("context", CONTEXT, unit=Unit.TOKENS)),
+        "max-tokens": Recomputed(number("max_tokens", MAX_TOKENS, unit=Unit.TOKENS)),
+        "draft-tokens": Recomputed(number("tokens", NGRAM.num_speculative_tokens or 0, unit=Unit.TOKENS)),
+        "room": Recomputed(
+            number("room", CONTEXT - MAX_TOKENS, "{context} − {max_tokens}", given("context", CONTEXT),
+                    given("max_tokens", MAX_TOKENS), unit=Unit.TOKENS)
+        ),
+        "least-batch": Recomputed(None, number("seats", seats, unit=Unit.TOKENS)),
+        "default-batch": Recomputed(
+            None, number("batch", new.resolved.max_num_batched_tokens, unit=Unit.TOKENS)
+        ),
+    }  # fmt: skip

@@ -1,0 +1,132 @@
+"""Llama-2-70B on four A100 that ran out of memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from kvcore.advice.vary import decode_bound
+from kvcore.deploy.going_live import FIRST_TOKEN_SECONDS, OVERLOAD_PERCENT, SECONDS
+from kvcore.deploy.launch import PORT
+from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, memory_of, number, planned
+from kvcore.explain.reference import BATCH, PROMPT_TOKENS
+from kvcore.memory.weights import DTYPE_BYTES
+from kvcore.quantity import Unit, given
+from kvcore.units import GIB, ceil_div
+from kvcore.workload.limits import Conversation, requests_at
+from kvcore.workload.little import Arrivals
+
+CARD_GB: Final = 80
+"""By the name of the card."""
+PROMPTS: Final = (800, 1200)
+ANSWER: Final = 512
+PER_SECOND: Final = 50.0
+ANSWER_SPEED: Final = 15.0
+"""Tokens per second that the post-mortem measured for one request."""
+SMALL_REQUEST: Final = 1000
+LARGER_BLOCK: Final = 64
+TURNS, KEPT_TURNS = 5, 3
+LOG_BYTES: Final = (51_380_224, 45_749_248)
+"""What the post-mortem takes for the size of the pool, and for what is allocated of it."""
+
+
+def figures() -> dict[str, Recomputed]:
+    """Of Llama-2-70B on four cards."""
+    long, short = planned("post-mortem"), planned("short-post-mortem")
+    memory, cache = memory_of(long), cache_of(long)
+    shape, cards = long.architecture, long.scenario.parallel.tensor_parallel_size
+    length, width = long.resolved.max_model_len, DTYPE_BYTES[long.resolved.dtype]
+    names = (
+        ("layers", shape.num_layers),
+        ("hidden_size", shape.hidden_size),
+        ("length", length),
+        ("bytes", width),
+    )
+    inputs = [given(name, value) for name, value in names]
+    request = bytes_of("request", 2 * math.prod(int(one.value) for one in inputs),
+                     "{layers} × 2 × {hidden_size} × {length} × {bytes}", *inputs)  # fmt: skip
+    per_request = bytes_of("request", cache.bytes_per_token * cards * length)
+    batch = given("batch", BATCH)
+    share = given("share", long.resolved.gpu_memory_utilization)
+    blocks = ceil_div(SMALL_REQUEST, LARGER_BLOCK)
+    last = SMALL_REQUEST - (blocks - 1) * LARGER_BLOCK
+    stay = Arrivals(
+        per_second=PER_SECOND, prompt_tokens=PROMPTS[1], answer_tokens=ANSWER, first_token_seconds=0,
+        tokens_per_second=ANSWER_SPEED,
+    )  # fmt: skip
+    seconds = given("seconds", stay.seconds_in_system)
+    chat = Conversation(system_tokens=0, user_tokens=100, answer_tokens=500)
+    bound = decode_bound(long, 1, PROMPTS[1])
+    return {
+        "cards": Recomputed(number("cards", cards)),
+        "layers": Recomputed(number("layers", shape.num_layers)),
+        "hidden-size": Recomputed(number("hidden_size", shape.hidden_size)),
+        "bytes": Recomputed(number("bytes", width)),
+        "batch-size": Recomputed(number("batch", BATCH)),
+        "length": Recomputed(number("length", length)),
+        "short-length": Recomputed(number("length", short.resolved.max_model_len)),
+        "share": Recomputed(number("share", share.value)),
+        "weights": Recomputed(None, long.loaded_weights),
+        "request": Recomputed(request, per_request),
+        "batch": Recomputed(
+            bytes_of("batch", BATCH * request.value, "{batch} × {request}", batch, request),
+            bytes_of("batch", BATCH * per_request.value, "{batch} × {request}", batch, per_request),
+        ),
+        "budget": Recomputed(
+            bytes_of("budget", share.value * CARD_GB * GIB, "{share} × {card}", share,
+                   given("card", CARD_GB * GIB, Unit.BYTES)),
+            memory.budget,
+        ),
+        "short-budget": Recomputed(None, memory_of(short).budget),
+        "pool": Recomputed(None, memory.kv_cache),
+        "pool-tokens": Recomputed(None, number("tokens", cache.tokens, unit=Unit.TOKENS)),
+        **{
+            f"requests-{at}": Recomputed(None, number("requests", requests_at(long, (at,))[0]))
+            for at in (2048, 4096, 8192)
+        },
+        "model-limit": Recomputed(None, number("limit", long.resolved.derived_max_model_len, unit=Unit.TOKENS)),
+        "needed": Recomputed(
+            number("needed", PROMPTS[1] + ANSWER, "{prompt} + {answer}", given("prompt", PROMPTS[1]),
+                    given("answer", ANSWER), unit=Unit.TOKENS)
+        ),
+        "block": Recomputed(number("block", long.resolved.block_size)),
+        "prompt-blocks": Recomputed(None, number("blocks", ceil_div(PROMPT_TOKENS, long.resolved.block_size))),
+        "larger-blocks": Recomputed(number("blocks", SMALL_REQUEST / LARGER_BLOCK), number("blocks", blocks)),
+        "last-block": Recomputed(None, number("last", 100 * last / LARGER_BLOCK)),
+        "wasted": Recomputed(None, number("wasted", 100 * (1 - SMALL_REQUEST / (blocks * LARGER_BLOCK)))),
+        "log-share": Recomputed(number("share", 100 * LOG_BYTES[1] / LOG_BYTES[0])),
+        "log-pool": Recomputed(bytes_of("pool", LOG_BYTES[0]), memory.kv_cache),
+        "history": Recomputed(number("tokens", chat.taken_tokens(TURNS), unit=Unit.TOKENS)),
+        "history-kept": Recomputed(
+            None, number("tokens", replace(chat, kept_turns=KEPT_TURNS).taken_tokens(TURNS), unit=Unit.TOKENS)
+        ),
+        "one-request-speed": Recomputed(None, number("speed", 1 / bound.seconds_per_token) if bound else None),
+        "seconds": Recomputed(
+            number("seconds", stay.seconds_in_system, "{answer} / {speed}", given("answer", ANSWER),
+                    given("speed", ANSWER_SPEED))
+        ),
+        "at-once": Recomputed(
+            None,
+            number("at_once", stay.requests_at_once, "{arrivals} × {seconds}", given("arrivals", PER_SECOND), seconds),
+        ),
+        **{
+            name: Recomputed(number(name, value, unit=Unit.TOKENS))
+            for name, value in {
+                "prompt-low": PROMPTS[0], "prompt-high": PROMPTS[1], "answer": ANSWER, "larger-block": LARGER_BLOCK,
+                "small-request": SMALL_REQUEST, "turn-question": chat.user_tokens, "turn-answer": chat.answer_tokens,
+            }.items()
+        },
+        "arrivals": Recomputed(number("arrivals", PER_SECOND)),
+        "turns": Recomputed(number("turns", TURNS)),
+        "kept-turns": Recomputed(number("turns", KEPT_TURNS)),
+        "port": Recomputed(number("port", PORT)),
+        "first-token-seconds": Recomputed(number("seconds", FIRST_TOKEN_SECONDS)),
+        "pool-share": Recomputed(
+            None, number("share", 100 * memory.kv_cache.value / memory.total.value)
+        ),
+        "log-allocated": Recomputed(bytes_of("allocated", LOG_BYTES[1])),
+        "overload": Recomputed(number("percent", OVERLOAD_PERCENT)),
+        "minutes": Recomputed(number("minutes", SECONDS / 60)),
+        "seconds-of-load": Recomputed(number("seconds", SECONDS)),
+    }  # fmt: skip

@@ -1,0 +1,111 @@
+"""A number of a source document, worked out again; the plans that the documents are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from kvcore.cache.capacity import CachePlan
+from kvcore.evidence.prerun import DEFAULT_LENGTH, DEFAULT_UTILIZATION
+from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
+from kvcore.memory.parts import RankMemory
+from kvcore.planning import Plan, plan
+from kvcore.quantity import Quantity, Unit, figure, given
+from kvcore.scenario import link
+
+PLANNED_QWEN: Final[Mapping[str, Any]] = {
+    "model": "Qwen/Qwen3-32B",
+    "accelerator": "RTX-4090-24GB",
+    "tensor_parallel_size": 8,
+    "dtype": "float16",
+    "gpu_memory_utilization": 0.75,
+    "max_model_len": 8192,
+}
+"""The rule of thumb's start without its assumptions, as a link."""
+SHORT_POST_MORTEM: Final[Mapping[str, Any]] = {
+    **{name: value for name, value in POST_MORTEM.items() if not name.startswith("env.")},
+    "max_model_len": 2048,
+}
+"""The post-mortem's start after its change, as a link."""
+PRE_RUN: Final[Mapping[str, Any]] = {
+    "model": "deepseek-ai/DeepSeek-V3",
+    "engine": "vllm-mindspore",
+    "accelerator.name": "Ascend, 64 GB",
+    "accelerator.vendor": "huawei",
+    "accelerator.memory_gib": 64,
+    "tensor_parallel_size": 16,
+    "gpu_memory_utilization": DEFAULT_UTILIZATION,
+    "max_model_len": DEFAULT_LENGTH,
+    "env.ASCEND_TOTAL_MEMORY_GB": "64",
+    "env.vLLM_MODEL_MEMORY_USE_GB": "22",
+}
+"""The tuning guide's final start with the share that its own peak gives, as a link."""
+OLDEST: Final = "0.6.6"
+"""The oldest release in the tables; the documents are about it or its neighbours."""
+
+
+class Recomputed(NamedTuple):
+    """A number by the document's own rule, and by the engine's; None where there is no such rule."""
+
+    own: Quantity | None = None
+    engine: Quantity | None = None
+
+
+SCENARIOS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "rule-of-thumb": RULE_OF_THUMB,
+    "planned-qwen": PLANNED_QWEN,
+    "post-mortem": POST_MORTEM,
+    "short-post-mortem": SHORT_POST_MORTEM,
+    "pre-run": PRE_RUN,
+}
+"""What the steps of the stories open, by name."""
+
+
+def link_params(example: str) -> dict[str, str]:
+    """The link of a story's scenario."""
+    return {name: str(value) for name, value in SCENARIOS[example].items()}
+
+
+@cache
+def planned(example: str) -> Plan:
+    """The plan of a story's scenario, by its name in `SCENARIOS`."""
+    return plan(link.decode(link_params(example)).scenario)
+
+
+@cache
+def oldest() -> Plan:
+    """A plain start of the oldest release, for its defaults."""
+    request = {"model": "meta-llama/Llama-2-7b-chat-hf", "accelerator": "A100-80GB", "engine_version": OLDEST}
+    return plan(link.decode(request).scenario)
+
+
+def bytes_of(name: str, value: float, formula: str = "", *inputs: Quantity) -> Quantity:
+    """A size."""
+    return figure(name, value, formula, *inputs)
+
+
+def number(name: str, value: float, formula: str = "", *inputs: Quantity, unit: Unit = Unit.NONE) -> Quantity:
+    """Anything else."""
+    return figure(name, value, formula, *inputs, unit=unit)
+
+
+def memory_of(plan: Plan) -> RankMemory:
+    """The memory of a plan whose card is known; every scenario of a story names one."""
+    if plan.memory is None:
+        raise ValueError(f"no card: {plan.scenario.model}")
+    return plan.memory
+
+
+def cache_of(plan: Plan) -> CachePlan:
+    """The KV cache of a plan that has memory for one."""
+    if plan.cache is None:
+        raise ValueError(f"no KV cache: {plan.scenario.model}")
+    return plan.cache
+
+
+def all_ranks(plan: Plan, part: str) -> Quantity:
+    """A part of the memory of every card together."""
+    cards = plan.scenario.parallel.tensor_parallel_size
+    one = given("one", getattr(memory_of(plan), part).value, Unit.BYTES)
+    return bytes_of(part, one.value * cards, "{one} × {cards}", one, given("cards", cards))
