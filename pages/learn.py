@@ -2,27 +2,20 @@
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError
 from kvcore.explain.derivation import step_of
-from pages.ui.learn import answer, guess, look, practice, steps
+from pages.ui.learn import answer, guess, look, practice, steps, taught
 from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
 undo.follow()
 t = state.translator()
-plan = state.planned()
+planned = state.planned()
 name = steps.chosen()
 
 notes.repairs(t)
 look.present()
 steps.way(name, t)
-if isinstance(plan, KvPlannerError):
-    notes.refused(plan, t)
-    st.caption(
-        t("The derivation follows the scenario in the sidebar: it continues as soon as that can be planned.")
-    )
-    st.stop()
-
+plan = taught.taught(planned, t)
 step = step_of(plan, name, t)
 notes.scenario_line(plan, t)
 st.header(f"{step.number} · {step.content.question}", anchor=False)

@@ -156,9 +156,31 @@ class TestCalm:
         assert "The engine refuses this start" in seen(app)
         assert [button for button in app.button if (button.key or "").startswith("accepted.")]
         assert {"Back", "Next"} <= {button.label for button in app.button}
+        # The engine takes it in another dtype: with that change the lesson goes on meanwhile.
+        assert app.header[0].value.startswith("4 · ")
+        assert any("the lesson goes on with the first of these changes" in one.value for one in app.caption)
+        press(app, "Reveal")
+        assert app.latex
         app.selectbox(key="accelerator").set_value("H100-80GB")
         checked(app.run())
         assert app.header[0].value.startswith("4 · ")
+
+    def test_a_config_that_nobody_can_read_leaves_an_example(self) -> None:
+        app = open_step(
+            2, {"model": "x/y", "config": '{"architectures": ["Unknown"]}', "accelerator": "H100-80GB"}
+        )
+        assert any("the example that this planner starts with" in one.value for one in app.caption)
+        press(app, "Reveal")
+        assert app.latex
+
+    def test_what_does_not_fit_is_one_click_from_a_start(self) -> None:
+        app = open_step(7, TOO_BIG)
+        fix = next(button for button in app.button if (button.key or "").startswith("fix."))
+        fix.click()
+        checked(app.run())
+        assert not [button for button in app.button if (button.key or "").startswith("fix.")]
+        press(app, "Reveal")
+        assert app.latex
 
     def test_untrusted_text_is_never_markdown(self) -> None:
         for number in range(1, len(STEPS) + 1):

@@ -24,11 +24,12 @@ from kvcore.units import KIB
 SHORTER: Final = 4
 """The shorter request of step 7 has full length divided by this."""
 START, BLOCKS, SEATS = "start", "blocks", "seats"
-_REFUSED: Final = {
+FAILURES: Final = {
     Verdict.WEIGHTS_DO_NOT_FIT: "limits-weights",
     Verdict.NO_KV_MEMORY: "limits-no-memory",
     Verdict.CONTEXT_TOO_LONG: "limits-too-long",
 }
+"""What is said of a start that fails, by its verdict."""
 _BITS: Final = 8
 
 
@@ -117,10 +118,38 @@ def _latent_state(base: Plan) -> Mla | None:
 
 
 def _token_remarks(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
+    say, fixed = lesson.say, gib_text(cache.request_fixed_bytes)
     length, size = count(lesson.plan.resolved.max_model_len), gib_text(cache.needed_bytes)
-    yield lesson.say("token-request", tokens=length, size=size)
+    yield say("token-request", tokens=length, size=size)
+    full_from = filled_from(cache)
+    if full_from >= lesson.plan.resolved.max_model_len:
+        yield say("token-filling", fixed=fixed, tokens=count(full_from))
+        return
+    for blocks in cache.figures.bounded_blocks:
+        inputs = {one.name: count(int(one.value)) for one in blocks.inputs}
+        if "sliding_window" in inputs:
+            yield say("token-window-blocks", blocks=count(int(blocks.value)), **inputs)
+            break
     if cache.request_fixed_bytes and cache.bytes_per_token:
-        yield lesson.say("token-fixed", fixed=gib_text(cache.request_fixed_bytes))
+        yield say("token-fixed", fixed=fixed, slope=kib_text(cache.bytes_per_token))
+
+
+def filled_from(cache: CachePlan) -> int:
+    """Tokens from which on no window or chunk of a request takes another block; 0 where there are none.
+
+    A window of w tokens takes no more from w − 1 + (tokens in flight) on, a chunk of c from c + (tokens in flight) on.
+
+    Source: vllm/v1/kv_cache_interface.py:SlidingWindowSpec.max_memory_usage_bytes (0.33.0).
+    """
+    found = [0]
+    for blocks in cache.figures.bounded_blocks:
+        values = {one.name: int(one.value) for one in blocks.inputs}
+        in_flight = values.get("in_flight_tokens", 0)
+        if "sliding_window" in values:
+            found.append(values["sliding_window"] - 1 + in_flight)
+        elif "attention_chunk_size" in values:
+            found.append(values["attention_chunk_size"] + in_flight)
+    return max(found)
 
 
 def _token_slips(lesson: Lesson, per_token: Quantity) -> Iterator[Slip]:
@@ -164,17 +193,47 @@ def pool_content(lesson: Lesson) -> Content:
     slips = [lesson.slip(float(held.num_blocks), "pool-slip-blocks")]
     if ranks > 1:
         slips.append(lesson.slip(float(held.tokens * ranks), "pool-slip-ranks"))
-    content = content.answered(
-        question=say("pool-guess-of-size", size=exact_gib_text(available)),
-        answer=float(held.tokens),
-        slips=tuple(slips),
-    )
+    question = say("pool-guess-of-size", size=exact_gib_text(available))
+    requests: tuple[Quantity, ...] = ()
+    if is_counted_in_requests(held):
+        requests = _blocks_of_a_request(held)
+        question = say(
+            "pool-guess-of-requests",
+            size=exact_gib_text(available),
+            block=format_bytes(held.bytes_per_block),
+            tokens=count(held.max_model_len),
+            blocks=count(int(requests[-1].value)),
+        )
+        slips = [*_slips_of_one_slope(lesson, held, available), *slips]
+    content = content.answered(question=question, answer=float(held.tokens), slips=tuple(slips))
     return replace(
         content,
         points=tuple(_pool_points(lesson, held)),
-        equations=equations(lesson.t, *padded, per_block, *stages, blocks, tokens),
+        equations=equations(lesson.t, *padded, per_block, *stages, blocks, *requests, tokens),
         remarks=tuple(_pool_remarks(lesson, held, available)),
     )
+
+
+def is_counted_in_requests(cache: CachePlan) -> bool:
+    """Whether the tokens of the pool are requests × full length, and no product of blocks and their size."""
+    has_parts = len(cache.groups) > 1 or bool(cache.request_fixed_bytes)
+    return has_parts and "max_model_len" in cache.figures.tokens.formula
+
+
+def _blocks_of_a_request(cache: CachePlan) -> tuple[Quantity, ...]:
+    """Blocks of a request of full length, and where the engine counts them otherwise, as it counts them."""
+    counted = (one for one in cache.figures.concurrency.inputs if one.name == "counted_blocks_per_request")
+    return (cache.figures.blocks_per_request, *counted)
+
+
+def _slips_of_one_slope(lesson: Lesson, cache: CachePlan, available: int) -> list[Slip]:
+    """Memory divided by bytes per token, and blocks times their size: as if every layer kept every token."""
+    by_blocks = float(cache.num_blocks * cache.groups[0].block_tokens)
+    found = [lesson.slip(by_blocks, "pool-slip-one-group")] if len(cache.groups) > 1 else []
+    if cache.bytes_per_token:
+        size, fixed = available / cache.bytes_per_token, gib_text(cache.request_fixed_bytes)
+        found.insert(0, lesson.slip(size, "pool-slip-per-token", fixed=fixed))
+    return found
 
 
 def _pool_points(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
@@ -184,6 +243,19 @@ def _pool_points(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
         yield lesson.say("pool-override")
     if len(cache.groups) > 1:
         yield lesson.say("pool-groups", count=str(len(cache.groups)))
+        widths = [pages for group in cache.trace.groups for pages in group.pages]
+        bounded = [
+            group.layers
+            for group in cache.groups
+            if group.kind in (*WINDOW_KINDS, CacheKind.CHUNKED_LOCAL_ATTENTION)
+        ]
+        if bounded and len(widths) == len(cache.groups) and len({size for _, size in widths}) == 1:
+            yield lesson.say(
+                "pool-groups-why",
+                layers=count(sum(bounded)),
+                groups=str(len(bounded)),
+                widest=str(max(number for number, _ in widths)),
+            )
 
 
 def _pool_remarks(lesson: Lesson, cache: CachePlan, available: int) -> Iterator[str]:
@@ -192,9 +264,10 @@ def _pool_remarks(lesson: Lesson, cache: CachePlan, available: int) -> Iterator[
         dropped = available - cache.num_blocks * block_bytes
         yield say("pool-rest", size=format_bytes(dropped), block=format_bytes(block_bytes))
     yield say("pool-printed", tokens=count(cache.tokens))
-    if "max_model_len" in cache.figures.tokens.formula:
-        key = "pool-printed-requests" if len(cache.groups) > 1 else "pool-printed-product"
-        yield say(key, size=count(lesson.plan.resolved.block_size))
+    if is_counted_in_requests(cache):
+        yield say("pool-printed-requests")
+    elif "max_model_len" in cache.figures.tokens.formula:
+        yield say("pool-printed-product", size=count(lesson.plan.resolved.block_size))
 
 
 def requests_content(lesson: Lesson) -> Content:
@@ -212,9 +285,25 @@ def requests_content(lesson: Lesson) -> Content:
     slips = (lesson.slip(held * ranks, "requests-slip-ranks"),) if ranks > 1 else ()
     return replace(
         content.answered(answer=held, slips=slips),
+        points=(_half_the_length(lesson, cache),),
         equations=equations(lesson.t, *_requests_quantities(base, cache)),
         remarks=tuple(_requests_remarks(lesson, cache)),
     )
+
+
+def _half_the_length(lesson: Lesson, cache: CachePlan) -> str:
+    """What half the length makes of the number of requests: of this plan's groups, not of a rule."""
+    say, half = lesson.say, max(1, cache.max_model_len // 2)
+    factor = f"{cache.concurrency_at(half).value / cache.max_concurrency:.2f}"
+    fixed, slope = gib_text(cache.request_fixed_bytes), kib_text(cache.bytes_per_token)
+    if not cache.request_fixed_bytes:
+        return say("requests-half")
+    full_from = filled_from(cache)
+    if full_from >= cache.max_model_len:
+        return say("requests-half-filling", tokens=count(full_from), factor=factor)
+    if not cache.bytes_per_token:
+        return say("requests-half-bounded", fixed=fixed)
+    return say("requests-half-fixed", fixed=fixed, slope=slope, factor=factor)
 
 
 def _shorter_length(base: Plan) -> int:
@@ -224,7 +313,6 @@ def _shorter_length(base: Plan) -> int:
 def _requests_quantities(base: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
     """Blocks of a request of full length, how many such fit in the pool, and how many shorter ones run."""
     full, shorter = cache.figures.concurrency, cache.concurrency_at(_shorter_length(base))
-    counted = (one for one in full.inputs if one.name == "counted_blocks_per_request")
     seats = given("max_num_seqs", base.resolved.max_num_seqs)
     running = figure(
         "running",
@@ -237,7 +325,7 @@ def _requests_quantities(base: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
         grade=shorter.grade,
         source="vllm/v1/core/sched/scheduler.py (0.32.0)",
     )
-    return (cache.figures.blocks_per_request, *counted, full, shorter, running)
+    return (*_blocks_of_a_request(cache), full, shorter, running)
 
 
 def _requests_remarks(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
@@ -273,7 +361,7 @@ def limits_content(lesson: Lesson) -> Content:
 def first_limit(base: Plan) -> str:
     """What stops requests of full length: the start itself, the blocks, or max_num_seqs."""
     cache = base.cache
-    if base.verdict in _REFUSED:
+    if base.verdict in FAILURES:
         return START
     if cache is None or not cache.groups or cache.max_concurrency >= base.resolved.max_num_seqs:
         return SEATS
@@ -315,9 +403,9 @@ def _limits_points(lesson: Lesson) -> Iterator[str]:
 def _limits_remarks(lesson: Lesson) -> Iterator[str]:
     base, cache, memory = lesson.plan, lesson.plan.cache, lesson.plan.memory
     seats = count(base.resolved.max_num_seqs)
-    if base.verdict in _REFUSED and (cache is not None or base.verdict is not Verdict.CONTEXT_TOO_LONG):
+    if base.verdict in FAILURES and (cache is not None or base.verdict is not Verdict.CONTEXT_TOO_LONG):
         longest = count(cache.longest_request_tokens) if cache is not None else ""
-        yield lesson.say(_REFUSED[base.verdict], longest=longest)
+        yield lesson.say(FAILURES[base.verdict], longest=longest)
     elif cache is not None and cache.groups:
         key = "limits-blocks-first" if first_limit(base) == BLOCKS else "limits-seats-first"
         yield lesson.say(key, held=concurrency_text(cache.max_concurrency), seats=seats)

@@ -167,11 +167,11 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
             )
 
 
-def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> None:
-    """Single changes with which the engine takes it, each one button and one step back."""
+def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> tuple[Fix, ...]:
+    """Single changes with which the engine takes it, each one button and one step back; gives them."""
     found = refusal_fixes(scenario, refused)
     if not found:
-        return
+        return found
     with st.container(horizontal=True, key="accepted", gap="small", vertical_alignment="center"):
         st.caption(t("Any one of these changes makes the engine accept it:"), width="content")
         for one in found:
@@ -181,6 +181,7 @@ def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> None:
                 on_click=undo.change,
                 args=(((one.field, one.value),),),
             )
+    return found
 
 
 def what_this_is(t: Words) -> None:
@@ -244,13 +245,16 @@ def refusal(error: KvPlannerError, t: Words) -> None:
         )
 
 
-def refused(error: KvPlannerError, t: Words) -> None:
-    """The scenario's own refusal on any page: why, the single changes that end it, and every setting in force."""
+def refused(error: KvPlannerError, t: Words) -> tuple[Fix, ...]:
+    """The scenario's own refusal on any page: why, the single changes that end it, and every setting in force.
+
+    Gives the changes.
+    """
     refusal(error, t)
-    if isinstance(error, EngineRefusalError):
-        accepted(state.scenario(), error, t)
+    found = accepted(state.scenario(), error, t) if isinstance(error, EngineRefusalError) else ()
     setting_chips(state.scenario(), t)
     undo.offer(t)
+    return found
 
 
 def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False) -> None:
