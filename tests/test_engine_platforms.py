@@ -71,14 +71,67 @@ def test_a_310p_has_no_bfloat16() -> None:
             },
             "pipelined-mtp-unsupported",
         ),
+        ("Qwen/Qwen3-8B", "0.10.2rc1", {"env": {"VLLM_USE_V1": "0"}}, "npu-refuses-first-engine"),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            "0.23.0",
+            {"env": {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}},
+            "npu-refuses-split-experts",
+        ),
+        (
+            "Qwen/Qwen3-8B",
+            "0.11.0",
+            {"env": {"ASCEND_LAUNCH_BLOCKING": "1"}},
+            "npu-refuses-blocking-launches",
+        ),
+        (
+            "Qwen/Qwen2.5-7B-Instruct",
+            "0.7.3",
+            {"enable_prefix_caching": True, "block_size": 64, "tensor_parallel_size": 4},
+            "npu-refuses-cached-blocks",
+        ),
+        (
+            "deepseek-ai/DeepSeek-V2-Lite",
+            "0.18.0",
+            {"accelerator": SMALL, "dtype": "float16"},
+            "npu-refuses-latent-attention",
+        ),
+        (
+            "deepseek-ai/DeepSeek-V3.2",
+            "0.23.0",
+            {"accelerator": SMALL, "dtype": "float16"},
+            "npu-refuses-sparse-attention",
+        ),
     ],
 )
 def test_what_a_release_refuses_and_another_takes(
     model: str, version: str, flags: dict[str, Any], code: str
 ) -> None:
     with pytest.raises(EngineRefusalError) as refusal:
-        planned(model, version, tensor_parallel_size=8, **flags)
+        planned(model, version, **{"tensor_parallel_size": 8, **flags})
     assert refusal.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "flags"),
+    [
+        ("Qwen/Qwen3-8B", "0.9.1", {"env": {"VLLM_USE_V1": "0"}}),
+        ("Qwen/Qwen3-30B-A3B", "0.11.0", {"env": {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}}),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            "0.23.0",
+            {"env": {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}, "enable_expert_parallel": True},
+        ),
+        ("Qwen/Qwen3-8B", "0.23.0", {"env": {"ASCEND_LAUNCH_BLOCKING": "1"}, "enforce_eager": True}),
+        ("Qwen/Qwen3-8B", "0.10.2rc1", {"env": {"ASCEND_LAUNCH_BLOCKING": "1"}}),
+        ("Qwen/Qwen2.5-7B-Instruct", "0.7.3", {"enable_prefix_caching": True, "block_size": 128}),
+        ("Qwen/Qwen2.5-7B-Instruct", "0.7.3", {"enable_prefix_caching": False, "block_size": 64}),
+        ("deepseek-ai/DeepSeek-V2-Lite", "0.18.0", {}),
+        ("deepseek-ai/DeepSeek-V2-Lite", "0.14.0rc1", {"accelerator": SMALL, "dtype": "float16"}),
+    ],
+)
+def test_what_another_release_flag_or_card_takes(model: str, version: str, flags: dict[str, Any]) -> None:
+    assert planned(model, version, **{"tensor_parallel_size": 4, **flags}).resolved.engine == "vllm-ascend"
 
 
 def test_states_are_padded_on_a_310p_and_contiguous_elsewhere() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.memory.activations import body_bytes, peak_activation_bytes
-from kvcore.memory.after_pool import expands_segments
+from kvcore.memory.after_pool import expands_segments, mask_bytes
 from kvcore.memory.framework import budget_kind, pool_share
 from kvcore.memory.graphs import counts_estimate, cuda_graph_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes, routed_bytes
@@ -83,9 +83,9 @@ def test_latent_attention_does_not_run() -> None:
         ("0.9.1", "absolute", False, 1, False),
         ("0.13.0", "absolute", False, 1, False),
         ("0.14.0", "absolute", False, 1, True),
-        ("0.18.0", "parts", False, 2, True),
-        ("0.21.0", "parts", True, 2, True),
-        ("0.23.0", "parts", False, 2, True),
+        ("0.18.0", "absolute", False, 2, True),
+        ("0.21.0", "absolute", True, 2, True),
+        ("0.23.0", "absolute", False, 2, True),
     ],
 )
 def test_what_releases_take_off(version: str, budget: str, counts: bool, share: int, expands: bool) -> None:
@@ -94,6 +94,47 @@ def test_what_releases_take_off(version: str, budget: str, counts: bool, share: 
     assert (budget_kind(setting), counts_estimate(setting)) == (budget, counts)
     assert (pool_share(setting), expands_segments(setting)) == (share, expands)
     assert pool_share(ascend(engine_version=version)) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "budget"),
+    [("0.8.5rc1", "parts"), ("0.9.0rc1", "absolute"), ("0.17.0rc1", "absolute"), ("0.18.0rc1", "parts")],
+)
+def test_which_releases_take_off_the_whole_device(version: str, budget: str) -> None:
+    """vllm_ascend/worker/worker_v1.py, worker.py:determine_available_memory of each."""
+    assert budget_kind(ascend(engine_version=version)) == budget
+
+
+def test_what_others_hold_of_a_310p_is_taken_off_twice() -> None:
+    """vllm-ascend issue 14004: 0.09 GiB with half of a card that another program holds 19 GB of."""
+    found = plan(scenario_from_request({
+        "model": "Qwen/Qwen3-0.6B", "engine": "vllm-ascend", "engine_version": "0.22.1rc1", "dtype": "float16",
+        "accelerator": {"memory_gib": 43.24, "vendor": "huawei", "name": "Ascend 310P3"},
+        "max_num_seqs": 1, "max_model_len": 4096, "gpu_memory_utilization": 0.5,
+        "surroundings": {"taken_gib": 18.86},
+    }))  # fmt: skip
+    assert found.available_kv_bytes is not None
+    assert gib(found.available_kv_bytes) == pytest.approx(0.09, abs=0.25)
+    assert found.verdict in ("no-kv-memory", "context-too-long", "tight")
+
+
+@pytest.mark.parametrize(
+    ("version", "card", "length", "gib_of_mask"),
+    [
+        ("0.18.0", DUO, 16_384, 1.5),
+        ("0.18.0", DUO, 32_768, 6.0),
+        ("0.14.0rc1", DUO, 32_768, None),
+        ("0.21.0rc1", DUO, 32_768, None),
+        ("0.18.0", A2, 32_768, None),
+    ],
+)
+def test_a_310p_makes_a_mask_of_all_pairs(
+    version: str, card: Any, length: int, gib_of_mask: float | None
+) -> None:
+    """float16, its copy in NZ format and the one that is cast: 6 bytes a pair. _310p/attention/attention_mask.py."""
+    setting = ascend(engine_version=version, accelerator=card, dtype="float16", max_model_len=length)
+    mask = mask_bytes(setting)
+    assert (None if mask is None else gib(mask.value)) == gib_of_mask
 
 
 def test_what_a_variable_says_of_segments_wins() -> None:

@@ -100,6 +100,30 @@ class Attention:
     """It is this one whatever is asked, where prefixes are cached or prompts are cut."""
 
 
+class Combination(StrEnum):
+    """What a plug-in's release may not take; the code of its refusal ends so."""
+
+    FIRST_ENGINE = "first-engine"
+    CACHED_BLOCKS = "cached-blocks"
+    """Prefix caching with blocks of another size than the platform's."""
+    LATENT_ATTENTION = "latent-attention"
+    SPARSE_ATTENTION = "sparse-attention"
+    SPLIT_EXPERTS = "split-experts"
+    """Tokens cut over tensor parallel ranks (FlashComm), in a mixture whose experts are cut as well."""
+    BLOCKING_LAUNCHES = "blocking-launches"
+    """Graphs where a variable makes every launch wait."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefusedCombination(ReleaseRange):
+    """Releases of vLLM on which a plug-in stops for it."""
+
+    source: Source
+    what: Combination
+    card: Text = ""
+    """A part of the names of the cards; empty: any."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusals:
     """Which of vLLM's tables of refusals apply."""
@@ -111,6 +135,8 @@ class Refusals:
     """Whose storage formats of weights it takes (`quantization_methods.toml`); "" for those of the card's vendor."""
     checks_weight_shapes: bool = True
     """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
+    combinations: tuple[RefusedCombination, ...] = ()
+    """What is not taken together, in the order of the checks."""
 
 
 class SparseKeys(StrEnum):
@@ -196,6 +222,8 @@ class Communicators:
     own_gib: Amount
     """What a communicator takes in addition to its buffers."""
     spread_gib: Amount
+    more_groups: Count
+    """How many groups of the default size there may be in addition where ranks hold whole experts."""
     dispatched_experts: Count
     """The most experts of a rank that tokens are dispatched to where the number of ranks decides."""
     cards: tuple[ExchangeRow, ...]
@@ -230,6 +258,27 @@ class HalvedPool(ReleaseRange):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AbsoluteBudget(ReleaseRange):
+    """Releases of vLLM on which everything on the device is taken off, and not what the start added to it."""
+
+    source: Source
+    card: Text = ""
+    """A part of the names of the cards; empty: any."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mask(ReleaseRange):
+    """An attention mask of max_model_len × max_model_len, made after the KV cache; bytes for each pair of tokens."""
+
+    source: Source
+    card: Text
+    """A part of the names of the cards."""
+    bytes_per_pair: Amount
+    least: Amount
+    most: Amount
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRules:
     """What the memory of a rank takes in addition to what vLLM's own runners take on CUDA."""
 
@@ -238,12 +287,13 @@ class MemoryRules:
     """The engine whose `overheads` store; None for vLLM's, by its runner (v0, v1, v2)."""
     budget: Budget | None = None
     """How the budget is made up; None as vLLM's release says."""
-    absolute_since: Published = NEVER
-    absolute_below: Published = NEVER
-    """Between these releases of vLLM everything on the device is taken off."""
+    absolute: tuple[AbsoluteBudget, ...] = ()
+    """Where everything on the device is taken off."""
     graph_estimates: GraphEstimates | None = None
     """None as vLLM's release says."""
     halved_pool: HalvedPool | None = None
+    masks: tuple[Mask, ...] = ()
+    """The first that matches; none where attention masks take nothing to speak of."""
     doubles_hybrid_pool_below: Published = OLDEST
     """Before this vLLM, the pool of a hybrid model is allotted twice: for attention, and for states."""
     communicators: Communicators | None = None
@@ -268,9 +318,9 @@ class MemoryRules:
     table_copies_since: Published = NEVER
     """A release of vLLM."""
 
-    def budget_in(self, version: Version) -> Budget | None:
-        """How the budget is made up on vLLM `version`; None as vLLM's release says."""
-        is_absolute = self.absolute_since <= version < self.absolute_below
+    def budget_in(self, version: Version, card_label: str) -> Budget | None:
+        """How the budget is made up on vLLM `version` and a card; None as vLLM's release says."""
+        is_absolute = any(row.covers(version) and row.card in card_label for row in self.absolute)
         return Budget.ABSOLUTE if is_absolute else self.budget
 
     def table_copies_in(self, version: Version) -> int:

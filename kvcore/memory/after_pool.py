@@ -61,7 +61,7 @@ AFTER_POOL: Final = TableFile("kvcore.memory", "after_pool.toml", AfterPoolTable
 
 def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float) -> Quantity:
     """Bytes that a rank takes after its KV cache: what of the warm-up the profile run did not see, and the reserve;
-    where a hybrid model's cache of `pool_bytes` is allotted twice, it once more.
+    where a hybrid model's cache of `pool_bytes` is allotted twice, it once more; a mask of all pairs of tokens.
 
     The memory of `activations` is free again by then: only what is beyond it counts.
 
@@ -86,6 +86,7 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
         for one in table.tuning
         if one.major == major and one.covers(version) and any(name in setting.storage for name in one.formats)
     ]
+    parts += [mask for mask in (mask_bytes(setting),) if mask is not None]
     if setting.architecture.is_hybrid and version < setting.rules.doubles_hybrid_pool_below:
         again = max(0.0, pool_bytes)
         parts.append(_part("second_pool", setting.rules.source, again, again, again))
@@ -99,6 +100,21 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
         source="; ".join(part.source for part in parts),
         interval=(max(0.0, value - less), value + more),
     )
+
+
+def mask_bytes(setting: Setting) -> Quantity | None:
+    """The attention mask of max_model_len × max_model_len, while it is made; None where none is.
+
+    Source: `Mask` of the engine.
+    """
+    version, card = setting.resolved.version, setting.card_label
+    rows = (row for row in setting.rules.masks if row.covers(version) and row.card in card)
+    row = next(rows, None)
+    if row is None or not setting.architecture.num_attention_heads:
+        return None
+    pairs = setting.resolved.max_model_len**2
+    sizes = (rate * pairs for rate in (row.bytes_per_pair, row.least, row.most))
+    return _part("mask", row.source, *sizes)
 
 
 def warm_up_rows(setting: Setting) -> int:

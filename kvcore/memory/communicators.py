@@ -23,8 +23,16 @@ class Group(NamedTuple):
     """Another group of the same ranks may use the same communicator."""
 
 
-def communicator_bytes(setting: Setting) -> tuple[int, int]:
-    """What the communicators of one rank take, and how far off that may be.
+class Taken(NamedTuple):
+    """What the communicators of one rank take, how far off that may be, and how far above it."""
+
+    value: int
+    spread: int
+    more: int
+
+
+def communicator_bytes(setting: Setting) -> Taken:
+    """What the communicators of one rank take.
 
     For each group 2 × buffer + what a communicator takes in addition.
 
@@ -32,13 +40,16 @@ def communicator_bytes(setting: Setting) -> tuple[int, int]:
     """
     rules = setting.rules.communicators
     if rules is None:
-        return 0, 0
+        return Taken(0, 0, 0)
     groups = list(used_groups(setting, rules))
     if rules.shared_since <= setting.resolved.version < rules.shared_below:
         shared = {group for group in groups if group.is_shared}
         groups = [*shared, *(group for group in groups if not group.is_shared)]
     buffers = sum(2 * group.buffer_mib * MIB for group in groups)
-    return buffers + int(len(groups) * rules.own_gib * GIB), int(len(groups) * rules.spread_gib * GIB)
+    spread = int(len(groups) * rules.spread_gib * GIB)
+    one = 2 * rules.default_mib * MIB + int(rules.own_gib * GIB)
+    unseen = rules.more_groups if exchange_row(setting) is not None else 0
+    return Taken(buffers + int(len(groups) * rules.own_gib * GIB), spread, spread + unseen * one)
 
 
 def used_groups(setting: Setting, rules: Communicators) -> Iterator[Group]:

@@ -85,19 +85,19 @@ def non_torch_bytes(setting: Setting) -> Quantity:
     Source: vllm/utils/mem_utils.py:memory_profiling (0.19.0, 0.27.1).
     """
     budget, fusion = budget_kind(setting), FRAMEWORK.load().allreduce_fusion
-    communicators, spread = communicator_bytes(setting)
+    communicators = communicator_bytes(setting)
     is_absolute = budget == "absolute"
     return _spanned(
         "framework",
         setting,
         fitted_tables(setting),
         [
-            fusion_workspace_bytes(fusion, setting, link) + exchange_bytes(setting) + communicators
+            fusion_workspace_bytes(fusion, setting, link) + exchange_bytes(setting) + communicators.value
             for link in setting.links
         ],
         runner_buffer_bytes(setting) if budget in COUNTED_BUFFERS else 0,
         taken_bytes(setting) if is_absolute else 0,
-        spread,
+        (communicators.spread, communicators.more),
     )
 
 
@@ -135,7 +135,7 @@ def budget_kind(setting: Setting) -> str:
     """How the budget is made up: v0, absolute, parts or consumed."""
     if setting.runner == "v0":
         return "v0"
-    return setting.rules.budget_in(setting.resolved.version) or setting.switches.budget
+    return setting.rules.budget_in(setting.resolved.version, setting.card_label) or setting.switches.budget
 
 
 def pool_share(setting: Setting) -> int:
@@ -168,6 +168,8 @@ def framework_card_terms(setting: Setting) -> Hashable:
         card.vendor,
         exchange_row(setting),
         pool_share(setting),
+        budget_kind(setting),
+        tuple(row.card in setting.card_label for row in setting.rules.masks),
     )
 
 
@@ -242,7 +244,7 @@ def _spanned(
     workspaces: list[int],
     buffer_bytes: int,
     taken: int,
-    spread: int = 0,
+    spread: tuple[int, int] = (0, 0),
 ) -> Quantity:
     """The figure with the likeliest link; its interval spans that of every link."""
     cases = [
@@ -263,7 +265,7 @@ def _spanned(
 
 
 def _case(
-    name: str, rows: list[OverheadRow], workspace: int, buffer_bytes: int, taken: int, spread: int
+    name: str, rows: list[OverheadRow], workspace: int, buffer_bytes: int, taken: int, spread: tuple[int, int]
 ) -> Quantity:
     parts = {
         "measured": figure("measured", int(sum(row.gib for row in rows) * GIB), grade=Grade.FITTED),
@@ -273,8 +275,8 @@ def _case(
     }
     used = [part for part in parts.values() if part.value or part.name in ("measured", "buffers")]
     value = sum(part.value for part in used)
-    less = math.hypot(*(row.spread_gib * GIB for row in rows), spread)
-    more = math.hypot(*(max(row.spread_gib, getattr(row, "more_gib", 0.0)) * GIB for row in rows), spread)
+    less = math.hypot(*(row.spread_gib * GIB for row in rows), spread[0])
+    more = math.hypot(*(max(row.spread_gib, getattr(row, "more_gib", 0.0)) * GIB for row in rows), spread[1])
     return figure(
         name,
         value,

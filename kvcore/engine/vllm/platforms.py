@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvcore.engine.protocol import Attention
+from kvcore.engine.protocol import Attention, Combination
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind
 from kvcore.engine.vllm.versions import parse_version
 from kvcore.errors import EngineRefusalError, Notice, notice
-from kvcore.scenario import AUTO
+from kvcore.scenario import AUTO, Scenario
 
 SPECULATES_WITH_STATES: Final = "qwen3_next"
+ENGINE_VARIABLE: Final = "VLLM_USE_V1"
+BLOCKING_VARIABLE: Final = "ASCEND_LAUNCH_BLOCKING"
+FLASHCOMM_VARIABLES: Final = ("VLLM_ASCEND_ENABLE_FLASHCOMM1", "VLLM_ASCEND_ENABLE_FLASHCOMM")
+NO_GRAPHS: Final = "NONE"
 
 
 def platform_block_size(start: Start, own: Attention, fixed: bool) -> int:
@@ -42,6 +46,9 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
     Source: `CacheRules.caches_states`, `drafts_for_states`, `pipelines_drafts`.
     """
     scenario, kept = start.scenario, start.kept
+    for row in find_engine(scenario.engine).refusals.combinations:
+        if row.covers(start.version) and row.card in start.card.label:
+            _check_combination(start, row.what, prefix_caching=prefix_caching)
     if start.traits.recurrent and prefix_caching and not kept.caches_states:
         raise EngineRefusalError("state-prefix-caching-unsupported", "enable_prefix_caching", True)
     is_named = start.architecture.model_type == SPECULATES_WITH_STATES
@@ -50,6 +57,45 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
     stages = scenario.parallel.pipeline_parallel_size
     if stages > 1 and "mtp" in method and not kept.pipelines_drafts:
         raise EngineRefusalError("pipelined-mtp-unsupported", "pipeline_parallel_size", stages)
+
+
+def _check_combination(start: Start, what: Combination, *, prefix_caching: bool) -> None:
+    scenario, attention = start.scenario, start.traits.attention
+    own = find_engine(scenario.engine).attention
+    block_size = scenario.block_size
+    field, value, is_refused = {
+        Combination.FIRST_ENGINE: (f"env.{ENGINE_VARIABLE}", "0", scenario.env.get(ENGINE_VARIABLE) == "0"),
+        Combination.CACHED_BLOCKS: (
+            "block_size",
+            str(block_size),
+            prefix_caching and own is not None and block_size not in (None, own.block_size),
+        ),
+        Combination.SPARSE_ATTENTION: (
+            "accelerator",
+            start.card.label,
+            attention in (AttentionKind.SPARSE, AttentionKind.COMPRESSED),
+        ),
+        Combination.LATENT_ATTENTION: ("accelerator", start.card.label, start.architecture.is_mla),
+        Combination.SPLIT_EXPERTS: ("enable_expert_parallel", "False", _splits_experts(start)),
+        Combination.BLOCKING_LAUNCHES: (
+            f"env.{BLOCKING_VARIABLE}",
+            "1",
+            scenario.env.get(BLOCKING_VARIABLE) == "1" and _captures(scenario),
+        ),
+    }[what]
+    if is_refused:
+        raise EngineRefusalError(f"npu-refuses-{what}", field, value)
+
+
+def _captures(scenario: Scenario) -> bool:
+    return not scenario.enforce_eager and scenario.cudagraph_mode != NO_GRAPHS
+
+
+def _splits_experts(start: Start) -> bool:
+    scenario, parallel = start.scenario, start.scenario.parallel
+    is_cut = any(scenario.env.get(name) == "1" for name in FLASHCOMM_VARIABLES)
+    is_mixture = start.architecture.moe is not None and not parallel.enable_expert_parallel
+    return is_cut and is_mixture and parallel.tensor_parallel_size > 1
 
 
 def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
