@@ -97,7 +97,7 @@ def test_how_tokens_pass_is_the_card_s() -> None:
     ]
 
 
-def test_one_more_group_than_known_may_be_where_ranks_hold_whole_experts() -> None:
+def test_one_more_group_than_known_may_be_where_experts_are_whole() -> None:
     """GLM-5.1 with TP 8 and DP 2 on two A2 hosts prints 2.07 GiB (vllm-ascend issue 10700), three groups make 1.48."""
     flags: dict[str, Any] = {"tensor_parallel_size": 8, "accelerator": A2}
     dense, split = communicator_bytes(ascend(**flags)), communicator_bytes(ascend(QWEN3_30B_A3B, **flags))

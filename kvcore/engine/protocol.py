@@ -223,7 +223,7 @@ class Communicators:
     """What a communicator takes in addition to its buffers."""
     spread_gib: Amount
     more_groups: Count
-    """How many groups of the default size there may be in addition where ranks hold whole experts."""
+    """How many groups of the default size there may be in addition where experts are whole on one rank."""
     dispatched_experts: Count
     """The most experts of a rank that tokens are dispatched to where the number of ranks decides."""
     cards: tuple[ExchangeRow, ...]
