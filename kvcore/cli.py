@@ -29,7 +29,8 @@ CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0 when every request got a result, 2 when the input could not be read at all."""
-    arguments = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = _parser(given[0] if given else "").parse_args(given)
     try:
         status: int = arguments.run(arguments)
     except OSError as error:
@@ -42,10 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(asked: str) -> argparse.ArgumentParser:
+    """What reads the asked command alone, as argparse takes its time over each; all where none is known by the name."""
     parser = argparse.ArgumentParser(prog="python -m kvcore", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, (run, text, arguments) in _COMMANDS.items():
+        if asked in _COMMANDS and name != asked:
+            continue
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=run)
         for argument, options in arguments.items():

@@ -17,7 +17,6 @@ A `Notice` is the same thing that does not stop a plan: a warning with a code. T
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 import traceback
@@ -25,11 +24,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
+import msgspec
+
 from kvcore.texts import MESSAGES as MESSAGES  # for those who translate an error
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """A coded warning next to a plan.
 
     Example:
@@ -39,7 +39,7 @@ class Notice:
 
     code: str
     field: str = ""
-    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    params: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def message(self) -> str:

@@ -8,15 +8,19 @@ a minute, and a model that has just been published is found.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import HubError, KvPlannerError
@@ -63,8 +67,7 @@ MAX_BYTES: Final = 64 << 20
 REFUSAL_BYTES: Final = 2000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HubModel:
+class HubModel(Struct, frozen=True, kw_only=True):
     """What the Hub says of a model."""
 
     id: str
@@ -152,7 +155,7 @@ def _with_headers(lookup: Lookup, model: HubModel, names: frozenset[str]) -> Hub
         ) from None
     return replace(
         model,
-        config=replace(model.config, headers=headers),
+        config=dataclasses.replace(model.config, headers=headers),
         checkpoint=replace(model.checkpoint, total_size=model.checkpoint.total_size or headers.stored_bytes),
     )
 

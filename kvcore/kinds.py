@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Generic, NewType, TypeVar
 
+from msgspec import Struct
 from packaging.version import Version
 
 Published = NewType("Published", Version)
@@ -19,8 +19,7 @@ NEVER: Final = Published(Version("9999"))
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The least and the largest number that a field takes, both included."""
 
     low: float
@@ -32,8 +31,7 @@ class Bounds:
             raise ValueError(f"{value} is not between {self.low:g} and {self.high:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """What a text reads like, and how that is said."""
 
     pattern: str
@@ -45,8 +43,7 @@ class Pattern:
             raise ValueError(f"{value!r} is not {self.meaning}")
 
 
-@dataclass(frozen=True, slots=True)
-class Named(Pattern):
+class Named(Pattern, frozen=True):
     """A name from outside, of which the package has no list: it stands in `names` of its file as well.
 
     So a misspelling of either stops the load: each name that is used is in `names`, and each of those is used.
@@ -67,8 +64,7 @@ vocabulary: Final[ContextVar[tuple[frozenset[str], set[str]] | None]] = ContextV
 """Of the file that is being read: the names that it may use, and those that it has used."""
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(Struct, frozen=True):
     """The names that a text may be."""
 
     names: tuple[str, ...]
@@ -90,8 +86,7 @@ CapabilityNumber = Annotated[int, Bounds(0, 999)]
 """major × 10 + minor."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReleaseRange:
+class ReleaseRange(Struct, frozen=True, kw_only=True):
     """A row that stores from one release on and below another."""
 
     since: Published = OLDEST
@@ -103,8 +98,7 @@ class ReleaseRange:
         return is_begun and (self.below is NEVER or version < self.below)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reviewed:
+class Reviewed(Struct, frozen=True, kw_only=True):
     """A file of tables that was compared with every release up to `reviewed`."""
 
     reviewed: Published
@@ -112,8 +106,7 @@ class Reviewed:
     """The `Named` texts of the file, once more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline(Generic[T]):
+class Timeline(Struct, Generic[T], frozen=True):
     """One value by release: that of the highest release that is not above the asked one."""
 
     entries: tuple[tuple[Published, T], ...]
@@ -129,8 +122,7 @@ class Timeline(Generic[T]):
         return next(value for since, value in reversed(self.entries) if since <= version)
 
 
-@dataclass(frozen=True, slots=True)
-class ByRelease(Generic[T]):
+class ByRelease(Struct, Generic[T], frozen=True):
     """Fields of a dataclass by release, each with a timeline of its own that names its source; those without one keep
     their defaults."""
 

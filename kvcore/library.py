@@ -64,7 +64,7 @@ def plan(scenario: Scenario | None = None, /, **flags: object) -> Plan:
     if scenario is None:
         scenario = load_scenario(flags)
     elif flags:
-        raise TypeError("a scenario carries its own flags: change it with dataclasses.replace")
+        raise TypeError("a scenario carries its own flags: change it with msgspec.structs.replace")
     return planning.plan(scenario)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.cache.capacity import CachePlan, check_state_blocks, least_state_blocks, plan_cache
@@ -68,8 +70,7 @@ class Tightness(StrEnum):
     """KV memory beyond one request of full length."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Everything a person sees is a view of this.
 
     `memory` is None when the card is not known; `cache` is None when there is no memory to plan it in.
@@ -238,8 +239,7 @@ def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]
     return (notice(code, "max_num_batched_tokens", **params),)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """What a plan knows before it looks at the memory of a card."""
 
     resolved: Resolved

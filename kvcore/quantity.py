@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.units import GIB, KIB, MIB
 
@@ -54,8 +56,7 @@ _RANKS = {grade: rank for rank, grade in enumerate(Grade)}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Quantity:
+class Quantity(Struct, frozen=True, kw_only=True):
     """One number with unit, scope, formula, inputs, grade, source and 80 % interval.
 
     `formula` names its inputs in braces, `"{total} × {gpu_memory_utilization}"`; `substituted` puts today's

@@ -1,6 +1,6 @@
 """What changes from release to release: TOML files with the code that reads them, checked whole when loaded.
 
-A table is a frozen dataclass, and the types of its fields are what a value may be: a StrEnum or a Literal is one of its
+A table is a frozen Struct, and the types of its fields are what a value may be: a StrEnum or a Literal is one of its
 members, `Annotated[int, Bounds(1, 64)]` lies between both, `Annotated[str, Pattern(...)]` reads so, a `Published` is
 a release of vLLM. A key that no field has and a field without a key are refused. A value that depends on the others
 is checked in `__post_init__`, which raises ValueError.
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableFile(Generic[T]):
-    """A bundled file of tables, read as a dataclass. It is itself the key of what was read, and asked for often."""
+    """A bundled file of tables, read as a Struct. It is itself the key of what was read, and asked for often."""
 
     package: str
     file: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request

@@ -2,10 +2,10 @@
 
 import json
 import math
-from dataclasses import replace
 from statistics import median
 
 import pytest
+from msgspec.structs import replace
 
 from kvcore.errors import CatalogueError
 from kvcore.evidence.accuracy import (

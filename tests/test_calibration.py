@@ -1,13 +1,14 @@
 """Logs held against plans: parts, causes, overrides. Measured values are those of the logs in tests/data/logs."""
 
+import dataclasses
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kvcore.cli import main
 from kvcore.errors import MESSAGES, CatalogueError, KvPlannerError, ScenarioError
@@ -183,7 +184,7 @@ def test_causes_tell_another_process_from_a_display() -> None:
     found = scenario_from_log(log, current()).scenario
     codes = {}
     for card in ("H100 80GB HBM3", "GeForce RTX 4090"):
-        current_card = replace(found, accelerator=replace(found.accelerator, name=card))
+        current_card = replace(found, accelerator=dataclasses.replace(found.accelerator, name=card))
         system = next(p for p in compare(log, plan(current_card)).parts if p.part == "system")
         codes[card] = [cause.code for cause in system.causes]
     assert codes["H100 80GB HBM3"] == ["cause-other-process"]

@@ -1,8 +1,7 @@
 """Measured parts under changed settings."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kvcore.advice.fixes import fixes
 from kvcore.advice.vary import tensor_parallel_curves

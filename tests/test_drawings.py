@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 
 from kvcore.cache.spec import CacheKind
 from kvcore.texts.words import Language, words
@@ -123,7 +124,9 @@ def test_experts_are_spread_over_the_cards_of_all_replicas() -> None:
 )
 def test_a_config_of_billions_of_heads_is_drawn_without_them(hostile: dict[str, int]) -> None:
     base = planned("dense")
-    picture = heads_drawing(replace(base, architecture=replace(base.architecture, **hostile)), ENGLISH)
+    picture = heads_drawing(
+        replace(base, architecture=dataclasses.replace(base.architecture, **hostile)), ENGLISH
+    )
     assert picture is not None
     assert len(picture.figure) < 5_000
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore import catalogue

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections import defaultdict
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import kvcore.engine
 from kvcore import catalogue
@@ -37,7 +39,7 @@ def record(scenario: Any, architecture: Any, card: Any) -> Any:
 def outcome(card: Accelerator, label: str, **flags: object) -> tuple[str, Prepared | None, list[str]]:
     """What flags, cache specs and weights come to on a view, apart from words."""
     scenario = scenario_from_request({"max_model_len": 8192, **flags})
-    view = replace(view_of(card), label=label)
+    view = dataclasses.replace(view_of(card), label=label)
     try:
         found = prepare(scenario, read_architecture(scenario.config), storage_of(scenario), view)
     except KvPlannerError as error:
@@ -87,7 +89,7 @@ def test_a_label_stands_in_words_alone() -> None:
 def test_the_label_is_no_part_of_the_key() -> None:
     assert [field.name for field in fields(CardView) if not field.compare] == ["label"]
     card = view_of(catalogue.find_accelerator("H100-80GB"))
-    assert hash(card) == hash(replace(card, label="another"))
+    assert hash(card) == hash(dataclasses.replace(card, label="another"))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ memory = "kvcore.engine.made_up.budget:half_of_the_card"
 BUDGET = '''
 """The KV cache gets half of the card, whatever else there is."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from kvcore.memory.budget import profiled_memory
 from kvcore.quantity import Quantity, Unit

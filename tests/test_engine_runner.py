@@ -7,12 +7,12 @@ PIECEWISE graphs, "Asynchronous scheduling is disabled", the V1 model runner).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore import catalogue

@@ -3,12 +3,12 @@
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore import catalogue

@@ -6,16 +6,17 @@ once by its own family and once under a class that nobody knows, by its tensors 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
@@ -318,7 +319,7 @@ def test_what_is_not_known_is_named() -> None:
 def test_a_class_that_a_family_reads_is_read_by_it() -> None:
     config = in_16_bits("Qwen/Qwen3-32B")
     other = read_headers(BY_MODEL["openai-community/gpt2"])
-    assert read_architecture(replace(config, headers=other)).num_layers == 64
+    assert read_architecture(dataclasses.replace(config, headers=other)).num_layers == 64
 
 
 def test_a_missing_shard_is_noticed() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec

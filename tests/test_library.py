@@ -1,6 +1,5 @@
 """The public face: `import kvcore`, its members, its errors, what it imports, and the examples of docs/library.md."""
 
-import dataclasses
 import doctest
 import json
 import math
@@ -9,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import kvcore
@@ -64,12 +64,12 @@ def test_keywords_a_mapping_and_a_file_plan_the_same(tmp_path: Path) -> None:
     expected = scenario_from_request(DEPLOYMENT)
     assert planned.scenario == kvcore.load_scenario(DEPLOYMENT) == kvcore.load_scenario(file) == expected
     assert kvcore.plan(expected) == planned
-    changed = dataclasses.replace(expected, max_model_len=4096)
+    changed = msgspec.structs.replace(expected, max_model_len=4096)
     assert kvcore.plan(changed).resolved.max_model_len == 4096
 
 
 def test_a_scenario_takes_no_flags() -> None:
-    with pytest.raises(TypeError, match=r"dataclasses\.replace"):
+    with pytest.raises(TypeError, match=r"msgspec\.structs\.replace"):
         kvcore.plan(kvcore.load_scenario(DEPLOYMENT), max_model_len=4096)  # type: ignore[call-overload]
 
 

@@ -1,8 +1,7 @@
 """`docker run`, Compose, Kubernetes and YAML configs pasted in place of a log."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
 from kvcore.errors import LogError

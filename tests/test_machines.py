@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from kvcore.advice.fixes import refusal_fixes
 from kvcore.deploy.artefacts import Artefact, artefact, image

@@ -1,10 +1,9 @@
 """Weight bytes of a rank: by hand, over pipeline stages, tensor ranks and expert ranks."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.catalogue import find_model

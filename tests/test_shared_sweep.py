@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.sweep import SWEEPS, SweepRequest, Swept, bytes_of, sweep, sweep_of_cards, sweep_of_models
@@ -97,7 +98,7 @@ def test_nothing_of_a_visitor_is_shared_or_kept() -> None:
     assert SWEEPS.bytes_kept == before
     assert not mine.is_shared
     assert mine.key != sweep_of_cards(scenario, entry(scenario), CARDS, (1,), "you").key
-    card = replace(H100, memory_gib=300.0)
+    card = dataclasses.replace(H100, memory_gib=300.0)
     assert not sweep_of_models(base(), card, (1,), "me").is_shared
     assert sweep_of_models(scenario, H100, (1,), "me").is_shared
     disguised = replace(scenario, model="Qwen/Qwen3-8B")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.batches import LARGEST, STARTS, STEP, largest_batches

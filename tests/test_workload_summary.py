@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kvcore.planning import Plan
 from kvcore.texts.words import Language, Words, words

@@ -7,14 +7,17 @@ moves a prediction by that step times the start's own coefficient.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.engine.resolved import view_of
@@ -151,7 +154,7 @@ def uses_of(seen: Predicted) -> dict[str, tuple[Use, ...]]:
         "activations": activations,
         "framework": framework,
         "cuda_graphs": graph_uses(seen.setting),
-        "available_kv": tuple(replace(use, coefficient=-use.coefficient) for use in inside),
+        "available_kv": tuple(dataclasses.replace(use, coefficient=-use.coefficient) for use in inside),
     }
 
 
@@ -200,7 +203,9 @@ def counted_uses(setting: Setting) -> tuple[Use, ...]:
     if setting.runner != "v2":
         return graph_uses(setting)
     share = GRAPHS.load().estimate.v2_share
-    rates = tuple(replace(use, coefficient=share * use.coefficient) for use in graph_uses(setting))
+    rates = tuple(
+        dataclasses.replace(use, coefficient=share * use.coefficient) for use in graph_uses(setting)
+    )
     return (*rates, *share_uses(setting))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
@@ -17,8 +19,7 @@ LARGEST: Final = 131_072
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LargestBatch:
+class LargestBatch(Struct, frozen=True, kw_only=True):
     """One cut of the cards at one length."""
 
     parallel: Parallel

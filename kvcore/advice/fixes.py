@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -48,8 +50,7 @@ BATCH_STEP: Final = 1024
 LARGEST_BATCHES: Final = 1024
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fix:
+class Fix(Struct, frozen=True, kw_only=True):
     """One setting, the value it needs, and the plan that comes of it. `field` is a contract field."""
 
     field: str
@@ -74,8 +75,7 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     return tuple(fix for fix in found if fix is not None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FixPair:
+class FixPair(Struct, frozen=True, kw_only=True):
     """Two settings that fix a plan together where neither does alone."""
 
     first: Change

@@ -7,8 +7,10 @@ group, so further ranks leave room for it by their share of the experts alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.advice.sweep_cell import Cell, serves
 from kvcore.catalogue.accelerators import Accelerator
@@ -19,8 +21,7 @@ REPLICAS: Final = (1, 2, 4, 8, 16)
 MOST_CARDS: Final = 64
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """A cell whose replicas cut the experts over all of their ranks."""
 
     cell: Cell

@@ -13,8 +13,10 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.spread import spread_scenario
@@ -39,8 +41,7 @@ LONGEST_LINE: Final = 64
 _NO_CONFIG: Final = ModelConfig.from_mapping({})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweptModel:
+class SweptModel(Struct, frozen=True, kw_only=True):
     """One model's cells, by accelerator in the order given, then by tensor parallel size."""
 
     model: str
@@ -158,8 +159,7 @@ SWEEPS: Final[SharedWork[Swept]] = SharedWork(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepRequest:
+class SweepRequest(Struct, frozen=True, kw_only=True):
     """One sweep that a page asks for: `SWEEPS.asked(request.key, request.work, is_kept=request.is_shared)`."""
 
     key: str

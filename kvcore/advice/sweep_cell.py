@@ -6,9 +6,11 @@ And the smallest deployments among them that serve a wanted number of requests a
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kvcore.cache.capacity import CachePlan, plan_cache, plan_pools
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -103,8 +105,7 @@ def planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sweeper:
+class Sweeper(Struct, frozen=True, kw_only=True):
     """What is the same for all models: which cards are alike, and their budgets."""
 
     cards: tuple[Accelerator, ...]
@@ -311,8 +312,7 @@ class _Group(NamedTuple):
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Smallest:
+class Smallest(Struct, frozen=True, kw_only=True):
     """The same cell twice where one card is the smallest both ways; None where nothing serves."""
 
     fewest_gpus: Cell | None
@@ -357,8 +357,7 @@ def serves(cell: Cell, card: Accelerator, wanted: float) -> bool:
     return cell.starts and cell.requests >= wanted and is_possible
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """What a deployment costs, in the currency of the price that was given."""
 
     per_hour: float

@@ -6,9 +6,11 @@ Decoding has a bound: every step has to read weights and keys from the card's me
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.advice.sharing import INSTANCES, sharing
 from kvcore.cache.capacity import max_concurrency_at
@@ -58,8 +60,7 @@ class Varied(StrEnum):
     INSTANCES = "instances"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True, kw_only=True):
     """One value of the setting."""
 
     value: object
@@ -190,7 +191,7 @@ def _positions(
     if varied in _PARALLEL_SIZES:
         sizes: list[Any] = sorted({*values, getattr(parallel, field)})
         return [(size, replace(base, parallel=replace(parallel, **{field: size}))) for size in sizes]
-    return [(value, replace(base, **{field: value})) for value in values]  # type: ignore[arg-type]
+    return [(value, replace(base, **{field: value})) for value in values]
 
 
 _PARALLEL_SIZES: Final = (Varied.TENSOR_PARALLEL, Varied.PIPELINE_PARALLEL, Varied.DATA_PARALLEL)
@@ -256,8 +257,7 @@ _VALUES: Final[Mapping[Varied, _Values]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConcurrencyCurve:
+class ConcurrencyCurve(Struct, frozen=True, kw_only=True):
     """Requests of each length that the pool has room for at once, per replica; 0 where not even the weights fit.
 
     `low` and `high` are the same with the KV memory at the ends of its 80 % interval.
@@ -312,8 +312,7 @@ def tensor_parallel_curves(
     return tuple(curves)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecodeBound:
+class DecodeBound(Struct, frozen=True, kw_only=True):
     """An upper bound, for one replica. Computing, communication and scheduling come on top of the reading."""
 
     requests: int

@@ -11,13 +11,13 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from msgspec import Struct
 
 from kvcore.api.openapi import sweep_schema
 from kvcore.api.operations import KINDS, LOCAL_PAGE, Asked
@@ -40,8 +40,7 @@ INSTRUCTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True, kw_only=True):
     """One tool: the operation behind it, and how its arguments become a question."""
 
     operation: str

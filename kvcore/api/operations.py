@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from kvcore import catalogue
 from kvcore.answers import answer, catalogue_rows, planned_result
@@ -35,8 +36,7 @@ LOCAL_PAGE: Final = "http://localhost:8501"
 """Where `make run` serves the page."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """One question: the body as it came, its media type, and what the address says besides."""
 
     operation: str
@@ -49,8 +49,7 @@ class Asked:
         return (self.options or {}).get(name, default)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True, kw_only=True):
     """One answer as HTTP sends it."""
 
     status: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from kvcore.errors import invalid
 
@@ -41,8 +42,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """How one server answers."""
 
     is_on: bool = True

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within
 from kvcore.cache.groups import StageGroup, StageSpecs, group_layers, v0_grouping
@@ -20,8 +24,7 @@ from kvcore.scenario import Parallel
 from kvcore.units import ceil_div
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheGroup:
+class CacheGroup(Struct, frozen=True, kw_only=True):
     """Layers that share one block table."""
 
     kind: CacheKind
@@ -228,7 +231,7 @@ def plan_pools(
         num_blocks = max(0, available // first.bytes_per_block)
         concurrency = num_blocks * tokens_or_one / divisor
         longest = longest_within(needed, available + overhead, limit)
-        return replace(
+        return dataclasses.replace(
             first,
             num_blocks=num_blocks,
             tokens=_reported_tokens(num_blocks, concurrency, length, trace),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from kvcore.cache.groups import Grouping, StageGroup, StageSpecs
 from kvcore.cache.packing import BlockPages
@@ -16,8 +17,7 @@ from kvcore.quantity import Quantity
 Terms: TypeAlias = tuple[tuple[tuple[LayerSpec, ...], int], ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FitCheck:
+class FitCheck(Struct, frozen=True, kw_only=True):
     """One comparison the engine makes: Σ blocks of one request × bytes against a budget."""
 
     terms: Terms
@@ -43,8 +43,7 @@ class FitCheck:
         return longest_within(lambda length: self.needed_bytes(length, demand), self.budget_bytes, limit)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True, kw_only=True):
     """What a plan was made from: which rules ran, and on what."""
 
     resolved: Resolved

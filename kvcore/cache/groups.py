@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.cache.packing import (
     FULL_FIRST,
@@ -30,8 +33,7 @@ GROUPINGS_BYTES: Final = 24 << 20
 """Of the process: numbers of layers, nothing that is anybody's."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageGroup:
+class StageGroup(Struct, frozen=True, kw_only=True):
     """One group on one stage: `members` are its distinct specs over all stages."""
 
     kind: CacheKind
@@ -48,8 +50,7 @@ class StageGroup:
     members: tuple[LayerSpec, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grouping:
+class Grouping(Struct, frozen=True, kw_only=True, dict=True):
     """`whole` is the grouping over all stages; `stages` is what each stage has of it."""
 
     whole: tuple[StageGroup, ...]
@@ -187,9 +188,9 @@ def _merge(stage_specs: StageSpecs, rules: PlannerRules) -> Bucket:
     counts: dict[LayerSpec, list[int]] = {}
     for stage, specs in enumerate(stage_specs):
         for spec in specs:
-            key = replace(spec, layers=1)
+            key = dataclasses.replace(spec, layers=1)
             if not rules.global_groups:
-                key = replace(key, num_kv_heads=0, head_size=0, head_size_v=0, dtype="")
+                key = dataclasses.replace(key, num_kv_heads=0, head_size=0, head_size_v=0, dtype="")
             counts.setdefault(key, [0] * stages)[stage] += spec.layers
     ordered = list(counts)
     if not rules.global_groups:
@@ -218,7 +219,7 @@ def _as_full_attention(spec: LayerSpec, align_to: int) -> LayerSpec:
     else:
         return spec
     block_size = align_to or spec.block_size
-    return replace(
+    return dataclasses.replace(
         spec,
         kind=kind,
         block_size=block_size,
@@ -272,11 +273,13 @@ def _with_page(spec: LayerSpec, largest: int, rules: PlannerRules) -> LayerSpec:
         return spec
     widens, pads_states, pads_attention = _PAGES_BY_RULE[rules.page_unification]
     if spec.kind is CacheKind.MAMBA and pads_states:
-        return replace(spec, page_size_bytes=largest)
+        return dataclasses.replace(spec, page_size_bytes=largest)
     if widens and largest % page == 0:
-        return replace(spec, block_size=spec.block_size * (largest // page), page_size_bytes=largest)
+        return dataclasses.replace(
+            spec, block_size=spec.block_size * (largest // page), page_size_bytes=largest
+        )
     if pads_attention and spec.kind not in (CacheKind.MLA_ATTENTION, CacheKind.MAMBA):
-        return replace(spec, page_size_bytes=largest)
+        return dataclasses.replace(spec, page_size_bytes=largest)
     raise EngineRefusalError("cache-pages-not-unifiable", field="model", pages=f"{page}, {largest}")
 
 

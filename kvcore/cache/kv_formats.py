@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final
+
+from msgspec import Struct
 
 from kvcore.errors import EngineRefusalError
 from kvcore.quantity import Grade, Quantity, Unit, figure, given, sum_of_products
@@ -21,8 +22,7 @@ LAYER_TOKEN: Final = "layer_token_bytes"
 """Name of the quantity of what one token takes in one layer on one rank."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KvFormat:
+class KvFormat(Struct, frozen=True, kw_only=True):
     """How one head of one token is stored; formats.toml says what each field means."""
 
     source: Source
@@ -109,8 +109,7 @@ class KvFormat:
         return self.latent_bytes or ceil_div(size * self.key_bits, 8)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FormatTables(Reviewed):
+class FormatTables(Reviewed, frozen=True, kw_only=True):
     """formats.toml."""
 
     formats: Mapping[Annotated[str, Named("[a-z0-9_]+", "a cache format")], KvFormat]

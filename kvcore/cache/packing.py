@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.cache.rules import PackedGroups
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
@@ -14,8 +17,7 @@ BlockPages: TypeAlias = tuple[tuple[int, int], ...]
 """Layers and the bytes of a page of one of them, for each size of page in a block."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True, kw_only=True):
     """Layers that may share block tables, equal ones together; `counts[i][stage]` layers are `specs[i]`."""
 
     specs: tuple[LayerSpec, ...]
@@ -169,7 +171,10 @@ def _padded(bucket: Bucket, sizes: Sequence[int]) -> Bucket:
     """Its pages padded to the next of `sizes`; a page above all of them stays."""
     pages = [spec.page_size_bytes for spec in bucket.specs]
     padded = [next((size for size in sizes if size >= page), page) for page in pages]
-    specs = (replace(spec, page_size_bytes=page) for spec, page in zip(bucket.specs, padded, strict=True))
+    specs = (
+        dataclasses.replace(spec, page_size_bytes=page)
+        for spec, page in zip(bucket.specs, padded, strict=True)
+    )
     return replace(bucket, specs=tuple(specs))
 
 

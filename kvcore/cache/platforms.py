@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.cache.kv_formats import aligned_states, kv_format
 from kvcore.cache.spec import CacheKind, LayerSpec

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.engine.resolved import Resolved
@@ -94,8 +95,7 @@ class MambaBlocks(StrEnum):
     MODE_WITHOUT_ALL = "mode-without-all"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannerRules:
+class PlannerRules(Struct, frozen=True, kw_only=True):
     """One version's behaviour; each field is a table of planner.toml, which names its source."""
 
     hybrid_manager: bool
@@ -133,8 +133,7 @@ class PlannerRules:
     """Full CUDA graphs need a block of recurrent state for each of max_num_seqs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannerTables(Reviewed):
+class PlannerTables(Reviewed, frozen=True, kw_only=True):
     """planner.toml."""
 
     rules: ByRelease[PlannerRules]
@@ -175,8 +174,7 @@ Backend = Annotated[str, OneOf(("ASCEND", *AttentionBackend))]
 """vLLM's own, and that of a platform."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelBlocks(Reviewed):
+class KernelBlocks(Reviewed, frozen=True, kw_only=True):
     """backends.toml."""
 
     source: Source
@@ -186,8 +184,7 @@ class KernelBlocks(Reviewed):
 KERNEL_BLOCKS: Final = TableFile("kvcore.cache", "backends.toml", KernelBlocks)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HybridPages:
+class HybridPages(Struct, frozen=True, kw_only=True):
     """Blocks of a hybrid model: attention and recurrent layers take pages of one size."""
 
     block_size: int

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, assert_never
 
+from msgspec import Struct
+
 from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, rules_in_force
 from kvcore.engine.resolved import Resolved
@@ -89,8 +91,7 @@ def page_of(spec: LayerSpec) -> Quantity:
     return figure("page_size_bytes", page, formula, *inputs, grade=Grade.EXACT, source=source)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True, kw_only=True):
     """What decides how many blocks a request takes, in addition to its length and the spec."""
 
     rules: PlannerRules

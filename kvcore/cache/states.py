@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
 from kvcore.cache.platforms import as_kept, counted_vectors
@@ -36,8 +39,7 @@ from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Placement:
+class _Placement(Struct, frozen=True, kw_only=True):
     """What turns a declared state into a spec on a rank: the same for all layers of a plan."""
 
     rules: PlannerRules
@@ -105,7 +107,7 @@ def rank_layer_specs(
         for state in as_kept(by_id[layer].caches, placement.kept):
             spec = _layer_spec(state, plain if keeps_dtype else placement)
             if is_draft and placement.kept.compressed.counts_vectors:
-                spec = replace(spec, is_draft=True)
+                spec = dataclasses.replace(spec, is_draft=True)
             counts[spec] = counts.get(spec, 0) + count
     ordered = list(counts)
     if placement.kept.states_last:
@@ -115,7 +117,7 @@ def rank_layer_specs(
 
 @lru_cache(maxsize=2048)
 def _counted(spec: LayerSpec, layers: int) -> LayerSpec:
-    return replace(spec, layers=layers)
+    return dataclasses.replace(spec, layers=layers)
 
 
 def _placement(
@@ -250,13 +252,13 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             return _attention(CacheKind.FULL_ATTENTION, state, state.head_size_v, at)
         case SlidingWindow():
             spec = _attention(CacheKind.SLIDING_WINDOW, state, state.head_size_v, at)
-            return replace(spec, sliding_window=state.sliding_window)
+            return dataclasses.replace(spec, sliding_window=state.sliding_window)
         case ChunkedLocal():
             spec = _attention(CacheKind.CHUNKED_LOCAL_ATTENTION, state, state.head_size_v, at)
-            return replace(spec, attention_chunk_size=state.attention_chunk_size)
+            return dataclasses.replace(spec, attention_chunk_size=state.attention_chunk_size)
         case CrossAttention():
             spec = _attention(CacheKind.CROSS_ATTENTION, state, state.head_size, at)
-            return replace(spec, encoder_tokens=state.encoder_tokens)
+            return dataclasses.replace(spec, encoder_tokens=state.encoder_tokens)
         case Mla():
             parts = (state.kv_lora_rank, state.qk_rope_head_dim, state.index_head_dim)
             size, token = sum(parts), kv_format(at.kv_cache_dtype).latent_vector(*parts)
@@ -279,7 +281,7 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             made = aligned_states(
                 at.block_size // state.tokens_per_state, state.state_bytes, state.page_alignment
             )
-            return replace(
+            return dataclasses.replace(
                 _latent(state.state_bytes, made, "uint8", at), tokens_per_state=state.tokens_per_state
             )
         case LatentWindow():

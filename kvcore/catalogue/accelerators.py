@@ -6,10 +6,13 @@ import datetime
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from kvcore.errors import CatalogueError
 from kvcore.kept import Keeper
@@ -71,8 +74,7 @@ Name = Annotated[str, Pattern(r"\S(.*\S)?", "a text without spaces around it")]
 Part = Annotated[int, Bounds(0, LARGEST_CAPABILITY)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CardRow:
+class CardRow(Struct, frozen=True, kw_only=True):
     """One table of the file; accelerators.toml says what each field means."""
 
     name: Name
@@ -90,7 +92,7 @@ class CardRow:
 
     def card(self, name: str) -> Accelerator:
         """The accelerator with that id."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = asdict(self)
         return Accelerator(id=name, **{**values, "checked": self.checked.isoformat()})
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.catalogue.models import model_ids
 from kvcore.model.rope import Yarn
 from kvcore.versioned import Source, TableFile
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """What a source says of some models."""
 
     source: Source
@@ -22,22 +22,19 @@ class Row:
     """Their ids; of gates, patterns of fnmatch without regard to case."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class License(Row):
+class License(Row, frozen=True, kw_only=True):
     """The license of the weights of bundled models."""
 
     name: Source
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Series(Row):
+class Series(Row, frozen=True, kw_only=True):
     """The length that a rope was trained for, and the factor that was validated."""
 
     yarn: Yarn
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Documented:
+class Documented(Struct, frozen=True, kw_only=True):
     """The tables of documented.toml."""
 
     license: tuple[License, ...]

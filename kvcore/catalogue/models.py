@@ -18,10 +18,11 @@ import difflib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
+
+from msgspec import Struct
 
 from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
@@ -34,8 +35,7 @@ Id = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._
 Stored = Annotated[int, Bounds(1, 1 << 60)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """Facts about a repository that its config.json does not state, where known."""
 
     total_size: int | None = None
@@ -45,8 +45,7 @@ class Checkpoint:
     """Whether it ships modules.json, by which the engine knows a Sentence Transformers model."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelEntry:
+class ModelEntry(Struct, frozen=True, kw_only=True):
     """One model of the catalogue."""
 
     id: str
@@ -113,8 +112,7 @@ def entry_file_name(model: str) -> str:
     return model.replace("/", "__", 1) + ".toml"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EntryRow:
+class EntryRow(Struct, frozen=True, kw_only=True):
     """One file, as the head of this module says."""
 
     id: Id

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Accelerator, load_accelerators
 from kvcore.catalogue.models import model_ids
@@ -77,8 +78,7 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(word for word in squeezed if word)[:MAX_WORDS]
 
 
-@dataclass(frozen=True, slots=True)
-class _Name:
+class _Name(Struct, frozen=True):
     """One spelling of an entry, in lower case and without separators, with the places where its parts begin."""
 
     text: str

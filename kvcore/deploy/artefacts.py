@@ -12,10 +12,11 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
+
+from msgspec import Struct
 
 from kvcore.catalogue.documented import is_gated
 from kvcore.deploy.launch import (
@@ -66,8 +67,7 @@ CONTAINERS: Final = (Artefact.DOCKER, Artefact.COMPOSE, Artefact.KUBERNETES)
 """Those that name an image."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """What is started, as every kind of file needs it."""
 
     plan: Plan

@@ -9,9 +9,10 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from kvcore.advice.vary import decode_bound
 from kvcore.deploy.launch import PORT, launch_words, served_model
@@ -53,8 +54,7 @@ ROUNDS_WITHOUT_BOUND: Final = 10
 """Requests per seat where the card's bandwidth is not known."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True, kw_only=True):
     """When to alarm."""
 
     kv_cache_usage: float
@@ -65,8 +65,7 @@ class Thresholds:
     first_token_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Load:
+class Load(Struct, frozen=True, kw_only=True):
     """What the deployment is meant to carry, per replica."""
 
     requests: int
@@ -113,8 +112,7 @@ def _request_seconds(plan: Plan, load: Load) -> float:
     return next((step for step in steps if step >= wanted), steps[-1])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadTest:
+class LoadTest(Struct, frozen=True, kw_only=True):
     """The command, and what it does."""
 
     command: str
@@ -220,8 +218,7 @@ class Tick(StrEnum):
     OPEN = "open"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """One line of the checklist."""
 
     tick: Tick

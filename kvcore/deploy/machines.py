@@ -7,8 +7,9 @@ on a Ray cluster, which is started before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
@@ -22,8 +23,7 @@ FIRST: Final = "$NODE0_IP"
 """The address of the first machine, as the shell has it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """One machine of the start."""
 
     cards: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.errors import EngineRefusalError
 from kvcore.versioned import Count
@@ -13,8 +14,7 @@ VECTOR_CORES: Final = "AIV"
 """Collectives run on the vector cores, and take no streams of their own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GraphRules:
+class GraphRules(Struct, frozen=True, kw_only=True):
     """Sizes and modes of captured graphs; each release of vLLM that the engine runs on has its own."""
 
     joins_modes: bool = True
@@ -40,8 +40,7 @@ class GraphRules:
     """The V0 runner captures graphs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True, kw_only=True):
     """What the streams of one graph follow from."""
 
     layers: int

@@ -6,11 +6,11 @@ Nothing outside the folders asks which engine it is: it asks the record for what
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
+from msgspec import Struct, field
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -79,8 +79,7 @@ Text = Annotated[str, Named(r"[A-Za-z0-9_]*", "letters and digits")]
 FunctionName = Annotated[str, Named(r"[a-z_.]+:[a-z_]+", "module:function")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Functions:
+class Functions(Struct, frozen=True, kw_only=True):
     """Where the engine's own functions are, as `module:function`. They are imported when they are first called.
 
     The defaults follow vLLM: what a plug-in does not change.
@@ -90,8 +89,7 @@ class Functions:
     memory: FunctionName = "kvcore.memory.budget:profiled_memory"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True, kw_only=True):
     """The one attention backend of a platform, and its block size in tokens where no flag says another."""
 
     backend: Annotated[str, Named(r"[A-Z][A-Z0-9_]*", "a backend in the engine's capitals")]
@@ -152,8 +150,7 @@ class SparseKeys(StrEnum):
     """In a second latent vector's room: the layer counts as full attention, with keys and values."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompressedBlocks:
+class CompressedBlocks(Struct, frozen=True, kw_only=True):
     """Blocks of DeepSeek-V4's caches where they are counted in vectors, and nothing is packed or aligned."""
 
     counts_vectors: bool = False
@@ -166,8 +163,7 @@ class CompressedBlocks:
     """Block sizes that are taken; the first stands for any other."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheRules:
+class CacheRules(Struct, frozen=True, kw_only=True):
     """Where KV cache and schedule differ from those of the vLLM release that the engine runs on."""
 
     aligns_to_kernel_block: bool = False
@@ -192,8 +188,7 @@ class CacheRules:
     """The model's own drafts (MTP) run with pipeline parallelism where prompts are not processed apart."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExchangeRow:
+class ExchangeRow(Struct, frozen=True, kw_only=True):
     """How cards pass each other the tokens of experts that are whole on one rank."""
 
     card: Text = ""
@@ -204,8 +199,7 @@ class ExchangeRow:
     """From so many ranks on, small batches go through a group of their own; 0: never."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Communicators:
+class Communicators(Struct, frozen=True, kw_only=True):
     """Buffers of a collective library of which each communicator has its own pair, allotted when it is first used."""
 
     source: Source
@@ -230,8 +224,7 @@ class Communicators:
     """The first that matches a card."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GraphEstimates(ReleaseRange):
+class GraphEstimates(ReleaseRange, frozen=True, kw_only=True):
     """Releases of vLLM on which the engine takes an estimate of its graphs off the budget."""
 
     source: Source
@@ -239,8 +232,7 @@ class GraphEstimates(ReleaseRange):
     """Kinds of models that it takes none for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Streams:
+class Streams(Struct, frozen=True, kw_only=True):
     """Models with several residual streams keep those of a whole batch for their draft, and peak by them."""
 
     source: Source
@@ -248,8 +240,7 @@ class Streams:
     """How far above the figure the peak may be."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HalvedPool(ReleaseRange):
+class HalvedPool(ReleaseRange, frozen=True, kw_only=True):
     """Cards on which half of what is left becomes the KV cache."""
 
     source: Source
@@ -328,8 +319,7 @@ class MemoryRules:
         return self.table_copies if version >= self.table_copies_since else 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SamplerRow(ReleaseRange):
+class SamplerRow(ReleaseRange, frozen=True, kw_only=True):
     """What sampling takes in one era of one runner."""
 
     source: Source
@@ -342,8 +332,7 @@ class SamplerRow(ReleaseRange):
     is_flashinfer: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OverheadRow(ReleaseRange):
+class OverheadRow(ReleaseRange, frozen=True, kw_only=True):
     """A figure in GiB for one era, runner, vendor, link and compute capability; None matches any."""
 
     source: Source
@@ -357,8 +346,7 @@ class OverheadRow(ReleaseRange):
     """A part of the card's name."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GraphRate:
+class GraphRate(Struct, frozen=True, kw_only=True):
     """What the driver keeps of one graph of one layer."""
 
     source: Source
@@ -373,8 +361,7 @@ class GraphRate:
         return self.bytes_per_graph_and_layer + self.bytes_per_hidden * hidden_size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Overheads:
+class Overheads(Struct, frozen=True, kw_only=True):
     """Constants fitted on starts of the engine; of each table the first row that matches, then those of vLLM."""
 
     sampler: tuple[SamplerRow, ...]
@@ -394,8 +381,7 @@ class Overheads:
         return own or (self.expert_graph_rate if is_mixture else None) or self.graph_rate
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryVariables:
+class MemoryVariables(Struct, frozen=True, kw_only=True):
     """Environment variables by which an engine is given the memory of a card, and what applies without them.
 
     A GB is 2**30 bytes, as the engines read them.
@@ -423,8 +409,7 @@ class MemoryVariables:
         return {self.total: f"{self.default_total_gb:g}", self.model: f"{self.default_model_gb:g}"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChipTag:
+class ChipTag(Struct, frozen=True, kw_only=True):
     """What the tags of an image end with for cards whose id begins so, from one of the engine's own releases on."""
 
     card: Annotated[str, Named("[A-Za-z0-9-]+", "the beginning of a card's id")]
@@ -432,8 +417,7 @@ class ChipTag:
     since: Published
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """A container image of the engine, for the cards of one vendor; its tags are v and the release."""
 
     vendor: Vendor
@@ -447,8 +431,7 @@ class Image:
         return next((tag.suffix for tag in own if Version(engine_version) >= tag.since), "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """How it is started."""
 
     program: tuple[str, ...]
@@ -465,8 +448,7 @@ class Launch:
         return next((image for image in self.images if image.vendor is vendor), None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogFormat:
+class LogFormat(Struct, frozen=True, kw_only=True):
     """What is the engine's own in a start-up log."""
 
     source: Source = ""
@@ -481,8 +463,7 @@ class LogFormat:
     """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True, kw_only=True):
     """One engine."""
 
     name: EngineName

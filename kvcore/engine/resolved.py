@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -15,8 +17,7 @@ from kvcore.kept import kept
 from kvcore.scenario import CudagraphMode, Runner, Scenario
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True, kw_only=True):
     """The flags as the engine would print them, and the internal switches that follow from them."""
 
     engine: str

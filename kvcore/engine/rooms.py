@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 import kvcore.engine
 from kvcore.catalogue.accelerators import Accelerator

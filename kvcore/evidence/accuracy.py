@@ -6,13 +6,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from importlib import resources
 from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import CatalogueError
@@ -45,8 +47,7 @@ FITTED: Final = (Check.KV_MEMORY, Check.ACTIVATIONS, Check.FRAMEWORK, Check.CUDA
 """Checks that rest on constants fitted on published starts; `kv_memory` on those of the parts in its budget."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True, kw_only=True):
     """Another tool, with the address it is published at."""
 
     id: str
@@ -54,8 +55,7 @@ class Peer:
     address: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """One figure of one start."""
 
     predicted: float | None
@@ -108,8 +108,7 @@ class Point:
         return Point(predicted=self.left_out, measured=self.measured, interval=moved)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedStart:
+class PublishedStart(Struct, frozen=True, kw_only=True):
     """One published start, what it printed, and what was predicted for it."""
 
     id: str
@@ -145,11 +144,10 @@ class PublishedStart:
     """Verdicts that name this failed start rightly; empty for a start that succeeded."""
 
 
-_START: Final = frozenset(one.name for one in fields(PublishedStart)) - {"points"} | {"checks", "left_out"}
+_START: Final = frozenset(PublishedStart.__struct_fields__) - {"points"} | {"checks", "left_out"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Accuracy:
+class Accuracy(Struct, frozen=True, kw_only=True):
     """The whole record."""
 
     generated: str
@@ -157,8 +155,7 @@ class Accuracy:
     peers: tuple[Peer, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True, kw_only=True):
     """Errors of a group, as shares; a start without an answer counts as infinitely wrong."""
 
     count: int
@@ -284,8 +281,7 @@ def _comparable(start: PublishedStart, check: Check, peer: str) -> float:
     return (math.floor(measured) or measured) if is_whole else measured
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdicts:
+class Verdicts(Struct, frozen=True, kw_only=True):
     """Whether starts were distinguished from failures."""
 
     healthy: int
@@ -297,8 +293,7 @@ class Verdicts:
     """More of them, that were not called healthy either."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Headline:
+class Headline(Struct, frozen=True, kw_only=True):
     """What to expect of the KV memory on a machine that nobody has published."""
 
     found: Summary

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.engine.rooms import find_engine
@@ -53,8 +55,7 @@ PART_FIELDS: Final = (
 """A part of `RankMemory`, and the field of `Measured` that replaces it; in the order of the memory bar."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartComparison:
+class PartComparison(Struct, frozen=True, kw_only=True):
     """One part of a rank, in GiB; `measured_gib` is None where the log does not give it."""
 
     part: str
@@ -80,8 +81,7 @@ class PartComparison:
         return low - slack <= self.measured_gib <= high + slack
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FigureComparison:
+class FigureComparison(Struct, frozen=True, kw_only=True):
     """A figure that the engine prints for the whole replica."""
 
     figure: str
@@ -92,8 +92,7 @@ class FigureComparison:
     """The same, computed from the KV memory that the log gives: tests the KV plan alone."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """A log against a plan."""
 
     parts: tuple[PartComparison, ...]
@@ -149,8 +148,7 @@ def compare(log: StartupLog, planned: Plan) -> Comparison:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Case:
+class _Case(Struct, frozen=True, kw_only=True):
     """A part that is not as predicted."""
 
     log: StartupLog

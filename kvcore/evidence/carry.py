@@ -6,8 +6,9 @@ measurement knows where they stand.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.engine.protocol import written_gb
 from kvcore.engine.rooms import engine_with_variables
@@ -29,8 +31,7 @@ LEVEL_VARIABLE: Final = "GLOG_v"
 """At 1 the runtime logs its peak."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreRun:
+class PreRun(Struct, frozen=True, kw_only=True):
     """The pre-run's settings. The defaults are the guide's, for a card of 64 GB.
 
     Raises ScenarioError `prerun-model-share` when nothing is left for the KV cache: the engine would compute a
@@ -104,8 +105,7 @@ class PreRun:
         return (Notice(code="prerun-system-share", field="gpu_memory_utilization", params=params),)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreRunResult:
+class PreRunResult(Struct, frozen=True, kw_only=True):
     """What follows from the peak of the pre-run.
 
     Raises ScenarioError `prerun-peak-below-kv` for a peak that is not even as large as the pre-run's KV cache, and
@@ -195,8 +195,7 @@ class PreRunResult:
         return _flags(prerun.gpu_memory_utilization, seqs, prerun.max_model_len, self.max_num_batched_tokens)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True, kw_only=True):
     """What to change after an out-of-memory. `values` in the order to try them; empty without a number."""
 
     field: str

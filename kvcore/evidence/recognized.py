@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -70,7 +73,7 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """A flag's value as JSON has it."""
     if isinstance(value, SpeculativeConfig):
-        return _known({entry.name: getattr(value, entry.name) for entry in fields(value)})
+        return _known(asdict(value))
     if isinstance(value, Mapping):
         return nested(value)
     return list(value) if isinstance(value, tuple) else value
@@ -113,8 +116,7 @@ def logged_flags(log: StartupLog) -> LogFlags:
     return LogFlags(**{**flags.values, **found})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recognized:
+class Recognized(Struct, frozen=True, kw_only=True):
     """A log's scenario, and which parts of it the log does not name and the current scenario lent."""
 
     scenario: Scenario
@@ -215,7 +217,7 @@ def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None
     if abs(total - current.memory_gib) <= SAME_MEMORY_GIB:
         return current
     if abs(total - current.memory_gib) <= SAME_CARD_SHARE * current.memory_gib:
-        return replace(current, memory_gib=total, memory_grade=Grade.MEASURED, source="")
+        return dataclasses.replace(current, memory_gib=total, memory_grade=Grade.MEASURED, source="")
     return read
 
 

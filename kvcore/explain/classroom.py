@@ -6,10 +6,10 @@ fill, are shared, run out, and one request is preempted and computed again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.workload.replay.scheduler import ALWAYS, Live, Scheduler
@@ -44,8 +44,7 @@ class State(StrEnum):
     PREEMPTED = "preempted"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """One request in one step: what it does, with how many tokens, and what it has in the cache afterwards."""
 
     state: State
@@ -57,8 +56,7 @@ class Cell:
     """Numbers of its blocks, in the order of its tokens."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """The pool after one `schedule()`."""
 
     step: int
@@ -71,8 +69,7 @@ class Frame:
         return sum(cell.tokens for cell in self.cells.values())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Classroom:
+class Classroom(Struct, frozen=True, kw_only=True):
     """The replay: its settings, and a frame for each step."""
 
     chunk: int

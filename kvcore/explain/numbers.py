@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.errors import KvPlannerError
@@ -34,8 +35,7 @@ SCOPES: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NumberRow:
+class NumberRow(Struct, frozen=True, kw_only=True):
     """One line of the table of all numbers, as text."""
 
     label: str
@@ -49,8 +49,7 @@ class NumberRow:
     interval: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RequestShare:
+class RequestShare(Struct, frozen=True, kw_only=True):
     """What one request of the planned length takes on one rank, and how many such fit in the pool."""
 
     tokens: int

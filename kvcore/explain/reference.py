@@ -7,9 +7,11 @@ true, with figures.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.engine.resolved import view_of
@@ -53,8 +55,7 @@ PROMPT_TOKENS: Final = 1500
 LATENT_POOL_GIB: Final = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True, kw_only=True):
     """The plan with one value of a parameter; `plan` is None where the engine refuses it."""
 
     value: Any
@@ -75,8 +76,7 @@ class Effect:
         return cache.max_concurrency if cache is not None and cache.fits else 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DefaultRun:
+class DefaultRun(Struct, frozen=True, kw_only=True):
     """A default, and the first and last known version that has it."""
 
     value: Any

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kvcore.toml_files import text_at
 from kvcore.versioned import Reviewed, TableFile, read_toml
@@ -117,8 +119,7 @@ class Shown(StrEnum):
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True, kw_only=True):
     """One field of a request. Raises ValueError for keys that do not go together."""
 
     kind: Kind
@@ -217,16 +218,14 @@ class Flag:
         return f"{first} {self.name}" if first == "--compilation-config" else first
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unused:
+class Unused(Struct, frozen=True, kw_only=True):
     """Fields of an object that the engine knows and that change nothing that is planned."""
 
     source: str
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Registry(Reviewed):
+class Registry(Reviewed, frozen=True, kw_only=True):
     """The whole table."""
 
     flag: Mapping[str, Flag]

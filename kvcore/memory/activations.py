@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Annotated, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -63,8 +64,7 @@ VOCABULARY_MULTIPLE: Final = 64
 """Logits of a vocabulary that is no multiple are copied. Source: vllm/.../vocab_parallel_embedding.py (0.32.0)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Body:
+class Body(Struct, frozen=True, kw_only=True):
     """Vectors of one layer alive at once, for each batched token."""
 
     source: Source
@@ -73,8 +73,7 @@ class Body:
     xformers_hidden_vectors: Amount
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExpertVectors:
+class ExpertVectors(Struct, frozen=True, kw_only=True):
     """Vectors of the hidden size that exist while experts run, in addition to those of any layer."""
 
     source: Source
@@ -83,16 +82,14 @@ class ExpertVectors:
     quantized: Annotated[str, Named(r"[a-z0-9_]{2,20}", "a part of a format's name")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Compiling:
+class Compiling(Struct, frozen=True, kw_only=True):
     """From which version the profile run of a first start keeps a copy of the embedding table, but for some classes."""
 
     source: Source
     since: Published
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FlashInferRow(ReleaseRange):
+class FlashInferRow(ReleaseRange, frozen=True, kw_only=True):
     """Whether V1 filters by top-k and top-p with FlashInfer."""
 
     source: Source
@@ -102,8 +99,7 @@ class FlashInferRow(ReleaseRange):
     """Installations that have it; none: all of them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Multiprocessors:
+class Multiprocessors(Struct, frozen=True, kw_only=True):
     """Multiprocessors by compute capability, and of cards that differ."""
 
     source: Source
@@ -111,8 +107,7 @@ class Multiprocessors:
     card: Mapping[Annotated[str, Named(r"\S(.*\S)?", "a card")], Annotated[int, Bounds(1, 1024)]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ActivationTables(Reviewed):
+class ActivationTables(Reviewed, frozen=True, kw_only=True):
     """activations.toml."""
 
     sampler: tuple[SamplerRow, ...]

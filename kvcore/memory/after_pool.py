@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from kvcore.engine.protocol import RunnerKind
@@ -24,8 +23,7 @@ OPTION: Final = "expandable_segments"
 EXPANDABLE: Final = "expandable_segments:true"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WarmUp(ReleaseRange):
+class WarmUp(ReleaseRange, frozen=True, kw_only=True):
     """Bytes for each logit of the sampler's warm-up."""
 
     source: Source
@@ -35,8 +33,7 @@ class WarmUp(ReleaseRange):
     most: Amount
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Taken(ReleaseRange):
+class Taken(ReleaseRange, frozen=True, kw_only=True):
     """GiB that a start takes, with formats whose names have one of these on cards of one major compute capability."""
 
     source: Source
@@ -47,8 +44,7 @@ class Taken(ReleaseRange):
     formats: tuple[Format, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AfterPoolTables(Reviewed):
+class AfterPoolTables(Reviewed, frozen=True, kw_only=True):
     """after_pool.toml."""
 
     warm_up: tuple[WarmUp, ...]

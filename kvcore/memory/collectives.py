@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Interconnect, Vendor
 from kvcore.engine.vllm.classes import CLASSES
@@ -39,8 +40,7 @@ class Backend(StrEnum):
     MNNVL = "mnnvl"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FusionEra(ReleaseRange):
+class FusionEra(ReleaseRange, frozen=True, kw_only=True):
     """How the releases of one era make the workspace."""
 
     source: Source
@@ -53,8 +53,7 @@ class FusionEra(ReleaseRange):
     """Off with data or pipeline parallelism."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FusionSize(ReleaseRange):
+class FusionSize(ReleaseRange, frozen=True, kw_only=True):
     """The largest tensor that is reduced by it."""
 
     source: Source
@@ -65,8 +64,7 @@ class FusionSize(ReleaseRange):
     """All-reduce without the fused kernel: whatever the batch."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AllReduceFusion:
+class AllReduceFusion(Struct, frozen=True, kw_only=True):
     """FlashInfer's workspace of a fused all-reduce and RMSNorm."""
 
     multicast_page_mib: Amount

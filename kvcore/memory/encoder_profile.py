@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.memory.setting import Setting
@@ -19,16 +19,14 @@ MAX_ASPECT: Final = 200
 """Of an image that the processor takes. Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VideoRow(ReleaseRange):
+class VideoRow(ReleaseRange, frozen=True, kw_only=True):
     """Most frames of a video that the profile run draws."""
 
     source: Source
     frames: Annotated[int, Bounds(1, 4096)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EncoderConstants:
+class EncoderConstants(Struct, frozen=True, kw_only=True):
     """What an encoder stores for each patch, in vectors of its hidden size, and how items are drawn."""
 
     source: Source

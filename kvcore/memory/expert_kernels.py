@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 
@@ -25,8 +24,7 @@ GROUP_SIZE: Final = 32
 Side = Annotated[int, Bounds(1, 1024)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExpertKernel(ReleaseRange):
+class ExpertKernel(ReleaseRange, frozen=True, kw_only=True):
     """How one kernel keeps the experts."""
 
     source: Source
@@ -67,8 +65,7 @@ class ExpertKernel(ReleaseRange):
         return shape.num_experts * (values + scales + bias)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExpertKernels(Reviewed):
+class ExpertKernels(Reviewed, frozen=True, kw_only=True):
     """expert_kernels.toml."""
 
     kernels: tuple[ExpertKernel, ...]

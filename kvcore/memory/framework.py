@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
@@ -41,8 +41,7 @@ class Start(NamedTuple):
     host: Host | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrameworkRow(OverheadRow):
+class FrameworkRow(OverheadRow, frozen=True, kw_only=True):
     """An overhead of so many ranks or more, of models with or without experts, on one host; None matches any."""
 
     more_gib: Amount = 0.0
@@ -60,8 +59,7 @@ class FrameworkRow(OverheadRow):
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrameworkTables(Reviewed):
+class FrameworkTables(Reviewed, frozen=True, kw_only=True):
     """framework.toml."""
 
     non_torch: tuple[FrameworkRow, ...]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.engine.protocol import GraphRate, Layers
 from kvcore.engine.vllm.switches import AttentionBackend
@@ -34,8 +36,7 @@ WORKSPACE_VARIABLE: Final = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
 CapabilityRange: TypeAlias = tuple[CapabilityNumber, CapabilityNumber]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True, kw_only=True):
     """How many times as much a graph takes where the driver is older than `modern`."""
 
     source: Source
@@ -43,8 +44,7 @@ class Driver:
     factor: Annotated[float, Bounds(1.0, 100.0)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnknownDriver(ReleaseRange):
+class UnknownDriver(ReleaseRange, frozen=True, kw_only=True):
     """The same on hosts of cards of one compute capability whose driver is not known: likely, and at the most."""
 
     source: Source
@@ -53,8 +53,7 @@ class UnknownDriver(ReleaseRange):
     most: Annotated[float, Bounds(0.1, 100.0)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FlashInfer:
+class FlashInfer(Struct, frozen=True, kw_only=True):
     """Its workspace, at least so many bytes for an element of the batch's queries, and that of each decode wrapper."""
 
     source: Source
@@ -64,8 +63,7 @@ class FlashInfer:
     batch_bytes: Count
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SharedWorkspace(ReleaseRange):
+class SharedWorkspace(ReleaseRange, frozen=True, kw_only=True):
     """Cards on which the workspace is one for the process; where it is not sure, graphs may bring one of their own."""
 
     source: Source
@@ -73,8 +71,7 @@ class SharedWorkspace(ReleaseRange):
     is_sure: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttentionSplits:
+class AttentionSplits(Struct, frozen=True, kw_only=True):
     """The most splits of FlashAttention 3 in full graphs, and the compute capability that it runs on."""
 
     source: Source
@@ -82,8 +79,7 @@ class AttentionSplits:
     splits: Annotated[int, Bounds(1, 1024)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workspace:
+class Workspace(Struct, frozen=True, kw_only=True):
     """What cuBLAS works in on one stream; capability None matches any."""
 
     source: Source
@@ -91,8 +87,7 @@ class Workspace:
     capability: Capability | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GraphEstimate:
+class GraphEstimate(Struct, frozen=True, kw_only=True):
     """The engine's own estimate; `v2_share`: of the rate, what the V2 runner finds."""
 
     source: Source
@@ -100,8 +95,7 @@ class GraphEstimate:
     spread_share: Share
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GraphTables(Reviewed):
+class GraphTables(Reviewed, frozen=True, kw_only=True):
     """graphs.toml."""
 
     rates: tuple[GraphRate, ...]
@@ -121,8 +115,7 @@ class GraphTables(Reviewed):
 GRAPHS: Final = TableFile("kvcore.memory", "graphs.toml", GraphTables)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CapturedGraphs:
+class CapturedGraphs(Struct, frozen=True, kw_only=True):
     """What captured graphs take on one rank, in bytes but for `count`."""
 
     count: int = 0

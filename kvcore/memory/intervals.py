@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
@@ -26,8 +26,7 @@ PROFILED: Final = ("peak_activation_gib", "non_torch_gib")
 """Parts that only a start measures; with both given there is nothing left for a floor to stand for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StorageRow:
+class StorageRow(Struct, frozen=True, kw_only=True):
     """What share of the weights a class of storage may be off by: kernels repack and pad it."""
 
     source: Source
@@ -36,8 +35,7 @@ class StorageRow:
     share: Share
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FactorRow(ReleaseRange):
+class FactorRow(ReleaseRange, frozen=True, kw_only=True):
     """How many times its parts' uncertainty a prediction may be off, on either side; None matches any."""
 
     less: Factor
@@ -48,8 +46,7 @@ class FactorRow(ReleaseRange):
     multimodal: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IntervalTables(Reviewed):
+class IntervalTables(Reviewed, frozen=True, kw_only=True):
     """intervals.toml."""
 
     source: Source

@@ -4,9 +4,9 @@ compares with the checkpoint's own size."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.engine import stage_layers

@@ -4,9 +4,9 @@ the adapters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.engine import divided, units_per_rank
@@ -25,8 +25,7 @@ FUSED_PAIR: Final = 2
 """Merged projections without parts of their own in the checkpoint count by output from three outputs on."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slots:
+class Slots(Struct, frozen=True, kw_only=True):
     """How many adapters are stored at once, and how large each may be."""
 
     max_loras: int
@@ -35,8 +34,7 @@ class Slots:
     """Both matrices of an adapter are divided over the ranks, not only one of them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adaptable:
+class Adaptable(Struct, frozen=True, kw_only=True):
     """What one version does with one model class."""
 
     limits: LoraLimits
@@ -123,8 +121,7 @@ def lora_bytes(
     return (slots.max_loras * elements + rows) * DTYPE_BYTES[dtype]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adapted:
+class Adapted(Struct, frozen=True, kw_only=True):
     """The adapter matrices of one slot on one rank, in elements."""
 
     rank: Rank

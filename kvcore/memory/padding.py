@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
+
+from msgspec.structs import replace
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView, Resolved
@@ -18,8 +19,7 @@ from kvcore.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, S
 Side = Annotated[int, Bounds(0, 4096)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Padding(ReleaseRange):
+class Padding(ReleaseRange, frozen=True, kw_only=True):
     """What one kernel pads."""
 
     source: Source
@@ -51,8 +51,7 @@ class Padding(ReleaseRange):
         return min(round_up(rows, n) * round_up(inputs, k) for n, k in self.tiles) - rows * inputs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PaddingTables(Reviewed):
+class PaddingTables(Reviewed, frozen=True, kw_only=True):
     """padding.toml."""
 
     padding: tuple[Padding, ...]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from kvcore.errors import Notice
 from kvcore.quantity import Grade, Quantity, Unit, figure
@@ -28,8 +30,7 @@ PART_NAMES: Final = (
 KV_FIELD: Final = "available_kv_gib"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """What an engine spends the memory of a rank on, before the KV cache, and what that leaves. All in bytes."""
 
     total: Quantity
@@ -50,8 +51,7 @@ class Parts:
     """What the start takes of the unused memory once the KV cache is allocated, in addition to the graphs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankMemory(Parts):
+class RankMemory(Parts, frozen=True, kw_only=True):
     """Where every byte of the worst rank goes; the parts sum to `total`. All in bytes."""
 
     unaccounted: Quantity
@@ -135,7 +135,7 @@ def rank_parts(parts: Parts, measured: Measured, notices: tuple[Notice, ...] = (
         interval=None,
     )
     memory = RankMemory(
-        **{field.name: getattr(parts, field.name) for field in fields(parts)},
+        **asdict(parts),
         unaccounted=unaccounted,
         kv_cache=pool,
         unused=parts.total,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
+
+from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import stage_layers
@@ -20,8 +21,7 @@ from kvcore.model.architecture import Architecture, SparseIndexer
 from kvcore.scenario import Host, Link, Parallel, Scenario
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """One rank of one pipeline stage."""
 
     scenario: Scenario

@@ -3,9 +3,10 @@ engine refuses to cut: blocks and groups of quantized weights."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.engine import heads_per_rank
@@ -32,8 +33,7 @@ FUSED_METHODS: Final = frozenset({"fp8", "deepseek_v4_fp8"})
 _SIDES: Final = {Split.COLUMN: Side.OUTPUTS, Split.ROW: Side.INPUTS}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WeightShares:
+class WeightShares(Struct, frozen=True, kw_only=True):
     """The parameters of one pipeline stage. Bytes, but for their number."""
 
     count: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.engine import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
@@ -93,8 +94,7 @@ def allocated_bytes(tensor_bytes: int, max_split_bytes: int | None = None) -> in
     return block + (rest if is_whole else 0)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WeightBytes:
+class WeightBytes(Struct, frozen=True, kw_only=True):
     """Bytes of one rank of one pipeline stage."""
 
     parameters: int
@@ -282,8 +282,7 @@ def runs_sequence_parallel_experts(parallel: Parallel) -> bool:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True, kw_only=True):
     """One rank as the fold sees it."""
 
     quantization: Quantization

@@ -10,9 +10,11 @@ Cache states are not yet per rank: `kvcore.cache.states` turns them into pages o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from kvcore.errors import Notice
 from kvcore.kept import Keeper
@@ -28,8 +30,7 @@ class Split(StrEnum):
     """Input features are divided."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Output:
+class Output(Struct, frozen=True, kw_only=True):
     """Rows of a linear layer's weight: `units` groups (heads, or single features) of `width` rows.
 
     `replicable`: with more ranks than units each rank keeps one whole unit (KV heads); otherwise `units` must be
@@ -41,8 +42,7 @@ class Output:
     replicable: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Linear:
+class Linear(Struct, frozen=True, kw_only=True):
     """A linear layer. `outputs` are the fused parts, in order."""
 
     name: str
@@ -62,8 +62,7 @@ class Linear:
     """A rank's rows are padded to a multiple of this."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """A plain tensor that no quantizer touches: norms, convolutions, A_log, routing bias.
 
     `sharded` is the product of the dimensions that tensor parallelism divides (1: replicated whole),
@@ -80,8 +79,7 @@ class Parameter:
     """Whole on every rank for want of a name that says how it is cut."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Experts:
+class Experts(Struct, frozen=True, kw_only=True):
     """The routed experts of one layer, as the engine's fused MoE stores them.
 
     Without expert parallelism every rank stores all experts, each 1/tp wide; with it whole experts are distributed
@@ -98,8 +96,7 @@ class Experts:
     top_k: int = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VocabEmbedding:
+class VocabEmbedding(Struct, frozen=True, kw_only=True):
     """A vocabulary-parallel table (embedding or lm_head), padded to a multiple of `padding` rows."""
 
     name: str
@@ -137,8 +134,7 @@ def elements(module: Module) -> int:
             return module.num_embeddings * (module.embedding_dim + (1 if module.bias else 0))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeysAndValues:
+class KeysAndValues(Struct, frozen=True, kw_only=True):
     """`num_kv_heads` of the whole model, before tensor parallelism."""
 
     num_kv_heads: int
@@ -146,27 +142,23 @@ class KeysAndValues:
     head_size_v: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FullAttention(KeysAndValues):
+class FullAttention(KeysAndValues, frozen=True, kw_only=True):
     """Keys and values of every token."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlidingWindow(KeysAndValues):
+class SlidingWindow(KeysAndValues, frozen=True, kw_only=True):
     """Keys and values of the last `sliding_window` tokens."""
 
     sliding_window: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChunkedLocal(KeysAndValues):
+class ChunkedLocal(KeysAndValues, frozen=True, kw_only=True):
     """Keys and values of the current chunk of `attention_chunk_size` tokens (Llama 4)."""
 
     attention_chunk_size: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mla:
+class Mla(Struct, frozen=True, kw_only=True):
     """One latent vector per token, the same on every tensor parallel rank (DeepSeek)."""
 
     kv_lora_rank: int
@@ -175,15 +167,13 @@ class Mla:
     """Of an indexer's keys, where an engine stores them behind the vector."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SparseIndexer:
+class SparseIndexer(Struct, frozen=True, kw_only=True):
     """The key cache of a sparse-attention indexer (DeepSeek-V3.2), with the `Mla` of the same layer."""
 
     index_head_dim: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockIndexer:
+class BlockIndexer(Struct, frozen=True, kw_only=True):
     """The keys by which attention picks whole blocks (MiniMax M3), with the `FullAttention` of the same layer.
 
     Sixteen bits an element, whatever the dtype of the cache; one head, on every tensor parallel rank.
@@ -192,8 +182,7 @@ class BlockIndexer:
     index_head_dim: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateShape:
+class StateShape(Struct, frozen=True, kw_only=True):
     """One recurrent state tensor: the product of `replicated` sizes and of `sharded` sizes divided by TP.
 
     `dtype` is a torch name, or "" for the one that `mamba_cache_dtype` resolves to: the model's.
@@ -210,8 +199,7 @@ class StateShape:
     """How much of `sharded` belongs to each of the `replicable_groups` (Mamba 2: 2 × state size × rows)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecurrentState:
+class RecurrentState(Struct, frozen=True, kw_only=True):
     """A state of constant size: Mamba 1 and 2, gated delta net, KDA, linear attention, short convolution.
 
     `kind` is the engine's own spelling: mamba1, mamba2, gdn_attention, kda, linear_attention, short_conv. Ranks divide
@@ -232,8 +220,7 @@ class RecurrentState:
     """Key size of heads whose kernel can export states inside a prefill; 0 where none can."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CrossAttention:
+class CrossAttention(Struct, frozen=True, kw_only=True):
     """Keys and values of the encoder's output (Whisper)."""
 
     num_kv_heads: int
@@ -241,8 +228,7 @@ class CrossAttention:
     encoder_tokens: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompressedLatent:
+class CompressedLatent(Struct, frozen=True, kw_only=True):
     """Latent vectors that stand for `tokens_per_state` tokens each (DeepSeek-V4's compressed caches and indexers).
 
     `state_bytes` is one stored vector in its packed layout; pages are rounded up to `page_alignment` bytes.
@@ -257,8 +243,7 @@ class CompressedLatent:
     """Keys by which an indexer picks tokens, and no latent vector."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LatentWindow:
+class LatentWindow(Struct, frozen=True, kw_only=True):
     """Latent vectors or compressor states of the last `sliding_window` tokens, in blocks of their own size."""
 
     sliding_window: int
@@ -276,8 +261,7 @@ LatentState: TypeAlias = Mla | SparseIndexer | BlockIndexer | CompressedLatent |
 CacheState: TypeAlias = AttentionState | LatentState | RecurrentState
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True, kw_only=True):
     """One decoder layer, its modules' names relative. Equal layers should be the same object: folds count them once."""
 
     modules: tuple[Module, ...]
@@ -286,8 +270,7 @@ class Layer:
     """What loading adds for good in addition to the modules: the copies that latent attention decodes with."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RotaryTable:
+class RotaryTable(Struct, frozen=True, kw_only=True):
     """A cos/sin cache: a buffer that counts as loaded weights, not as a parameter."""
 
     max_positions: int
@@ -297,8 +280,7 @@ class RotaryTable:
     """Neither scaled nor of several axes: the engine's `RotaryEmbedding` itself, not one of its subclasses."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MixtureOfExperts:
+class MixtureOfExperts(Struct, frozen=True, kw_only=True):
     """What activations and graphs need to know of the expert layers."""
 
     num_experts: int
@@ -307,8 +289,7 @@ class MixtureOfExperts:
     shared_intermediate_size: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenChoice:
+class TokenChoice(Struct, frozen=True, kw_only=True):
     """What a sparse indexer chooses, and which layers begin a group that keeps a copy of the choice."""
 
     topk: int
@@ -316,8 +297,7 @@ class TokenChoice:
     is_of_decodes: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VisionEncoder:
+class VisionEncoder(Struct, frozen=True, kw_only=True):
     """What the multimodal profile run needs to know of the encoder."""
 
     hidden_size: int
@@ -334,8 +314,7 @@ class VisionEncoder:
     """Whether the profile run draws a video, of as many frames as the context has room for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RopeScaling:
+class RopeScaling(Struct, frozen=True, kw_only=True):
     """What a rope setup means for the length of a request."""
 
     kind: str = "default"
@@ -344,8 +323,7 @@ class RopeScaling:
     original_max_positions: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContextLimits:
+class ContextLimits(Struct, frozen=True, kw_only=True):
     """What a config says about lengths; `kvcore.model.rope` makes a max_model_len of it, by engine version."""
 
     stated_tokens: int | None
@@ -377,7 +355,7 @@ class Architecture(Keeper):
     dtype: str
     """What `dtype=auto` resolves to, before the card's limits: bfloat16, float16 or float32."""
     layers: tuple[Layer, ...]
-    context: ContextLimits = ContextLimits(stated_tokens=None)
+    context: ContextLimits = field(default=ContextLimits(stated_tokens=None))
     layer_prefix: str = "model.layers"
     first: tuple[Module, ...] = ()
     """Before the layers, on the first pipeline stage: embeddings. Some classes store them on every stage."""

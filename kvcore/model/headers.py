@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from itertools import groupby, product
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kvcore.errors import invalid, shorten
 
 DTYPE_BITS: Final[Mapping[str, int]] = {
@@ -43,8 +45,7 @@ ANY: Final = "*"
 """Stands in a row's name for numbers behind the first."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tensors:
+class Tensors(Struct, frozen=True, kw_only=True):
     """Tensors of one dtype and shape that are called alike."""
 
     prefix: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.errors import ModelError, ScenarioError, shorten
@@ -23,8 +23,7 @@ OLD_KINDS: Final[Mapping[str, str]] = {"su": "longrope", "mrope": "default"}
 """Old spellings. Source: vllm/transformers_utils/config.py:patch_legacy_rope_type (0.32)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LengthRules:
+class LengthRules(Struct, frozen=True, kw_only=True):
     """What one release makes of a config's lengths; each field is a table of rope.toml, which names its source."""
 
     rope_parameters: bool
@@ -35,8 +34,7 @@ class LengthRules:
     """The default length of a longrope model is its original one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RopeTables(Reviewed):
+class RopeTables(Reviewed, frozen=True, kw_only=True):
     """rope.toml."""
 
     rules: ByRelease[LengthRules]
@@ -59,8 +57,7 @@ def length_rules(version: Version) -> LengthRules:
     return TABLES.load().rules.at(version)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rope(RopeScaling):
+class Rope(RopeScaling, frozen=True, kw_only=True):
     """One rotary setup: of the whole model, or of one layer type."""
 
     partial_rotary_factor: float = 1.0
@@ -225,8 +222,7 @@ _SPELLINGS: Final = ("rope_parameters", "rope_scaling")
 _LENGTH: Final = "max_position_embeddings"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Yarn:
+class Yarn(Struct, frozen=True, kw_only=True):
     """YaRN by `--hf-overrides`: how far a rope is stretched beyond the length that it was trained for."""
 
     factor: float

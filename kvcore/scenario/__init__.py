@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
@@ -39,8 +41,7 @@ class CudagraphMode(StrEnum):
     """Batches that only decode in full, all others piecewise."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parallel:
+class Parallel(Struct, frozen=True, kw_only=True):
     """How one replica is cut over ranks, and how many replicas there are."""
 
     tensor_parallel_size: int = 1
@@ -86,8 +87,7 @@ MEASURED_PARTS: Final = (
 """The fields of `Measured` that are memory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """Parts of one rank that the person gives himself, in GiB; each replaces the predicted part.
 
     `fitted` and `carried` name the parts among them that nobody measured in this configuration.
@@ -174,8 +174,7 @@ class Host(StrEnum):
     """One memory for processor and card."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """What a start finds around it that no flag says. None is unknown: an estimate then spans the cases."""
 
     link: Link | None = None
@@ -191,8 +190,7 @@ NEEDED_DRAFTS: Final = frozenset({"draft_model", "dflash", "dspark", "medusa", "
 """Speculative methods whose draft has no usual shape: nothing can be planned without its config."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpeculativeConfig:
+class SpeculativeConfig(Struct, frozen=True, kw_only=True):
     """`--speculative-config`."""
 
     method: str
@@ -204,8 +202,7 @@ class SpeculativeConfig:
     draft_tensor_parallel_size: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """One deployment to plan. None takes the default of that engine version on that accelerator.
 
     `model` is a label; `config` is what is planned. `accelerator` is None for a log that does not name its card.
@@ -287,7 +284,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: own["count"] if own.keys() == {"count"} else own for name, own in parts.items()}
 
 
-PARALLEL: Final = frozenset(entry.name for entry in fields(Parallel))
+PARALLEL: Final = frozenset(Parallel.__struct_fields__)
 """Fields of a scenario that stand in its `parallel`."""
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
@@ -41,8 +43,7 @@ _OBJECTS: Final = ("mm_processor_kwargs", "surroundings")
 _MEASURED = frozenset(f"measured.{part}" for part in MEASURED_PARTS)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adjusted:
+class Adjusted(Struct, frozen=True, kw_only=True):
     """A scenario with another model, and the fields that had to follow it."""
 
     scenario: Scenario
@@ -197,11 +198,7 @@ def refused_values(scenario: Scenario, field: str, values: Sequence[str | None])
         >>> sorted(refused_values(old, "kv_cache_dtype", ("auto", "fp8", "nvfp4")))
         ['fp8', 'nvfp4']
     """
-    return frozenset(
-        value
-        for value in values
-        if _refusal(replace(scenario, **{field: value}), field)  # type: ignore[arg-type]
-    )
+    return frozenset(value for value in values if _refusal(replace(scenario, **{field: value}), field))
 
 
 def kv_cache_dtypes(scenario: Scenario) -> tuple[str, ...]:

@@ -11,12 +11,15 @@ A pinned scenario is a link of its own inside it, `pin.1=v%3D1%26model%3D…`, a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
@@ -56,13 +59,11 @@ _JSON_TEXTS: Final = tuple(name for name, flag in FLAGS.items() if flag.link is 
 _PACKED_TEXTS: Final = tuple(f"{name}{PACKED}" for name in _JSON_TEXTS)
 _LEFT_OUT: Final = tuple(f"{name}{LEFT_OUT}" for name in _JSON_TEXTS if FLAGS[name].key == "config")
 _CHECKPOINT: Final = tuple(fields_of("checkpoint"))
-_PARALLEL: Final = tuple(field.name for field in fields(Parallel))
+_PARALLEL: Final = Parallel.__struct_fields__
 _PLAIN: Final = tuple(
-    field.name
-    for field in fields(Scenario)
-    if field.name in FLAGS
-    and FLAGS[field.name].kind is not Kind.OBJECT
-    and field.name not in ("model", "accelerator")
+    name
+    for name in Scenario.__struct_fields__
+    if name in FLAGS and FLAGS[name].kind is not Kind.OBJECT and name not in ("model", "accelerator")
 )
 _TEXTS: Final = (Kind.TEXT, Kind.CHOICE, Kind.TEXT_OR_OBJECT)
 _KNOWN: Final = frozenset(
@@ -73,8 +74,7 @@ _KNOWN: Final = frozenset(
 _INTEGER: Final = re.compile(r"-?\d{1,60}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decoded:
+class Decoded(Struct, frozen=True, kw_only=True):
     """What a link means."""
 
     scenario: Scenario
@@ -91,13 +91,13 @@ def encode(scenario: Scenario) -> dict[str, str]:
         params |= _encode_plain(name, value_of(scenario, name))
     for name in ("speculative_config", "surroundings", "measured"):
         part = getattr(scenario, name)
-        for field in fields(part) if part is not None else ():
-            value = getattr(part, field.name)
+        for field in part.__struct_fields__ if part is not None else ():
+            value = getattr(part, field)
             if isinstance(value, ModelConfig):
                 written = encode_config(value, True)
                 params |= {f"{name}.{key}": text for key, text in written.items()}
             elif value not in (None, ()):
-                params[f"{name}.{field.name}"] = _text(value)
+                params[f"{name}.{field}"] = _text(value)
     for name in ("limit_mm_per_prompt", "mm_processor_kwargs", "env"):
         for key, value in (getattr(scenario, name) or {}).items():
             params[f"{name}.{key}"] = _text(value)
@@ -241,7 +241,7 @@ def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
     given = memory_gib if isinstance(memory_gib, int | float) and memory_gib is not True else -1
     if not low <= given <= high:
         raise invalid("accelerator.memory_gib", memory_gib, f"it must lie between {low:g} and {high:g}")
-    own = replace(card, memory_gib=float(given), memory_grade=Grade.MEASURED, source="")
+    own = dataclasses.replace(card, memory_gib=float(given), memory_grade=Grade.MEASURED, source="")
     return replace(scenario, accelerator=own)
 
 
@@ -330,8 +330,7 @@ def _value(name: str, text: str) -> object:
     return number if math.isfinite(number) else text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pin:
+class Pin(Struct, frozen=True, kw_only=True):
     """One pinned scenario, and what of its link could not be used."""
 
     scenario: Scenario | None

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied
@@ -65,8 +66,7 @@ class Order(StrEnum):
     COST_PER_SLOT = "cost-per-slot"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repair:
+class Repair(Struct, frozen=True, kw_only=True):
     """A value of a link that could not be used, and what stands in its place ("" for the default)."""
 
     field: str
@@ -87,8 +87,7 @@ class PageParameter(NamedTuple):
     default: Any = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageValues:
+class PageValues(Struct, frozen=True, kw_only=True):
     """What a link says to the pages: by name only what differs from the default, and what was not usable."""
 
     values: Mapping[str, Any]

@@ -6,11 +6,13 @@ range, and whatever is wrong raises a coded error that names the field.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -70,14 +72,14 @@ def id_of(request: Json) -> object:
     return found
 
 
-_MEASURED: Final = tuple(field.name for field in fields(Measured))
-_CHECKPOINT: Final = tuple(field.name for field in fields(Checkpoint))
-_PARALLEL: Final = tuple(field.name for field in fields(Parallel))
+_MEASURED: Final = Measured.__struct_fields__
+_CHECKPOINT: Final = Checkpoint.__struct_fields__
+_PARALLEL: Final = Parallel.__struct_fields__
 _READ_APART: Final = (
     "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "speculative_config",
     "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "env", "surroundings", "measured",
 )  # fmt: skip
-_PLAIN: Final = tuple(field.name for field in fields(Scenario) if field.name not in _READ_APART)
+_PLAIN: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _READ_APART)
 """Fields of a scenario that are read by their row of the registry alone."""
 _ENUMS: Final[Mapping[str, type[StrEnum]]] = {
     "runner": Runner,
@@ -104,7 +106,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
     model, config, checkpoint = _model(asked, fetch)
     headers = asked.read("headers")
     if headers is not None:
-        config = replace(config, headers=read_headers(headers))
+        config = dataclasses.replace(config, headers=read_headers(headers))
     accelerator = _accelerator(asked)
     engine = asked.read("engine")
     if engine is None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from kvcore import catalogue
 from kvcore.catalogue.models import Checkpoint
@@ -39,8 +41,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,48}(?:\.\d{1,6}){0,3}")
 """What can stand in Markdown and in a table as it is."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """One setting in the engine's own words, and the changes of fields that take it back."""
 
     field: str
@@ -75,10 +76,10 @@ def _checkpoint(scenario: Scenario) -> Iterator[Setting]:
     entry = catalogue.bundled_model(scenario.model)
     if entry is None or entry.config != scenario.config:
         return
-    for field in fields(Checkpoint):
-        value = getattr(scenario.checkpoint, field.name)
-        if value not in (None, getattr(entry.checkpoint, field.name)):
-            name = f"checkpoint.{field.name}"
+    for field in Checkpoint.__struct_fields__:
+        value = getattr(scenario.checkpoint, field)
+        if value not in (None, getattr(entry.checkpoint, field)):
+            name = f"checkpoint.{field}"
             yield Setting(field=name, text=_text(name, value), removal=(("checkpoint", entry.checkpoint),))
 
 
@@ -190,8 +191,7 @@ def _plain(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OverrideStep:
+class OverrideStep(Struct, frozen=True, kw_only=True):
     """One figure given by the person, the engine's own in its place, and the pool before and after."""
 
     label: str

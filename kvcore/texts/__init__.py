@@ -9,10 +9,12 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, Generic, NewType, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
 
 from kvcore.toml_files import file_text, parsed
 
@@ -53,8 +55,7 @@ class Trial(StrEnum):
     NPU_MODELS = "npu-models"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A coded error or notice; `{params}` are filled in after translation."""
 
     text: Text
@@ -63,16 +64,14 @@ class Message:
     """What the person can do."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Term:
+class Term(Struct, frozen=True, kw_only=True):
     """One word of the pages, explained in a sentence."""
 
     name: Text
     meaning: Text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class Document(Struct, frozen=True, kw_only=True):
     """A source document: what it is about, its own title, author and licence where known, what is taken from it."""
 
     name: Text
@@ -82,8 +81,7 @@ class Document:
     taken: Text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """A parameter that the source documents explain. `field` and `trial` are None where no plan depends on it."""
 
     flag: str
@@ -96,8 +94,7 @@ class Parameter:
     trial: Trial | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True, kw_only=True):
     """A claim of a source document, and what is true; `truth` has parameters that `explain.reference.facts` gives."""
 
     name: str
@@ -106,23 +103,20 @@ class Correction:
     truth: Text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True, kw_only=True):
     """What the derivation says somewhere; its parameters are figures of the plan."""
 
     text: Text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Letter:
+class Letter(Struct, frozen=True, kw_only=True):
     """A quantity's letter in LaTeX, and what it stands for."""
 
     latex: str
     meaning: Text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """An item of the checklist before going live; `{params}` are filled in after translation."""
 
     title: Text
@@ -181,11 +175,11 @@ class Texts(Mapping[str, Entry], Generic[Entry]):
         if not isinstance(table, dict):
             raise TextsError(f"{place} must be a table")
         given = table if self.key is None else {self.key: key, **table}
-        known: dict[str, Field[Any]] = {field.name: field for field in fields(self.kind)}  # type: ignore[arg-type]
+        known: dict[str, FieldInfo] = {field.name: field for field in fields(self.kind)}  # type: ignore[arg-type]
         if unknown := sorted(table.keys() - (known.keys() - {self.key})):
             raise TextsError(f"{place} {unknown[0]}: no such key; known are {', '.join(known)}")
         for name, field in known.items():
-            if name not in given and field.default is MISSING:
+            if name not in given and field.required:
                 raise TextsError(f"{place} {name}: missing")
         hints = typing.get_type_hints(self.kind)
         return self.kind(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.texts.words import msg
 
@@ -21,8 +22,7 @@ DARK_TEXT: Final = "#111111"
 MUTED_TEXT: Final = "#7D7D7D"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """How one part of a rank's memory is drawn and called. `name` is the field of `RankMemory`."""
 
     name: str

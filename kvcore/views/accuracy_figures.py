@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.evidence.accuracy import (
     FITTED,
@@ -42,8 +44,7 @@ GROUP_LABELS: Final = LABELS["accuracy-groups"]
 SURROUNDING_LABELS: Final = LABELS["surroundings"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorRow:
+class ErrorRow(Struct, frozen=True, kw_only=True):
     """Errors of one group as text."""
 
     label: str
@@ -55,8 +56,7 @@ class ErrorRow:
     inside: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOutRow:
+class LeftOutRow(Struct, frozen=True, kw_only=True):
     """Errors of one check with and without a start's own publication in the fit, on the same starts, as text."""
 
     label: str
@@ -103,8 +103,7 @@ def _inside(found: Summary) -> str:
     return DASH if found.inside is None else f"{100 * found.inside:.0f} %"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CoverageRow:
+class CoverageRow(Struct, frozen=True, kw_only=True):
     """How many of a group's starts lie inside an interval that was fitted without their publication, as text."""
 
     label: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from kvcore.planning import Plan, Verdict
 from kvcore.texts import palette
@@ -10,8 +10,7 @@ from kvcore.texts.words import Words, gib_text
 from kvcore.units import gib
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True, kw_only=True):
     """A stretch of the bar, in GiB; what is missing is one that is hatched."""
 
     start: float
@@ -24,8 +23,7 @@ class Stretch:
         return self.start + self.size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Segment(Stretch):
+class Segment(Stretch, frozen=True, kw_only=True):
     """A part of the bar."""
 
     part: palette.Part

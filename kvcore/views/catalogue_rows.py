@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -36,8 +38,7 @@ LINK_NAMES: Final = {
 SEPARATOR: Final = " · "
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelRow:
+class ModelRow(Struct, frozen=True, kw_only=True):
     """One model. Figures are None where the engine refuses the model on one GPU."""
 
     id: str
@@ -55,8 +56,7 @@ class ModelRow:
     checked: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AcceleratorRow:
+class AcceleratorRow(Struct, frozen=True, kw_only=True):
     """One kind of card."""
 
     id: str
@@ -71,8 +71,7 @@ class AcceleratorRow:
     checked: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VersionRow:
+class VersionRow(Struct, frozen=True, kw_only=True):
     """One release that is known."""
 
     engine: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.advice.vary import Variant, Varied
 from kvcore.errors import KvPlannerError
@@ -32,8 +33,7 @@ FIGURE_LABELS: Final = LABELS["log-figures"]
 BORROWED_LABELS: Final = LABELS["borrowed"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartRow:
+class PartRow(Struct, frozen=True, kw_only=True):
     """One part, ready to be shown."""
 
     label: str
@@ -105,8 +105,7 @@ def figure_sentences(comparison: Comparison, t: Words) -> tuple[str, ...]:
     return tuple(lines)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Headline:
+class Headline(Struct, frozen=True, kw_only=True):
     """What a start had for requests, against the prediction."""
 
     text: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from kvcore.texts import palette
 from kvcore.texts.words import Words, count
@@ -37,8 +38,7 @@ class Limit(NamedTuple):
     dash: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bins:
+class Bins(Struct, frozen=True, kw_only=True):
     """Edges, rising, and the share of the requests between each two of them."""
 
     edges: tuple[float, ...]

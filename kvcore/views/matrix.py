@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+
+from msgspec import Struct, field
 
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell, Cost, cost_of, serves, smallest
@@ -36,8 +37,7 @@ BAND_NAMES: Final[Mapping[str, str]] = {
 ORDER_NAMES: Final = LABELS["orders"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Filters:
+class Filters(Struct, frozen=True, kw_only=True):
     """Which cards and sizes a person wants to see; empty means all."""
 
     vendors: Collection[str] = ()
@@ -47,8 +47,7 @@ class Filters:
     order: Order = Order.VENDOR
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """What the deployment is for: requests at once, and the prices that a person pays per GPU and hour."""
 
     wanted: float
@@ -118,8 +117,7 @@ def _rank(row: Row, order: Order, target: Target) -> float:
             return math.inf if smallest_cell is None else smallest_cell.gpus
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """The sentence above the matrix, and the cells that it names."""
 
     text: str
@@ -181,8 +179,7 @@ def deployment_name(cell: Cell, cards: Mapping[str, Accelerator]) -> str:
     return f"{cell.gpus} × {cards[cell.accelerator].name}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelRow:
+class ModelRow(Struct, frozen=True, kw_only=True):
     """A model that the chosen hardware runs, with the fewest GPUs that do."""
 
     model: str

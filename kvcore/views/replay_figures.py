@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from kvcore.advice.vary import decode_bound
 from kvcore.errors import WorkloadError

@@ -8,17 +8,17 @@ it fits.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from html import escape
 from typing import Final
+
+from msgspec import Struct
 
 MOST_TICKS: Final = 8
 MISSING, OVERLAP, UNEXPLAINED = "kv-missing", "kv-overlap", "kv-unexplained"
 BUDGET, CAPACITY, SPAN = "kv-budget-line", "kv-capacity-line", "kv-budget-span"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """A stretch of a bar, in GiB. `look` is a name of the stylesheet, `said` stands on it, `title` is its tooltip."""
 
     look: str
@@ -33,8 +33,7 @@ class Piece:
         return self.start + self.size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """A text at a place of the axis, in GiB, in a row of its own or on a bar."""
 
     at: float
@@ -44,8 +43,7 @@ class Note:
     """Whether it begins at its place, with room behind it, and is not centred there."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """One bar: its name at its left end, its pieces, what goes across all of it, and notes on it."""
 
     pieces: tuple[Piece, ...] = ()
@@ -54,8 +52,7 @@ class Bar:
     name: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stack:
+class Stack(Struct, frozen=True, kw_only=True):
     """Bars on one axis that ends at `end` GiB, with notes above them."""
 
     bars: tuple[Bar, ...]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.advice.fixes import Fix, FixPair
 from kvcore.advice.vary import ConcurrencyCurve
@@ -31,16 +32,14 @@ class Outcome(StrEnum):
     FAILS = "fails"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True, kw_only=True):
     """The verdict in words."""
 
     outcome: Outcome
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
+class Card(Struct, frozen=True, kw_only=True):
     """One figure: its name, value, what it is per and how sure, and where it comes from."""
 
     label: str

@@ -6,8 +6,9 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.planning import Plan
 from kvcore.texts import LABELS
@@ -29,8 +30,7 @@ ENOUGH_SHARE = 0.01
 REASONS: Final = LABELS["unusable"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChoiceRow:
+class ChoiceRow(Struct, frozen=True, kw_only=True):
     """One limit of the table, as text."""
 
     limit: str
@@ -225,8 +225,7 @@ def steady_figures(choice: LimitChoice, t: Words) -> tuple[Card, ...]:
     return tuple(Card(label=label, value=value, note=note) for label, value, note in figures)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TurnRow:
+class TurnRow(Struct, frozen=True, kw_only=True):
     """One turn of a conversation, as text."""
 
     turn: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from kvcore.workload.fields import READING, record_requests
 from kvcore.workload.requests import (
@@ -30,8 +31,7 @@ _RESPONSE_TOKENS: Final = "responsetokens"
 """BurstGPT's column, in which 0 is a request that failed."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True, kw_only=True):
     """Where a table has its counts; without prompts, its cells are read as the fields of a record."""
 
     delimiter: str

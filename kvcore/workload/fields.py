@@ -122,7 +122,9 @@ def _plain_request(record: Mapping[str, Any], reading: Reading) -> Request | Non
 def _says_something(key: str) -> bool:
     found, name = tables(), plain_name(key)
     names = chain(
-        *(getattr(found.names, one) for one in found.names.__slots__), found.inside.usage, found.inside.other
+        *(getattr(found.names, one) for one in found.names.__struct_fields__),
+        found.inside.usage,
+        found.inside.other,
     )
     return name in (*names, *_WHOLE)
 

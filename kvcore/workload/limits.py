@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.cache.capacity import max_concurrency_at
@@ -33,8 +34,7 @@ ALLOW_LONG: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 STARTING: Final = (Verdict.FITS, Verdict.TIGHT)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LimitChoice:
+class LimitChoice(Struct, frozen=True, kw_only=True):
     """One max_model_len, planned, with the mix that it serves."""
 
     limit_tokens: int
@@ -171,8 +171,7 @@ def refuses_longer(version: Version) -> bool | None:
             assert_never(other)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True, kw_only=True):
     """A chat whose client sends the history again with each turn."""
 
     system_tokens: int
@@ -222,8 +221,7 @@ class Conversation:
         return max(0, (limit_tokens - self.system_tokens) // step) if step else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrefixSharing:
+class PrefixSharing(Struct, frozen=True, kw_only=True):
     """What prefix caching saves where all requests begin with the same tokens, on one replica."""
 
     shared_blocks: int

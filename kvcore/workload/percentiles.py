@@ -7,9 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.errors import WorkloadError
 from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram
@@ -23,8 +24,7 @@ _Z: Final = (0.0, 1.6448536269514722, 2.3263478740408408)
 _TEXT: Final = re.compile(r"\d{1,8}(?::\d{1,8}){2}(?:,\d{1,8}(?::\d{1,8}){2}){3}", re.ASCII)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Percentiles:
+class Percentiles(Struct, frozen=True, kw_only=True):
     """P50, P95 and P99 of a length, in tokens; not falling."""
 
     p50: int
@@ -77,8 +77,7 @@ def _normal_quantile(share: float) -> float:
     return NormalDist().inv_cdf(share)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LengthQuantiles:
+class LengthQuantiles(Struct, frozen=True, kw_only=True):
     """What a link keeps of a workload: twelve numbers, nothing of a request."""
 
     prompt: Percentiles
@@ -90,7 +89,7 @@ class LengthQuantiles:
 
     def encode(self) -> str:
         """As a parameter of a link: prompt, answer, taken, needed, each P50:P95:P99."""
-        parts = (getattr(self, part.name) for part in fields(self))
+        parts = (getattr(self, part) for part in self.__struct_fields__)
         return ",".join(":".join(map(str, part.values)) for part in parts)
 
     @classmethod
@@ -107,7 +106,7 @@ class LengthQuantiles:
             numbers = [map(int, part.split(":")) for part in text.split(",")]
             with suppress(WorkloadError):
                 parts = (Percentiles(p50=p50, p95=p95, p99=p99) for p50, p95, p99 in numbers)
-                found = cls(**{one.name: part for one, part in zip(fields(cls), parts, strict=True)})
+                found = cls(**dict(zip(cls.__struct_fields__, parts, strict=True)))
         if found is None or min(found.prompt.p50, found.needed.p50) < 1:
             raise WorkloadError("percentiles-unreadable", field="lengths", value=text)
         return found

@@ -10,8 +10,9 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from kvcore.errors import WorkloadError
 from kvcore.workload.histogram import MAX_TOKENS
@@ -34,8 +35,7 @@ _SAMPLE: Final = re.compile(
 _EDGE: Final = re.compile(r'(?:^|,)\s*le="([^"]{1,40})"')
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Buckets:
+class Buckets(Struct, frozen=True, kw_only=True):
     """One histogram, all its label sets together."""
 
     edges: tuple[float, ...]

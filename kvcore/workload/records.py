@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, cast
 
+from msgspec import Struct
+
 from kvcore.errors import WorkloadError
 from kvcore.workload.collector import Collector
 from kvcore.workload.columns import (
@@ -40,8 +42,7 @@ Progress = Callable[[int], None]
 """Called with how many bytes were read."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RequestLog:
+class RequestLog(Struct, frozen=True, kw_only=True):
     """What a request log says about lengths, and what of it was not usable."""
 
     traffic: Traffic
@@ -225,7 +226,7 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
     names, found = tally.reading.names, tables()
     wanted = frozenset(
         chain(
-            *(getattr(names, one) for one in names.__slots__),
+            *(getattr(names, one) for one in names.__struct_fields__),
             found.inside.usage,
             found.inside.other,
             found.texts.prompt,

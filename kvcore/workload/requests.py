@@ -6,10 +6,12 @@ import datetime
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Annotated, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.errors import WorkloadError
 from kvcore.toml_files import file_text
@@ -31,8 +33,7 @@ Error = Annotated[float, Bounds(-1.0, 10.0)]
 Name = Annotated[str, Pattern(r"\w{1,60}", "a name")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Names:
+class Names(Struct, frozen=True, kw_only=True):
     """What fields are called, each preferred to the next."""
 
     prompt: tuple[Name, ...]
@@ -46,32 +47,28 @@ class Names:
     status: tuple[Name, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inside:
+class Inside(Struct, frozen=True, kw_only=True):
     """Fields with an object inside: of counts, or of anything."""
 
     usage: tuple[Name, ...]
     other: tuple[Name, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Texts:
+class Texts(Struct, frozen=True, kw_only=True):
     """Fields with the text of a prompt, and of an answer."""
 
     prompt: tuple[Name, ...]
     answer: tuple[Name, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True, kw_only=True):
     """Characters of one kind to a token, and the least and largest error of a text of that kind."""
 
     characters_per_token: Amount
     error: tuple[Error, Error]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True, kw_only=True):
     """Tokens of a text whose tokenizer is not available, and of what a chat template adds to a message."""
 
     kinds: Mapping[str, Rate]
@@ -81,8 +78,7 @@ class Estimate:
     checked: datetime.date
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RequestTables:
+class RequestTables(Struct, frozen=True, kw_only=True):
     """requests.toml."""
 
     names: Names
@@ -99,8 +95,7 @@ def tables() -> RequestTables:
     return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """How logs are read: who counts texts, what a person says of columns, and how much is read at all."""
 
     counter: Callable[[str], int] | None = None

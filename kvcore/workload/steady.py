@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.units import ceil_div
 
@@ -35,8 +36,7 @@ Shares = Callable[[Sequence[int]], Sequence[float]]
 """What share of the pool a request of each length takes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Steady:
+class Steady(Struct, frozen=True, kw_only=True):
     """The running request at a random moment, as cells of equal likelihood classes."""
 
     shares: tuple[float, ...]

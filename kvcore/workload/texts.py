@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from kvcore.workload.requests import estimated_tokens, tables
 
@@ -31,8 +32,7 @@ _ANSWERING: Final = ("gpt", "assistant", "chatgpt", "bing", "bard")
 """Who answers in a conversation, by the names of the data sets."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextCount:
+class TextCount(Struct, frozen=True, kw_only=True):
     """Tokens of a prompt or an answer, and images and audio that are not in them."""
 
     tokens: int

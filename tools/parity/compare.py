@@ -8,10 +8,11 @@ import shlex
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec

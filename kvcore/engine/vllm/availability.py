@@ -7,11 +7,11 @@ What older guides name and no release has today is in `former_flags.toml`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.errors import EngineRefusalError
@@ -23,8 +23,7 @@ Flag = Annotated[str, Named(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
 Field = Annotated[str, OneOf(tuple(FLAGS))]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Availability:
+class Availability(Struct, frozen=True, kw_only=True):
     """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
     field: Field
@@ -38,8 +37,7 @@ class Availability:
         return value.startswith(self.value) and (version < self.since) is not self.is_gone
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Availabilities(Reviewed):
+class Availabilities(Reviewed, frozen=True, kw_only=True):
     """availability.toml."""
 
     value: tuple[Availability, ...]
@@ -48,8 +46,7 @@ class Availabilities(Reviewed):
 AVAILABILITY: Final = TableFile("kvcore.engine.vllm", "availability.toml", Availabilities)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FormerFlag:
+class FormerFlag(Struct, frozen=True, kw_only=True):
     """`seen`: the last version read that has it, None for a flag that never was; `gone`: the first one without."""
 
     flag: Flag
@@ -63,8 +60,7 @@ class FormerFlag:
             raise ValueError("seen is before gone")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FormerFlags(Reviewed):
+class FormerFlags(Reviewed, frozen=True, kw_only=True):
     """former_flags.toml."""
 
     flags: tuple[FormerFlag, ...]
@@ -148,8 +144,7 @@ class MetricKind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metric(ReleaseRange):
+class Metric(ReleaseRange, frozen=True, kw_only=True):
     """One metric by the name that a scraper sees; a histogram without its suffix."""
 
     role: MetricRole
@@ -166,8 +161,7 @@ class Metric(ReleaseRange):
         return (self.name,)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MetricTables(Reviewed):
+class MetricTables(Reviewed, frozen=True, kw_only=True):
     """metrics.toml."""
 
     metrics: tuple[Metric, ...]
@@ -197,8 +191,7 @@ def exported_metrics(version: Version, is_v0: bool) -> Mapping[str, Metric]:
 BareFlag = Annotated[str, Named(r"[a-z][a-z0-9-]*", "a flag without its dashes")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BenchmarkProgram(ReleaseRange):
+class BenchmarkProgram(ReleaseRange, frozen=True, kw_only=True):
     """How it is called, and the flags that a command may use, without dashes."""
 
     words: tuple[str, ...]
@@ -206,8 +199,7 @@ class BenchmarkProgram(ReleaseRange):
     source: Source
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BenchmarkTables(Reviewed):
+class BenchmarkTables(Reviewed, frozen=True, kw_only=True):
     """benchmark.toml."""
 
     programs: tuple[BenchmarkProgram, ...]

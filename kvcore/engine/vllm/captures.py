@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.engine.resolved import Resolved, graph_mode
 from kvcore.engine.vllm.plugin_captures import limited_sizes, own_largest, parallel_sizes, plugin_modes
@@ -198,8 +200,7 @@ MODES: Final = {
 """The sets of graphs of each mode. Source: vllm/config/compilation.py:CUDAGraphMode (0.10.1.1, 0.32.0)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Captures:
+class Captures(Struct, frozen=True, kw_only=True):
     """What is captured; nothing where no graphs are."""
 
     sizes: tuple[int, ...] = ()

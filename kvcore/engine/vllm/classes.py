@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Final
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.engine.rooms import find_engine
@@ -31,8 +31,7 @@ ModelClass = Annotated[str, Named(r"[A-Za-z][A-Za-z0-9_]*", "a model class")]
 AdaptedModule = Annotated[str, OneOf(("embed_tokens", "lm_head", "qkv_proj", "gate_up_proj"))]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """One fact, with its source."""
 
     source: Source
@@ -40,8 +39,7 @@ class Table:
     """The release that it was compared with, where that is later than the file's."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Absence:
+class Absence(Struct, frozen=True, kw_only=True):
     """Releases from `first` to `last` lack a class: it came with `since`, or the last release with it is `until`."""
 
     first: Version
@@ -60,8 +58,7 @@ class Absence:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GoneRow:
+class GoneRow(Struct, frozen=True, kw_only=True):
     """Classes that were dropped: the first read release without them, and the last one with them in its own words."""
 
     first_without: Published
@@ -70,8 +67,7 @@ class GoneRow:
     back: Published | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Registry(Table):
+class Registry(Table, frozen=True, kw_only=True):
     """Classes by release."""
 
     read: tuple[Published, ...]
@@ -119,8 +115,7 @@ def by_class(table: Mapping[Published, tuple[str, ...]]) -> dict[str, Published]
     return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Languages(Table):
+class Languages(Table, frozen=True, kw_only=True):
     """The class that runs the language part of a multimodal model, by the model_type of that part."""
 
     classes: Mapping[Annotated[str, Named(r"[a-z0-9_.-]+", "a model_type")], ModelClass]
@@ -136,37 +131,32 @@ class End(StrEnum):
     HEAD = "head"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClassRow(ReleaseRange):
+class ClassRow(ReleaseRange, frozen=True, kw_only=True):
     """Some classes, in some releases."""
 
     architectures: frozenset[ModelClass]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnsupportedRow(ClassRow):
+class UnsupportedRow(ClassRow, frozen=True, kw_only=True):
     """Classes that the engine does not cut into stages."""
 
     source: Source
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EveryStageRow(UnsupportedRow):
+class EveryStageRow(UnsupportedRow, frozen=True, kw_only=True):
     """Ends that some classes build on every stage."""
 
     modules: frozenset[End]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stages(Table):
+class Stages(Table, frozen=True, kw_only=True):
     """How classes are cut into pipeline stages."""
 
     every_stage: tuple[EveryStageRow, ...]
     unsupported: tuple[UnsupportedRow, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoraLimits(ReleaseRange):
+class LoraLimits(ReleaseRange, frozen=True, kw_only=True):
     """What changed between versions."""
 
     source: Source
@@ -178,15 +168,13 @@ class LoraLimits(ReleaseRange):
     adapts_experts: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdaptedRow(ClassRow):
+class AdaptedRow(ClassRow, frozen=True, kw_only=True):
     """Modules of some classes."""
 
     modules: frozenset[AdaptedModule]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lora(Table):
+class Lora(Table, frozen=True, kw_only=True):
     """Which modules of a class get adapter slots."""
 
     limits: tuple[LoraLimits, ...]
@@ -197,8 +185,7 @@ class Lora(Table):
     fused_expert_gates: frozenset[ModelClass]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Uncompiled(Table):
+class Uncompiled(Table, frozen=True, kw_only=True):
     """Model classes that are not compiled, by the release that they are in first."""
 
     classes: Mapping[Published, frozenset[ModelClass]]
@@ -208,30 +195,26 @@ class Uncompiled(Table):
         return any(since <= version and name in names for since, names in self.classes.items())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ForcedBackends(Table):
+class ForcedBackends(Table, frozen=True, kw_only=True):
     """Classes that have to ask for an attention backend."""
 
     classes: Mapping[AttentionBackend, frozenset[ModelClass]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Runners(Table):
+class Runners(Table, frozen=True, kw_only=True):
     """Names whose class generates, although they end like one that pools."""
 
     generate: frozenset[ModelClass]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class V2Runner(Table):
+class V2Runner(Table, frozen=True, kw_only=True):
     """Classes that run with the V2 model runner before it is everybody's."""
 
     dense: frozenset[ModelClass]
     experts: frozenset[ModelClass]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClassTables(Reviewed):
+class ClassTables(Reviewed, frozen=True, kw_only=True):
     """classes.toml."""
 
     registry: Registry

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.engine.resolved import CardView, Resolved
 from kvcore.engine.rooms import engine_for, find_engine

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.engine.graph_rules import GraphRules
@@ -36,8 +36,7 @@ Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0).
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Traits:
+class Traits(Struct, frozen=True, kw_only=True):
     """What the flags' defaults ask of a model: kinds of layers, from the caches that they keep."""
 
     attention: AttentionKind
@@ -92,8 +91,7 @@ def _attention_kind(architecture: Architecture, kinds: set[type]) -> AttentionKi
     return AttentionKind.PLAIN
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """One start: what is asked for, of which model, on which card, in which release."""
 
     scenario: Scenario

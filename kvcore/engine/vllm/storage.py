@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
@@ -93,8 +93,7 @@ Method = Annotated[str, OneOf((
 """The engine's names of storage formats."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MethodPlugin:
+class MethodPlugin(Struct, frozen=True, kw_only=True):
     """The package that reads a method from the release `since` on."""
 
     since: Published
@@ -102,8 +101,7 @@ class MethodPlugin:
     source: Source
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Platform:
+class Platform(Struct, frozen=True, kw_only=True):
     """What one kind of card takes from the release `since` on: methods, and which release brought each."""
 
     source: Source
@@ -117,8 +115,7 @@ class Platform:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuantizationMethods(Reviewed):
+class QuantizationMethods(Reviewed, frozen=True, kw_only=True):
     """What is known of the storage formats of weights, by the engine's names."""
 
     source: Source

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from kvcore.engine.protocol import Budget
 from kvcore.versioned import Bounds, Share
@@ -214,8 +215,7 @@ class LongRequests(StrEnum):
     """Its answer stops at the limit."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Switches:
+class Switches(Struct, frozen=True, kw_only=True):
     """What one release does."""
 
     v1_engine: V1Engine

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from kvcore.engine.rooms import find_engine
@@ -30,8 +31,7 @@ from kvcore.versioned import (
 APPROXIMATED: Final = "engine-version-approximated"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BackendRow(ReleaseRange):
+class BackendRow(ReleaseRange, frozen=True, kw_only=True):
     """One line of the table of attention backends."""
 
     source: Source
@@ -43,8 +43,7 @@ class BackendRow(ReleaseRange):
     forced: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DevelopmentRow:
+class DevelopmentRow(Struct, frozen=True, kw_only=True):
     """From which count of commits on a release is behind the development builds of one series."""
 
     source: Source
@@ -53,8 +52,7 @@ class DevelopmentRow:
     behind: Published
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VllmTables(Reviewed):
+class VllmTables(Reviewed, frozen=True, kw_only=True):
     """releases.toml."""
 
     releases: tuple[Version, ...]
@@ -71,8 +69,7 @@ class VllmTables(Reviewed):
 VLLM: Final = TableFile("kvcore.engine.vllm", "releases.toml", VllmTables)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True):
     """A known vLLM release."""
 
     version: Version

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kvcore.engine.rooms import memory_variable_names
 from kvcore.errors import Notice
 from kvcore.evidence.log.cleaned import LogText
@@ -84,16 +86,14 @@ class LogFlags:
         return None if sizes == (None, None) else (sizes[0] or 1) * (sizes[1] or 1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedGraphs:
+class LoggedGraphs(Struct, frozen=True, kw_only=True):
     """CUDA graphs as the engine resolved them: sizes in tokens, ascending, and the mode where the line names it."""
 
     sizes: tuple[int, ...]
     mode: CudagraphMode | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FlagLine:
+class FlagLine(Struct, frozen=True, kw_only=True):
     """A line that flags were read from."""
 
     kind: str
@@ -102,8 +102,7 @@ class FlagLine:
     line: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedArguments:
+class LoggedArguments(Struct, frozen=True, kw_only=True):
     """Flags, the model, and the lines they were read from."""
 
     flags: LogFlags

@@ -16,8 +16,10 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct, field
 
 from kvcore.errors import LogError, shorten
 
@@ -90,16 +92,14 @@ class Steps:
         return self.left < 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """Who wrote a line: `Worker_TP1`, `VllmWorker 1`, `EngineCore_DP0`; empty where the line does not say."""
 
     name: str = ""
     pid: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogText:
+class LogText(Struct, frozen=True, kw_only=True):
     """The log without white space, and the lines as they were given."""
 
     text: str

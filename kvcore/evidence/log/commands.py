@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Final
+
+from msgspec import Struct, field
 
 from kvcore.errors import shorten
 from kvcore.evidence.log.cleaned import MAX_JSON_LINE_CHARACTERS, LogText, Steps, message_of
@@ -42,8 +43,7 @@ _ENGINE_NAMES: Final = ("vllm", "--model")
 """A command without any of them starts no engine."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommandFlag:
+class CommandFlag(Struct, frozen=True, kw_only=True):
     """One flag of a command: its name as the engine's own fields spell it, its value, and the word as typed."""
 
     name: str
@@ -62,8 +62,7 @@ class CommandFlag:
         return shorten(self.word if hides else f"{self.word} {self.value}", SHOWN_VALUE_CHARACTERS)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """A command, or a file that a container is started from."""
 
     kind: str

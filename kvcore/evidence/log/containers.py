@@ -11,10 +11,10 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 import yaml
+from msgspec import Struct, field
 
 from kvcore.engine.rooms import memory_variable_names, server_commands
 from kvcore.evidence.log.values import MAX_VALUE_CHARACTERS
@@ -53,8 +53,7 @@ _OTHER_BREAKS: Final = str.maketrans({"\x85": " ", "\u2028": " ", "\u2029": " "}
 Fields = Mapping[str, yaml.Node]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Container:
+class Container(Struct, frozen=True, kw_only=True):
     """One container: its image, the engine's words, and its environment."""
 
     image: str
@@ -151,8 +150,7 @@ def variables(assignments: Iterable[str]) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match is not None and match[1] in VARIABLES}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True, kw_only=True):
     """One start in a YAML text: a container, or the fields of a config; and the lines that it was read from."""
 
     lines: tuple[int, ...]

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kvcore.errors import MESSAGES, Notice
 from kvcore.evidence.log.arguments import LogFlags
@@ -87,16 +89,14 @@ _OOM_CODES: Final[Mapping[Phase, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """The smallest single change that should fix a failure. `field` is a contract field."""
 
     field: str
     value: int | float | str | bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """An error of the engine, recognised."""
 
     code: str
@@ -119,8 +119,7 @@ class Failure:
         return Notice(code=self.code, params=params)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownError(LineRow):
+class KnownError(LineRow, frozen=True, kw_only=True):
     """One error of the engine."""
 
     code: str
@@ -134,8 +133,7 @@ class KnownError(LineRow):
             raise ValueError("texts is empty")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorTables(Reviewed):
+class ErrorTables(Reviewed, frozen=True, kw_only=True):
     """failures.toml."""
 
     error: tuple[KnownError, ...]
@@ -144,8 +142,7 @@ class ErrorTables(Reviewed):
 ERRORS: Final = TableFile("kvcore.evidence.log", "failures.toml", ErrorTables)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StartFacts:
+class StartFacts(Struct, frozen=True, kw_only=True):
     """What the rest of the log says, for the size of a change."""
 
     flags: LogFlags

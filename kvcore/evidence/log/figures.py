@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from kvcore.errors import Notice
 from kvcore.evidence.log.cleaned import LogText
@@ -18,8 +19,7 @@ RANKS_APART: Final = 2.0
 """Lines without a rank whose figures lie further apart than this factor are not ranks of one engine."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """One figure, its unit, and the line it was read from, as pasted."""
 
     figure: str
@@ -34,8 +34,7 @@ class Reading:
     """Of the line in the cleaned text."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True, kw_only=True):
     """What one rank printed, or the engine once for all its ranks, by the names of line_formats.toml.
 
     What was not printed is None; a name that the table does not have raises AttributeError.
@@ -59,8 +58,7 @@ class Figures:
         return tuple(self.known[name] for name in FORMATS.load().figure if name in self.known)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """Smallest and largest value of a figure over the ranks."""
 
     figure: str
@@ -70,8 +68,7 @@ class Spread:
     ranks: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankedFigures:
+class RankedFigures(Struct, frozen=True, kw_only=True):
     """Ranks in the order of their first line, and what was odd about them."""
 
     ranks: tuple[Figures, ...]

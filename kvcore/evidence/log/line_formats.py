@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Annotated, Final, Literal
+
+from msgspec import Struct
 
 from kvcore.errors import CatalogueError
 from kvcore.evidence.log.cleaned import LogText
@@ -47,8 +48,7 @@ _DIGITS: Final = re.compile(r"[\d.,]{1,16}")
 _UNITS: Final[Mapping[str, float]] = {"K": KIB / GIB, "M": MIB / GIB, "G": 1.0, "T": float(KIB)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LineFormat:
+class LineFormat(Struct, frozen=True, kw_only=True):
     """One line of the engine: where to look, and its figures."""
 
     text: str
@@ -60,16 +60,14 @@ class LineFormat:
     """Whether nothing but the end of the line ends its last number."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True, kw_only=True):
     """One occurrence of a format: its offset, and its numbers by name."""
 
     offset: int
     numbers: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FigureRule:
+class FigureRule(Struct, frozen=True, kw_only=True):
     """What is known of a figure before it is read."""
 
     unit: Literal["", "GiB", "tokens", "requests", "blocks", "ranks", "%"]
@@ -149,8 +147,7 @@ def _number(text: str, kind: str) -> float:
     return value / GIB if kind == "bytes" else value * MIB / GIB if kind == "mib" else value
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LineRow:
+class LineRow(Struct, frozen=True, kw_only=True):
     """The texts of one line, and which versions print it."""
 
     texts: tuple[str, ...]
@@ -164,8 +161,7 @@ class LineRow:
         return (compile_format(text, self.ends_line) for text in self.texts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SurroundingRow:
+class SurroundingRow(Struct, frozen=True, kw_only=True):
     """Texts that leave these cases of a surrounding; without cases the number behind the text is one, after `words`."""
 
     texts: tuple[str, ...]
@@ -191,8 +187,7 @@ class SurroundingRow:
         return tuple("".join(text.split()) for text in self.texts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FormatTables(Reviewed):
+class FormatTables(Reviewed, frozen=True, kw_only=True):
     """line_formats.toml."""
 
     figure: Mapping[str, FigureRule]

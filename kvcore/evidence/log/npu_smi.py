@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Vendor, load_accelerators
 from kvcore.errors import Notice
@@ -34,8 +35,7 @@ _PROCESS: Final = re.compile(r"\| {0,8}(\d{1,3}) {1,12}(\d{1,3}) {0,24}\| {0,8}\
 _PROCESSES: Final = "Process id"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chip:
+class Chip(Struct, frozen=True, kw_only=True):
     """One chip of the table, in MiB."""
 
     card: str

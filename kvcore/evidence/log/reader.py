@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from itertools import islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.engine.protocol import Engine
 from kvcore.engine.rooms import engines
@@ -48,8 +50,7 @@ _GENERATIONS: Final = (
 """Whether it is V0, and what only that engine prints."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StartupLog(LoggedArguments):
+class StartupLog(LoggedArguments, frozen=True, kw_only=True):
     """One start of an engine, with its arguments. Where a log has several, the last."""
 
     engine: str

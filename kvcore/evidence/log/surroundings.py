@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.evidence.log.cleaned import LogText
@@ -19,8 +20,7 @@ _VERSION: Final = re.compile(r"\d{1,4}(?:\.\d{1,6}){1,3}")
 _ON_PCIE: Final = (Interconnect.PCIE, Interconnect.NONE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedSurrounding:
+class LoggedSurrounding(Struct, frozen=True, kw_only=True):
     """What the lines of a log leave possible of one surrounding, and the line that says most."""
 
     field: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.kv_formats import kv_format

@@ -6,8 +6,9 @@ The formula is the quantity's own, so that the derivation and the table of all n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.quantity import Grade, Quantity, Scope, Unit, placeholders
 from kvcore.texts import LETTERS
@@ -33,16 +34,14 @@ _BLOCKS_OF_BYTES: Final = ("bytes_per_block", "stage_block_bytes", "checked_bloc
 _PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True, kw_only=True):
     """A letter in LaTeX, and what it stands for in the reader's language."""
 
     latex: str
     meaning: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Equation:
+class Equation(Struct, frozen=True, kw_only=True):
     """One line of the derivation. `formula` and `substituted` are the right-hand sides in LaTeX, "" where given."""
 
     name: str

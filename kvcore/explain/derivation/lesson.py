@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from html import escape
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.explain.derivation.equation import Equation
 from kvcore.planning import Plan
@@ -63,24 +66,21 @@ FAR: Final = 2.0
 """From this factor on a guess is off by a factor, not by per cent."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
+class Option(Struct, frozen=True, kw_only=True):
     """One answer to choose."""
 
     name: str
     label: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slip:
+class Slip(Struct, frozen=True, kw_only=True):
     """A wrong answer that is often given, and where it comes from."""
 
     value: float
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """What to guess before the formula: a number in `unit`, or one of `options`.
 
     `answer` is None where this scenario has none.
@@ -94,8 +94,7 @@ class Prediction:
     answer_option: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True, kw_only=True):
     """One figure before and after an experiment."""
 
     meaning: str
@@ -103,8 +102,7 @@ class Effect:
     after: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Experiment:
+class Experiment(Struct, frozen=True, kw_only=True):
     """One control of the sidebar to move, and what happens then."""
 
     field: str
@@ -116,16 +114,14 @@ class Experiment:
     scenario: Scenario
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exercise:
+class Exercise(Struct, frozen=True, kw_only=True):
     """A question about this scenario, with its answer."""
 
     question: str
     answer: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Content:
+class Content(Struct, frozen=True, kw_only=True):
     """What one step says of one plan."""
 
     question: str
@@ -169,8 +165,7 @@ class Step:
         return EXPLAINED[STEPS[self.number - 2]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lesson:
+class Lesson(Struct, frozen=True, kw_only=True):
     """One plan, explained in one language."""
 
     plan: Plan

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.cache.spec import demand_of
 from kvcore.deploy.going_live import expected_log_lines

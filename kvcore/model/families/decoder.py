@@ -6,11 +6,14 @@ own model classes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
@@ -56,8 +59,7 @@ class TiedBy(StrEnum):
     CLASS = "class"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Names:
+class Names(Struct, frozen=True, kw_only=True):
     """What a checkpoint calls the tensors of a decoder, where it is not what Llama's calls them."""
 
     layers: str = "model.layers"
@@ -76,8 +78,7 @@ class Names:
     head: str = "lm_head"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DraftTraits:
+class DraftTraits(Struct, frozen=True, kw_only=True):
     """What a family's multi-token-prediction layers add to one of its decoder layers."""
 
     projection: str = "eh_proj"
@@ -89,8 +90,7 @@ class DraftTraits:
     count_key: str = "num_nextn_predict_layers"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decoder:
+class Decoder(Struct, frozen=True, kw_only=True):
     """What sets one decoder apart. A key is one of its config."""
 
     classes: tuple[str, ...] = ()
@@ -340,7 +340,9 @@ def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body
     projection = blocks.replicated(traits.projection, 2 * hidden, hidden, quantizable=traits.is_quantized)
     start: tuple[Module, ...] = (projection, *blocks.norms(hidden, *traits.norms))
     draft = replace(body, modules=(*start, *body.modules))
-    return replace(built, draft_layers=(draft,) * count, draft_prefix=traits.prefix, draft_steps=count)
+    return dataclasses.replace(
+        built, draft_layers=(draft,) * count, draft_prefix=traits.prefix, draft_steps=count
+    )
 
 
 def load_rows(text: str) -> Mapping[str, Decoder]:
@@ -383,7 +385,7 @@ def experts_of(row: str) -> ExpertTraits:
 
 def with_everywhere(built: Architecture, *modules: Module) -> Architecture:
     """The architecture with more modules in each layer; all of them are alike."""
-    return replace(built, layers=(with_modules(built.layers[0], *modules),) * built.num_layers)
+    return dataclasses.replace(built, layers=(with_modules(built.layers[0], *modules),) * built.num_layers)
 
 
 def by_row(readers: Mapping[str, Read]) -> Mapping[str, Read]:

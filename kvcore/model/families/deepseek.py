@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
@@ -50,7 +52,7 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
     vision = config.root.optional_section("vision_config")
     seen = MOONVIT.get(config.model_type)
     encoder = read_encoder(seen, vision, text=hidden) if vision and seen else None
-    built = replace(
+    built = dataclasses.replace(
         read_decoder(
             row,
             config,
@@ -224,7 +226,7 @@ def read_v4(config: ModelConfig) -> arch.Architecture:
     )
     draft = replace(body, modules=(*start, *body.modules))
     topk = section.optional_integer("index_topk", minimum=1)
-    return replace(
+    return dataclasses.replace(
         built,
         draft_layers=(draft,) * drafts,
         draft_steps=drafts,

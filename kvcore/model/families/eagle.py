@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.kept import Keeper
@@ -149,8 +152,10 @@ def usual_head(method: str, target: arch.Architecture) -> Draft:
     head = read_head(ModelConfig.from_mapping(usual), method, target, target.max_model_len)
     if target.is_mla:
         latents = target.layers[-1].caches[-1:]
-        head = replace(head, layers=tuple(replace(layer, caches=latents) for layer in head.layers))
-    return replace(head, rotary_tables=(), is_assumed=True)
+        head = dataclasses.replace(
+            head, layers=tuple(replace(layer, caches=latents) for layer in head.layers)
+        )
+    return dataclasses.replace(head, rotary_tables=(), is_assumed=True)
 
 
 def head_layer(

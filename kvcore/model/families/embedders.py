@@ -7,10 +7,13 @@ like the vocabulary; RoBERTa's were whole on each rank until 0.28.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture
@@ -35,8 +38,7 @@ DEFAULT_LABELS: Final = 2
 MAX_LABELS: Final = 65_536
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadLayer:
+class HeadLayer(Struct, frozen=True, kw_only=True):
     """A layer of a head; no quantizer touches it. Sizes are a number, or a key of SIZES."""
 
     name: str
@@ -54,8 +56,7 @@ class HeadLayer:
                 raise ValueError(f"{size!r} is none of {', '.join(SIZES)}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Embedder:
+class Embedder(Struct, frozen=True, kw_only=True):
     """What sets one model that embeds apart."""
 
     names: tuple[str, ...]
@@ -76,8 +77,7 @@ class Embedder:
             raise ValueError(f"{self.read!r} is no decoder and none of {', '.join(READ)}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EmbedderTable:
+class EmbedderTable(Struct, frozen=True, kw_only=True):
     """embedders.toml."""
 
     rows: tuple[Embedder, ...]
@@ -123,7 +123,7 @@ def without_cache(built: Architecture) -> Architecture:
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.get_kv_cache_spec (0.11.0, 0.32.0).
     """
     bare = {layer: replace(layer, caches=()) for layer in dict.fromkeys(built.layers)}
-    return replace(built, layers=tuple(bare[layer] for layer in built.layers))
+    return dataclasses.replace(built, layers=tuple(bare[layer] for layer in built.layers))
 
 
 def number_of_labels(config: ModelConfig) -> int:
@@ -169,7 +169,7 @@ def with_head(built: Architecture, *head: arch.Module) -> Architecture:
     Source: vllm/model_executor/models/adapters.py:as_seq_cls_model, qwen2_rm.py, internlm2.py (0.32), unguarded.
     """
     kept = tuple(module for module in built.last if not isinstance(module, arch.VocabEmbedding))
-    return replace(built, every=(*built.every, *head), last=kept)
+    return dataclasses.replace(built, every=(*built.every, *head), last=kept)
 
 
 def read_as(model_type: str, config: ModelConfig) -> Architecture:

@@ -6,8 +6,10 @@ Gemma 4 unified (12B) patches and samples go into the decoder through one projec
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
@@ -79,7 +81,7 @@ def read_gemma3(config: ModelConfig) -> arch.Architecture:
     Source: vllm/model_executor/models/gemma3.py, gemma3_mm.py (0.32).
     """
     built = read_sliding("gemma3", config)
-    built = replace(built, rotary_tables=gemma3_rotary(config.language, built.head_dim))
+    built = dataclasses.replace(built, rotary_tables=gemma3_rotary(config.language, built.head_dim))
     vision = config.root.optional_section("vision_config", "siglip_vision_model")
     if vision is None:
         return built

@@ -6,8 +6,10 @@ DBRX, which has MPT's names, is found here as well, and so are decoders that run
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
@@ -192,7 +194,7 @@ def read_qwen(config: ModelConfig) -> arch.Architecture:
     heads = blocks.read_heads(section, "", reads_head_dim=False)
     built = read_decoder(DECODERS["qwen"], config, heads=heads, width=double // 2)
     has_encoder = config.root.has("visual")
-    return replace(built, is_multimodal=has_encoder, uncounted=("visual",) if has_encoder else ())
+    return dataclasses.replace(built, is_multimodal=has_encoder, uncounted=("visual",) if has_encoder else ())
 
 
 def read_step1(config: ModelConfig) -> arch.Architecture:
@@ -220,7 +222,7 @@ def read_minicpm(config: ModelConfig) -> arch.Architecture:
         arch.Parameter(name="mlp.w2s", replicated=experts * hidden, sharded=inner),
     )
     moe = arch.MixtureOfExperts(num_experts=experts, top_k=top_k, moe_intermediate_size=inner)
-    return replace(read_decoder(traits, config, mlp=mlp), moe=moe)
+    return dataclasses.replace(read_decoder(traits, config, mlp=mlp), moe=moe)
 
 
 MAX_LOOPS: Final = 64
@@ -253,7 +255,7 @@ def read_ouro(config: ModelConfig) -> arch.Architecture:
     built = read_decoder(DECODERS["ouro"], config, heads=heads, mixers=(mixer,) * section.layers())
     gate = blocks.row("model.early_exit_gate", heads.hidden_size, 1, bias=True)
     norm, *head = built.last
-    return replace(built, last=(norm, gate, *head))
+    return dataclasses.replace(built, last=(norm, gate, *head))
 
 
 def read_hrm_text(config: ModelConfig) -> arch.Architecture:
@@ -275,7 +277,7 @@ def read_hrm_text(config: ModelConfig) -> arch.Architecture:
     mixers = tuple(layer for layer in kinds for _ in range(stack))
     built = read_decoder(DECODERS["hrm_text"], config, heads=heads, mixers=mixers)
     start = arch.Parameter(name="model.z_L_init", replicated=heads.hidden_size)
-    return replace(built, first=(*built.first, start))
+    return dataclasses.replace(built, first=(*built.first, start))
 
 
 READERS: Final = by_row(

@@ -6,12 +6,14 @@ window that the config does not say, and what the engine fuses, pads or leaves o
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.errors import ModelError, Notice, notice
 from kvcore.model import architecture as arch
@@ -111,7 +113,7 @@ class _Reader:
             is_multimodal=bool(self.encoders),
             is_mla=any(isinstance(cache, arch.Mla) for cache in caches),
         )
-        return replace(model, is_assumed=True, notices=tuple(self._notices(layers, windows)))
+        return dataclasses.replace(model, is_assumed=True, notices=tuple(self._notices(layers, windows)))
 
     def _layers(self) -> int:
         there = {layer for part in self.layers for layer in part.tensors.layers}

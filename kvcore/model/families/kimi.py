@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
@@ -45,7 +47,7 @@ def read_linear(config: ModelConfig) -> arch.Architecture:
         sparse=sparse,
         width=section.integer("intermediate_size"),
     )
-    return replace(built, is_mla=True)
+    return dataclasses.replace(built, is_mla=True)
 
 
 def which_layers(linear: Section, count: int) -> tuple[bool, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import CacheState, SparseIndexer
@@ -83,7 +85,9 @@ def read_longcat(config: ModelConfig) -> arch.Architecture:
         caches=(latent.cache,),
         loading=(absorbed(latent),),
     )
-    return replace(built, is_mla=True, draft_layers=(draft,), draft_prefix="model.mtp.layers", draft_steps=1)
+    return dataclasses.replace(
+        built, is_mla=True, draft_layers=(draft,), draft_prefix="model.mtp.layers", draft_steps=1
+    )
 
 
 def read_longcat_ngram(config: ModelConfig) -> arch.Architecture:
@@ -111,7 +115,7 @@ def read_longcat_ngram(config: ModelConfig) -> arch.Architecture:
             name="model.ngram_embeddings.oe_projection", replicated=embedders * width * built.hidden_size
         ),
     )
-    return replace(built, first=(*built.first, *tables))
+    return dataclasses.replace(built, first=(*built.first, *tables))
 
 
 def read_minicpm3(config: ModelConfig) -> arch.Architecture:
@@ -229,7 +233,7 @@ def read_hunyuan4(config: ModelConfig) -> arch.Architecture:
         moe=moe,
         is_mla=True,
     )
-    built = replace(built, token_choice=hunyuan4_choice(section, count))
+    built = dataclasses.replace(built, token_choice=hunyuan4_choice(section, count))
     last = section.words("layer_types", ("full_attention", *SPARSE_KINDS), count) or ("",)
     draft = hunyuan4_layer(section, latent, bodies[True], is_indexed=last[-1] in SPARSE_KINDS, is_draft=True)
     return with_drafts(built, section, DraftTraits(norms=("enorm", "hnorm", "final_layernorm")), draft)
@@ -333,7 +337,7 @@ def read_step3(config: ModelConfig) -> arch.Architecture:
         return built
     biased = config.root.boolean("projector_bias", True)
     image = read_encoder("step3_vision", encoder, text=heads.hidden_size, projector_biased=biased)
-    return replace(built, every=image.modules, vision=image.vision, is_multimodal=True)
+    return dataclasses.replace(built, every=image.modules, vision=image.vision, is_multimodal=True)
 
 
 def step3_layer(

@@ -5,8 +5,10 @@ What they differ by in names, class defaults and experts is in their rows of dec
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
@@ -151,7 +153,7 @@ def read_granite_hybrid(config: ModelConfig) -> arch.Architecture:
         width=max(intermediate, shared),
         mlp=tuple(body),
     )
-    return replace(built, moe=moe)
+    return dataclasses.replace(built, moe=moe)
 
 
 MLP_WIDTH: Final = ("ffn_hidden_size", "intermediate_size")
@@ -195,7 +197,7 @@ def read_zamba2(config: ModelConfig) -> arch.Architecture:
         width=width,
         mlp=blocks.norms(hidden, "input_layernorm"),
     )
-    return replace(built, first=(*built.first, *shared))
+    return dataclasses.replace(built, first=(*built.first, *shared))
 
 
 def zamba2_mixer(section: Section, hidden: int) -> arch.Layer:

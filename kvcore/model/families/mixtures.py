@@ -5,8 +5,10 @@ Hunyuan V1, with its lists of sizes a layer, is found here as well.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.errors import ModelError
 from kvcore.model import architecture as arch
@@ -34,7 +36,7 @@ def read_exaone_moe(config: ModelConfig, section: Section | None = None) -> arch
         return built
     hidden = built.hidden_size
     mlp = blocks.gated_mlp(hidden, built.intermediate_size, bias=section.boolean("mlp_bias", False))
-    return replace(
+    return dataclasses.replace(
         built,
         draft_layers=tuple(
             replace(layer, modules=(*(each for each in layer.modules if not is_of_mlp(each)), *mlp))
@@ -222,7 +224,7 @@ def read_minimax_01(config: ModelConfig) -> arch.Architecture:
     )
     more = {width: shared_mlp(heads.hidden_size, width) for width in shared}
     kinds = zip(map(id, built.layers), shared, strict=True)
-    return replace(
+    return dataclasses.replace(
         built,
         layers=crossed(kinds, {id(layer): layer for layer in built.layers}, more),
         moe=replace(moe, shared_intermediate_size=max(shared)),
@@ -295,7 +297,7 @@ def read_minimax_m3(config: ModelConfig) -> arch.Architecture:
     if config.root.optional_section("vision_config") is None:
         return built
     prefix = "language_model.model.layers"
-    return replace(built, layer_prefix=prefix, is_multimodal=True, uncounted=("vision tower",))
+    return dataclasses.replace(built, layer_prefix=prefix, is_multimodal=True, uncounted=("vision tower",))
 
 
 def m3_layer(heads: blocks.Heads, indexer: Section | None) -> arch.Layer:

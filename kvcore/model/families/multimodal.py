@@ -6,10 +6,12 @@ decoder attends to its encoder.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.errors import ModelError, shorten
 from kvcore.model.architecture import Architecture, CrossAttention, Layer
@@ -139,7 +141,7 @@ def read_deepseek(config: ModelConfig) -> Architecture:
         raise projector.invalid("projector_type", kind, "expected linear or downsample_mlp_gelu")
     section = config.root.section("language_config", "deepseek_v2")
     if section.integer("qk_nope_head_dim", minimum=0) or section.integer("qk_rope_head_dim", minimum=0):
-        return replace(deepseek.read(config), uncounted=())
+        return dataclasses.replace(deepseek.read(config), uncounted=())
     return decoder.read_decoder(PLAIN_ATTENTION, config, section)
 
 
@@ -165,7 +167,7 @@ def read_row(row: Row, config: ModelConfig) -> Architecture:
     given = {"text": language.hidden_size} if language else {}
     built = Scope(row, {"root": config.root, "text": config.language}, given).build()
     language = language or read_language(config)
-    language = replace(language, rotary_tables=(*language.rotary_tables, *built.tables))
+    language = dataclasses.replace(language, rotary_tables=(*language.rotary_tables, *built.tables))
     prefix = row.layer_prefix.format(language.layer_prefix)
     return vision.with_images(language, built.modules, built.vision, prefix)
 
@@ -214,7 +216,7 @@ def read_ultravox(config: ModelConfig) -> Architecture:
 def read_nemotron(config: ModelConfig) -> Architecture:
     """Nemotron Nano VL 2, and the omni models without their audio encoder."""
     uncounted = ("sound encoder",) if config.root.has("sound_config") else ()
-    return replace(read_row(ROWS["nemotron_vl"], config), uncounted=uncounted)
+    return dataclasses.replace(read_row(ROWS["nemotron_vl"], config), uncounted=uncounted)
 
 
 ROWS: Final = load_rows(__package__, "multimodal.toml")

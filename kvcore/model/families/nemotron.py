@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
@@ -78,7 +80,7 @@ def read_h(config: ModelConfig) -> arch.Architecture:
         width=max(widths) or section.integer("moe_intermediate_size", state_heads * width),
         mlp=behind,
     )
-    built = replace(built, moe=moe)
+    built = dataclasses.replace(built, moe=moe)
     drafts = section.integer("num_nextn_predict_layers", 0, minimum=0, maximum=64)
     if not drafts:
         return built
@@ -94,7 +96,7 @@ def read_h(config: ModelConfig) -> arch.Architecture:
         projection = blocks.column("eh_proj", 2 * hidden, hidden)
         steps[0] = with_modules(steps[0], projection, *blocks.norms(hidden, "enorm", "hnorm"))
         steps[-1] = with_modules(steps[-1], blocks.norm("final_layernorm", hidden))
-    return replace(
+    return dataclasses.replace(
         built,
         draft_layers=tuple(steps) * drafts,
         draft_prefix="mtp.layers",

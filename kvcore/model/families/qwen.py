@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
@@ -38,7 +40,7 @@ def read(config: ModelConfig) -> arch.Architecture:
     if encoder is None:
         return built
     image = read_encoder("qwen3_vl_encoder", encoder, "visual")
-    return replace(
+    return dataclasses.replace(
         built,
         is_multimodal=True,
         every=image.modules,
@@ -68,7 +70,7 @@ def read_text(config: ModelConfig) -> arch.Architecture:
         width=width,
     )
     if config.root.optional_section("vision_config") is not None:
-        built = replace(built, layer_prefix="model.language_model.layers")
+        built = dataclasses.replace(built, layer_prefix="model.language_model.layers")
     published = 1 if section.model_type == "qwen3_next" else 0
     drafts = section.integer(
         "mtp_num_hidden_layers",
@@ -78,7 +80,7 @@ def read_text(config: ModelConfig) -> arch.Architecture:
     )
     body = feed_forward(traits, section, hidden, width, moe)
     draft = with_modules(mixers[FULL], *body, *blocks.norms(hidden, *blocks.TWO_NORMS))
-    return replace(
+    return dataclasses.replace(
         built,
         draft_layers=(draft,) * drafts,
         draft_prefix="mtp.layers",
@@ -224,7 +226,7 @@ def read_ling(config: ModelConfig) -> arch.Architecture:
         width=section.integer("intermediate_size"),
         rotary_tables=(rope.table(heads.head_dim, positions), whole),
     )
-    return replace(built, is_mla=True)
+    return dataclasses.replace(built, is_mla=True)
 
 
 LATENT: Final = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
@@ -283,7 +285,7 @@ def read_ling3(config: ModelConfig) -> arch.Architecture:
         width=section.integer("intermediate_size"),
         rotary_tables=(table,),
     )
-    return replace(built, is_mla=True)
+    return dataclasses.replace(built, is_mla=True)
 
 
 def output_gate(section: Section, latent: Latent) -> tuple[arch.Module, ...]:

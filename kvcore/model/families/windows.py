@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import CacheState, ChunkedLocal
@@ -37,7 +39,7 @@ def read_gpt_oss(config: ModelConfig) -> arch.Architecture:
     )
     built = read_decoder(DECODERS["gpt_oss"], config, heads=heads, mixers=mixers)
     tables = tuple(replace(table, dtype="float32") for table in built.rotary_tables)
-    return replace(built, rotary_tables=tables)
+    return dataclasses.replace(built, rotary_tables=tables)
 
 
 def read_llama4(config: ModelConfig) -> arch.Architecture:
@@ -77,7 +79,7 @@ def read_llama4(config: ModelConfig) -> arch.Architecture:
         return built
     encoder = read_encoder("llama4_vision", vision, text=heads.hidden_size).modules
     prefix = f"language_model.{built.layer_prefix}"
-    return replace(built, layer_prefix=prefix, is_multimodal=True, every=encoder)
+    return dataclasses.replace(built, layer_prefix=prefix, is_multimodal=True, every=encoder)
 
 
 def read_laguna(config: ModelConfig) -> arch.Architecture:
@@ -172,7 +174,7 @@ def read_mimo_v2(config: ModelConfig) -> arch.Architecture:
     )
     draft = mimo_draft(kinds[True], heads.hidden_size, width)
     unread = ("vision tower",) if config.root.optional_section("vision_config") is not None else ()
-    return replace(
+    return dataclasses.replace(
         built, draft_layers=(draft,), draft_prefix="model.mtp.layers", draft_steps=1, uncounted=unread
     )
 
@@ -238,7 +240,7 @@ def read_step_flash(config: ModelConfig) -> arch.Architecture:
         width=width,
     )
     sees = config.root.optional_section("vision_config") is not None
-    return replace(
+    return dataclasses.replace(
         built,
         is_multimodal=sees,
         uncounted=("vision tower",) if sees else (),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.errors import CatalogueError
 from kvcore.model.architecture import (
@@ -62,8 +64,7 @@ def flag(section: Section, value: Flag) -> bool:
     return section.boolean(name, default) is (name == key)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Heads:
+class Heads(Struct, frozen=True, kw_only=True):
     """The attention geometry of one layer."""
 
     hidden_size: int

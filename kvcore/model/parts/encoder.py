@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.errors import ModelError
 from kvcore.model.architecture import Linear, Module, Output, Parameter, RotaryTable, Split, VisionEncoder

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct, field
 
 from kvcore.model.config import MAX_INTEGER
 from kvcore.toml_files import file_text
@@ -95,8 +96,7 @@ class Kind(StrEnum):
     """Of an integer that must be even."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
+class Key(Struct, frozen=True, kw_only=True):
     """A key of the config and what it may be."""
 
     key: str
@@ -112,8 +112,7 @@ class Key:
     maximum: Formula = MAX_INTEGER
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """An object in the config."""
 
     key: str
@@ -143,8 +142,7 @@ class Make(StrEnum):
     NORM = "norm"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """A module, or another row's modules."""
 
     make: Make | None = None
@@ -183,8 +181,7 @@ class Part:
         check(*self.given.values())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """The fields of a `VisionEncoder`."""
 
     tokens: Formula
@@ -197,8 +194,7 @@ class Limits:
     video: Formula = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rotary:
+class Rotary(Struct, frozen=True, kw_only=True):
     """The fields of a `RotaryTable`."""
 
     positions: Formula
@@ -207,8 +203,7 @@ class Rotary:
     is_plain: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """An encoder, a block of one, or a model's encoders and projectors."""
 
     source: Source = "as the row that uses it"

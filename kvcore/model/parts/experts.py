@@ -6,9 +6,10 @@ A family says in an `ExpertTraits` what is its own; `read_moe` gives the sizes, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.model.architecture import Experts, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import Section
@@ -31,8 +32,7 @@ class Part(StrEnum):
     SHARED_GATE = "shared_gate"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExpertTraits:
+class ExpertTraits(Struct, frozen=True, kw_only=True):
     """What sets one family's experts apart: keys of its config, names of its tensors.
 
     Of several keys the first that the file gives decides; without any it is the first: its class default is read, or

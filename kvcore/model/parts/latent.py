@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import Section
@@ -12,8 +14,7 @@ from kvcore.model.parts.blocks import Heads, norm, replicated, row
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, shared_experts
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Latent:
+class Latent(Struct, frozen=True, kw_only=True):
     """The geometry of latent attention."""
 
     hidden_size: int

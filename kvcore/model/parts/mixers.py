@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import Section
@@ -26,8 +28,7 @@ def read_conv_kernel(section: Section, name: str) -> int:
     return section.integer(name, minimum=2, maximum=MAX_CONV_TAPS)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MambaKeys:
+class MambaKeys(Struct, frozen=True, kw_only=True):
     """How a config spells the sizes of its Mamba mixer; mixers.toml says it by model."""
 
     state: tuple[str, ...]
@@ -130,8 +131,7 @@ def mamba2(
     return arch.Layer(modules=tuple(modules), caches=(kept,))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeltaNet:
+class DeltaNet(Struct, frozen=True, kw_only=True):
     """The sizes of a gated delta net."""
 
     hidden_size: int

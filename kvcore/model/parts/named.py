@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.model.architecture import (
     Experts,
@@ -27,8 +30,7 @@ TABLE: Final = "named.toml"
 Words: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Names:
+class Names(Struct, frozen=True, kw_only=True):
     """named.toml."""
 
     embedding: Words
@@ -168,8 +170,7 @@ def first(parts: Iterable[Part], names: Words) -> Part | None:
     return next((part for part in parts if part.is_matrix and part.is_called(names)), None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cutter:
+class Cutter(Struct, frozen=True, kw_only=True):
     """What decides how the tensors of one checkpoint are read."""
 
     hidden_size: int

@@ -7,7 +7,9 @@ and position tables are whole on every rank.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from kvcore.model.architecture import (
     Architecture,
@@ -23,8 +25,7 @@ from kvcore.model.architecture import (
 from kvcore.model.parts.blocks import replicated
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Encoder:
+class Encoder(Struct, frozen=True, kw_only=True):
     """An encoder with its projector, what the profile run must know of its images, and its rotary tables."""
 
     modules: tuple[Module, ...]

@@ -5,9 +5,10 @@ weights and activations; and one algorithm for all, or one for each layer, with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from kvcore.model.config import Section
 from kvcore.model.quantization.formats import (

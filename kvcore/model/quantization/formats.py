@@ -8,9 +8,11 @@ loading drops or adds for good is in `experts_loading_bytes`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import gcd
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.units import ceil_div
 
@@ -19,8 +21,7 @@ SMALLEST_BLOCK = 32
 """Of experts whose blocks are refined."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LinearShape:
+class LinearShape(Struct, frozen=True, kw_only=True):
     """A linear layer on one rank. `outputs` are the rows of each fused part; `element_bytes` the model's dtype."""
 
     in_features: int
@@ -33,8 +34,7 @@ class LinearShape:
         return sum(self.outputs)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExpertsShape:
+class ExpertsShape(Struct, frozen=True, kw_only=True):
     """The routed experts on one rank: `num_experts` of `intermediate_size` features each.
 
     `is_cut`: several ranks share one expert.
@@ -76,8 +76,7 @@ class Side(StrEnum):
     OUTPUTS = "outputs"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Misfit:
+class Misfit(Struct, frozen=True, kw_only=True):
     """Features on one rank that are no multiple of a block or group of the format."""
 
     side: Side
@@ -85,7 +84,7 @@ class Misfit:
     multiple: int
 
 
-class Format:
+class Format(Struct, frozen=True):
     """How the weights of a linear layer, or of the routed experts, are stored.
 
     A format says what a matrix takes, and what a layer and an expert have once. Loading leaves it as it is, and it
@@ -134,8 +133,7 @@ class Format:
         return 1, 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unquantized(Format):
+class Unquantized(Format, frozen=True, kw_only=True):
     """Weights in the model's dtype.
 
     Source: vllm/model_executor/layers/linear.py:UnquantizedLinearMethod (0.32).
@@ -152,8 +150,7 @@ class Unquantized(Format):
 UNQUANTIZED = Unquantized()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorScaled(Format):
+class TensorScaled(Format, frozen=True, kw_only=True):
     """One byte a weight and one float32 scale a fused part; with `static_input` also an activation scale.
 
     Source: vllm/model_executor/layers/quantization/fp8.py:Fp8LinearMethod, Fp8MoEMethod (0.32).
@@ -176,8 +173,7 @@ class TensorScaled(Format):
         return FLOAT32_BYTES * (shape.shards + 1 + 2 * self.static_input)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChannelScaled(Format):
+class ChannelScaled(Format, frozen=True, kw_only=True):
     """One byte a weight (FP8 or INT8) and one float32 scale an output row; `input_bytes` more a layer.
 
     `static_input`: an activation scale a fused part.
@@ -199,8 +195,7 @@ class ChannelScaled(Format):
         return 2 * FLOAT32_BYTES * self.static_input
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockScaled(Format):
+class BlockScaled(Format, frozen=True, kw_only=True):
     """One byte a weight and one scale a block of `rows` × `columns`.
 
     Experts whose slice is no multiple of the block take a finer block, the greatest common divisor when that is at

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
+
+from msgspec import Struct
 
 from kvcore.model.architecture import Architecture, Experts, Linear, VocabEmbedding
 from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
@@ -59,8 +60,7 @@ def names_gguf(model: str) -> bool:
     return bool(colon) and "/" in repository and "/" not in kind and file_type(f"-{kind}") == kind.upper()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockType:
+class BlockType(Struct, frozen=True, kw_only=True):
     """A tensor type: `size` bytes store `weights` numbers of a row. `fallback`: what rows take that are no multiple."""
 
     weights: Annotated[int, Bounds(1, 256)]
@@ -84,8 +84,7 @@ class Role(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """The type that a tensor takes, and where, as gguf.toml says."""
 
     takes: str
@@ -108,8 +107,7 @@ class Rule:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mixtures:
+class Mixtures(Struct, frozen=True, kw_only=True):
     """The tables of gguf.toml."""
 
     source: Source
@@ -127,8 +125,7 @@ FILE_TYPES: Final = MIXTURES.files
 """The type that most tensors of a file have."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where a module stands: its layer, and which of the layers with values that is."""
 
     layer: int
@@ -139,8 +136,7 @@ class Place:
     """Of experts."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What llama.cpp looks at in addition to a tensor's own name."""
 
     num_layers: int
@@ -196,8 +192,7 @@ def fitting(name: str, inputs: int) -> BlockType:
     return TYPES["F16"] if inputs % chosen.weights else chosen
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Blocks(Format):
+class Blocks(Format, frozen=True, kw_only=True):
     """The types of each fused part, or of gate, up and down projection of experts.
 
     Parts of a fused layer are stacked with every row as wide as the widest; one byte a part names its type.

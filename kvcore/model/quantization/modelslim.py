@@ -6,9 +6,11 @@ The side file is quant_model_description.json: names of tensors with their types
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.errors import EngineRefusalError
 from kvcore.model.config import ModelConfig
@@ -30,8 +32,7 @@ Piece = Annotated[str, Named(r"[a-z0-9_.]{2,40}", "a piece of a module's name")]
 Bytes = Annotated[int, Bounds(0, 64)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TypeRow:
+class TypeRow(Struct, frozen=True, kw_only=True):
     """What one type takes; modelslim.toml says what each field counts."""
 
     source: Source
@@ -46,16 +47,14 @@ class TypeRow:
     expert_group_bytes: Bytes = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """A type, and pieces of the names of modules that have it."""
 
     type: TypeName
     pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Assumed:
+class Assumed(Struct, frozen=True, kw_only=True):
     """What checkpoints of some models store how."""
 
     source: Source
@@ -63,8 +62,7 @@ class Assumed:
     rules: tuple[Rule, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSlimTables(Reviewed):
+class ModelSlimTables(Reviewed, frozen=True, kw_only=True):
     """modelslim.toml."""
 
     type: Mapping[TypeName, TypeRow]
@@ -74,8 +72,7 @@ class ModelSlimTables(Reviewed):
 MODELSLIM: Final = TableFile("kvcore.model.quantization", "modelslim.toml", ModelSlimTables)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSlimFormat(Format):
+class ModelSlimFormat(Format, frozen=True, kw_only=True):
     """Integer weights with what vllm-ascend keeps of each row, input and group.
 
     Source: vllm_ascend/quantization/methods (0.23.0).

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.model.quantization.patterns import Allowance, Patterns
 from kvcore.versioned import TableFile
@@ -23,8 +24,7 @@ ASKING_STEPS: Final = 8
 _SPECIAL: Final = frozenset("*?[")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spellings:
+class Spellings(Struct, frozen=True, kw_only=True):
     """The names of modules.toml."""
 
     encoders: frozenset[str]
@@ -44,8 +44,7 @@ class Kind(StrEnum):
     VOCAB = "vocab"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModuleName:
+class ModuleName(Struct, frozen=True, kw_only=True):
     """A module by its full checkpoint name and, where the engine fuses several tensors, theirs."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from math import gcd
+
+from msgspec.structs import replace
 
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
@@ -21,8 +22,7 @@ INT32_BITS = 32
 INT32_BYTES = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackedInteger(Format):
+class PackedInteger(Format, frozen=True, kw_only=True):
     """AWQ and GPTQ: integers packed into int32, 16-bit scales and packed zero points a group of inputs.
 
     `group_size` -1 is one group a row. `expert_bias`: GPTQ experts get zero biases, dropped after loading when the
@@ -94,8 +94,7 @@ class PackedInteger(Format):
         return shape.elements // packing + shape.num_experts * (scales + zeros)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackQuantized(Format):
+class PackQuantized(Format, frozen=True, kw_only=True):
     """compressed-tensors `pack-quantized`: packed int32 rows, 16-bit scales a group, and the unpacked shape.
 
     Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_wNa16.py,
@@ -128,8 +127,7 @@ class PackQuantized(Format):
         return rows * packed(inputs) * INT32_BYTES + zeros + rows * groups * element_bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Nvfp4(Format):
+class Nvfp4(Format, frozen=True, kw_only=True):
     """Half a byte a weight, an FP8 scale a group of inputs, a float32 scale a part, and one for the activations.
 
     Source: vllm/model_executor/layers/quantization/modelopt.py:KNvfp4Static, ModelOptNvFp4FusedMoE;
@@ -158,8 +156,7 @@ class Nvfp4(Format):
         return FLOAT32_BYTES * 2 * (shape.shards + 1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mxfp8(Format):
+class Mxfp8(Format, frozen=True, kw_only=True):
     """One byte a weight and one byte of scale a group of 32 inputs.
 
     Source: vllm/model_executor/layers/quantization/modelopt.py:KMxfp8Static, ModelOptMxFp8FusedMoE (0.32).
@@ -174,8 +171,7 @@ class Mxfp8(Format):
         return shape.elements + shape.elements // self.group_size + shape.bias_bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mxfp4(Format):
+class Mxfp4(Format, frozen=True, kw_only=True):
     """Half a byte a weight and one byte of scale a group of 32 inputs; experts are padded to the kernel's tiles.
 
     The engine leaves linear layers of these checkpoints in the model's dtype unless `linears`.
@@ -204,8 +200,7 @@ class Mxfp4(Format):
         return Format.experts_bytes(self, padded)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BitsPerWeight(Format):
+class BitsPerWeight(Format, frozen=True, kw_only=True):
     """A rate known only on average: bitsandbytes with its block scales, GGUF by the type of a tensor.
 
     Source: bits of the block layouts of llama.cpp (ggml-common.h) and of bitsandbytes (4-bit blocks of 64 inputs).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kvcore.errors import EngineRefusalError
@@ -51,8 +50,7 @@ Source: torchao/quantization/quant_api.py:_fp8_mm_compat (0.15.0).
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grouped(Format):
+class Grouped(Format, frozen=True, kw_only=True):
     """Integers or floats of `bits`, with `overhead_bytes` of scale and zero point a group of inputs.
 
     `group_size` 0 is one group a row, and `per_tensor` one for the whole weight. A rank's weight whose inputs are no

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.cache.spec import CacheKind
 from kvcore.texts.words import msg
@@ -21,8 +22,7 @@ KINDS: Final = {
 """What the layers of a kind keep of a request."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True, kw_only=True):
     """`html` is safe to show as it is: our own boxes around escaped texts."""
 
     title: str

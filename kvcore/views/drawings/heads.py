@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.cache.kv_formats import kv_format
 from kvcore.model.architecture import (
@@ -36,8 +37,7 @@ MOST_DRAWN: Final = 256
 _BITS: Final = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadsPanel:
+class HeadsPanel(Struct, frozen=True, kw_only=True):
     """One way to keep the context: `kept` are KV heads, 0 for a latent vector; bytes of one token in one layer."""
 
     name: str

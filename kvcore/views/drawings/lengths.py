@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.spec import CacheKind, blocks_per_request
@@ -19,8 +20,7 @@ STEP: Final = 4
 POWERS: Final = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LengthRow:
+class LengthRow(Struct, frozen=True, kw_only=True):
     """A request of `tokens` tokens: bytes of it on one GPU by kind of layer, and how many fit at once."""
 
     tokens: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.cache.spec import CacheKind
 from kvcore.planning import Plan
@@ -15,8 +16,7 @@ MOST_CELLS: Final = 60
 """Blocks of a request that are drawn one by one; of a longer one a cell stands for several."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupRow:
+class GroupRow(Struct, frozen=True, kw_only=True):
     """Layers that share block numbers: what their pages take of one block, blocks of one request."""
 
     kind: CacheKind

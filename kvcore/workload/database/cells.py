@@ -10,8 +10,10 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.errors import WorkloadError
 from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram, error_of
@@ -27,8 +29,7 @@ MAX_CSV_BYTES: Final = 32 << 20
 MAX_DIGITS: Final = 17
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cells:
+class Cells(Struct, frozen=True, kw_only=True):
     """A joint histogram as a database answers it."""
 
     counts: tuple[tuple[int, int | None, int], ...]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Final
+
+from msgspec import Struct
 
 from kvcore.errors import WorkloadError
 from kvcore.versioned import Pattern, Source, convert, read_toml
@@ -21,8 +22,7 @@ SHOWN_COLUMNS: Final = 12
 Name = Annotated[str, Pattern(r"\w{1,60}", "a name")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """How a product keeps its log in a table."""
 
     name: Name
@@ -37,8 +37,7 @@ class Layout:
     sources: tuple[Source, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tables:
+class _Tables(Struct, frozen=True, kw_only=True):
     layouts: tuple[Layout, ...]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from kvcore.errors import WorkloadError, invalid
 from kvcore.workload.replay.scheduler import Scheduler
@@ -35,8 +36,7 @@ class Clock(Protocol):
         """Duration of the step that was just scheduled."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BoundClock:
+class BoundClock(Struct, frozen=True, kw_only=True):
     """The fastest possible: a step reads the weights once and the KV cache of who runs. Never a latency.
 
     max((weights + kv × context) / bandwidth, flops × tokens / peak)
@@ -57,8 +57,7 @@ class BoundClock:
         return max(memory, self.flops_per_token * step.tokens / self.peak_flops)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UserClock:
+class UserClock(Struct, frozen=True, kw_only=True):
     """A person's own rates: prompt tokens a second of the engine, answer tokens a second of one request."""
 
     prefill_tokens_per_second: float
@@ -77,8 +76,7 @@ class UserClock:
         return step.prefill_tokens / self.prefill_tokens_per_second + decoding / self.decode_tokens_per_second
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FittedClock:
+class FittedClock(Struct, frozen=True, kw_only=True):
     """a + b × tokens + c × context, fitted on the steps of a benchmark."""
 
     a: float

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.workload.replay.trace import Contents, TraceRequest
 
@@ -23,8 +24,7 @@ MAX_ACCESSES: Final = 4_000_000
 POINTS: Final = 64
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reuse:
+class Reuse(Struct, frozen=True, kw_only=True):
     """What prompts find in a cache of each size; sizes in blocks."""
 
     block_size: int

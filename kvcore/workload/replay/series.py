@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.errors import WorkloadError
 from kvcore.workload.replay.clock import Clock, ClockKind
@@ -43,8 +46,7 @@ class Point:
         self.preempted += other.preempted
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Latency:
+class Latency(Struct, frozen=True, kw_only=True):
     """Percentiles over the requests, in seconds."""
 
     p50: float
@@ -66,8 +68,7 @@ class Latency:
         return cls(p50=p50, p95=p95, p99=p99)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True, kw_only=True):
     """What a replica did with a trace."""
 
     clock: ClockKind

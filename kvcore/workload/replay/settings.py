@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.errors import WorkloadError
@@ -21,8 +21,7 @@ class FreeOrder(StrEnum):
     """Those without a hash to its head, to be used next; those with one to its tail."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """What one release does; a field for each table of rules.toml, which names its source."""
 
     free_order: FreeOrder
@@ -31,8 +30,7 @@ class Rules:
     """Whether `long_prefill_token_threshold` leaves a request alone that has the engine for itself."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tables(Reviewed):
+class _Tables(Reviewed, frozen=True, kw_only=True):
     oldest: Published
     rules: ByRelease[Rules]
 
@@ -55,8 +53,7 @@ def rules_of(version: Version) -> Rules:
     return tables.rules.at(version)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """The scheduler's settings under vLLM's own names, and the pool; `num_blocks` counts the null block."""
 
     num_blocks: int

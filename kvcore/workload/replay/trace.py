@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from kvcore.errors import WorkloadError
 
@@ -15,8 +16,7 @@ Piece = tuple[str, int]
 """The first so many tokens of a named text: equal names mean equal tokens at equal positions."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TraceRequest:
+class TraceRequest(Struct, frozen=True, kw_only=True):
     """A request: when it comes, what it carries, and how many tokens it is answered with."""
 
     id: str

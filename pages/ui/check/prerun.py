@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.engine.rooms import find_engine

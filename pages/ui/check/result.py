@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from html import escape
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError

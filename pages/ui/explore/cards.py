@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.sweep import SweptModel, cell_scenario, sweep, sweep_of_cards

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.advice.spread import (
     MOST_CARDS,

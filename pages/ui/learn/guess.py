@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.explain.derivation import Step
 from kvcore.explain.derivation.lesson import Content, Prediction, judgement, prose

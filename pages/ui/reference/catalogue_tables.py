@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+from msgspec.structs import asdict
 
 from kvcore.texts.words import Words
 from kvcore.views.catalogue_rows import accelerator_rows, model_rows, version_rows

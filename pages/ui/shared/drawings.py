@@ -6,10 +6,10 @@ Everything in them is a number of ours or a text of the catalogue, and is escape
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from html import escape
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.explain.numbers import RequestShare, request_share
 from kvcore.memory.parts import reaches

@@ -7,10 +7,10 @@ of their own: they are seeded from the scenario on every run.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import NamedTuple
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.errors import HubError, KvPlannerError, Notice
 from kvcore.evidence.log.reader import read_log

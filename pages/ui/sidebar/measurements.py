@@ -4,10 +4,10 @@ remove them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.scenario import Measured, Origin

@@ -3,11 +3,11 @@ its weight files where nobody reads its class."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 from uuid import uuid4
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore import catalogue, hub_requests
 from kvcore.catalogue.models import Checkpoint

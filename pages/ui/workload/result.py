@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from html import escape
 from types import MappingProxyType
 from typing import TypeAlias
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
