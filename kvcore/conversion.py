@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
+from inspect import get_annotations
 from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 from msgspec import Struct
@@ -253,11 +254,8 @@ def _hints(kind: Any) -> Mapping[str, Any]:
     """The types of a record's fields, in order."""
     said: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
-        own = base.__dict__.get("__annotations__", {})
-        said |= {
-            name: _type_in(base.__module__, hint) if isinstance(hint, str) else hint
-            for name, hint in own.items()
-        }
+        for name, hint in get_annotations(base).items():
+            said[name] = _type_in(base.__module__, hint) if isinstance(hint, str) else hint
     return {name: said[name] for name in kind.__struct_fields__}
 
 

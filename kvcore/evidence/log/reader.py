@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from itertools import islice
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from kvcore.engine.protocol import Engine
 from kvcore.engine.rooms import engines
@@ -147,7 +146,7 @@ def _start(
         utilization = value_of(figures.utilization)
     facts = StartFacts(flags=flags, rank=ranked.worst, utilization=utilization)
     known = {**ranked.worst.known, **figures.known}
-    said = {one.name: getattr(arguments, one.name) for one in fields(arguments)}
+    said = asdict(arguments)
     said["model"] = arguments.model or model_of(log, start, end)
     failures = find_failures(log, start, end, facts)
     chips = _chips(log, start, end, found, has_failed=bool(failures))
