@@ -136,7 +136,7 @@ def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPag
     Example:
         >>> from kvcore.cache.spec import LayerSpec
         >>> page = LayerSpec(kind=CacheKind.MLA_ATTENTION, layers=1, block_size=256, page_size_bytes=100)
-        >>> first = Bucket(specs=(page, replace(page, page_size_bytes=10)), counts=((2,), (1,)))
+        >>> first = Bucket(specs=(page, dataclasses.replace(page, page_size_bytes=10)), counts=((2,), (1,)))
         >>> window = Bucket(specs=(page,), counts=((3,),))
         >>> packed_block_pages((first, window), PackedGroups.PADDED_TUPLES)
         ((3, 100), (3, 10))

@@ -3,6 +3,7 @@ its weight files where nobody reads its class."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -146,7 +147,7 @@ def _use_headers() -> None:
     size = refused.checkpoint.total_size or headers.stored_bytes
     _attempt(
         refused.name,
-        replace(refused.config, headers=headers),
+        dataclasses.replace(refused.config, headers=headers),
         replace(refused.checkpoint, total_size=size),
         HEADERS_FILE,
     )
