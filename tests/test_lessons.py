@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kvcore.explain.derivation import STEPS, StepName, step_of
 from kvcore.explain.derivation.lesson import CLOSE, judgement

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kvcore.workload.little import Arrivals, fleet_for
 from tests import present_plans

@@ -9,15 +9,15 @@ Source: J. D. C. Little, A Proof for the Queuing Formula L = λW, Operations Res
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from kvcore.planning import Plan
 from kvcore.units import ceil_div
 from kvcore.workload.limits import STARTING, requests_at
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arrivals:
+class Arrivals(Struct, frozen=True, kw_only=True):
     """Requests that arrive all the time, each with the same prompt and answer.
 
     Example:
@@ -51,8 +51,7 @@ class Arrivals:
         return self.prompt_tokens + self.answer_tokens
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True, kw_only=True):
     """The replicas that carry `Arrivals`, and their cards."""
 
     requests_per_replica: int

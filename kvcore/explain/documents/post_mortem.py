@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kvcore.advice.vary import decode_bound
 from kvcore.deploy.going_live import FIRST_TOKEN_SECONDS, OVERLOAD_PERCENT, SECONDS
