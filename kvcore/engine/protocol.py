@@ -112,8 +112,7 @@ class Combination(StrEnum):
     """Graphs where a variable makes every launch wait."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RefusedCombination(ReleaseRange):
+class RefusedCombination(ReleaseRange, frozen=True, kw_only=True):
     """Releases of vLLM on which a plug-in stops for it."""
 
     source: Source
@@ -122,8 +121,7 @@ class RefusedCombination(ReleaseRange):
     """A part of the names of the cards; empty: any."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refusals:
+class Refusals(Struct, frozen=True, kw_only=True):
     """Which of vLLM's tables of refusals apply."""
 
     source: Source = ""
@@ -248,8 +246,7 @@ class HalvedPool(ReleaseRange, frozen=True, kw_only=True):
     """A part of their names."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AbsoluteBudget(ReleaseRange):
+class AbsoluteBudget(ReleaseRange, frozen=True, kw_only=True):
     """Releases of vLLM on which everything on the device is taken off, and not what the start added to it."""
 
     source: Source
@@ -257,8 +254,7 @@ class AbsoluteBudget(ReleaseRange):
     """A part of the names of the cards; empty: any."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mask(ReleaseRange):
+class Mask(ReleaseRange, frozen=True, kw_only=True):
     """An attention mask of max_model_len × max_model_len, made after the KV cache; bytes for each pair of tokens."""
 
     source: Source
@@ -269,8 +265,7 @@ class Mask(ReleaseRange):
     most: Amount
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryRules:
+class MemoryRules(Struct, frozen=True, kw_only=True):
     """What the memory of a rank takes in addition to what vLLM's own runners take on CUDA."""
 
     source: Source = ""
