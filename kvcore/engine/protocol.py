@@ -117,8 +117,8 @@ class RefusedCombination(ReleaseRange, frozen=True, kw_only=True):
 
     source: Source
     what: Combination
-    card: Text = ""
-    """A part of the names of the cards; empty: any."""
+    only_310p: bool = False
+    """On 310P alone."""
 
 
 class Refusals(Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
     """
     scenario, kept = start.scenario, start.kept
     for row in find_engine(scenario.engine).refusals.combinations:
-        if row.covers(start.version) and row.card in start.card.label:
+        if row.covers(start.version) and (start.card.is_310p or not row.only_310p):
             _check_combination(start, row.what, prefix_caching=prefix_caching)
     if start.traits.recurrent and prefix_caching and not kept.caches_states:
         raise EngineRefusalError("state-prefix-caching-unsupported", "enable_prefix_caching", True)
@@ -72,10 +72,10 @@ def _check_combination(start: Start, what: Combination, *, prefix_caching: bool)
         ),
         Combination.SPARSE_ATTENTION: (
             "accelerator",
-            start.card.label,
+            None,
             attention in (AttentionKind.SPARSE, AttentionKind.COMPRESSED),
         ),
-        Combination.LATENT_ATTENTION: ("accelerator", start.card.label, start.architecture.is_mla),
+        Combination.LATENT_ATTENTION: ("accelerator", None, start.architecture.is_mla),
         Combination.SPLIT_EXPERTS: ("enable_expert_parallel", "False", _splits_experts(start)),
         Combination.BLOCKING_LAUNCHES: (
             f"env.{BLOCKING_VARIABLE}",
