@@ -1,10 +1,11 @@
-"""Reference: every parameter with its effect here, going live, catalogues, glossary."""
+"""Reference: parameters with their effect here, the source documents as stories, going live, catalogues, glossary."""
 
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
+from kvcore.scenario.page_parameters import SECTIONS as SECTION_NAMES
 from kvcore.texts.words import msg
-from pages.ui.reference import catalogue_tables, going_live, parameter_list
+from pages.ui.reference import catalogue_tables, going_live, parameter_list, stories
 from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
@@ -12,9 +13,10 @@ undo.follow()
 t = state.translator()
 plan = state.planned()
 
-PARAMETERS, GOING_LIVE, CATALOGUE, GLOSSARY = "parameters", "going-live", "catalogue", "glossary"
+PARAMETERS, STORIES, GOING_LIVE, CATALOGUE, GLOSSARY = SECTION_NAMES
 SECTIONS = {
     PARAMETERS: msg("Parameters"),
+    STORIES: msg("Four guides, step by step"),
     GOING_LIVE: msg("Going live"),
     CATALOGUE: msg("Catalogue"),
     GLOSSARY: msg("Glossary"),
@@ -39,6 +41,8 @@ if section in (PARAMETERS, GOING_LIVE):
         notes.scenario_line(plan, t)
 if section == PARAMETERS:
     parameter_list.parameters(planned, t)
+elif section == STORIES:
+    stories.panel(t)
 elif section == GOING_LIVE and planned is not None:
     going_live.panel(planned, t)
 elif section == CATALOGUE:

@@ -124,7 +124,11 @@ PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "check": {},
     "learn": {"step": tuple("12345678"), "answers": ("true",)},
-    "reference": {"section": ("going-live", "catalogue", "glossary")},
+    "reference": {
+        "section": ("stories", "going-live", "catalogue", "glossary"),
+        "story": ("post-mortem", "ascend-tuning", "vllm-parameters"),
+        "story_step": ("2", "5", "30"),
+    },
     "accuracy": {},
 }
 SHARES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,18 @@ from typing import Any
 import pytest
 
 from kvcore.explain.documents import figures
+from kvcore.explain.documents.recomputed import link_params, planned
+from kvcore.planning import Verdict
 from kvcore.quantity import Quantity, Unit
-from kvcore.texts import SOURCES, Source
+from kvcore.scenario import link
+from kvcore.texts import CORRECTIONS, SOURCES, STORIES, STORY_FIGURES, Source
 from kvcore.units import GB, GIB, KIB, MIB
 
 DOCUMENTS: dict[str, Any] = tomllib.loads(
     (Path(__file__).parent / "data" / "documents.toml").read_text("utf-8")
 )
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NOT_FLOATS = {"0.2.6", "4.51.0"}
 SIZES = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "GB": GB, "bytes": 1}
 COUNTS = {"": 1, "tokens": 1, "Ki tokens": KIB, "requests": 1, "percent": 1}
 
@@ -71,12 +77,52 @@ def test_all_documents_are_there_under_their_own_titles() -> None:
 
 
 @pytest.mark.parametrize("document", Source)
-def test_every_figure_is_one_of_the_document(document: Source) -> None:
-    """A figure that no number of the data file asks for would be checked by nobody."""
+def test_every_figure_is_checked_or_shown(document: Source) -> None:
     asked = {
         row[2]
         for section in DOCUMENTS[document]["sections"]
         for kind in ("reproduced", "given", "by_its_rule", "corrected")
         for row in section.get(kind, ())
     }
-    assert sorted(figures(document)) == sorted(asked)
+    shown = {name for step in STORIES.values() if step.story is document for name in step.figures}
+    assert set(figures(document)) <= asked | shown
+    assert asked <= set(figures(document))
+
+
+def numbers(*kinds: str, document: Source) -> set[str]:
+    """Numbers of a document as the data file has them."""
+    sections = DOCUMENTS[document]["sections"]
+    return {row[0] for section in sections for kind in kinds for row in section.get(kind, ())}
+
+
+@pytest.mark.parametrize("name", STORY_FIGURES)
+def test_what_a_story_says_that_a_document_writes_is_a_number_of_it(name: str) -> None:
+    document, _, figure = name.partition("/")
+    written = STORY_FIGURES[name].written
+    known = numbers("reproduced", "given", "not_reproduced", document=Source(document))
+    assert {float(number) for number in NUMBER.findall(written)} <= {*map(float, known - NOT_FLOATS)}
+    if figure not in figures(Source(document)):
+        assert set(NUMBER.findall(written)) & numbers("not_reproduced", document=Source(document))
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_step_of_a_story_is_complete(name: str) -> None:
+    step = STORIES[name]
+    assert name.startswith(f"{step.story}/")
+    assert link.decode(link_params(step.scenario)).repairs == ()
+    assert planned(step.scenario).verdict in (Verdict.FITS, Verdict.TIGHT)
+    assert all(f"{step.story}/{figure}" in STORY_FIGURES for figure in step.figures)
+    assert all(CORRECTIONS[correction].source is step.story for correction in step.corrections)
+
+
+def test_every_correction_is_in_a_story() -> None:
+    assert {one for step in STORIES.values() for one in step.corrections} == set(CORRECTIONS)
+
+
+def test_drafts_by_n_grams_take_next_to_nothing() -> None:
+    """The guide says that more of them take much more memory."""
+    found = figures(Source.PARAMETERS)
+    without, with_them = found["tokens-without"].engine, found["tokens-with"].engine
+    assert without is not None
+    assert with_them is not None
+    assert 0.99 * without.value < with_them.value <= without.value

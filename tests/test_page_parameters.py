@@ -47,6 +47,8 @@ LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
         ("limit", "1792", 1792),
         ("section", "glossary", "glossary"),
         ("find", "block size", "block size"),
+        ("story", "post-mortem", "post-mortem"),
+        ("story_step", "12", 12),
         ("load_requests", "64", 64),
         ("load_prompt", "4000", 4000),
         ("load_answer", "1", 1),
@@ -131,7 +133,8 @@ def test_what_absent_means_is_frozen() -> None:
         "lengths": "", "limit": None, "section": "parameters", "answers": False, "step": 1,
             "frame": 0, "chunk": 16, "present": False, "traffic": "",
         "system": None, "user": None, "reply": None, "kept": None, "prefix": None,
-        "find": "", "load_requests": None, "load_prompt": None, "load_answer": None,
+        "find": "", "story": "rule-of-thumb", "story_step": 1,
+        "load_requests": None, "load_prompt": None, "load_answer": None,
         "quantity": "kv_memory", "group": "version", "apart": False, "unseen": False,
     }  # fmt: skip
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from urllib.parse import parse_qsl
 
 import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
-from kvcore.texts import GLOSSARY, PARAMETERS
+from kvcore.texts import GLOSSARY, PARAMETERS, Source
+from kvcore.views.stories import steps_of
 from tests.test_page_plan import checked, open_app, params, seen
 
 QUERY = {
     "model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": "2", "max_model_len": "8192",
 }  # fmt: skip
-SECTIONS = ("parameters", "going-live", "catalogue", "glossary")
+SECTIONS = ("parameters", "stories", "going-live", "catalogue", "glossary")
 
 
 def open_reference(
@@ -149,3 +152,47 @@ def test_the_report_is_on_the_plan_page() -> None:
     checked(app.run())
     labels = [button.proto.label for button in app.get("download_button")]
     assert "Printable report (one page, HTML)" in labels
+
+
+class TestStories:
+    STEP = QUERY | {"section": "stories", "story": "post-mortem", "story_step": "2"}
+
+    def test_a_step_says_what_the_document_has_and_what_is_true(self) -> None:
+        app = open_reference(query=self.STEP)
+        assert "2 · The formula, and what its script prints" in [header.value for header in app.header]
+        assert '<td class="kv-figure"><b>2.50 GiB</b></td>' in html(app)
+        assert "takes 2.5 GiB, not 20 GiB" in html(app)
+
+    def test_the_start_is_a_link_that_keeps_the_place(self) -> None:
+        app = open_reference(query=self.STEP)
+        links = {one.proto.label: one.proto for one in app.get("page_link")}
+        opened = dict(parse_qsl(links["Open this start on the Plan page"].query_string))
+        assert opened["model"] == "meta-llama/Llama-2-70b-chat-hf"
+        assert (opened["story"], opened["story_step"]) == ("post-mortem", "2")
+
+    def test_a_step_beyond_the_last_is_the_last(self) -> None:
+        app = open_reference(query=self.STEP | {"story_step": "30"})
+        assert app.button(key="story.next").disabled
+        assert app.header[0].value.startswith(f"{len(steps_of(Source.POST_MORTEM))} · ")
+
+    def test_another_story_begins_at_its_first_step(self) -> None:
+        app = open_reference(query=self.STEP)
+        checked(app.segmented_control(key="reference_story").set_value("ascend-tuning").run())
+        assert app.header[0].value.startswith("1 · ")
+        checked(app.button(key="story.next").click().run())
+        assert (params(app)["story"], params(app)["story_step"]) == ("ascend-tuning", "2")
+
+    @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+    def test_every_step_is_drawn(self, locale: str) -> None:
+        app = open_reference(query=QUERY | {"section": "stories"}, locale=locale)
+        for story in Source:
+            for number in range(1, len(steps_of(story)) + 1):
+                app.query_params.update({"story": story.value, "story_step": str(number)})
+                app = checked(app.run())
+                assert app.header[0].value.startswith(f"{number} · ")
+                assert not re.search(r"\{\w+\}", seen(app))
+
+    def test_a_scenario_that_is_refused_does_not_stop_a_story(self) -> None:
+        refused = {"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"}
+        app = open_reference(query=refused | {"section": "stories"})
+        assert app.header[0].value.startswith("1 · ")

@@ -22,6 +22,7 @@ from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import KvPlannerError, invalid, shorten
 from kvcore.evidence.accuracy import Check
 from kvcore.flags import FLAGS
+from kvcore.texts import Source
 from kvcore.texts.words import Language
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.percentiles import LengthQuantiles
@@ -49,7 +50,9 @@ MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
 }
 """By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
-SECTIONS: Final = ("parameters", "going-live", "catalogue", "glossary")
+SECTIONS: Final = ("parameters", "stories", "going-live", "catalogue", "glossary")
+MAX_STORY_STEPS: Final = 30
+"""More than any story has: a step beyond its last is its last."""
 ACCURACY_GROUPS: Final = ("version", "card", "family")
 _WHOLE: Final = re.compile(r"\d{1,12}", re.ASCII)
 _AMOUNT: Final = re.compile(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
@@ -234,6 +237,8 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     # -- Reference
     "section": PageParameter(one_of(SECTIONS), SECTIONS[0]),
     "find": PageParameter(words_of, ""),
+    "story": PageParameter(one_of([source.value for source in Source]), Source.RULE_OF_THUMB.value),
+    "story_step": PageParameter(whole(1, MAX_STORY_STEPS), 1),
     "load_requests": PageParameter(whole(1, 1 << 20)),
     "load_prompt": PageParameter(whole(1, 1 << 30)),
     "load_answer": PageParameter(whole(1, 1 << 30)),

@@ -55,6 +55,15 @@ class Trial(StrEnum):
     NPU_MODELS = "npu-models"
 
 
+class StoryPage(StrEnum):
+    """The page that a step of a story opens its start on."""
+
+    PLAN = "plan"
+    CHECK = "check"
+    WORKLOAD = "workload"
+    GOING_LIVE = "going-live"
+
+
 class Message(Struct, frozen=True, kw_only=True):
     """A coded error or notice; `{params}` are filled in after translation."""
 
@@ -125,6 +134,27 @@ class Check(Struct, frozen=True, kw_only=True):
     """Said in place of `detail` where the plan leaves it open."""
     fails: Text = Text("")
     """Said in place of `detail` where it fails."""
+
+
+class StoryStep(Struct, frozen=True, kw_only=True):
+    """One step of a source document as a story: what it says, what is wrong there, the start to look at."""
+
+    story: Source
+    title: Text
+    text: Text
+    wrong: Text
+    scenario: str
+    """By a name of `kvcore.explain.documents`."""
+    page: StoryPage = StoryPage.PLAN
+    figures: tuple[str, ...] = ()
+    corrections: tuple[str, ...] = ()
+
+
+class StoryFigure(Struct, frozen=True, kw_only=True):
+    """A figure of a story by its label, and as the document writes it."""
+
+    label: Text
+    written: str = ""
 
 
 Entry = TypeVar("Entry")
@@ -238,10 +268,15 @@ LESSONS: Final = Texts("lessons.toml", Sentence)
 """The derivation's own, in the order of its steps."""
 LETTERS: Final = Texts("letters.toml", Letter)
 """By the name of a quantity, or "<what it is an input of>.<name>"."""
+STORIES: Final = Texts("stories.toml", StoryStep)
+"""The source documents step by step, by "document/step"."""
+STORY_FIGURES: Final = Texts("story_figures.toml", StoryFigure)
+"""By "document/figure"."""
 CHECKS: Final = Texts("checklist.toml", Check)
 """In the order in which they are done."""
 LABELS: Final = Labels("labels.toml", dict)
 """What names are called and what the pages say, in groups."""
 ALL: Final[tuple[Texts[Any], ...]] = (
-    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, LETTERS, CHECKS, LABELS,
+    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, LETTERS, STORIES, STORY_FIGURES, CHECKS,
+    LABELS,
 )  # fmt: skip

@@ -66,6 +66,7 @@ def figures() -> dict[str, Recomputed]:
         "budget": Recomputed(budget),
         "pool": Recomputed(pool),
         "weights": Recomputed(weights),
+        "model-weights": Recomputed(None, final.loaded_weights),
         "final-pool": Recomputed(
             bytes_of("final", result.kv_gb * GIB, "{budget} − {weights}", budget, weights),
             bytes_of("final", result.final_kv_gb * GIB),

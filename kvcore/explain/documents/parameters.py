@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from kvcore.explain.documents.recomputed import Recomputed, number, oldest
+from kvcore.explain.documents.recomputed import Recomputed, cache_of, memory_of, number, oldest, planned
 from kvcore.explain.reference import NGRAM
-from kvcore.planning import plan
 from kvcore.quantity import Unit, given
-from kvcore.scenario import link
 
 CONTEXT, MAX_TOKENS = 4097, 4000
 """Of the guide's request that leaves little room for its prompt."""
@@ -14,9 +12,7 @@ CONTEXT, MAX_TOKENS = 4097, 4000
 
 def figures() -> dict[str, Recomputed]:
     """Of the list of vLLM's parameters."""
-    request = {"model": "meta-llama/Llama-2-7b-chat-hf", "accelerator": "A100-80GB"}
-    old = oldest()
-    new = plan(link.decode(request).scenario)
+    old, new, drafting = oldest(), planned("llama-2-7b"), planned("llama-2-7b-ngram")
     seats = new.resolved.max_num_seqs
     return {
         "share": Recomputed(
@@ -31,6 +27,9 @@ def figures() -> dict[str, Recomputed]:
             number("room", CONTEXT - MAX_TOKENS, "{context} − {max_tokens}", given("context", CONTEXT),
                     given("max_tokens", MAX_TOKENS), unit=Unit.TOKENS)
         ),
+        "graphs": Recomputed(None, memory_of(new).cuda_graphs),
+        "tokens-without": Recomputed(None, number("tokens", cache_of(new).tokens, unit=Unit.TOKENS)),
+        "tokens-with": Recomputed(None, number("tokens", cache_of(drafting).tokens, unit=Unit.TOKENS)),
         "least-batch": Recomputed(None, number("seats", seats, unit=Unit.TOKENS)),
         "default-batch": Recomputed(
             None, number("batch", new.resolved.max_num_batched_tokens, unit=Unit.TOKENS)

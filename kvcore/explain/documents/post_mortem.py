@@ -13,7 +13,8 @@ from kvcore.deploy.launch import PORT
 from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, memory_of, number, planned
 from kvcore.explain.reference import BATCH, PROMPT_TOKENS
 from kvcore.memory.weights import DTYPE_BYTES
-from kvcore.quantity import Unit, given
+from kvcore.planning import Plan
+from kvcore.quantity import Quantity, Unit, given
 from kvcore.units import GIB, ceil_div
 from kvcore.workload.limits import Conversation, requests_at
 from kvcore.workload.little import Arrivals
@@ -58,7 +59,6 @@ def figures() -> dict[str, Recomputed]:
     )  # fmt: skip
     seconds = given("seconds", stay.seconds_in_system)
     chat = Conversation(system_tokens=0, user_tokens=100, answer_tokens=500)
-    bound = decode_bound(long, 1, PROMPTS[1])
     return {
         "cards": Recomputed(number("cards", cards)),
         "layers": Recomputed(number("layers", shape.num_layers)),
@@ -102,7 +102,7 @@ def figures() -> dict[str, Recomputed]:
         "history-kept": Recomputed(
             None, number("tokens", replace(chat, kept_turns=KEPT_TURNS).taken_tokens(TURNS), unit=Unit.TOKENS)
         ),
-        "one-request-speed": Recomputed(None, number("speed", 1 / bound.seconds_per_token) if bound else None),
+        **{name: Recomputed(None, _speed(long, at_once)) for name, at_once in (("speed-one", 1), ("speed-four", 4))},
         "seconds": Recomputed(
             number("seconds", stay.seconds_in_system, "{answer} / {speed}", given("answer", ANSWER),
                     given("speed", ANSWER_SPEED))
@@ -131,3 +131,9 @@ def figures() -> dict[str, Recomputed]:
         "minutes": Recomputed(number("minutes", SECONDS / 60)),
         "seconds-of-load": Recomputed(number("seconds", SECONDS)),
     }  # fmt: skip
+
+
+def _speed(plan: Plan, at_once: int) -> Quantity | None:
+    """The most tokens per second that the memory bandwidth lets that many requests have together."""
+    bound = decode_bound(plan, at_once, PROMPTS[1])
+    return None if bound is None else number("speed", bound.tokens_per_second)

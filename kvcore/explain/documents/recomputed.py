@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from kvcore.cache.capacity import CachePlan
 from kvcore.evidence.prerun import DEFAULT_LENGTH, DEFAULT_UTILIZATION
-from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
+from kvcore.explain.reference import NGRAM, POST_MORTEM, RULE_OF_THUMB
 from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Quantity, Unit, figure, given
@@ -41,6 +41,8 @@ PRE_RUN: Final[Mapping[str, Any]] = {
     "env.vLLM_MODEL_MEMORY_USE_GB": "22",
 }
 """The tuning guide's final start with the share that its own peak gives, as a link."""
+LLAMA: Final[Mapping[str, Any]] = {"model": "meta-llama/Llama-2-7b-chat-hf", "accelerator": "H100-80GB"}
+"""A start for the list of parameters, as a link."""
 OLDEST: Final = "0.6.6"
 """The oldest release in the tables; the documents are about it or its neighbours."""
 
@@ -57,7 +59,14 @@ SCENARIOS: Final[Mapping[str, Mapping[str, Any]]] = {
     "planned-qwen": PLANNED_QWEN,
     "post-mortem": POST_MORTEM,
     "short-post-mortem": SHORT_POST_MORTEM,
+    "blocks-of-64": {**SHORT_POST_MORTEM, "block_size": 64},
     "pre-run": PRE_RUN,
+    "llama-2-7b": LLAMA,
+    "llama-2-7b-ngram": {
+        **LLAMA,
+        "speculative_config.method": "ngram",
+        "speculative_config.num_speculative_tokens": NGRAM.num_speculative_tokens,
+    },
 }
 """What the steps of the stories open, by name."""
 
@@ -76,8 +85,7 @@ def planned(example: str) -> Plan:
 @cache
 def oldest() -> Plan:
     """A plain start of the oldest release, for its defaults."""
-    request = {"model": "meta-llama/Llama-2-7b-chat-hf", "accelerator": "A100-80GB", "engine_version": OLDEST}
-    return plan(link.decode(request).scenario)
+    return plan(link.decode({**LLAMA, "engine_version": OLDEST}).scenario)
 
 
 def bytes_of(name: str, value: float, formula: str = "", *inputs: Quantity) -> Quantity:
