@@ -3,10 +3,11 @@
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
-from pages.ui.shared import notes, shell, state
-from pages.ui.workload import panels, replay, result, source, upload
+from pages.ui.shared import notes, shell, state, undo
+from pages.ui.workload import arrivals, panels, replay, result, source, upload
 
 shell.guard()
+undo.follow()
 t = state.translator()
 plan = state.planned()
 mix = source.current()
@@ -15,6 +16,7 @@ notes.repairs(t)
 st.header(t("Which context length do your requests need?"), anchor=False)
 if mix is None:
     upload.ask(t)
+    arrivals.panel(plan, t)
     st.stop()
 
 upload.source(mix, t)

@@ -121,6 +121,10 @@ PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "workload": {
         "lengths": ("800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712",),
         "limit": ("1", "1024", "65536"),
+        "arrivals": ("0.001", "50", "100000"),
+        "first_token": ("0", "3600"),
+        "speed": ("0.1", "15", "10000"),
+        "load_prompt": ("1", "1200", "1073741824"),
     },
     "check": {},
     "learn": {"step": tuple("12345678"), "answers": ("true",)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import parse_qsl
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -259,3 +260,61 @@ def test_the_replay_of_random_arrivals() -> None:
     assert "a cache that forgets nothing finds" in seen(app)
     compared = html(press(app, "workload.replay.compare"))
     assert "max_num_seqs" in compared
+
+
+FIFTY = {
+    **WORKED,
+    "arrivals": "50",
+    "load_prompt": "1200",
+    "load_answer": "512",
+    "first_token": "0",
+    "speed": "15",
+}
+"""The post-mortem's load on the worked example: 163,840 tokens, 16 x 107 blocks of a request."""
+
+
+class TestArrivals:
+    def test_arrivals_and_stay_give_requests_replicas_and_cards(self) -> None:
+        app = open_workload(**FIFTY)
+        shown = metrics(app)
+        # 50 x 512 / 15 = 1,706.7; 10,240 blocks / 107 = 95.7; 1,707 / 95 = 17.97
+        assert shown["A request stays"] == "34.1 s"
+        assert shown["Requests at once"] == "1,707"
+        assert shown["GPUs"] == str(18 * 8)
+
+    def test_the_target_goes_to_the_other_pages(self) -> None:
+        app = open_workload(**FIFTY)
+        by_page = {one.proto.page: dict(parse_qsl(one.proto.query_string)) for one in app.get("page_link")
+                   if "Explore" in one.proto.label or "Load test" in one.proto.label}  # fmt: skip
+        assert (by_page["explore"]["wanted"], by_page["explore"]["max_model_len"]) == ("1707", "1712")
+        assert (by_page["reference"]["section"], by_page["reference"]["load_requests"]) == (
+            "going-live",
+            "95",
+        )
+        app = press(app, "workload.arrivals.plan")
+        assert params(app)["data_parallel_size"] == "18"
+
+    def test_what_is_typed_is_in_the_link(self) -> None:
+        app = open_workload(**WORKED)
+        checked(app.number_input(key="workload.arrivals").set_value(0.25).run())
+        assert params(app)["arrivals"] == "0.25"
+
+    def test_answers_faster_than_the_memory_are_said(self) -> None:
+        app = open_workload(**{**FIFTY, "speed": "5000"})
+        assert "the memory bandwidth allows at most" in app.warning[0].value
+        app = press(app, "workload.arrivals.bound")
+        assert not app.warning
+
+    @pytest.mark.parametrize(
+        ("query", "why"),
+        [
+            ({"load_prompt": "9000"}, "more than the context length of 8,192"),
+            ({"measured.weights_gib": "20"}, "does not start"),
+            ({"tensor_parallel_size": "3"}, "The engine refuses the present scenario"),
+        ],
+    )
+    def test_without_a_fleet_the_law_still_counts(self, query: dict[str, str], why: str) -> None:
+        app = open_workload(**{**FIFTY, **query})
+        assert metrics(app)["Requests at once"] == "1,707"
+        assert metrics(app)["GPUs"] == "—"
+        assert why in seen(app)

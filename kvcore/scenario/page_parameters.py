@@ -51,6 +51,11 @@ MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
 """By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
 SECTIONS: Final = ("parameters", "stories", "going-live", "catalogue", "glossary")
+ARRIVALS: Final = (0.001, 100_000.0)
+"""Requests per second."""
+FIRST_TOKEN_SECONDS: Final = (0.0, 3600.0)
+ANSWER_SPEED: Final = (0.1, 10_000.0)
+"""Tokens per second of one answer."""
 MAX_STORY_STEPS: Final = 30
 """More than any story has: a step beyond its last is its last."""
 ACCURACY_GROUPS: Final = ("version", "card", "family")
@@ -111,6 +116,24 @@ def whole(low: int, high: int) -> Reader:
         if not low <= int(text) <= high:
             raise invalid(name, text, f"it must lie between {low} and {high}")
         return int(text)
+
+    return read
+
+
+def between(low: float, high: float) -> Reader:
+    """Numbers from `low` to `high`, with up to six decimals.
+
+    Example:
+        >>> between(0.1, 100.0)("speed", "12.5")
+        12.5
+    """
+
+    def read(name: str, text: str) -> float:
+        if _AMOUNT.fullmatch(text) is None:
+            raise invalid(name, text, "it must be a number")
+        if not low <= float(text) <= high:
+            raise invalid(name, text, f"it must lie between {low:g} and {high:g}")
+        return float(text)
 
     return read
 
@@ -234,6 +257,9 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "reply": PageParameter(whole(1, MAX_TOKENS)),
     "kept": PageParameter(whole(0, MAX_TOKENS)),
     "prefix": PageParameter(whole(0, MAX_TOKENS)),
+    "arrivals": PageParameter(between(*ARRIVALS)),
+    "first_token": PageParameter(between(*FIRST_TOKEN_SECONDS)),
+    "speed": PageParameter(between(*ANSWER_SPEED)),
     # -- Reference
     "section": PageParameter(one_of(SECTIONS), SECTIONS[0]),
     "find": PageParameter(words_of, ""),

@@ -8,6 +8,7 @@ from html import escape
 import streamlit as st
 
 from kvcore.scenario import link
+from kvcore.scenario.page_parameters import decode_page, encode_page
 from kvcore.texts import SOURCES, Source, StoryPage, StoryStep
 from kvcore.texts.words import Words, msg
 from kvcore.views.stories import (
@@ -131,7 +132,8 @@ def _corrected(one: Corrected, t: Words) -> str:
 def _open(step: StoryStep, t: Words) -> None:
     """A link to the start of the step; the present language and place in the story go with it."""
     path, label, icon = PAGES[step.page]
-    params = state.params(link.decode(opened(step)).scenario)
+    given = opened(step)
+    params = {**state.params(link.decode(given).scenario), **encode_page(decode_page(given).values)}
     if step.page is StoryPage.GOING_LIVE:
         params["section"] = "going-live"
     st.page_link(shell.page_at(path), label=t(label), icon=icon, query_params=params)

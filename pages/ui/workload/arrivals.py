@@ -1,0 +1,177 @@
+"""Little's law where there is no log: arrivals and their stay give requests at once, and those give cards."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import streamlit as st
+
+from kvcore.advice.vary import decode_bound
+from kvcore.errors import KvPlannerError
+from kvcore.evidence.carry import carried_over
+from kvcore.flags import FLAGS
+from kvcore.planning import Plan
+from kvcore.scenario import edit
+from kvcore.scenario.page_parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS
+from kvcore.texts.words import DASH, Words, count
+from kvcore.workload.little import Arrivals, Fleet, fleet_for
+from pages.ui.shared import shell, state, undo
+
+LONGEST: Final = 1 << 30
+MOST_WANTED: Final = 1_000_000
+"""That Explore looks for."""
+START: Final = Arrivals(
+    per_second=2.0, prompt_tokens=1000, answer_tokens=300, first_token_seconds=1.0, tokens_per_second=20.0
+)
+"""A chat, until something else is typed."""
+
+
+def panel(plan: Plan | KvPlannerError, t: Words) -> None:
+    """The inputs, what follows from them, and where to go with it."""
+    with st.container(border=True, key="arrivals"):
+        st.subheader(t("From arrivals"), anchor=False)
+        arrivals = _typed(t)
+        fleet = None if isinstance(plan, KvPlannerError) else fleet_for(plan, arrivals)
+        _figures(arrivals, fleet, t)
+        if isinstance(plan, KvPlannerError) or fleet is None:
+            st.caption(_why_no_fleet(plan, arrivals, t))
+        else:
+            _speed(plan, fleet, arrivals, t)
+        _onward(arrivals, fleet, t)
+
+
+def _typed(t: Words) -> Arrivals:
+    grid = st.grid(5, min_column_width=140)
+    low, high = ARRIVALS
+    per_second = grid.cell().number_input(
+        t("Arrivals per second"), low, high, step=0.5, format="%g",
+        **state.bound("arrivals", "workload.arrivals", START.per_second),
+    )  # fmt: skip
+    prompt = grid.cell().number_input(
+        t("Prompt tokens"), 1, LONGEST,
+        **state.bound("load_prompt", "workload.arrivals.prompt", START.prompt_tokens),
+    )  # fmt: skip
+    answer = grid.cell().number_input(
+        t("Answer tokens"), 1, LONGEST,
+        **state.bound("load_answer", "workload.arrivals.answer", START.answer_tokens),
+    )  # fmt: skip
+    low, high = FIRST_TOKEN_SECONDS
+    first = grid.cell().number_input(
+        t("Seconds to the first token"), low, high, step=0.5, format="%g",
+        **state.bound("first_token", "workload.arrivals.first", START.first_token_seconds),
+    )  # fmt: skip
+    low, high = ANSWER_SPEED
+    speed = grid.cell().number_input(
+        t("Tokens per second of an answer"), low, high, step=1.0, format="%g",
+        **state.bound("speed", "workload.arrivals.speed", START.tokens_per_second),
+    )  # fmt: skip
+    return Arrivals(
+        per_second=float(per_second),
+        prompt_tokens=int(prompt),
+        answer_tokens=int(answer),
+        first_token_seconds=float(first),
+        tokens_per_second=float(speed),
+    )
+
+
+def _figures(arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
+    cards = DASH if fleet is None else count(fleet.cards)
+    replicas = (
+        t("this start cannot carry them")
+        if fleet is None
+        else t("{replicas} × this start, {held} requests each", replicas=count(fleet.replicas),
+               held=count(fleet.requests_per_replica))
+    )  # fmt: skip
+    grid = st.grid(3, min_column_width=190)
+    for label, value, note in (
+        (t("A request stays"), f"{arrivals.seconds_in_system:,.3g} s",
+         t("{first} s + {answer} tokens / {speed}", first=f"{arrivals.first_token_seconds:g}",
+           answer=count(arrivals.answer_tokens), speed=f"{arrivals.tokens_per_second:g}")),
+        (t("Requests at once"), count(arrivals.requests_at_once),
+         t("{arrivals} per second × {seconds} s", arrivals=f"{arrivals.per_second:g}",
+           seconds=f"{arrivals.seconds_in_system:,.3g}")),
+        (t("GPUs"), cards, replicas),
+    ):  # fmt: skip
+        grid.cell().metric(
+            label, value, note, delta_color="off", delta_arrow="off", border=True, height="stretch"
+        )
+    st.caption(
+        t(
+            "Little's law: requests at once = arrivals per second × seconds in the system. It applies to the mean of "
+            "any traffic that the service keeps up with; peaks need more. Each request is counted at its full length."
+        )
+    )
+
+
+def _why_no_fleet(plan: Plan | KvPlannerError, arrivals: Arrivals, t: Words) -> str:
+    if isinstance(plan, KvPlannerError):
+        return t("The engine refuses the present scenario, so its cards cannot be counted.")
+    if arrivals.request_tokens > plan.resolved.max_model_len:
+        return t(
+            "Prompt and answer take {tokens} tokens, more than the context length of {limit}.",
+            tokens=count(arrivals.request_tokens),
+            limit=count(plan.resolved.max_model_len),
+        )
+    return t("The present scenario does not start, or has no room for one such request.")
+
+
+def _speed(plan: Plan, fleet: Fleet, arrivals: Arrivals, t: Words) -> None:
+    """Says so where no card could read its memory as fast as the answers are meant to come."""
+    bound = decode_bound(plan, fleet.running, arrivals.prompt_tokens)
+    if bound is None or arrivals.tokens_per_second <= 1 / bound.seconds_per_token:
+        return
+    full = decode_bound(plan, fleet.requests_per_replica, arrivals.prompt_tokens) or bound
+    kept = max(ANSWER_SPEED[0], int(10 / full.seconds_per_token) / 10)
+    st.warning(
+        t(
+            "With {running} requests at once on a replica the memory bandwidth allows at most {most} tokens per second "
+            "for each: answers stay longer than typed, and more requests are at once.",
+            running=count(fleet.running),
+            most=f"{1 / bound.seconds_per_token:,.1f}",
+        ),
+        icon=":material/speed:",
+    )
+    st.button(
+        t("Use {most} tokens per second, of a full replica", most=f"{kept:g}"),
+        key="workload.arrivals.bound",
+        on_click=state.set_page_parameter,
+        args=("speed", kept),
+    )
+
+
+def _onward(arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
+    """The same target on the other pages: replicas on Plan, cards on Explore, a load test under Going live."""
+    scenario, wanted = state.scenario(), arrivals.requests_at_once
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        if fleet is not None and fleet.replicas <= FLAGS["data_parallel_size"].bounds[1]:
+            st.button(
+                t("Plan with {replicas} replicas", replicas=count(fleet.replicas)),
+                key="workload.arrivals.plan",
+                icon=":material/check:",
+                type="primary",
+                on_click=undo.take_to_plan,
+                args=(edit.with_field(scenario, "data_parallel_size", fleet.replicas),),
+            )
+        if wanted <= MOST_WANTED and arrivals.request_tokens <= FLAGS["max_model_len"].bounds[1]:
+            longer = carried_over(
+                scenario, edit.with_field(scenario, "max_model_len", arrivals.request_tokens)
+            )
+            st.page_link(
+                shell.page_at("explore"),
+                label=t("Cards for {requests} such requests at once, on Explore", requests=count(wanted)),
+                icon=":material/grid_view:",
+                query_params={**state.params(longer), "wanted": str(wanted)},
+            )
+        if fleet is not None:
+            load = {
+                "section": "going-live",
+                "load_requests": str(fleet.running),
+                "load_prompt": str(arrivals.prompt_tokens),
+                "load_answer": str(arrivals.answer_tokens),
+            }
+            st.page_link(
+                shell.page_at("reference"),
+                label=t("Load test for {requests} on a replica", requests=count(fleet.running)),
+                icon=":material/rocket_launch:",
+                query_params={**state.params(), **load},
+            )
