@@ -225,7 +225,7 @@ def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]
     full length unless something else is said.
     """
     measured, batch = scenario.measured, scenario.measured.batched_tokens
-    variables = find_engine(scenario.engine).memory_variables
+    variables = find_engine(scenario.engine).variables_in(resolved.version)
     if variables is not None:
         code, is_given = "model-share-of-smaller-batch", variables.model in scenario.env
         if batch is None and scenario.max_num_batched_tokens is not None:

@@ -241,8 +241,8 @@ def test_overheads_of_an_engine_that_has_none_are_refused(
     copied = tmp_path / "engine"
     shutil.copytree(FOLDERS, copied)
     file = copied / "vllm_mindspore" / "engine.toml"
-    text = file.read_text("utf-8").replace('overheads = "vllm-ascend"', 'overheads = "vllm-ascent"')
-    file.write_text(text.replace('"vllm-ascend", ', '"vllm-ascent", '), "utf-8")
+    text = file.read_text("utf-8").replace('overheads = "vllm-mindspore"', 'overheads = "vllm-ascent"')
+    file.write_text(text.replace('"vllm-mindspore", ', '"vllm-ascent", "vllm-mindspore", '), "utf-8")
     monkeypatch.setattr("kvcore.engine.__path__", [str(copied)])
     engines.cache_clear()
     try:

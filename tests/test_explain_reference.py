@@ -61,7 +61,10 @@ def test_every_trial_marks_the_present_value(flag: str) -> None:
     if flag.endswith("_GB"):
         assert effects(plan, parameter(flag), T) == ()
         plan = present_plans.request(
-            engine="vllm-mindspore", accelerator="Ascend-910B3-64GB", tensor_parallel_size=4
+            engine="vllm-mindspore",
+            engine_version="0.4.0",
+            accelerator="Ascend-910B3-64GB",
+            tensor_parallel_size=4,
         )
     found = effects(plan, parameter(flag), T)
     assert len(found) >= 2

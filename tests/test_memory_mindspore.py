@@ -2,16 +2,25 @@
 
 import pytest
 
+from kvcore.engine.vllm.versions import assumed_version, measures_memory, planned_release
 from kvcore.errors import ScenarioError
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.parts import PART_NAMES, RankMemory
 from kvcore.memory.weights import WeightBytes
+from kvcore.planning import Plan, plan
+from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB, gib
 from tests.engine_examples import ASCEND, setting_for
 
 
 def memory_of(env: dict[str, object], weights_gib: float = 15.0) -> RankMemory:
-    setting = setting_for(engine="vllm-mindspore", accelerator=ASCEND, env=env, gpu_memory_utilization=0.9)
+    setting = setting_for(
+        engine="vllm-mindspore",
+        engine_version="0.4.0",
+        accelerator=ASCEND,
+        env=env,
+        gpu_memory_utilization=0.9,
+    )
     return rank_memory(
         scenario=setting.scenario,
         architecture=setting.architecture,
@@ -52,3 +61,50 @@ def test_unusable_variables_are_named(value: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         memory_of({"vLLM_MODEL_MEMORY_USE_GB": value})
     assert (caught.value.code, caught.value.field) == ("invalid-value", "env.vLLM_MODEL_MEMORY_USE_GB")
+
+
+def profiled(**fields: object) -> Plan:
+    asked = {
+        "model": "Qwen/Qwen3-8B",
+        "engine": "vllm-mindspore",
+        "accelerator": ASCEND,
+        "max_model_len": 16384,
+    }
+    return plan(scenario_from_request(asked | fields))
+
+
+@pytest.mark.parametrize("version", ["0.5.0", "0.5.1"])
+def test_releases_from_0_5_on_profile(version: str) -> None:
+    """The budget equation of vLLM 0.11.0, on which they run; its graphs need `-O 3`."""
+    one = profiled(engine_version=version)
+    assert (one.resolved.engine_version, one.resolved.cudagraph_capture_sizes) == ("0.11.0", ())
+    memory = one.memory
+    assert memory is not None
+    left = memory.budget.value - memory.weights.value - memory.activations.value - memory.framework.value
+    assert memory.available_kv.value == int(left)
+    assert memory.system.value < GIB
+
+
+def test_the_reserved_pool_may_be_a_block_more_or_less() -> None:
+    """Two remainders of a block of 2 GB, or of what the variable says: four fifths of their differences are within."""
+    reaches = []
+    for env in ({}, {"MS_MEMPOOL_BLOCK_SIZE": "8"}):
+        memory = profiled(env=env).memory
+        assert memory is not None
+        low, high = memory.activations.bounds
+        assert low == max(0.0, 2 * memory.activations.value - high)
+        reaches.append(gib(high - memory.activations.value))
+    within = 1 - 0.2**0.5
+    assert reaches == pytest.approx([2 * within, 8 * within])
+
+
+def test_variables_stand_for_the_last_release_that_reads_them() -> None:
+    given = {"env": {"vLLM_MODEL_MEMORY_USE_GB": "30"}}
+    asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-mindspore", "accelerator": ASCEND}
+    named, silent = scenario_from_request(asked | given), scenario_from_request(asked)
+    assert [str(planned_release(one).version) for one in (named, silent)] == ["0.9.1", "0.11.0"]
+    assert [assumed_version(one) for one in (named, silent)] == ["0.4.0", "0.5.1"]
+    assert [measures_memory(one) for one in (named, silent)] == [False, True]
+    unread = {notice.code for notice in profiled(engine_version="0.5.1", **given).notices}
+    assert "memory-variable-not-read" in unread
+    assert "memory-variable-not-read" not in {notice.code for notice in profiled(**given).notices}

@@ -36,6 +36,8 @@ class GraphRules(Struct, frozen=True, kw_only=True):
     """Sizes are multiplied by the tokens of a request where they would not reach the widest decode batch."""
     takes_full: bool = True
     """Mixed batches may be asked for in full; else nothing is captured then."""
+    by_default: bool = True
+    """Graphs are captured where nothing is said of them."""
     captures_v0: bool = True
     """The V0 runner captures graphs."""
 

@@ -206,10 +206,10 @@ class Communicators(Struct, frozen=True, kw_only=True):
     default_mib: Count
     gathered_mib: Count
     """Of the group of data parallel ranks."""
-    sized_since: Published
+    sized_since: Published = NEVER
     """From this vLLM on, the variable is for the group that dispatches tokens to experts alone."""
-    shared_since: Published
-    shared_below: Published
+    shared_since: Published = NEVER
+    shared_below: Published = NEVER
     """Between these, groups of the same ranks share a communicator, the dispatching one apart."""
     own_gib: Amount
     """What a communicator takes in addition to its buffers."""
@@ -265,6 +265,15 @@ class Mask(ReleaseRange, frozen=True, kw_only=True):
     most: Amount
 
 
+class PoolBlock(Struct, frozen=True, kw_only=True):
+    """A pool of memory that grows by whole blocks; the profile run finds what it has reserved."""
+
+    source: Source
+    variable: Variable
+    """Says the size of a block, in GB."""
+    default_gb: Amount
+
+
 class MemoryRules(Struct, frozen=True, kw_only=True):
     """What the memory of a rank takes in addition to what vLLM's own runners take on CUDA."""
 
@@ -284,6 +293,8 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
     """Before this vLLM, the pool of a hybrid model is allotted twice: for attention, and for states."""
     communicators: Communicators | None = None
     """None for NCCL, by the tables of `kvcore/memory/framework.toml`."""
+    pool_block: PoolBlock | None = None
+    """None where memory that the profile run finds is what tensors take, and not what the pool has reserved."""
     graphs: GraphApi = GraphApi.CUDA
     has_expert_workspace: bool = True
     """The profile run sees buffers of fused experts."""
@@ -377,7 +388,8 @@ class Overheads(Struct, frozen=True, kw_only=True):
 
 
 class MemoryVariables(Struct, frozen=True, kw_only=True):
-    """Environment variables by which an engine is given the memory of a card, and what applies without them.
+    """Environment variables by which an engine is given the memory of a card, and what applies without them; releases
+    on vLLM from `below` on look at the card themselves.
 
     A GB is 2**30 bytes, as the engines read them.
     """
@@ -393,6 +405,7 @@ class MemoryVariables(Struct, frozen=True, kw_only=True):
     """What system and driver take of a card."""
     framework_gib: Amount
     """What the framework takes at most."""
+    below: Published = NEVER
 
     @property
     def names(self) -> tuple[str, str]:
@@ -491,10 +504,19 @@ class Engine(Struct, frozen=True, kw_only=True):
     log: LogFormat = LogFormat()
     functions: Functions = field(default_factory=Functions)
 
-    @property
-    def measures_memory(self) -> bool:
+    def variables_in(self, version: Version) -> MemoryVariables | None:
+        """The variables by which it is given the memory of a card on vLLM `version`; None where it looks itself."""
+        variables = self.memory_variables
+        return variables if variables is not None and version < variables.below else None
+
+    def measures_memory_in(self, version: Version) -> bool:
         """Whether it looks at the card at start: free memory, and a profile run that its log takes apart."""
-        return self.memory_variables is None
+        return self.variables_in(version) is None
+
+    @property
+    def last_with_variables(self) -> Version:
+        """The newest of its own releases that is given the memory of a card."""
+        return next(own for own, host in reversed(self.releases) if self.variables_in(host) is not None)
 
     @property
     def follows_vllm(self) -> bool:

@@ -319,7 +319,8 @@ def _parts_of(log: StartupLog, planned: Plan) -> Measured:
     scenario = planned.scenario
     if planned.memory is None:
         return measured
-    is_profiled = find_engine(scenario.engine).measures_memory and scenario.kv_cache_memory_bytes is None
+    is_measured = find_engine(scenario.engine).measures_memory_in(planned.resolved.version)
+    is_profiled = is_measured and scenario.kv_cache_memory_bytes is None
     if available is None or not is_profiled:
         return parts
     corrected = None

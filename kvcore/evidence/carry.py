@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.versions import measures_memory
 from kvcore.errors import KvPlannerError
 from kvcore.memory.parts import MACHINE_PARTS, RankMemory
 from kvcore.planning import Plan, plan
@@ -50,7 +50,7 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
         'carried'
     """
     measured = before.measured
-    is_profiled = all(find_engine(one.engine).measures_memory for one in (before, after))
+    is_profiled = all(measures_memory(one) for one in (before, after))
     if after.measured != measured or not is_profiled or measured == Measured():
         return after
     try:

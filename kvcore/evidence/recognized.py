@@ -212,7 +212,7 @@ def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None
     total = logged_memory_gib(log)
     if current is None or (log.card_name is not None and read is not None):
         return read
-    if total is None or not find_engine(log.engine).measures_memory:
+    if total is None or find_engine(log.engine).memory_variables is not None:
         return read or current
     if abs(total - current.memory_gib) <= SAME_MEMORY_GIB:
         return current

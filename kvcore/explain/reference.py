@@ -17,6 +17,7 @@ from kvcore.deploy.going_live import expected_log_lines
 from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.availability import exported_metrics
+from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, SpeculativeConfig
@@ -147,7 +148,7 @@ def takes_part(planned: Plan, parameter: Parameter) -> bool:
 
 
 def _variable_defaults(scenario: Scenario) -> Mapping[str, str]:
-    variables = find_engine(scenario.engine).memory_variables
+    variables = find_engine(scenario.engine).variables_in(planned_release(scenario).version)
     return variables.defaults() if variables is not None else {}
 
 

@@ -17,6 +17,7 @@ from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.intervals import available_interval
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.parts import Parts, RankMemory, half_width, measured_or, rank_parts
+from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -60,7 +61,9 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
     total = total_of(setting.accelerator)
     system = measured_or(measured, "system_gib", system_bytes(setting))
     framework = measured_or(measured, "non_torch_gib", non_torch_bytes(setting))
-    activations = measured_or(measured, "peak_activation_gib", peak_activation_bytes(setting))
+    activations = measured_or(
+        measured, "peak_activation_gib", reserved_bytes(setting, peak_activation_bytes(setting))
+    )
     graphs = measured_or(measured, "cuda_graph_gib", cuda_graph_bytes(setting))
     counted = counted_graph_bytes(setting, graphs)
     budget = budget_of(total, resolved)

@@ -100,11 +100,18 @@ def _splits_experts(start: Start) -> bool:
 
 def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
     """`block-size-not-kept` where a platform takes another block size than the one asked for; `npu-needs-float16` on an
-    Ascend 310P, whose kernels have no bfloat16."""
+    Ascend 310P, whose kernels have no bfloat16; `memory-variable-not-read` where a release looks at the card itself."""
     asked, found = start.scenario.block_size, []
     is_own = find_engine(start.scenario.engine).attention is not None
     if is_own and asked is not None and asked != block_size:
         found.append(notice("block-size-not-kept", "block_size", asked=asked, used=block_size))
+    variables = find_engine(start.scenario.engine).memory_variables
+    if variables is not None and start.version >= variables.below:
+        found += [
+            notice("memory-variable-not-read", f"env.{name}", variable=name)
+            for name in variables.names
+            if name in start.scenario.env
+        ]
     if start.card.is_310p and start.scenario.dtype == AUTO and start.architecture.dtype == "bfloat16":
         found.append(notice("npu-needs-float16", "dtype", name=start.card.label))
     return tuple(found)

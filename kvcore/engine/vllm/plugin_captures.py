@@ -43,6 +43,8 @@ def plugin_modes(
         return (modes if start.graphs.captures_v0 else ()), False
     if find_engine(start.scenario.engine).attention is None:
         return modes, mixed_full
+    if asked is None and not start.graphs.by_default:
+        return (), False
     if asked is CudagraphMode.FULL and not start.is_pooling:
         if not start.graphs.takes_full:
             return (), False

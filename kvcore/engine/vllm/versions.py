@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Final
 
@@ -9,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
+from kvcore.engine.protocol import Engine
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import is_surely_there
 from kvcore.engine.vllm.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
@@ -130,15 +132,35 @@ def planned_release(scenario: Scenario) -> Release:
     """The release that `scenario` is planned as: the one it names, else the newest that can do what it asks.
 
     Without a version, VLLM_USE_V1=0 is the newest release that still has the first engine, and a model class that was
-    dropped the last release that has it.
+    dropped the last release that has it. Variables by which a plug-in was given the memory of the card are for the last
+    release that reads them.
 
     Raises ScenarioError as `find_release` does.
 
     Source: vllm/envs.py:VLLM_USE_V1 (0.8.5); vllm/worker removed (0.11.0).
     """
-    if scenario.engine_version is not None or find_engine(scenario.engine).releases:
+    engine = find_engine(scenario.engine)
+    if scenario.engine_version is None and reads_variables(engine, scenario.env):
+        return find_release(scenario.engine, str(engine.last_with_variables))
+    if scenario.engine_version is not None or engine.releases:
         return find_release(scenario.engine, scenario.engine_version)
     return _assumed_release(scenario.config, scenario.env.get("VLLM_USE_V1") == "0")
+
+
+def reads_variables(engine: Engine, env: Mapping[str, str]) -> bool:
+    """Whether `env` has a variable by which some release of `engine` is given the memory of a card."""
+    return engine.memory_variables is not None and any(name in env for name in engine.memory_variables.names)
+
+
+def measures_memory(scenario: Scenario) -> bool:
+    """Whether the release that `scenario` is planned as looks at the card at start.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> measures_memory(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-mindspore"}))
+        True
+    """
+    return find_engine(scenario.engine).measures_memory_in(planned_release(scenario).version)
 
 
 @kept
@@ -248,7 +270,9 @@ def assumed_version(scenario: Scenario) -> str:
         >>> assumed_version(scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"}))
         '0.23.0'
     """
-    own = find_engine(scenario.engine).releases
-    if own:
-        return str(own[-1][0])
+    engine = find_engine(scenario.engine)
+    if engine.releases and reads_variables(engine, scenario.env):
+        return str(engine.last_with_variables)
+    if engine.releases:
+        return str(engine.releases[-1][0])
     return str(planned_release(replace(scenario, engine_version=None)).version)

@@ -1,4 +1,4 @@
-"""vllm-mindspore does not profile: its environment variables say what the model may use."""
+"""vllm-mindspore before 0.5 does not profile: its environment variables say what the model may use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from kvcore.engine.protocol import MemoryVariables, written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import Notice, invalid
+from kvcore.memory.budget import profiled_memory
 from kvcore.memory.graphs import counted_graph_bytes
 from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts
 from kvcore.memory.setting import Setting
@@ -18,13 +19,15 @@ from kvcore.units import GIB
 def declared_memory(setting: Setting, weights: Quantity) -> RankMemory:
     """The parts of one rank: available_kv = ASCEND_TOTAL_MEMORY_GB × utilization − vLLM_MODEL_MEMORY_USE_GB.
 
-    What the model may use beyond its weights and the framework counts as activations.
+    What the model may use beyond its weights and the framework counts as activations. From 0.5 on it profiles as vLLM
+    does.
 
     Raises ScenarioError `invalid-value` for a variable that is no positive number.
     """
     measured, resolved = setting.scenario.measured, setting.resolved
-    variables = find_engine(resolved.engine).memory_variables
-    assert variables is not None, "an engine with this memory declares its variables"
+    variables = find_engine(resolved.engine).variables_in(resolved.version)
+    if variables is None:
+        return profiled_memory(setting, weights)
     source, share = variables.source, resolved.gpu_memory_utilization
     figure = partial(Quantity, unit=Unit.BYTES, source=source)
     assumed = partial(figure, grade=Grade.ASSUMED)

@@ -55,7 +55,8 @@ def budget_content(lesson: Lesson) -> Content:
     """Total × utilization, and what utilization does not mean."""
     resolved, memory, say = lesson.plan.resolved, lesson.plan.memory, lesson.say
     points = ["budget-not-cache", "budget-not-limit", "budget-not-free"]
-    if find_engine(resolved.engine).measures_memory and switches_of(resolved.version).checks_free_memory:
+    looks = find_engine(resolved.engine).measures_memory_in(resolved.version)
+    if looks and switches_of(resolved.version).checks_free_memory:
         points.append("budget-start-check")
     content = replace(lesson.content(StepName.BUDGET, unit="GiB"), points=tuple(map(say, points)))
     if memory is None:
@@ -166,7 +167,7 @@ def overheads_content(lesson: Lesson) -> Content:
     base, say = lesson.plan, lesson.say
     resolved, memory = base.resolved, base.memory
     seats, batch = resolved.max_num_seqs, resolved.max_num_batched_tokens
-    variables = find_engine(resolved.engine).memory_variables
+    variables = find_engine(resolved.engine).variables_in(resolved.version)
     content = lesson.content(
         StepName.OVERHEADS,
         options=(FALL, SAME, RISE),

@@ -8,7 +8,7 @@ import streamlit as st
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.versions import measures_memory
 from kvcore.errors import KvPlannerError, LogError, Notice
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (
@@ -91,12 +91,12 @@ def section(t: Words) -> None:
 
 def prerun_scenario(scenario: Scenario) -> Scenario:
     """The scenario of the sidebar on an engine that is given its memory."""
-    if not find_engine(scenario.engine).measures_memory:
+    if not measures_memory(scenario):
         return replace(scenario, measured=Measured())
     return replace(
         scenario,
         engine=ENGINE.name,
-        engine_version=None,
+        engine_version=str(ENGINE.last_with_variables),
         kv_cache_dtype="auto",
         accelerator=catalogue.accelerator_from_facts(VARIABLES.default_total_gb, ENGINE.vendors[0], None),
         measured=Measured(),
