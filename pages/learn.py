@@ -1,7 +1,5 @@
 """Learn: the plan derived step by step, each with a question, a guess, the formula, the numbers, something to try."""
 
-import streamlit as st
-
 from kvcore.explain.derivation import step_of
 from pages.ui.learn import answer, guess, look, practice, steps, taught
 from pages.ui.shared import notes, shell, state, undo
@@ -18,7 +16,7 @@ steps.way(name, t)
 plan = taught.taught(planned, t)
 step = step_of(plan, name, t)
 notes.scenario_line(plan, t)
-st.header(f"{step.number} · {step.content.question}", anchor=False)
+steps.heading(name, step.content.question, t)
 is_revealed = guess.is_revealed(step)
 if step.name in look.OF_LOAD:
     look.load(step, is_revealed, t)

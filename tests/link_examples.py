@@ -127,7 +127,12 @@ PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "load_prompt": ("1", "1200", "1073741824"),
     },
     "check": {},
-    "learn": {"step": tuple("12345678"), "answers": ("true",)},
+    "learn": {
+        "step": (*"12345678", "12", "17"),
+        "answers": ("true",),
+        "lesson": ("a", "e", "g", "h"),
+        "path": ("20", "45", "90"),
+    },
     "reference": {
         "section": ("stories", "going-live", "catalogue", "glossary"),
         "story": ("post-mortem", "ascend-tuning", "vllm-parameters"),

@@ -364,6 +364,7 @@ def test_every_sentence_is_asked_for_and_every_key_is_there() -> None:
         *(f"overheads-{one}" for one in ("fall", "same", "rise")),
         *(f"limits-{one}" for one in ("start", "blocks", "seats")),
         *(f"log-{one}" for one in ("left", "free", "used")),
+        *(f"quality-{one}" for one in ("under", "some", "many")),
     }
     built = {f"{name}-{said}" for name in STEPS for said in ("question", "idea", "guess")} | options
     assert asked | built == set(LESSONS)

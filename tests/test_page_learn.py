@@ -60,11 +60,64 @@ class TestWay:
         press(app, "Back")
         assert params(app)["step"] == "4"
 
-    @pytest.mark.parametrize("asked", ["0", "99", "-3", "x", "٣", "9" * 5000])
-    def test_a_step_that_there_is_not_is_named_and_the_first_stands_there(self, asked: str) -> None:
+    @pytest.mark.parametrize(
+        ("asked", "nearest"), [("0", 1), ("99", 17), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, 17)]
+    )
+    def test_a_step_that_there_is_not_is_named_and_the_nearest_stands_there(
+        self, asked: str, nearest: int
+    ) -> None:
         app = open_step(asked)
-        assert app.header[0].value.startswith("1 · ")
+        assert app.header[0].value.startswith(f"{nearest} · ")
         assert "step: " in "\n".join(text.value for text in app.text)
+
+    def test_a_path_goes_through_its_own_steps(self) -> None:
+        app = open_step(2, RULE_OF_THUMB | {"path": "20"})
+        assert app.header[0].value == "2 · How large are the weights on one GPU?"
+        press(app, "Next")
+        assert app.header[0].value == "3 · What does one token cost?"
+        press(app, "Next")
+        assert params(app)["path"] == "20"
+        assert "Next" in {button.label for button in app.button if button.disabled}
+
+    def test_a_lesson_ends_with_the_next_one(self) -> None:
+        app = press(open_step(2, RULE_OF_THUMB | {"lesson": "g"}), "Next")
+        assert app.header[0].value == "3 · What do fewer bits cost in quality?"
+        assert "Next" in {button.label for button in app.button if button.disabled}
+        press(press(app, "Reveal"), "On to lesson h · Speculation")
+        assert app.header[0].value == "1 · What does it take to guess ahead?"
+        assert (params(app)["lesson"], params(app).get("step", "1")) == ("h", "1")
+
+    def test_a_route_is_chosen_at_the_same_step(self) -> None:
+        app = open_step("5")
+        assert app.header[0].value == "5 · What does one token cost?"
+        app.selectbox(key="learn.route").set_value("20/")
+        checked(app.run())
+        assert app.header[0].value == "3 · What does one token cost?"
+        app.selectbox(key="learn.route").set_value("/e")
+        checked(app.run())
+        assert app.header[0].value == "1 · How many requests fit at once?"
+        app.selectbox(key="learn.route").set_value("/")
+        checked(app.run())
+        assert app.header[0].value == "9 · How many requests fit at once?"
+        assert not {"lesson", "path"} & params(app).keys()
+
+    @pytest.mark.parametrize(
+        ("given", "shown"),
+        [
+            ({"lesson": "z"}, "1 · What does the start-up log say?"),
+            ({"lesson": "B"}, "1 · What does one token cost?"),
+            ({"lesson": "7"}, "1 · What lives in GPU memory?"),
+            ({"path": "40", "step": "17"}, "9 · What breaks first?"),
+            ({"path": "9" * 5000}, "1 · What lives in GPU memory?"),
+        ],
+    )
+    def test_a_lesson_or_path_that_there_is_not_goes_to_the_nearest(
+        self, given: dict[str, str], shown: str
+    ) -> None:
+        app = open_step(given.get("step", "1"), RULE_OF_THUMB | given)
+        assert app.header[0].value == shown
+        named = "\n".join(text.value for text in app.text)
+        assert any(f"{name}: " in named for name in given)
 
     def test_the_ends_have_no_way_further(self) -> None:
         def disabled(app: AppTest) -> set[str]:
@@ -84,7 +137,7 @@ class TestGuess:
         assert "Answer: 163,840 tokens" in html(app)
 
     def test_a_choice_is_judged(self) -> None:
-        app = open_step(8)
+        app = open_step(10)
         app.radio(key="learn.field.limits").set_value("start")
         press(app, "Reveal")
         assert "Not quite." in html(app)
@@ -104,7 +157,7 @@ class TestGuess:
         assert "Answer: 12 GiB" in html(app)
 
     def test_answers_can_be_shown_without_guessing(self) -> None:
-        app = open_step(7)
+        app = open_step(9)
         app.toggle(key="learn.every_answer").set_value(True)
         checked(app.run())
         assert r"\frac{10{,}240}{512}" in latex(app)
@@ -120,7 +173,7 @@ class TestAnswer:
         assert "kv-weights" in parts_of_the_bar(app)
 
     def test_requests_have_their_curve(self) -> None:
-        app = press(open_step(7), "Reveal")
+        app = press(open_step(9), "Reveal")
         assert (len(stacks(app)), len(figures(app))) == (1, 1)
         assert any(trace.get("name") == "now" for trace in figures(app)[0]["data"])
 
@@ -174,7 +227,7 @@ class TestCalm:
         assert app.latex
 
     def test_what_does_not_fit_is_one_click_from_a_start(self) -> None:
-        app = open_step(7, TOO_BIG)
+        app = open_step(9, TOO_BIG)
         fix = next(button for button in app.button if (button.key or "").startswith("fix."))
         fix.click()
         checked(app.run())
@@ -203,11 +256,11 @@ class TestChinese:
 
 def test_the_last_step_of_a_model_whose_pool_holds_no_request() -> None:
     app = open_step(
-        8,
+        10,
         {
             "model": "Alibaba-NLP/gte-Qwen2-7B-instruct",
             "accelerator": "RTX-5000-Ada-32GB",
             "tensor_parallel_size": "2",
         },
     )
-    assert app.header[0].value.startswith("8 · ")
+    assert app.header[0].value.startswith("10 · ")

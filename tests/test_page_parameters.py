@@ -40,6 +40,8 @@ LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
         ("cards", "L4-24GB", ("L4-24GB",)),
         ("lengths", LENGTHS, LENGTHS),
         ("step", "12", 12),
+        ("lesson", "e", "e"),
+        ("path", "45", "45"),
         ("frame", "7", 7),
         ("chunk", "8", 8),
         ("present", "true", True),
@@ -98,7 +100,9 @@ def test_every_parameter_comes_back(name: str, text: str, value: object) -> None
         ("vary", "everything"),
         ("cards", "H99-OLD"),
         ("lengths", "1:2:3"),
-        ("step", "13"),
+        ("step", "x"),
+        ("lesson", "7"),
+        ("path", "short"),
         ("user", "0"),
         ("load_answer", "0"),
         ("quantity", "speed"),
@@ -112,6 +116,22 @@ def test_what_cannot_be_read_is_named_with_what_stands_there_instead(name: str, 
     assert repair.used == text_of(PARAMETERS[name].default)
     assert name not in found.values
     assert len(found.values) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "nearest"),
+    [
+        ("step", "99", "17"),
+        ("lesson", "k", "i"),
+        ("lesson", "Ende", "e"),
+        ("path", "60", "45"),
+        ("path", "9999", "90"),
+    ],
+)
+def test_what_there_is_not_goes_to_the_nearest(name: str, text: str, nearest: str) -> None:
+    found = decode_page({name: text})
+    assert text_of(found.values[name]) == nearest
+    assert [repair.used for repair in found.repairs] == [nearest]
 
 
 def test_at_most_twelve_cards_stand_next_to_each_other() -> None:
@@ -140,6 +160,7 @@ def test_what_absent_means_is_frozen() -> None:
         "search": "", "prices": {}, "vary": "tensor_parallel_size",
         "cards": ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB"),
         "lengths": "", "limit": None, "section": "parameters", "answers": False, "step": 1,
+        "lesson": "", "path": "",
             "frame": 0, "chunk": 16, "present": False, "traffic": "",
         "system": None, "user": None, "reply": None, "kept": None, "prefix": None,
         "arrivals": None, "first_token": None, "speed": None,

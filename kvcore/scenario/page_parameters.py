@@ -22,7 +22,7 @@ from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import KvPlannerError, invalid, shorten
 from kvcore.evidence.accuracy import Check
 from kvcore.flags import FLAGS
-from kvcore.texts import Source
+from kvcore.texts import PATHS, SYLLABUS, Source
 from kvcore.texts.words import Language
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.percentiles import LengthQuantiles
@@ -93,6 +93,12 @@ class PageParameter(NamedTuple):
 
     read: Reader
     default: Any = None
+    nearest: Callable[[str], Any] | None = None
+    """What stands in place of a text that cannot be read; the default where there is none."""
+
+    def instead(self, text: str) -> Any:
+        """What stands in place of `text`, which cannot be read."""
+        return self.default if self.nearest is None else self.nearest(text)
 
 
 class PageValues(Struct, frozen=True, kw_only=True):
@@ -210,6 +216,54 @@ def words_of(name: str, text: str) -> str:
     return text
 
 
+def _step(name: str, text: str) -> int:
+    return int(whole(1, len(_steps()))(name, text))
+
+
+def _steps() -> tuple[str, ...]:
+    return tuple(step for lesson in SYLLABUS.values() for step in lesson.steps)
+
+
+def nearest_step(text: str) -> int:
+    """The step with the nearest number; the first for what is no number.
+
+    Example:
+        >>> nearest_step("0"), nearest_step("99") == len(_steps()), nearest_step("x")
+        (1, True, 1)
+    """
+    return min(max(_number(text), 1), len(_steps()))
+
+
+def nearest_lesson(text: str) -> str:
+    """The lesson whose letter is nearest in the alphabet; none for what begins with no letter.
+
+    Example:
+        >>> nearest_lesson("E"), nearest_lesson("z"), nearest_lesson("é")
+        ('e', 'i', '')
+    """
+    letter = text[:1].lower()
+    if not ("a" <= letter <= "z"):
+        return ""
+    return min(SYLLABUS, key=lambda known: abs(ord(known) - ord(letter)))
+
+
+def nearest_path(text: str) -> str:
+    """The path with the nearest number of minutes; none for what is no number.
+
+    Example:
+        >>> nearest_path("30"), nearest_path("600"), nearest_path("x")
+        ('20', '90', '')
+    """
+    minutes = _number(text)
+    return min(PATHS, key=lambda known: abs(int(known) - minutes)) if minutes else ""
+
+
+def _number(text: str) -> int:
+    """A whole number of a text, of a long one its first digits; 0 for anything else."""
+    digits = text[:LONGEST_TEXT]
+    return int(digits) if digits.isascii() and digits.isdecimal() else 0
+
+
 def _lengths(_: str, text: str) -> str:
     return LengthQuantiles.decode(text).encode()
 
@@ -275,7 +329,9 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "unseen": PageParameter(switch, False),
     # -- Learn
     "answers": PageParameter(switch, False),
-    "step": PageParameter(whole(1, 12), 1),
+    "step": PageParameter(_step, 1, nearest_step),
+    "lesson": PageParameter(one_of(lambda: tuple(SYLLABUS)), "", nearest_lesson),
+    "path": PageParameter(one_of(lambda: tuple(PATHS)), "", nearest_path),
     "frame": PageParameter(whole(0, 99), 0),
     "chunk": PageParameter(one_of((4, 8, 16, 32)), 16),
     "present": PageParameter(switch, False),
@@ -289,8 +345,8 @@ def decode_page(params: Mapping[str, str]) -> PageValues:
 
     Example:
         >>> found = decode_page({"wanted": "50", "step": "99", "gpus": "8"})
-        >>> dict(found.values), [repair.field for repair in found.repairs]
-        ({'wanted': 50}, ['step'])
+        >>> dict(found.values), [(repair.field, repair.used) for repair in found.repairs]
+        ({'wanted': 50, 'step': 17}, [('step', '17')])
     """
     values, repairs = {}, []
     for name, parameter in PARAMETERS.items():
@@ -300,8 +356,8 @@ def decode_page(params: Mapping[str, str]) -> PageValues:
         try:
             value = parameter.read(name, text)
         except KvPlannerError as error:
-            repairs.append(Repair.of(name, text, error, text_of(parameter.default)))
-            continue
+            value = parameter.instead(text)
+            repairs.append(Repair.of(name, text, error, text_of(value)))
         if value != parameter.default:
             values[name] = value
     return PageValues(values=values, repairs=tuple(repairs))

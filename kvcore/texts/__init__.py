@@ -118,6 +118,21 @@ class Sentence(Struct, frozen=True, kw_only=True):
     text: Text
 
 
+class LessonPlan(Struct, frozen=True, kw_only=True):
+    """A lesson of the Learn page: what it is about, and its steps by their names."""
+
+    title: Text
+    about: Text
+    steps: tuple[str, ...]
+
+
+class Path(Struct, frozen=True, kw_only=True):
+    """A way through the steps for the time that there is."""
+
+    title: Text
+    steps: tuple[str, ...]
+
+
 class Letter(Struct, frozen=True, kw_only=True):
     """A quantity's letter in LaTeX, and what it stands for."""
 
@@ -266,6 +281,10 @@ SOURCES: Final = Texts("sources.toml", Document)
 """By `Source`."""
 LESSONS: Final = Texts("lessons.toml", Sentence)
 """The derivation's own, in the order of its steps."""
+SYLLABUS: Final = Texts("syllabus.toml", LessonPlan)
+"""The lessons by their letters, in the order of teaching."""
+PATHS: Final = Texts("paths.toml", Path)
+"""By their minutes."""
 LETTERS: Final = Texts("letters.toml", Letter)
 """By the name of a quantity, or "<what it is an input of>.<name>"."""
 STORIES: Final = Texts("stories.toml", StoryStep)
@@ -277,6 +296,6 @@ CHECKS: Final = Texts("checklist.toml", Check)
 LABELS: Final = Labels("labels.toml", dict)
 """What names are called and what the pages say, in groups."""
 ALL: Final[tuple[Texts[Any], ...]] = (
-    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, LETTERS, STORIES, STORY_FIGURES, CHECKS,
-    LABELS,
+    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, SYLLABUS, PATHS, LETTERS, STORIES, STORY_FIGURES,
+    CHECKS, LABELS,
 )  # fmt: skip

@@ -31,7 +31,7 @@ TALL: Final = r"\\[6pt]"
 SMALLEST_IN_GIB: Final = GIB // 100
 MILLION, BILLION = 10**6, 10**9
 _BLOCKS_OF_BYTES: Final = ("bytes_per_block", "stage_block_bytes", "checked_block_bytes")
-_PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token")
+_PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token", "other_bytes_per_token")
 
 
 class Symbol(Struct, frozen=True, kw_only=True):

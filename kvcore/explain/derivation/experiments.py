@@ -9,6 +9,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.explain.derivation.lesson import Effect, Exercise, Experiment, Lesson, StepName
 from kvcore.explain.numbers import any_cache
 from kvcore.flags import FLAGS
+from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.planning import Plan, plan
 from kvcore.quantity import format_bytes
 from kvcore.scenario import edit
@@ -110,6 +111,16 @@ def _other_dtype(base: Plan) -> Iterator[Move]:
     yield "kv_cache_dtype", "fp8" if base.scenario.kv_cache_dtype == "auto" else "auto"
 
 
+def _fp8_weights(base: Plan) -> Iterator[Move]:
+    offered = edit.weight_precisions(base.scenario)
+    if base.scenario.quantization is None and base.quantization.method == NOT_QUANTIZED and "fp8" in offered:
+        yield "quantization", "fp8"
+
+
+def _fewer_seats(base: Plan) -> Iterator[Move]:
+    yield from (("max_num_seqs", base.resolved.max_num_seqs // by) for by in (2, 4, 8))
+
+
 def _half_length(base: Plan) -> Iterator[Move]:
     if base.resolved.max_model_len > 1:
         yield "max_model_len", base.resolved.max_model_len // 2
@@ -133,6 +144,11 @@ MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], 
     StepName.BLOCKS: ((_enough_cards, _other_share), (BLOCKS, TOKENS)),
     StepName.BATCHING: ((_other_batch,), (ACTIVATIONS, REQUESTS)),
     StepName.CARDS: ((_other_size,), (WEIGHTS, PER_TOKEN, REQUESTS)),
+    StepName.WEIGHT_BITS: ((_fp8_weights, _other_size), (WEIGHTS, AVAILABLE, REQUESTS)),
+    StepName.CACHE_BITS: ((_other_dtype,), (PER_TOKEN, TOKENS, REQUESTS)),
+    StepName.QUALITY: ((_fp8_weights, _other_dtype), (WEIGHTS, PER_TOKEN, REQUESTS)),
+    StepName.DRAFT: ((_other_batch,), (ACTIVATIONS, REQUESTS)),
+    StepName.GAIN: ((_fewer_seats,), (ACTIVATIONS, REQUESTS)),
     StepName.LOG: ((_enough_cards, _half_length), (AVAILABLE, REQUESTS)),
 }
 """Of each step the moves to try in turn, and the figures to look at; one of them has to change."""
@@ -187,6 +203,8 @@ def _now(base: Plan, field: str) -> str:
         return str(base.scenario.parallel.tensor_parallel_size)
     if field == "kv_cache_dtype":
         return base.scenario.kv_cache_dtype
+    if field == "quantization":
+        return base.scenario.quantization or "auto"
     return _text(getattr(base.resolved, field))
 
 
@@ -194,6 +212,12 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return count(value) if isinstance(value, int) and value >= 1000 else str(value)
+
+
+def with_fp8_weights(base: Plan) -> Plan | None:
+    """The plan with fp8 weights, None where it has fewer bits already or the engine does not take them."""
+    moves = (changed(base, field, value) for field, value in _fp8_weights(base))
+    return next(moves, None)
 
 
 def exercises(lesson: Lesson) -> tuple[Exercise, ...]:

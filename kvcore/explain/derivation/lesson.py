@@ -30,11 +30,16 @@ class StepName(StrEnum):
     OVERHEADS = "overheads"
     TOKEN = "token"
     POOL = "pool"
-    REQUESTS = "requests"
-    LIMITS = "limits"
     BLOCKS = "blocks"
     BATCHING = "batching"
+    REQUESTS = "requests"
+    LIMITS = "limits"
     CARDS = "cards"
+    WEIGHT_BITS = "weight_bits"
+    CACHE_BITS = "cache_bits"
+    QUALITY = "quality"
+    DRAFT = "draft"
+    GAIN = "gain"
     LOG = "log"
 
 
@@ -50,13 +55,7 @@ EXPLAINED: Final = {
     StepName.WEIGHTS: _WITH_WEIGHTS,
     StepName.OVERHEADS: _WITH_OVERHEADS,
     StepName.TOKEN: _WITH_OVERHEADS,
-    StepName.POOL: _WITH_OVERHEADS | {"kv_cache"},
-    StepName.REQUESTS: _WITH_OVERHEADS | {"kv_cache"},
-    StepName.LIMITS: _WITH_OVERHEADS | {"kv_cache"},
-    StepName.BLOCKS: _WITH_OVERHEADS | {"kv_cache"},
-    StepName.BATCHING: _WITH_OVERHEADS | {"kv_cache"},
-    StepName.CARDS: _WITH_OVERHEADS | {"kv_cache"},
-    StepName.LOG: _WITH_OVERHEADS | {"kv_cache"},
+    **dict.fromkeys(STEPS[STEPS.index(StepName.POOL) :], _WITH_OVERHEADS | {"kv_cache"}),
 }
 """What of the memory bar a step has explained; the first shows it all at once, the others build it up again."""
 

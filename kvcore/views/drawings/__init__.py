@@ -10,6 +10,7 @@ from kvcore.views.drawings.drawing import Drawing
 from kvcore.views.drawings.heads import heads_drawing
 from kvcore.views.drawings.lengths import lengths_drawing
 from kvcore.views.drawings.pages import pages_drawing
+from kvcore.views.drawings.quality import quality_drawing
 from kvcore.views.drawings.timeline import timeline_drawing
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "lengths_drawing",
     "pages_drawing",
     "pool_drawing",
+    "quality_drawing",
     "timeline_drawing",
 ]

@@ -10,7 +10,7 @@ from kvcore.advice.vary import concurrency_curve
 from kvcore.explain.derivation import Equation, Step, StepName
 from kvcore.explain.derivation.lesson import LOOKS, prose
 from kvcore.explain.numbers import GRADES, SCOPES
-from kvcore.quantity import Unit
+from kvcore.quantity import Scope, Unit
 from kvcore.texts.palette import PARTS
 from kvcore.texts.words import MINUS, Words, gib_text, listed
 from kvcore.units import GB, GIB
@@ -62,7 +62,9 @@ def _equation(one: Equation, t: Words) -> None:
 
 
 def _known(one: Equation, t: Words) -> str:
-    facts = [t(SCOPES[one.scope]), t(GRADES[one.grade])]
+    facts = [t(GRADES[one.grade])]
+    if one.unit is not Unit.NONE or one.scope is not Scope.TOTAL:
+        facts.insert(0, t(SCOPES[one.scope]))
     if one.unit is Unit.BYTES and abs(one.value) >= GIB:
         facts.insert(0, f"{one.value / GB:,.2f} GB".replace("-", MINUS))
     if one.interval is not None and one.unit is Unit.BYTES and one.interval[1] - one.interval[0] >= GIB / 50:

@@ -24,9 +24,12 @@ OF_PLAN: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
     StepName.POOL: drawings.pages_drawing,
     StepName.REQUESTS: drawings.lengths_drawing,
     StepName.CARDS: drawings.cards_drawing,
+    StepName.QUALITY: drawings.quality_drawing,
 }
 OF_LOAD: Final = (StepName.BLOCKS, StepName.BATCHING)
-WITHOUT_BAR: Final = (StepName.CARDS, StepName.LOG)
+WITHOUT_BAR: Final = (
+    StepName.CARDS, StepName.LOG, StepName.CACHE_BITS, StepName.QUALITY, StepName.DRAFT, StepName.GAIN,
+)  # fmt: skip
 FRAME, CHUNK = "frame", "chunk"
 
 

@@ -1,28 +1,42 @@
-"""The way through the steps of the Learn page: back, next, the number of the step, all of it in the link."""
+"""The way through the steps of the Learn page: lesson or path, back, next, the number of the step; all in the link."""
 
 from __future__ import annotations
 
+from html import escape
+
 import streamlit as st
 
-from kvcore.explain.derivation import STEPS, StepName
+from kvcore.explain.derivation import StepName
+from kvcore.explain.derivation.course import Route, lesson_after, lesson_with, route_of, routes
 from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
 from kvcore.scenario import link
+from kvcore.texts import SYLLABUS
 from kvcore.texts.words import Words
 from pages.ui.learn import guess
 from pages.ui.shared import net, state, undo
 
 PARAMETER = "step"
 PAGINATION = "learn.pagination"
+ROUTE = "learn.route"
+
+
+def route() -> Route:
+    """The lesson or the path that the link names, else the whole course."""
+    return route_of(lesson=state.page_parameter("lesson"), path=state.page_parameter("path"))
 
 
 def chosen() -> StepName:
-    """The step that the link names."""
-    return STEPS[state.page_parameter(PARAMETER) - 1]
+    """The step that the link names, of the route that it names."""
+    return route().at(state.page_parameter(PARAMETER))
 
 
 def way(name: StepName, t: Words) -> None:
-    """Back, next and the numbers; the arrow keys press the two buttons."""
-    number = STEPS.index(name) + 1
+    """What to go through; then back, next and the numbers. The arrow keys press the two buttons."""
+    on = route()
+    number, last = on.number_of(name), len(on.steps)
+    with st.container(horizontal=True, key="learn_route", vertical_alignment="center", gap="small"):
+        _routes(on, t)
+        guess.switch(t)
     with st.container(horizontal=True, key="learn_way", vertical_alignment="center", gap="small"):
         st.button(
             t("Back"),
@@ -36,20 +50,20 @@ def way(name: StepName, t: Words) -> None:
             t("Next"),
             key="learn.next",
             shortcut="Right",
-            disabled=number == len(STEPS),
+            disabled=number == last,
             on_click=_go,
             args=(number + 1,),
         )
-        # A key of its own for each step: a seeded pagination warns of its default, which it always has.
-        st.pagination(
-            len(STEPS),
-            default=number,
-            max_visible_pages=len(STEPS),
-            key=f"{PAGINATION}.{number}",
-            on_change=_picked,
-            args=(number,),
-        )
-        guess.switch(t)
+        if last > 1:
+            # A key of its own for each step: a seeded pagination warns of its default, which it always has.
+            st.pagination(
+                last,
+                default=number,
+                max_visible_pages=last,
+                key=f"{PAGINATION}.{number}",
+                on_change=_picked,
+                args=(number,),
+            )
         st.toggle(
             t("Present"),
             **state.bound("present", "learn.present"),
@@ -57,17 +71,68 @@ def way(name: StepName, t: Words) -> None:
         )
 
 
+def _routes(on: Route, t: Words) -> None:
+    known = {_key(one): one for one in routes()}
+    st.selectbox(
+        t("Lesson or path"),
+        list(known),
+        format_func=lambda key: known[key].title(t),
+        key=state.seed(ROUTE, _key(on)),
+        label_visibility="collapsed",
+        width=310,
+        on_change=_take_route,
+    )
+
+
+def _key(on: Route) -> str:
+    return f"{on.path}/{on.lesson}"
+
+
+def _take_route() -> None:
+    """The same step on another route, where it is on it; else the next one that is."""
+    path, _, lesson = st.session_state[ROUTE].partition("/")
+    onto = route_of(lesson=lesson, path=path)
+    number = onto.number_of(chosen()) if chosen() in onto.steps or not lesson else 1
+    state.set_page_parameters({"lesson": lesson, "path": path, PARAMETER: number})
+
+
+def heading(name: StepName, question: str, t: Words) -> None:
+    """The lesson of a step, then its number on the way and its question."""
+    letter = lesson_with(name)
+    steps = SYLLABUS[letter].steps
+    words = f"{letter} · {t(SYLLABUS[letter].title)}"
+    if len(steps) > 1:
+        at = t("{number} of {count}", number=str(steps.index(name.value) + 1), count=str(len(steps)))
+        words = f"{words} · {at}"
+    if steps[0] == name.value:
+        words = f"{words} · {t(SYLLABUS[letter].about)}"
+    st.html(f'<div class="kv-kicker">{escape(words)}</div>')
+    st.header(f"{route().number_of(name)} · {question}", anchor=False)
+
+
 def further(name: StepName, t: Words) -> None:
-    """The next step, below a long answer."""
-    number = STEPS.index(name) + 1
-    if number < len(STEPS):
-        with st.container(key="learn_further"):
+    """The next step, below a long answer; behind the last one of a lesson the next lesson."""
+    on = route()
+    number = on.number_of(name)
+    following = lesson_after(on.lesson) if on.lesson else ""
+    if number == len(on.steps) and not following:
+        return
+    with st.container(key="learn_further"):
+        if number < len(on.steps):
             st.button(
                 t("On to step {number}", number=str(number + 1)),
                 key="learn.further",
                 icon=":material/arrow_forward:",
                 on_click=_go,
                 args=(number + 1,),
+            )
+        else:
+            st.button(
+                t("On to lesson {lesson}", lesson=route_of(lesson=following).title(t)),
+                key="learn.further",
+                icon=":material/arrow_forward:",
+                on_click=state.set_page_parameters,
+                args=({"lesson": following, PARAMETER: 1},),
             )
 
 
@@ -83,11 +148,12 @@ def ends(t: Words, *, offers_undo: bool) -> None:
             st.button(label, key=key, type="tertiary", on_click=_load, args=(params,))
         if offers_undo:
             undo.offer(t)
-    st.caption(
-        t("Computed in bytes, shown rounded.")
-        + " "
-        + t("“Qwen3-32B on 8 × RTX 4090”, by yorickbao, CC BY 4.0.")
-    )
+    with st.container(key="learn_credits"):
+        st.caption(
+            t("Computed in bytes, shown rounded.")
+            + " "
+            + t("“Qwen3-32B on 8 × RTX 4090”, by yorickbao, CC BY 4.0.")
+        )
 
 
 def _go(number: int) -> None:

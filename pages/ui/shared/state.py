@@ -7,6 +7,7 @@ of their own: they are seeded from the scenario on every run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
@@ -166,7 +167,13 @@ def page_parameter(name: str) -> Any:
 @net.callback
 def set_page_parameter(name: str, value: Any) -> None:
     """Tells one page something in the link; None takes it back. For callbacks."""
-    shown = {**st.session_state.get("page_parameters", {}), name: value}
+    set_page_parameters({name: value})
+
+
+@net.callback
+def set_page_parameters(changed: Mapping[str, Any]) -> None:
+    """Tells one page several things as one change of the link. For callbacks."""
+    shown = {**st.session_state.get("page_parameters", {}), **changed}
     st.session_state["page_parameters"] = {key: shown[key] for key in shown if shown[key] is not None}
     _write(params())
 
