@@ -189,11 +189,13 @@ def _replay(arguments: argparse.Namespace) -> int:
         trace = read_trace(source)
     settings = settings_of(planned)
     found = replayed(sped_up(trace, arguments.rate), settings, clock)
-    reuse = reuse_report(reuse_of(trace, settings.block_size), settings, block_gib(planned))
+    reuse = None  # known only of one group of full attention
+    if not settings.groups:
+        reuse = reuse_report(reuse_of(trace, settings.block_size), settings, block_gib(planned))
     if arguments.json:
         print(json.dumps({**replay_report(found), "reuse": reuse}))
     else:
-        print(replay_table(found) + "\n" + reuse_table(reuse))
+        print("\n".join((replay_table(found), *([reuse_table(reuse)] if reuse else ()))))
     return 0
 
 

@@ -171,6 +171,27 @@ def test_a_plan_is_replayed_with_its_own_settings() -> None:
     assert refused.value.code == "replay-no-pool"
 
 
+def test_a_plan_of_windows_is_replayed_group_by_group() -> None:
+    """gpt-oss: every second layer has a window of 128 tokens, so that a long request holds few of their blocks."""
+    planned = present_plans.request(model="openai/gpt-oss-20b", engine_version="0.32.0")
+    found = settings_of(planned)
+    assert sorted((group.kind.value, group.window) for group in found.groups) == [
+        ("full_attention", 0), ("sliding_window", 128),
+    ]  # fmt: skip
+    one = replayed([request("a", 0, 7_000, 400)], found, RATES)
+    full, window = 7_399 // 16 + 1, 128 // 16 + 1
+    assert one.points[-1].most_used == pytest.approx(full + window, abs=2)
+    old = present_plans.request(
+        model="Qwen/Qwen3-Next-80B-A3B-Instruct",
+        engine_version="0.26.0",
+        tensor_parallel_size=4,
+        enable_prefix_caching=True,
+    )
+    with pytest.raises(WorkloadError) as refused:
+        settings_of(old)
+    assert (refused.value.code, refused.value.field) == ("replay-unsupported", "kv_cache_groups")
+
+
 def test_figures_of_a_replay() -> None:
     found: Replay = replayed([request("a", 0), request("b", 0.1)], settings(), RATES)
     report = replay_report(found)

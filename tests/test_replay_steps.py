@@ -1,4 +1,7 @@
-"""The scheduler step by step, against what vLLM's own did with the same requests (tests/data/replay_steps.jsonl)."""
+"""The scheduler step by step, against what vLLM's own did with the same requests.
+
+tests/data/replay_steps.jsonl has one group of full attention, replay_groups.jsonl windows, chunks and recurrent states.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,24 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore import cli
+from kvcore.cache.spec import CacheKind
 from kvcore.errors import WorkloadError
 from kvcore.workload.replay import trace
+from kvcore.workload.replay.hybrid import scheduler_of
 from kvcore.workload.replay.scheduler import Scheduler
-from kvcore.workload.replay.settings import FreeOrder, Settings, rules_of
+from kvcore.workload.replay.settings import FreeOrder, Group, Settings, rules_of
 from kvcore.workload.replay.steps import MAX_COUNT, case_answer, case_rows
 from kvcore.workload.replay.trace import Contents, TraceRequest
 
-RECORDS = [json.loads(line) for line in (Path(__file__).parent / "data/replay_steps.jsonl").open()]
+RECORDS = [
+    json.loads(line)
+    for name in ("replay_steps", "replay_groups")
+    for line in (Path(__file__).parent / f"data/{name}.jsonl").open()
+]
 KEYS = ("id", "arrival_step", "prompt", "answer_tokens")
 
 
@@ -57,6 +67,10 @@ def one(**changes: Any) -> list[dict[str, Any]]:
     return [{"id": "a", "arrival_step": 0, "prompt": [["a", 20]], "answer_tokens": 2} | changes]
 
 
+WINDOW = {"kind": "sliding_window", "block_size": 16, "sliding_window": 32}
+STATE = {"kind": "mamba", "block_size": 16, "mamba_cache_mode": "none"}
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "field"),
     [
@@ -71,6 +85,32 @@ def one(**changes: Any) -> list[dict[str, Any]]:
         ({"watermark": float("nan")}, "invalid-value", "watermark"),
         ({"enable_prefix_caching": 1}, "invalid-value", "enable_prefix_caching"),
         ({"sliding_window": 4096}, "replay-unsupported", "sliding_window"),
+        ({"kv_cache_groups": [WINDOW], "engine_version": "0.19.1"}, "replay-unsupported", "kv_cache_groups"),
+        ({"kv_cache_groups": [STATE]}, "replay-unsupported", "kv_cache_groups"),
+        ({"kv_cache_groups": [STATE | {"mamba_cache_mode": "all"}]}, "replay-unsupported", "kv_cache_groups"),
+        (
+            {"kv_cache_groups": [{"kind": "cross_attention", "block_size": 16}]},
+            "replay-unsupported",
+            "kv_cache_groups",
+        ),
+        ({"kv_cache_groups": [WINDOW] * 65}, "invalid-value", "kv_cache_groups"),
+        ({"kv_cache_groups": [WINDOW, {}]}, "invalid-value", "kv_cache_groups[1]"),
+        (
+            {"kv_cache_groups": [WINDOW | {"sliding_window": 0}]},
+            "invalid-value",
+            "kv_cache_groups[0].sliding_window",
+        ),
+        (
+            {"kv_cache_groups": [WINDOW | {"block_size": 1 << 26}, WINDOW | {"block_size": (1 << 26) - 1}]},
+            "replay-unsupported",
+            "kv_cache_groups",
+        ),
+        (
+            {"kv_cache_groups": [WINDOW], "prefix_cache_retention_interval": 24},
+            "invalid-value",
+            "prefix_cache_retention_interval",
+        ),
+        ({"kv_cache_groups": [WINDOW] * 9}, "replay-never-fits", "num_blocks"),
         ({"requests": {}}, "invalid-value", "requests"),
         ({"requests": one() * 2}, "invalid-value", "requests"),
         ({"requests": one(prompt=[])}, "invalid-value", "requests[0].prompt"),
@@ -150,6 +190,51 @@ def test_the_pool_never_leaks_and_every_request_gets_its_answer(
         needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
         assert sum(row[3] for row in rows) == needed
     scheduler = Scheduler(given_settings, Contents(requests, 16))
+    for at, request in enumerate(requests):
+        scheduler.add(at, request)
+    while scheduler.running or scheduler.waiting:
+        scheduler.step()
+    scheduler.step()
+    assert (scheduler.used_blocks, scheduler.context_tokens) == (0, 0)
+
+
+FULL = Group(kind=CacheKind.FULL_ATTENTION, block_size=16)
+NARROW = Group(kind=CacheKind.SLIDING_WINDOW, block_size=16, window=20)
+GROUPS = (
+    (NARROW,),
+    (FULL, NARROW, NARROW),
+    (replace(FULL, block_size=32), replace(NARROW, window=70)),
+    (FULL, Group(kind=CacheKind.CHUNKED_LOCAL_ATTENTION, block_size=16, window=32)),
+    (FULL, Group(kind=CacheKind.MAMBA, block_size=16)),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    REQUESTS,
+    st.sampled_from(GROUPS),
+    st.booleans(),
+    st.sampled_from([0, None]),
+    st.sampled_from(["0.28.0", "0.32.0"]),
+)
+def test_groups_leak_nothing(
+    drawn: list[tuple[int, str, int, int]], groups: tuple[Group, ...], is_async: bool, interval: int | None,
+    version: str,
+) -> None:  # fmt: skip
+    requests = tuple(
+        TraceRequest(
+            id=f"{at}", arrival=arrival, prompt=((name or f"own{at}", tokens),), answer_tokens=answer
+        )
+        for at, (arrival, name, tokens, answer) in enumerate(sorted(drawn))
+    )
+    given_settings = Settings(
+        num_blocks=30, max_num_seqs=5, max_num_batched_tokens=48, max_model_len=112, groups=groups,
+        rules=rules_of(Version(version)), async_scheduling=is_async, retention_interval=interval,
+    )  # fmt: skip
+    rows, totals = case_rows(given_settings, requests)
+    assert sum(row[4] for row in rows) == totals.preemptions
+    assert all(0 <= row[0] <= 29 and row[1] <= 5 and row[3] <= 48 for row in rows)
+    scheduler = scheduler_of(given_settings, requests)
     for at, request in enumerate(requests):
         scheduler.add(at, request)
     while scheduler.running or scheduler.waiting:

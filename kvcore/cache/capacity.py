@@ -37,6 +37,9 @@ class CacheGroup(Struct, frozen=True, kw_only=True):
     """Of one layer, one block; of all its layers where their pages differ."""
     blocks_per_request: int
     """That a request of max_model_len may take at once."""
+    window_tokens: int = 0
+    """Of a sliding window, or of a chunk of local attention."""
+    num_checkpoint_blocks: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +265,8 @@ def _cache_group(group: StageGroup, blocks_per_request: int) -> CacheGroup:
         block_tokens=group.block_size,
         page_size_bytes=group.page_size_bytes,
         blocks_per_request=blocks_per_request,
+        window_tokens=group.members[0].sliding_window or group.members[0].attention_chunk_size,
+        num_checkpoint_blocks=group.members[0].num_checkpoint_blocks,
     )
 
 

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
 from kvcore.workload.replay.settings import FreeOrder
+
+NULL: Final = -1
+"""Stands where a request had a block that it needs no more; it belongs to nobody and is never free."""
 
 
 class CountedPool:
@@ -20,17 +24,26 @@ class CountedPool:
     def take(self, held: list[int], number: int) -> None:
         """Adds `number` free blocks to those of a request."""
         self.free -= number
-        held.extend((0,) * number)
+        held.extend((1,) * number)
 
     def give_back(self, held: list[int]) -> None:
-        """Takes back all blocks of a request."""
-        self.free += len(held)
+        """Takes back all blocks of a request, from the last to the first."""
+        self.release(held[::-1])
         held.clear()
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Takes these blocks back in their order; the null block stays where it is."""
+        self.free += len(blocks) - blocks.count(NULL)
 
     def find(self, contents: Sequence[int]) -> list[int]:
         """No block is found by its content."""
         del contents
         return []
+
+    def known(self, content: int) -> int | None:
+        """No block is known by its content."""
+        del content
+        return None
 
     def unheld(self, found: Sequence[int]) -> int:
         """None of none."""
@@ -87,11 +100,13 @@ class CachedPool(CountedPool):
             if not same:
                 del self._by_content[known]
 
-    def give_back(self, held: list[int]) -> None:
-        """Takes back all blocks of a request, from the last to the first."""
+    def release(self, blocks: Sequence[int]) -> None:
+        """Takes these blocks back in their order; the null block stays where it is."""
         content, holders = self._content, self._holders
         uncached: list[int] = []
-        for block in reversed(held):
+        for block in blocks:
+            if block == NULL:
+                continue
             holders[block] -= 1
             if holders[block]:
                 continue
@@ -101,7 +116,11 @@ class CachedPool(CountedPool):
             else:
                 self._tail[block] = None
         self._head.extend(reversed(uncached))
-        held.clear()
+
+    def known(self, content: int) -> int | None:
+        """The block that was registered first for a content; None where there is none."""
+        same = self._by_content.get(content)
+        return None if same is None else next(iter(same))
 
     def find(self, contents: Sequence[int]) -> list[int]:
         """The blocks of the longest run from the start that is known by its content."""
@@ -116,11 +135,13 @@ class CachedPool(CountedPool):
     def unheld(self, found: Sequence[int]) -> int:
         """How many of these blocks lie in the free queue."""
         holders = self._holders
-        return sum(not holders[block] for block in found)
+        return sum(block != NULL and not holders[block] for block in found)
 
     def hold(self, held: list[int], found: Sequence[int]) -> None:
         """Adds blocks that were found to those of a request."""
         for block in found:
+            if block == NULL:
+                continue
             if not self._holders[block]:
                 del self._tail[block]
                 self.free -= 1
@@ -132,3 +153,8 @@ class CachedPool(CountedPool):
         for at in range(start, end):
             self._content[held[at]] = contents[at]
             self._by_content.setdefault(contents[at], {})[held[at]] = None
+
+    def name(self, block: int, content: int) -> None:
+        """From now on a block is found by its content."""
+        self._content[block] = content
+        self._by_content.setdefault(content, {})[block] = None

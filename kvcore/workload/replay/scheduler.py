@@ -5,7 +5,7 @@ A request that only decodes takes one token a step and needs no look until it fi
 
 Source: vllm/v1/core/sched/scheduler.py:Scheduler.schedule, update_from_output; async_scheduler.py:AsyncScheduler;
 vllm/v1/core/kv_cache_manager.py:KVCacheManager.allocate_slots (0.19.0-0.33.0): first come, first served, chunked
-prefill, one group of full attention.
+prefill. Several groups, and groups of other kinds, are in hybrid.py.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class Scheduler:
         self._step = -1
         self._next_due = 0
         self._contents = contents
+        self._found: list[int] = []
+        """Blocks of the last look-up."""
         rules = settings.rules
         self._pool = (
             CachedPool(settings.usable_blocks, rules.free_order)
@@ -130,6 +132,8 @@ class Scheduler:
         if settings.async_scheduling and (lost or left):
             self._land(lost, left, ended)
         for request in ended:
+            if settings.async_scheduling:
+                self._register(request, request.computed)
             self._end(request)
         if ended:
             gone = {request.at for request in ended}
@@ -138,9 +142,7 @@ class Scheduler:
 
     def _serve(self, threshold: int) -> tuple[int, list[Live], list[Live], list[Live], int]:
         """The running list: budget left, who ends, who was preempted, for whom nothing was left, the next due step."""
-        step, running, pool = self._step, self.running, self._pool
-        settings = self.settings
-        size = settings.block_size
+        step, running, settings = self._step, self.running, self.settings
         budget = settings.max_num_batched_tokens
         ended: list[Live] = []
         lost: list[Live] = []
@@ -160,25 +162,24 @@ class Scheduler:
                 self._settle(request)
             computed = request.computed
             if request.flying and computed + 1 >= request.end:
-                self._register(request, computed)
                 ended.append(request)
                 continue
             tokens = request.known + request.flying - computed
             if 0 < threshold < tokens:
                 tokens = threshold
-            tokens = min(tokens, budget)
-            need = -(-(computed + tokens) // size) - len(request.blocks)
-            if need > 0:
-                while pool.free < need:
-                    victim = running.pop()
-                    self._preempt(victim)
-                    lost.append(victim)
-                    if victim is request:
-                        break
-                if lost and lost[-1] is request:
-                    at -= 1
+            tokens = self._clipped(request, computed, min(tokens, budget))
+            if not tokens:
+                next_due = ALWAYS
+                continue
+            while not self._grow(request, computed + tokens):
+                victim = running.pop()
+                self._preempt(victim)
+                lost.append(victim)
+                if victim is request:
                     break
-                pool.take(request.blocks, need)
+            if lost and lost[-1] is request:
+                at -= 1
+                break
             budget -= tokens
             due = self._scheduled(request, tokens, ended)
             if due < next_due:
@@ -193,38 +194,69 @@ class Scheduler:
 
     def _admit(self, threshold: int, budget: int, ended: list[Live]) -> tuple[int, int]:
         """Requests from the front of the queue while they fit: budget left, and the next due step of those admitted."""
-        settings, running, waiting, pool = self.settings, self.running, self.waiting, self._pool
-        size, caching = settings.block_size, settings.enable_prefix_caching
+        settings, running, waiting = self.settings, self.running, self.waiting
         next_due = 1 << 62
         while waiting and budget > 0 and len(running) < settings.max_num_seqs:
             request = waiting[0]
             known = request.known
-            whole = -(-known // size)
             spare = settings.watermark_blocks if running else 0
-            most = (known - 1) // size if caching else 0
-            if whole - most + spare > pool.free:
+            hit = self._look_up(request, spare)
+            if hit < 0:
                 break
-            if caching and request.contents is None:
-                request.contents = self._contents.of(request.trace, (request.end - 1) // size)
-            found = pool.find(request.contents[:most]) if request.contents else []
-            hit = len(found) * size
             tokens = known - hit
             if 0 < threshold < tokens:
                 tokens = threshold
-            tokens = min(tokens, budget)
-            if whole - len(found) + pool.unheld(found) + spare > pool.free:
+            tokens = self._clipped(request, hit, min(tokens, budget))
+            if not tokens or not self._enter(request, hit, tokens, spare):
                 break
             waiting.popleft()
-            pool.hold(request.blocks, found)
-            request.registered = len(found)
             request.computed = hit
-            pool.take(request.blocks, -(-(hit + tokens) // size) - len(found))
             running.append(request)
             self._count_look_up(request, known, hit)
             self._context += hit
             budget -= tokens
             next_due = min(next_due, self._scheduled(request, tokens, ended))
         return budget, next_due
+
+    def _clipped(self, request: Live, start: int, tokens: int) -> int:
+        """Tokens of a step that starts with so many computed; where the cache wants none more."""
+        del request, start
+        return tokens
+
+    def _grow(self, request: Live, tokens: int) -> bool:
+        """Gives a running request blocks for so many tokens; False where the pool has too few."""
+        need = -(-tokens // self.settings.block_size) - len(request.blocks)
+        if need > 0:
+            if self._pool.free < need:
+                return False
+            self._pool.take(request.blocks, need)
+        return True
+
+    def _look_up(self, request: Live, spare: int) -> int:
+        """Tokens of a waiting request that the cache has; -1 where it cannot fit whatever is found."""
+        size, caching = self.settings.block_size, self.settings.enable_prefix_caching
+        most = (request.known - 1) // size if caching else 0
+        if -(-request.known // size) - most + spare > self._pool.free:
+            return -1
+        if caching and request.contents is None:
+            request.contents = self._contents.of(request.trace, (request.end - 1) // size)
+        self._found = self._pool.find(request.contents[:most]) if request.contents else []
+        return len(self._found) * size
+
+    def _enter(self, request: Live, hit: int, tokens: int, spare: int) -> bool:
+        """Gives a waiting request what was found and blocks for its first tokens, if it fits as a whole."""
+        size, pool, found = self.settings.block_size, self._pool, self._found
+        if -(-request.known // size) - len(found) + pool.unheld(found) + spare > pool.free:
+            return False
+        pool.hold(request.blocks, found)
+        request.registered = len(found)
+        pool.take(request.blocks, -(-(hit + tokens) // size) - len(found))
+        return True
+
+    def _give_back(self, request: Live) -> None:
+        """Takes all blocks of a request back."""
+        self._pool.give_back(request.blocks)
+        request.registered = 0
 
     def _count_look_up(self, request: Live, known: int, hit: int) -> None:
         if not self.settings.enable_prefix_caching:
@@ -264,17 +296,20 @@ class Scheduler:
 
     def _cruise(self, request: Live) -> int:
         """Sets the step in which a request that decodes has to be looked at again: a block, its content, its end."""
-        size, computed = self.settings.block_size, request.computed
-        ahead = -computed % size
-        if self.settings.async_scheduling:
-            ahead = min(ahead, request.end - 1 - computed)
-        else:
-            ahead = min(ahead, request.end - 2 - computed)
-            if self.settings.enable_prefix_caching:
-                ahead = min(ahead, -(computed + 1) % size)
+        is_async = self.settings.async_scheduling
+        computed = request.computed
+        ahead = min(self._quiet(computed), request.end - (1 if is_async else 2) - computed)
         request.since = self._step + 1
         request.due = request.since + ahead
         return request.due
+
+    def _quiet(self, computed: int) -> int:
+        """Steps of one token each in which nothing happens to the blocks of a request."""
+        size = self.settings.block_size
+        ahead = -computed % size
+        if self.settings.enable_prefix_caching and not self.settings.async_scheduling:
+            ahead = min(ahead, -(computed + 1) % size)
+        return ahead
 
     def _settle(self, request: Live) -> None:
         """Brings a request that was only counted up to date, as it is before this step."""
@@ -297,8 +332,8 @@ class Scheduler:
         if request.due != ALWAYS:
             self._settle(request)
         self._context -= request.computed
-        self._pool.give_back(request.blocks)
-        request.computed = request.registered = 0
+        self._give_back(request)
+        request.computed = 0
         request.preempted += 1
         self.totals.preemptions += 1
         self.waiting.appendleft(request)
@@ -322,7 +357,7 @@ class Scheduler:
 
     def _end(self, request: Live) -> None:
         self._context -= request.computed
-        self._pool.give_back(request.blocks)
+        self._give_back(request)
         self._leave(request)
 
     def _leave(self, request: Live) -> None:

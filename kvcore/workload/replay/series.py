@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from kvcore.errors import WorkloadError
 from kvcore.workload.replay.clock import Clock, ClockKind
-from kvcore.workload.replay.scheduler import Scheduler
+from kvcore.workload.replay.hybrid import scheduler_of
 from kvcore.workload.replay.settings import Settings
 from kvcore.workload.replay.steps import MAX_STEPS, check_fits
-from kvcore.workload.replay.trace import Contents, TraceRequest
+from kvcore.workload.replay.trace import TraceRequest
 
 POINTS: Final = 480
 """Points of a series; twice as many are kept on the way, and then each two become one."""
@@ -125,7 +125,7 @@ def replaying(
     """
     trace = tuple(requests)
     check_fits(settings, trace)
-    scheduler = Scheduler(settings, Contents(trace, settings.block_size))
+    scheduler = scheduler_of(settings, trace)
     starts = min((request.arrival for request in trace), default=0.0)
     now = 0.0
     ended = steps = at = 0

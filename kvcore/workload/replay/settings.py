@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 from packaging.version import Version
 
+from kvcore.cache.spec import CacheKind
 from kvcore.errors import WorkloadError
 from kvcore.versioned import ByRelease, Published, Reviewed, TableFile
 
@@ -28,6 +30,22 @@ class Rules(Struct, frozen=True, kw_only=True):
     has_watermark: bool
     spares_lone_request: bool
     """Whether `long_prefill_token_threshold` leaves a request alone that has the engine for itself."""
+    frees_processed: bool
+    """Whether blocks leave a window only when the step that still reads them was handled."""
+    masks_windows: bool
+    """Whether only those blocks of a window are registered that a later request can find."""
+    keeps_boundaries: bool
+    """Whether windows and states are registered only where a prompt ends or parts from another."""
+    replays_groups: bool
+    """Whether several groups, windows and chunks were read in this release."""
+    replays_states: bool
+    """The same of states cached at block ends."""
+    replays_checkpoints: bool
+    """The same of states written besides the last one of a step."""
+    counts_resends: bool
+    """Whether the last state of a prompt leaves a token to compute, and counts as registered while it is the last."""
+    caps_admission: bool
+    """Whether a request is admitted with no more blocks of a window than it ever holds."""
 
 
 class _Tables(Reviewed, frozen=True, kw_only=True):
@@ -53,6 +71,19 @@ def rules_of(version: Version) -> Rules:
     return tables.rules.at(version)
 
 
+class Group(Struct, frozen=True, kw_only=True):
+    """One KV cache group: layers that share their blocks."""
+
+    kind: CacheKind
+    block_size: int
+    window: int = 0
+    """Tokens of the sliding window, or of a chunk of local attention."""
+    most_blocks: int | None = None
+    """Blocks of a request at once at most, where its admission counts no more."""
+    checkpoint_blocks: int = 0
+    """Blocks for the state at the last block end of a prompt, written in the same step as the last one."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """The scheduler's settings under vLLM's own names, and the pool; `num_blocks` counts the null block."""
 
@@ -66,6 +97,33 @@ class Settings(Struct, frozen=True, kw_only=True):
     async_scheduling: bool = True
     watermark: float = 0.0
     long_prefill_token_threshold: int = 0
+    groups: tuple[Group, ...] = ()
+    """Empty where there is one group of full attention with blocks of `block_size`."""
+    retention_interval: int | None = None
+    """`prefix_cache_retention_interval`: 0 keeps windows and states only where prompts end or part."""
+
+    @property
+    def scheduler_block_size(self) -> int:
+        """What the end of a prefix hit is a multiple of.
+
+        lcm of the groups' block sizes.
+
+        Source: vllm/v1/core/kv_cache_utils.py:resolve_kv_cache_block_sizes (0.32.0).
+        """
+        return math.lcm(*(group.block_size for group in self.groups)) if self.groups else self.block_size
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens of one hash: gcd of the groups' block sizes.
+
+        Source: vllm/v1/core/kv_cache_utils.py:resolve_kv_cache_block_sizes (0.32.0).
+        """
+        return math.gcd(*(group.block_size for group in self.groups)) if self.groups else self.block_size
+
+    @property
+    def late_tokens(self) -> int:
+        """Tokens of a request that decodes which are computed and not yet handled when its next step is scheduled."""
+        return int(self.async_scheduling and self.rules.frees_processed)
 
     @property
     def usable_blocks(self) -> int:

@@ -10,9 +10,11 @@ from packaging.version import InvalidVersion, Version
 
 from kvcore.errors import KvPlannerError, WorkloadError, defect, invalid
 from kvcore.untrusted import MAX_JSON_BYTES, parse_json_object, utf8_text
-from kvcore.workload.replay.scheduler import Scheduler, Totals
+from kvcore.workload.replay.hybrid import scheduler_of
+from kvcore.workload.replay.scheduler import Totals
 from kvcore.workload.replay.settings import Settings, rules_of
-from kvcore.workload.replay.trace import Contents, TraceRequest
+from kvcore.workload.replay.step_groups import blocks_held, with_groups
+from kvcore.workload.replay.trace import TraceRequest
 
 Row = tuple[int, int, int, int, int]
 """Used blocks, running, waiting, tokens, preempted: right after `schedule()`."""
@@ -41,7 +43,7 @@ def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[l
         [(2, 1, 0, 20, 0), (2, 1, 0, 1, 0)]
     """
     check_fits(settings, requests)
-    scheduler = Scheduler(settings, Contents(requests, settings.block_size))
+    scheduler = scheduler_of(settings, requests)
     rows: list[Row] = []
     step = at = 0
     while at < len(requests) or scheduler.running or scheduler.waiting:
@@ -61,7 +63,7 @@ def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[l
 
 def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
     """Raises WorkloadError for requests that never fit into the pool, and for more work than is done for one replay."""
-    size, filled = settings.block_size, 0
+    size, filled = settings.hash_block_size, 0
     for request in requests:
         prompt = request.prompt_tokens
         whole = min(prompt + request.answer_tokens, settings.max_model_len)
@@ -69,9 +71,9 @@ def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
         if prompt >= settings.max_model_len:
             raise WorkloadError("replay-prompt-too-long", field="prompt", value=request.id, tokens=prompt,
                                 limit=settings.max_model_len)  # fmt: skip
-        if -(-(whole - 1) // size) > settings.usable_blocks:
+        if blocks_held(settings, whole - 1) > settings.usable_blocks:
             raise WorkloadError("replay-never-fits", field="num_blocks", value=request.id, tokens=whole,
-                                pool=settings.usable_blocks * size)  # fmt: skip
+                                pool=settings.usable_blocks * size // max(1, len(settings.groups)))  # fmt: skip
     if filled > MAX_BLOCKS_COMPUTED:
         raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_BLOCKS_COMPUTED:,}")
 
@@ -116,7 +118,7 @@ def case_settings(case: Mapping[str, Any]) -> Settings:
         rules = rules_of(Version(version))
     except (InvalidVersion, TypeError):
         raise invalid("engine_version", version, "it is a release such as 0.32.0") from None
-    for name in ("kv_cache_groups", "speculative_config", "kv_connector", "sliding_window"):
+    for name in ("speculative_config", "kv_connector", "sliding_window"):
         if case.get(name):
             raise WorkloadError("replay-unsupported", field=name)
     watermark = case.get("watermark")
@@ -124,7 +126,7 @@ def case_settings(case: Mapping[str, Any]) -> Settings:
         watermark = 0.0
     if type(watermark) not in (int, float) or not 0 <= watermark < 1:
         raise invalid("watermark", watermark, "it must be a share from 0 to below 1")
-    return Settings(
+    plain = Settings(
         num_blocks=_count(case, "num_blocks", least=2),
         block_size=_count(case, "block_size", least=1),
         max_num_seqs=_count(case, "max_num_seqs", least=1),
@@ -136,6 +138,7 @@ def case_settings(case: Mapping[str, Any]) -> Settings:
         long_prefill_token_threshold=_count(case, "long_prefill_token_threshold", least=0, default=0),
         rules=rules,
     )
+    return with_groups(plain, case, Version(version))
 
 
 def case_requests(case: Mapping[str, Any]) -> tuple[TraceRequest, ...]:

@@ -207,6 +207,9 @@ def _replay(found: Replay, t: Words) -> None:
 def _reuse(planned: Plan, trace: tuple[TraceRequest, ...], t: Words) -> None:
     """Hits by cache size, where requests share anything."""
     engine, gib = settings_of(planned), block_gib(planned)
+    if engine.groups:
+        st.caption(t("Hits by cache size are known only where all layers share one group of full attention."))
+        return
     kept = st.session_state.get(REUSE)
     if kept is None or kept[0] is not trace or kept[1] != engine.block_size:
         kept = trace, engine.block_size, reuse_of(trace, engine.block_size)
