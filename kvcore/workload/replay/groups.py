@@ -43,7 +43,7 @@ class Table:
     def need(
         self, pool: CountedPool, found: Sequence[int], computed: int, tokens: int, end: int, *, whole: bool
     ) -> int:
-        """Blocks to take from the free queue for `tokens` tokens, those of `found` that nobody holds among them.
+        """Blocks to take from the free queue for `tokens` tokens, with those of `found` that no request uses.
 
         `end` is where its prompt ends, or what it had when it was preempted. `whole` asks for the whole request before
         it is admitted: no more than ever are held at once.
@@ -196,8 +196,8 @@ class StateTable(Table):
         if required > before or self.checkpoint:
             if before:
                 self.last_state = before - 1
-            gap = required - 1 - self.checkpoint - before
-            self.blocks.extend([NULL] * max(0, gap))
+            unused = required - 1 - self.checkpoint - before
+            self.blocks.extend([NULL] * max(0, unused))
             pool.take(self.blocks, max(0, required - len(self.blocks)))
         self.is_allocated = True
 
@@ -245,7 +245,7 @@ def _taken_out(blocks: list[int], places: Iterable[int], *, stop_at_null: bool =
 
 
 def _run(cached: Cached, start: int, most: int) -> list[list[int]]:
-    """What is cached from `start` on without a gap."""
+    """What is cached from `start` on without a hole."""
     found: list[list[int]] = []
     for at in range(start, most):
         row = cached(at)

@@ -45,7 +45,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     counts_resends: bool
     """Whether the last state of a prompt leaves a token to compute, and counts as registered while it is the last."""
     caps_admission: bool
-    """Whether a request is admitted with no more blocks of a window than it ever holds."""
+    """Whether a request is admitted with no more blocks of a window than it ever has at once."""
 
 
 class _Tables(Reviewed, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""KV cache groups of a replay: which can be replayed, how many blocks they hold, and how a case states them."""
+"""KV cache groups of a replay: which can be replayed, how many blocks a request takes, and how a case states them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def checked_groups(
 
 
 def blocks_held(settings: Settings, tokens: int) -> int:
-    """Blocks that a request of so many tokens may hold at once, of all groups.
+    """Blocks that a request of so many tokens may take at once, of all groups.
 
     Example:
         >>> from kvcore.workload.replay.settings import rules_of
