@@ -4,12 +4,17 @@ from typing import Any
 
 import pytest
 
+from kvcore import catalogue
+from kvcore.advice.fixes import fixes
 from kvcore.errors import EngineRefusalError
 from kvcore.planning import Plan, plan
+from kvcore.scenario.edit import known_precisions, weight_precisions
 from kvcore.scenario.request import scenario_from_request
 
 BIG = {"name": "Ascend 910B 64GB", "memory_gib": 60.96, "vendor": "huawei"}
 SMALL = {"name": "Ascend 310P3 (Atlas 300I Duo, one chip)", "memory_gib": 43.24, "vendor": "huawei"}
+W8A8 = {"model_quant_type": "W8A8", "model.layers.0.self_attn.q_proj.weight": "W8A8"}
+"""The beginning of a side file."""
 NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 
 
@@ -144,3 +149,39 @@ def test_states_are_padded_on_a_310p_and_contiguous_elsewhere() -> None:
     element = 4 if 4 * state == max(blocks[0]) * 512 else 2
     assert blocks[0] == {state * element // 512}
     assert blocks[1] == {-(-(state * element + 2 * rows) // (1024 * 128)) * 128}
+
+
+def test_a_checkpoint_that_nothing_describes_is_said_to_be_assumed() -> None:
+    """`--quantization ascend` stands for a checkpoint of ModelSlim; with its side file nothing is assumed."""
+    config = dict(catalogue.find_model("Qwen/Qwen3-8B").config.raw)
+    taken = [
+        {notice.code for notice in planned("Qwen/Qwen3-8B", **flags).notices}
+        for flags in (
+            {"quantization": "ascend"},
+            {"quantization": "ascend", "config": config, "hf_quant_config": W8A8},
+            {},
+        )
+    ]
+    assert ["modelslim-checkpoint-assumed" in codes for codes in taken] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "offered"),
+    [
+        ("Qwen/Qwen3-8B", "Ascend-910B3-64GB", True),
+        ("Qwen/Qwen3-8B", "H100-80GB", False),
+        ("google/gemma-3-27b-it", "Ascend-910B3-64GB", False),
+    ],
+)
+def test_modelslim_is_offered_on_ascend_where_its_checkpoints_are_known(
+    model: str, card: str, offered: bool
+) -> None:
+    scenario = scenario_from_request({"model": model, "accelerator": card})
+    assert ("ascend" in weight_precisions(scenario)) is offered
+    assert ("ascend" in known_precisions(scenario)) is (card != "H100-80GB")
+
+
+def test_weights_that_do_not_fit_an_ascend_card_are_offered_in_8_bits() -> None:
+    broken = planned("Qwen/Qwen3-32B", max_model_len=32_768)
+    assert broken.verdict == "weights-do-not-fit"
+    assert ("quantization", "ascend") in [(fix.field, fix.value) for fix in fixes(broken)]

@@ -306,7 +306,7 @@ _VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
     "tensor_parallel_size": _larger_sizes,
     "data_parallel_size": _more_replicas,
     "quantization": lambda broken: (
-        ("fp8",)
+        (*find_engine(broken.scenario.engine).weight_precisions, "fp8")
         if broken.scenario.quantization is None and broken.quantization.method == NOT_QUANTIZED
         else ()
     ),

@@ -16,7 +16,7 @@ from kvcore.advice.sharing import INSTANCES, sharing
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.rooms import with_accelerator
+from kvcore.engine.rooms import find_engine, with_accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
@@ -247,7 +247,12 @@ _VALUES: Final[Mapping[Varied, _Values]] = {
     Varied.PIPELINE_PARALLEL: lambda base, _: SIZES,
     Varied.DATA_PARALLEL: lambda base, _: SIZES,
     Varied.KV_CACHE_DTYPE: lambda base, _: (*FLAGS["kv_cache_dtype"].common, base.kv_cache_dtype),
-    Varied.QUANTIZATION: lambda base, _: (None, *FLAGS["quantization"].common, base.quantization),
+    Varied.QUANTIZATION: lambda base, _: (
+        None,
+        *find_engine(base.engine).weight_precisions,
+        *FLAGS["quantization"].common,
+        base.quantization,
+    ),
     Varied.UTILIZATION: lambda base, _: sorted({*SHARES, *filter(None, [base.gpu_memory_utilization])}),
     Varied.LENGTH: _lengths,
     Varied.BATCHED_TOKENS: lambda base, _: sorted({*BATCHES, *filter(None, [base.max_num_batched_tokens])}),

@@ -491,6 +491,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
     main_flags: tuple[Annotated[str, OneOf(tuple(FLAGS))], ...] = ()
     """Fields of a request whose controls stand among the main ones, for a mixture of experts."""
+    weight_precisions: tuple[Annotated[str, Named("[a-z0-9_-]+", "a storage format")], ...] = ()
+    """Values of `--quantization` that are offered before those of vLLM."""
     attention: Attention | None = None
     """None where the table of attention backends decides."""
     overheads: Overheads | None = None

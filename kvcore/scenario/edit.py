@@ -154,7 +154,6 @@ KV_CACHE_DTYPES: Final = FLAGS["kv_cache_dtype"].common
 """Offered first; every other one the engine knows is in the full list."""
 CHECKPOINT: Final = "auto"
 """Weights as the checkpoint stores them: no `--quantization`."""
-WEIGHT_PRECISIONS: Final = (CHECKPOINT, *FLAGS["quantization"].common)
 SHORTEST_LENGTH: Final = 256
 MAX_TOKENS: Final = 1 << 30
 
@@ -212,10 +211,31 @@ def kv_cache_dtypes(scenario: Scenario) -> tuple[str, ...]:
     return _offered(scenario, "kv_cache_dtype", KV_CACHE_DTYPES, scenario.kv_cache_dtype)
 
 
+def known_precisions(scenario: Scenario) -> tuple[str, ...]:
+    """The weight precisions that are offered on the engine: as the checkpoint has them, its own, those of vLLM.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> known_precisions(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}))
+        ('auto', 'ascend', 'fp8', 'bitsandbytes')
+    """
+    return (CHECKPOINT, *find_engine(scenario.engine).weight_precisions, *FLAGS["quantization"].common)
+
+
 def weight_precisions(scenario: Scenario) -> tuple[str, ...]:
     """The weight precisions that card and release take for this checkpoint, and the present one."""
-    named = _offered(scenario, "quantization", WEIGHT_PRECISIONS[1:], scenario.quantization or CHECKPOINT)
+    known = tuple(name for name in known_precisions(scenario)[1:] if _is_counted(scenario, name))
+    named = _offered(scenario, "quantization", known, scenario.quantization or CHECKPOINT)
     return tuple(dict.fromkeys((CHECKPOINT, *named)))
+
+
+def _is_counted(scenario: Scenario, quantization: str) -> bool:
+    """Whether the bytes of the model's weights in it are known; a refusal of a card or release is none of its own."""
+    try:
+        check(replace(scenario, quantization=quantization))
+    except KvPlannerError as error:
+        return error.code != "unknown-quantization"
+    return True
 
 
 def _offered(scenario: Scenario, field: str, values: tuple[str, ...], now: str) -> tuple[str, ...]:

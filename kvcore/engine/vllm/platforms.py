@@ -9,7 +9,8 @@ from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind
 from kvcore.engine.vllm.versions import parse_version
-from kvcore.errors import EngineRefusalError, Notice, notice
+from kvcore.errors import EngineRefusalError, Notice, notice, shorten
+from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import AUTO, Scenario
 
 SPECULATES_WITH_STATES: Final = "qwen3_next"
@@ -100,7 +101,8 @@ def _splits_experts(start: Start) -> bool:
 
 def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
     """`block-size-not-kept` where a platform takes another block size than the one asked for; `npu-needs-float16` on an
-    Ascend 310P, whose kernels have no bfloat16; `memory-variable-not-read` where a release looks at the card itself."""
+    Ascend 310P, whose kernels have no bfloat16; `memory-variable-not-read` where a release looks at the card itself;
+    `modelslim-checkpoint-assumed` for weights that nothing says the storage of."""
     asked, found = start.scenario.block_size, []
     is_own = find_engine(start.scenario.engine).attention is not None
     if is_own and asked is not None and asked != block_size:
@@ -112,6 +114,10 @@ def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
             for name in variables.names
             if name in start.scenario.env
         ]
+    config, method = start.scenario.config, start.quantization.method
+    if method == MODELSLIM and start.scenario.quantization == MODELSLIM and config.hf_quant_config is None:
+        model = shorten(start.scenario.model.rsplit("/", 1)[-1])
+        found.append(notice("modelslim-checkpoint-assumed", "quantization", model=model))
     if start.card.is_310p and start.scenario.dtype == AUTO and start.architecture.dtype == "bfloat16":
         found.append(notice("npu-needs-float16", "dtype", name=start.card.label))
     return tuple(found)

@@ -217,7 +217,7 @@ def precision_switches(scenario: Scenario, t: Words) -> None:
     """KV cache dtype and weight precision: the same fields as in the sidebar, directly."""
     _switch("kv_cache_dtype", t("KV cache dtype"), edit.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
     now = scenario.quantization or edit.CHECKPOINT
-    _switch("quantization", t("Weight precision"), edit.WEIGHT_PRECISIONS, now)
+    _switch("quantization", t("Weight precision"), edit.known_precisions(scenario), now)
 
 
 def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:

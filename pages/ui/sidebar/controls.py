@@ -62,8 +62,7 @@ def _of_experts(name: str, plan: Plan | None, t: Words) -> None:
 
 def _weight_precision(t: Words) -> None:
     now = state.scenario().quantization or edit.CHECKPOINT
-    values = {name: None if name == edit.CHECKPOINT else name for name in edit.WEIGHT_PRECISIONS}
-    _segmented("quantization", edit.weight_precisions(state.scenario()), now, t, values)
+    _segmented("quantization", edit.weight_precisions(state.scenario()), now, t, {edit.CHECKPOINT: None})
 
 
 def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Mapping[Any, Any] = {}) -> None:
