@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Any
+
 import pytest
 
+from kvcore.flags import fields_of
+from kvcore.memory.budget import rank_memory, surrounding_terms
+from kvcore.memory.setting import setting_of
 from kvcore.planning import plan
+from kvcore.quantity import Quantity
 from kvcore.scenario.contract import result_of
 from kvcore.scenario.edit import with_field
-from kvcore.scenario.request import scenario_from_request
+from kvcore.scenario.request import scenario_from_request, with_surroundings
 from kvcore.scenario.settings import assumed_surroundings, assumed_text, settings_in_force
 from kvcore.texts.words import Language, words
 from kvcore.views import summary
@@ -110,3 +117,32 @@ def test_what_is_assumed_is_what_the_figures_are_of() -> None:
     said = "Assumed, as nothing else was said: Link between cards: NVLink or another fast link."
     assert assumed_text(one, EN) == said
     assert "卡间互联" in assumed_text(one, words(Language.CHINESE))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tensor_parallel_size": 2},
+        {"tensor_parallel_size": 4, "accelerator": "RTX-3090-24GB", "engine_version": "0.11.0"},
+        {"accelerator": "RTX-5090-32GB", "engine_version": "0.28.0"},
+        {"accelerator": "Jetson-Orin-Nano-8GB", "model": "Qwen/Qwen3-0.6B"},
+        {"accelerator": "Ascend-910B4-32GB", "engine": "vllm-ascend", "model": "Qwen/Qwen3-8B"},
+        {"engine_version": "0.8.5", "model": "Qwen/Qwen3-8B"},
+        {"accelerator": "T4-16GB", "engine_version": "0.12.0", "model": "Qwen/Qwen3-4B"},
+    ],
+)
+def test_surroundings_of_the_same_terms_have_the_same_memory(fields: dict[str, Any]) -> None:
+    planned = plan(scenario_from_request(START | fields))
+    seen: dict[Hashable, Quantity] = {}
+    for key, flag in fields_of("surroundings").items():
+        for case in flag.choices:
+            scenario = with_surroundings(planned.scenario, {key: case})
+            given = planned.architecture, planned.resolved, planned.accelerator
+            terms = surrounding_terms(setting_of(scenario, *given, 0))
+            kv = rank_memory(
+                scenario=scenario, architecture=given[0], resolved=given[1], accelerator=given[2],
+                weights=planned.weights, stage=0,
+            ).available_kv  # fmt: skip
+            assert (kv.value, kv.interval) == (seen.setdefault(terms, kv).value, seen[terms].interval)
+    assert len(seen) < sum(len(flag.choices) for flag in fields_of("surroundings").values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Final
 
 from kvcore.catalogue.accelerators import Accelerator
@@ -10,10 +11,18 @@ from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import Notice
-from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
+from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes, sampler_rows
 from kvcore.memory.after_pool import after_pool_bytes
-from kvcore.memory.framework import budget_kind, non_torch_bytes, pool_share, system_bytes
-from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
+from kvcore.memory.framework import (
+    TABLES,
+    budget_kind,
+    find_overhead_of,
+    non_torch_bytes,
+    pool_share,
+    system_bytes,
+    taken_bytes,
+)
+from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, driver_factors
 from kvcore.memory.intervals import available_interval
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.parts import Parts, RankMemory, half_width, measured_or, rank_parts
@@ -46,6 +55,15 @@ def rank_memory(
     """
     setting = setting_of(scenario, architecture, resolved, accelerator, stage)
     return find_engine(resolved.engine).rank_memory(setting, weights_of(setting, weights))
+
+
+def surrounding_terms(setting: Setting) -> Hashable:
+    """What the memory takes from surroundings: settings that differ in those alone and agree in these have the same.
+
+    Links and constants of the framework, ways of sampling, what a driver keeps of graphs, what was taken before.
+    """
+    rows = (find_overhead_of(table, setting, link) for link in setting.links for table in TABLES)
+    return setting.links, *rows, sampler_rows(setting), driver_factors(setting), taken_bytes(setting)
 
 
 def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import suppress
+
+from msgspec.structs import replace
 
 from kvcore.errors import KvPlannerError
 from kvcore.flags import fields_of
-from kvcore.memory.budget import rank_memory
-from kvcore.memory.setting import links_of
+from kvcore.memory.budget import rank_memory, surrounding_terms
+from kvcore.memory.setting import links_of, setting_of
 from kvcore.planning import Plan
 from kvcore.quantity import Quantity
 from kvcore.scenario import Scenario, value_of
@@ -31,6 +34,8 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
         return {}
     now = planned.stage_kv[planned.stage]
     likely = links_of(scenario, planned.accelerator)[:1]
+    setting = setting_of(scenario, planned.architecture, planned.resolved, planned.accelerator, planned.stage)
+    by_terms: dict[Hashable, Quantity] = {surrounding_terms(setting): now}
     found: dict[str, str] = {}
     for key, flag in fields_of("surroundings").items():
         if value_of(scenario, flag.name) is not None:
@@ -38,7 +43,13 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
         cases: dict[str, Quantity] = {}
         for case in flag.choices:
             with suppress(KvPlannerError):
-                cases[case] = _kv_bytes_of_case(planned, with_surroundings(scenario, {key: case}))
+                changed = with_surroundings(scenario, {key: case})
+                terms = surrounding_terms(
+                    replace(setting, scenario=changed, links=links_of(changed, planned.accelerator))
+                )
+                if terms not in by_terms:
+                    by_terms[terms] = _kv_bytes_of_case(planned, changed)
+                cases[case] = by_terms[terms]
         if any((kv.value, kv.interval) != (now.value, now.interval) for kv in cases.values()):
             found[key] = min(cases, key=lambda case: (abs(cases[case].value - now.value), case not in likely))
     return found
