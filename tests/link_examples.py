@@ -135,6 +135,11 @@ PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "reference": {
         "section": ("stories", "going-live", "catalogue", "glossary"),
+        "ticked": ("history,alerts", "load-test"),
+        "alert_kv": ("1", "80", "99"),
+        "alert_waiting": ("1", "1000000"),
+        "alert_first": ("0.01", "2560"),
+        "alert_seconds": ("0.3", "45", "7680"),
         "story": ("post-mortem", "ascend-tuning", "vllm-parameters"),
         "story_step": ("2", "5", "30"),
     },

@@ -10,7 +10,9 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from msgspec.structs import replace
 
+from kvcore.deploy.checklist_file import checklist_markdown
 from kvcore.deploy.going_live import (
     Load,
     Tick,
@@ -19,8 +21,10 @@ from kvcore.deploy.going_live import (
     dashboard,
     default_load,
     load_test,
+    never_fires,
     thresholds,
 )
+from kvcore.deploy.launch import launch_command
 from kvcore.engine.vllm.availability import benchmark_program, exported_metrics
 from kvcore.planning import Plan
 from kvcore.texts.words import Language, words
@@ -256,3 +260,52 @@ def test_every_item_of_the_post_mortem_is_there() -> None:
     )
     for word in ("P99", "Peak memory", "150 %", "History of conversations", "Alerts"):
         assert word in text
+
+
+def test_the_file_has_a_box_for_every_item() -> None:
+    plan = present_plans.request(tensor_parallel_size=2)
+    load = default_load(plan)
+    limits = thresholds(plan, load)
+    items = checklist(plan, load, limits, T)
+    text = checklist_markdown(plan, items, ("history", "starts"), load, limits, T)
+    boxes = [line for line in text.splitlines() if line.startswith("- [")]
+    assert len(boxes) == len(items)
+    done = {line.split("**")[1] for line in boxes if line.startswith("- [x]")}
+    answered = {item.title for item in items if item.tick is Tick.ANSWERED}
+    assert done == answered | {"History of conversations limited"}
+    assert launch_command(plan) in text
+
+
+def test_a_tick_does_not_cover_a_failure_in_the_file() -> None:
+    plan = present_plans.too_long()
+    load = default_load(plan)
+    limits = thresholds(plan, load)
+    items = checklist(plan, load, limits, T)
+    text = checklist_markdown(plan, items, tuple(item.name for item in items), load, limits, T)
+    assert "- [ ] **The engine starts** (fails)" in text
+
+
+def test_a_name_is_no_markdown() -> None:
+    plan = present_plans.renamed(present_plans.fits(), "[x](https://example.org)*")
+    load = default_load(plan)
+    limits = thresholds(plan, load)
+    text = checklist_markdown(plan, checklist(plan, load, limits, T), (), load, limits, T)
+    assert text.splitlines()[0] == "# Before going live: _x__https_//example.org__"
+
+
+@pytest.mark.parametrize(
+    ("version", "seconds", "first", "never"),
+    [
+        ("0.33.0", 960, 160, False),
+        ("0.33.0", 7680, 2, True),
+        ("0.33.0", 60, 2560, True),
+        ("0.6.6", 50, 7.5, False),
+        ("0.6.6", 60, 2, True),
+        ("0.6.6", 50, 10, True),
+    ],
+)
+def test_beyond_the_last_bound_nothing_fires(version: str, seconds: float, first: float, never: bool) -> None:
+    """Bounds: 7,680 and 2,560 s; of V0 60 and 10 s."""
+    plan = planned(version)
+    limits = replace(thresholds(plan, default_load(plan)), request_seconds=seconds, first_token_seconds=first)
+    assert never_fires(plan, limits) is never

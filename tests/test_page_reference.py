@@ -34,6 +34,12 @@ def html(app: AppTest) -> str:
     return "".join(element.proto.body for element in app.get("html"))
 
 
+def progress(app: AppTest) -> int:
+    """How many items of the checklist are done, as its bar says."""
+    (bar,) = [one.proto.text for one in app.get("progress")]
+    return int(bar.split()[0])
+
+
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_part_in_both_languages(section: str, locale: str) -> None:
@@ -97,6 +103,69 @@ class TestGoingLive:
         checked(app.run())
         assert any("--max-concurrency 150" in code.value for code in app.code)
         assert "The target fits at once** · fails" in seen(app)
+
+    def test_thresholds_by_hand_are_in_rules_checklist_and_link(self) -> None:
+        app = open_reference("going-live")
+        assert "alert_reset" not in [button.key for button in app.button]
+        for key, value in (
+            ("alert_kv", 70),
+            ("alert_waiting", 9),
+            ("alert_first", 1.5),
+            ("alert_seconds", 45.0),
+        ):
+            checked(app.number_input(key=key).set_value(value).run())
+        (rules,) = [yaml.safe_load(code.value) for code in app.code if code.value.startswith("groups:")]
+        ends = {rule["alert"]: rule["expr"].split()[-1] for rule in rules["groups"][0]["rules"]}
+        assert (ends["VllmKvCacheNearlyFull"], ends["VllmQueueGrowing"]) == ("0.7", "9")
+        assert (ends["VllmFirstTokenSlow"], ends["VllmRequestsSlow"]) == ("1.5", "45")
+        assert "KV cache above 70 %, more than 9 waiting" in seen(app)
+        assert {name: value for name, value in params(app).items() if name.startswith("alert_")} == {
+            "alert_kv": "70", "alert_waiting": "9", "alert_first": "1.5", "alert_seconds": "45",
+        }  # fmt: skip
+        checked(app.button(key="alert_reset").click().run())
+        assert not [name for name in params(app) if name.startswith("alert_")]
+
+    def test_a_threshold_that_never_fires_is_said(self) -> None:
+        limits = {"section": "going-live", "alert_seconds": "60"}
+        assert not open_reference(query=QUERY | limits).warning
+        old = open_reference(query=QUERY | limits | {"engine_version": "0.6.6"})
+        assert "would never fire" in old.warning[0].value
+
+    def test_what_is_ticked_is_in_the_link_and_in_the_file(self) -> None:
+        app = open_reference("going-live")
+        before = progress(app)
+        checked(app.checkbox(key="ticked.history").check().run())
+        checked(app.checkbox(key="ticked.alerts").check().run())
+        assert params(app)["ticked"] == "history,alerts"
+        assert progress(app) == before + 2
+        checked(app.checkbox(key="ticked.history").uncheck().run())
+        assert params(app)["ticked"] == "alerts"
+        fresh = open_reference(query=QUERY | {"section": "going-live", "ticked": "alerts"})
+        assert fresh.checkbox(key="ticked.alerts").value
+        assert not fresh.checkbox(key="ticked.history").value
+
+    def test_a_tick_does_not_cover_what_fails(self) -> None:
+        fails = {"tensor_parallel_size": "1", "max_model_len": "40960", "ticked": "starts,target"}
+        app = open_reference(query=QUERY | fails | {"section": "going-live"})
+        assert "The engine starts** · fails" in seen(app)
+        assert params(app)["ticked"] == "starts,target"
+
+    @pytest.mark.parametrize(
+        ("model", "words"),
+        [
+            (
+                "Qwen/Qwen3-32B",
+                ("/v1/chat/completions", "chat.completions.create", "memory_check.py profile"),
+            ),
+            ("Qwen/Qwen3-Embedding-8B", ("/v1/embeddings", "embeddings.create", "memory_check.py leak")),
+        ],
+    )
+    def test_the_first_request_and_the_memory_check(self, model: str, words: tuple[str, ...]) -> None:
+        app = open_reference("going-live", query=QUERY | {"model": model})
+        text = "\n".join(code.value for code in app.code)
+        assert all(word in text for word in words)
+        assert "nvidia-smi --query-gpu" in text
+        assert "/metrics | grep -E" in text
 
     def test_a_bound_is_called_one(self) -> None:
         app = open_reference("going-live")

@@ -43,6 +43,8 @@ V0_LONGEST_SECONDS: Final = 60.0
 """The last bucket of the V0 engine: nothing above it could ever alarm. Source: vllm/engine/metrics.py (0.6.6)."""
 
 
+LAST_BUCKETS: Final = {True: (V0_LONGEST_SECONDS, 10.0), False: (7680.0, 2560.0)}
+"""Seconds of a request and of the first token, by whether the engine is V0."""
 PANEL_WIDTH: Final = 12
 PANEL_HEIGHT: Final = 8
 """Of the template `panel`."""
@@ -101,6 +103,15 @@ def thresholds(plan: Plan, load: Load) -> Thresholds:
         request_seconds=_request_seconds(plan, load),
         first_token_seconds=FIRST_TOKEN_SECONDS,
     )
+
+
+def never_fires(plan: Plan, limits: Thresholds) -> bool:
+    """Whether a latency is at or beyond the last bound of the engine's histogram, where no quantile can lie above it.
+
+    Source: vllm/engine/metrics.py (0.6.6), vllm/v1/metrics/loggers.py (0.11.0).
+    """
+    seconds, first = LAST_BUCKETS[plan.resolved.is_v0]
+    return limits.request_seconds >= seconds or limits.first_token_seconds >= first
 
 
 def _request_seconds(plan: Plan, load: Load) -> float:
@@ -221,6 +232,8 @@ class Tick(StrEnum):
 class Item(Struct, frozen=True, kw_only=True):
     """One line of the checklist."""
 
+    name: str
+    """Of checklist.toml."""
     tick: Tick
     title: str
     detail: str
@@ -259,7 +272,9 @@ def checklist(plan: Plan, load: Load, limits: Thresholds, t: Words) -> tuple[Ite
         }
     hidden = "memory" if plan.memory is None else "memory-unknown"
     return tuple(
-        _item(check, answers.get(key, Tick.OPEN), facts, t) for key, check in CHECKS.items() if key != hidden
+        _item(key, check, answers.get(key, Tick.OPEN), facts, t)
+        for key, check in CHECKS.items()
+        if key != hidden
     )
 
 
@@ -267,9 +282,9 @@ def _tick(is_met: bool) -> Tick:
     return Tick.ANSWERED if is_met else Tick.FAILS
 
 
-def _item(check: Check, tick: Tick, facts: Mapping[str, str], t: Words) -> Item:
+def _item(name: str, check: Check, tick: Tick, facts: Mapping[str, str], t: Words) -> Item:
     other = {Tick.OPEN: check.open, Tick.FAILS: check.fails}.get(tick)
-    return Item(tick=tick, title=t(check.title), detail=t(other or check.detail, **facts))
+    return Item(name=name, tick=tick, title=t(check.title), detail=t(other or check.detail, **facts))
 
 
 def expected_log_lines(plan: Plan) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from kvcore.catalogue.accelerators import Vendor
 from kvcore.errors import KvPlannerError, invalid, shorten
 from kvcore.evidence.accuracy import Check
 from kvcore.flags import FLAGS
-from kvcore.texts import PATHS, SYLLABUS, Source
+from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
 from kvcore.texts.words import Language
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.percentiles import LengthQuantiles
@@ -56,6 +56,15 @@ ARRIVALS: Final = (0.001, 100_000.0)
 FIRST_TOKEN_SECONDS: Final = (0.0, 3600.0)
 ANSWER_SPEED: Final = (0.1, 10_000.0)
 """Tokens per second of one answer."""
+ALERT_KV_PERCENT: Final = (1, 99)
+"""Of the blocks: more than all of them are never in use."""
+ALERT_WAITING: Final = (1, 1_000_000)
+ALERT_FIRST_SECONDS: Final = (0.01, 2560.0)
+ALERT_SECONDS: Final = (0.3, 7680.0)
+"""Between the bounds of the engine's histograms: beyond the last one nothing ever fires.
+
+Source: vllm/v1/metrics/loggers.py (0.11.0), pull request 15202.
+"""
 MAX_STORY_STEPS: Final = 30
 """More than any story has: a step beyond its last is its last."""
 ACCURACY_GROUPS: Final = ("version", "card", "family")
@@ -322,6 +331,11 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "load_requests": PageParameter(whole(1, 1 << 20)),
     "load_prompt": PageParameter(whole(1, 1 << 30)),
     "load_answer": PageParameter(whole(1, 1 << 30)),
+    "ticked": PageParameter(some_of(lambda: tuple(CHECKS)), ()),
+    "alert_kv": PageParameter(whole(*ALERT_KV_PERCENT)),
+    "alert_waiting": PageParameter(whole(*ALERT_WAITING)),
+    "alert_first": PageParameter(between(*ALERT_FIRST_SECONDS)),
+    "alert_seconds": PageParameter(between(*ALERT_SECONDS)),
     # -- Accuracy
     "quantity": PageParameter(one_of([check.value for check in Check]), Check.KV_MEMORY.value),
     "group": PageParameter(one_of(ACCURACY_GROUPS), ACCURACY_GROUPS[0]),

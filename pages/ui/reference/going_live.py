@@ -1,4 +1,4 @@
-"""Going live: checklist, load test, alert rules, dashboard, and how fast decoding can be at most."""
+"""Going live: the target, checklist, first request, load test, bound on speed, alerts, dashboard, memory check."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ import streamlit as st
 from kvcore.advice.vary import decode_bound
 from kvcore.deploy.going_live import (
     Load,
-    Tick,
     alert_rules,
-    checklist,
     dashboard,
     default_load,
     load_test,
-    thresholds,
 )
 from kvcore.engine.vllm.availability import exported_metrics
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count, gib_text
 from kvcore.units import GB
 from kvcore.views.summary import Card
+from pages.ui.reference import alert_limits, checklist, first_requests
 from pages.ui.shared import cards, state
 
-ICONS = {
-    Tick.ANSWERED: ":material/check_circle:",
-    Tick.FAILS: ":material/cancel:",
-    Tick.OPEN: ":material/radio_button_unchecked:",
-}
 ROLES = (
     "kv_cache_usage",
     "waiting",
@@ -41,17 +34,14 @@ ROLES = (
 def panel(plan: Plan, t: Words) -> None:
     """Everything before and after the first start."""
     load = _load(plan, t)
-    limits = thresholds(plan, load)
-    st.subheader(t("Checklist"), anchor=False)
-    st.caption(t("Ticked: the plan answers it. A circle: only the deployment can."))
-    words = {Tick.ANSWERED: t("done"), Tick.FAILS: t("fails"), Tick.OPEN: t("open")}
-    for item in checklist(plan, load, limits, t):
-        with st.container(gap="xxsmall"):
-            st.markdown(f"{ICONS[item.tick]} **{item.title}** · {words[item.tick]}")
-            st.caption(item.detail)
+    limits = alert_limits.chosen(plan, load)
+    checklist.panel(plan, load, limits, t)
+    first_requests.requests(plan, load, t)
     _load_test(plan, load, t)
     _throughput(plan, load, t)
     _monitoring(plan, load, t)
+    first_requests.watching(plan, t)
+    first_requests.memory(plan, load, t)
 
 
 def _load(plan: Plan, t: Words) -> Load:
@@ -128,7 +118,7 @@ def _throughput(plan: Plan, load: Load, t: Words) -> None:
 
 
 def _monitoring(plan: Plan, load: Load, t: Words) -> None:
-    limits = thresholds(plan, load)
+    limits = alert_limits.chosen(plan, load)
     st.subheader(t("Alerts and dashboard"), anchor=False)
     st.caption(
         t(
@@ -149,6 +139,7 @@ def _monitoring(plan: Plan, load: Load, t: Words) -> None:
                 queries=f"`{metrics['prefix_cache_queries'].name}`",
             )
         )
+    alert_limits.edit(plan, load, t)
     rules, board = alert_rules(plan, limits), dashboard(plan, limits)
     with st.expander(t("Prometheus alert rules"), icon=":material/notifications:"):
         st.code(rules, language="yaml")

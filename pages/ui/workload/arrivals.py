@@ -14,8 +14,9 @@ from kvcore.planning import Plan
 from kvcore.scenario import edit
 from kvcore.scenario.page_parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS
 from kvcore.texts.words import DASH, Words, count
+from kvcore.views.summary import Card
 from kvcore.workload.little import Arrivals, Fleet, fleet_for
-from pages.ui.shared import shell, state, undo
+from pages.ui.shared import cards, shell, state, undo
 
 LONGEST: Final = 1 << 30
 MOST_WANTED: Final = 1_000_000
@@ -75,26 +76,29 @@ def _typed(t: Words) -> Arrivals:
 
 
 def _figures(arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
-    cards = DASH if fleet is None else count(fleet.cards)
+    gpus = DASH if fleet is None else count(fleet.cards)
     replicas = (
         t("this start cannot carry them")
         if fleet is None
         else t("{replicas} × this start, {held} requests each", replicas=count(fleet.replicas),
                held=count(fleet.requests_per_replica))
     )  # fmt: skip
-    grid = st.grid(3, min_column_width=190)
-    for label, value, note in (
-        (t("A request stays"), f"{arrivals.seconds_in_system:,.3g} s",
-         t("{first} s + {answer} tokens / {speed}", first=f"{arrivals.first_token_seconds:g}",
-           answer=count(arrivals.answer_tokens), speed=f"{arrivals.tokens_per_second:g}")),
-        (t("Requests at once"), count(arrivals.requests_at_once),
-         t("{arrivals} per second × {seconds} s", arrivals=f"{arrivals.per_second:g}",
-           seconds=f"{arrivals.seconds_in_system:,.3g}")),
-        (t("GPUs"), cards, replicas),
-    ):  # fmt: skip
-        grid.cell().metric(
-            label, value, note, delta_color="off", delta_arrow="off", border=True, height="stretch"
-        )
+    figures = (
+        Card(
+            label=t("A request stays"),
+            value=f"{arrivals.seconds_in_system:,.3g} s",
+            note=t("{first} s + {answer} tokens / {speed}", first=f"{arrivals.first_token_seconds:g}",
+              answer=count(arrivals.answer_tokens), speed=f"{arrivals.tokens_per_second:g}"),
+        ),
+        Card(
+            label=t("Requests at once"),
+            value=count(arrivals.requests_at_once),
+            note=t("{arrivals} per second × {seconds} s", arrivals=f"{arrivals.per_second:g}",
+              seconds=f"{arrivals.seconds_in_system:,.3g}"),
+        ),
+        Card(label=t("GPUs"), value=gpus, note=replicas),
+    )  # fmt: skip
+    cards.show(st.grid(len(figures), min_column_width=190), figures)
     st.caption(
         t(
             "Little's law: requests at once = arrivals per second × seconds in the system. It applies to the mean of "

@@ -1,0 +1,55 @@
+"""The checklist: what the plan answers, boxes for what only the deployment can, in the link; the list as a file."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore.deploy.checklist_file import checklist_markdown, is_done
+from kvcore.deploy.going_live import Item, Load, Thresholds, Tick, checklist
+from kvcore.planning import Plan
+from kvcore.texts.words import Words
+from pages.ui.shared import state
+
+TICKED = "ticked"
+ICONS = {Tick.ANSWERED: ":material/check_circle:", Tick.FAILS: ":material/cancel:"}
+
+
+def panel(plan: Plan, load: Load, limits: Thresholds, t: Words) -> None:
+    """The items, how many are done, and the download."""
+    items, ticked = checklist(plan, load, limits, t), state.page_parameter(TICKED)
+    done = sum(is_done(item, ticked) for item in items)
+    st.subheader(t("Checklist"), anchor=False)
+    st.progress(done / len(items), t("{done} of {all} done", done=str(done), all=str(len(items))))
+    st.caption(
+        t(
+            "The plan answers what has an icon. A box is for what only the deployment can: the link carries it."
+        )
+    )
+    words = {Tick.ANSWERED: t("done"), Tick.FAILS: t("fails")}
+    for item in items:
+        with st.container(gap="xxsmall"):
+            if item.tick is Tick.OPEN:
+                _box(item, ticked)
+            else:
+                st.markdown(f"{ICONS[item.tick]} **{item.title}** · {words[item.tick]}")
+            st.caption(item.detail)
+    st.download_button(
+        t("Download {name}", name="checklist.md"),
+        data=checklist_markdown(plan, items, ticked, load, limits, t),
+        file_name="checklist.md",
+        mime="text/markdown",
+        on_click="ignore",
+        key="download_checklist",
+        icon=":material/download:",
+    )
+
+
+def _box(item: Item, ticked: tuple[str, ...]) -> None:
+    key = state.seed(f"ticked.{item.name}", item.name in ticked)
+    st.checkbox(f"**{item.title}**", key=key, on_change=_tick, args=(item.name, key))
+
+
+def _tick(name: str, key: str) -> None:
+    """Takes one box over; what else is ticked stays, also what the plan answers by now."""
+    others = tuple(one for one in state.page_parameter(TICKED) if one != name)
+    state.set_page_parameter(TICKED, (*others, name) if st.session_state[key] else others)
