@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from kvcore.workload.records import RequestLog
 
 UNREADABLE_INPUT = 2
-MAX_BENCH_BYTES = 64 << 20
 SWEPT_FLAGS = ("max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "engine_version")
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
 
@@ -167,7 +166,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         return _replay_steps(arguments.file)
     from kvcore.views.replay_figures import bound_clock, replay_report, replay_table
     from kvcore.views.reuse_figures import block_gib, reuse_report, reuse_table
-    from kvcore.workload.replay.clock import Clock, UserClock, fitted_clock
+    from kvcore.workload.replay.clock import MAX_BENCH_BYTES, Clock, UserClock, fitted_clock
     from kvcore.workload.replay.planned import settings_of
     from kvcore.workload.replay.reader import read_trace
     from kvcore.workload.replay.reuse import reuse_of

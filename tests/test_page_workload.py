@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.workload.replay.clock import ClockKind
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.traffic import unpacked
 from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
@@ -248,7 +251,7 @@ def test_the_replay_of_random_arrivals() -> None:
     assert found["KV use at most"].endswith("%")
     assert float(found["Running on average"]) > 0
     assert "TTFT, P95" not in found
-    app = checked(app.toggle(key="workload.replay.own").set_value(True).run())
+    app = checked(app.segmented_control(key="workload.replay.clock").set_value(ClockKind.USER).run())
     assert "TTFT, P95" in metrics(press(app, "workload.replay.run"))
     trace = b"".join(
         b'{"timestamp": %d, "input_length": 1024, "output_length": 20, "hash_ids": [%d, %d]}\n'
@@ -260,6 +263,51 @@ def test_the_replay_of_random_arrivals() -> None:
     assert "a cache that forgets nothing finds" in seen(app)
     compared = html(press(app, "workload.replay.compare"))
     assert "max_num_seqs" in compared
+    app = checked(app.selectbox(key="workload.replay.field").set_value("replicas").run())
+    app = press(app, "workload.replay.compare")
+    assert "Replicas take the requests in turn" in seen(app)
+    table = html(app).split("Running on average, per replica")[1].split("</table>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table)
+    assert [row.split("</td>")[0].rsplit(">", 1)[1] for row in rows] == ["1", "2", "4", "8"]
+
+
+BENCH_SENTINEL = "SENTINEL-bench-77"
+
+
+def bench_result(**changes: Any) -> bytes:
+    """What vllm bench serve saves of 40 requests whose steps take 10 ms and 20 µs a token."""
+    gaps = [[0.01 + 2e-5] * 20 for _ in range(40)]
+    found = {"start_times": [at * 0.5 for at in range(40)], "input_lens": [1000] * 40, "ttfts": [0.05] * 40,
+             "itls": gaps, "generated_texts": [BENCH_SENTINEL] * 40} | changes  # fmt: skip
+    return json.dumps(found).encode()
+
+
+def test_a_clock_fitted_on_a_dropped_benchmark(caplog: pytest.LogCaptureFixture) -> None:
+    app = open_workload(**WORKED, lengths=POST_MORTEM)
+    app = checked(app.segmented_control(key="workload.replay.clock").set_value(ClockKind.FITTED).run())
+    assert "workload.replay.run" not in keys(app)
+    app.file_uploader(key="workload.replay.bench.0").set_value(
+        [("b.json", b'{"itls": []}', "application/json")]
+    )
+    app = checked(app.run())
+    assert "This benchmark cannot be used" in seen(app)
+    app.file_uploader(key="workload.replay.bench.1").set_value(
+        [("b.json", bench_result(), "application/json")]
+    )
+    app = press(checked(app.run()), "workload.replay.run")
+    assert "A step takes 10 ms" in seen(app)
+    assert "TTFT, P95" in metrics(app)
+    assert BENCH_SENTINEL not in repr(dict(app.session_state._state.filtered_state)) + caplog.text
+
+
+def test_the_steady_state_with_a_shared_prefix() -> None:
+    """The post-mortem's requests run more at once with 500 of their tokens stored once."""
+    app = open_workload(**WORKED, lengths=POST_MORTEM)
+    shown = [float(one.value) for one in app.metric if one.label == "Running at once"]
+    assert len(shown) == 2
+    assert shown[1] > shown[0]
+    none = open_workload(**WORKED, lengths=POST_MORTEM, prefix="0")
+    assert len([one for one in none.metric if one.label == "Running at once"]) == 1
 
 
 FIFTY = {

@@ -14,12 +14,12 @@ from packaging.version import Version
 from kvcore import cli
 from kvcore.errors import ScenarioError, WorkloadError
 from kvcore.texts.words import Language, words
-from kvcore.views.replay_figures import bound_clock, replay_chart, replay_report, variants
+from kvcore.views.replay_figures import bound_clock, comparing, replay_chart, replay_report, variants
 from kvcore.workload.replay.arrivals import random_arrivals
-from kvcore.workload.replay.clock import BoundClock, UserClock, fitted_clock, least_squares
+from kvcore.workload.replay.clock import BoundClock, FittedClock, UserClock, fitted_clock, least_squares
 from kvcore.workload.replay.planned import settings_of
 from kvcore.workload.replay.reader import read_trace
-from kvcore.workload.replay.series import Latency, Replay, most_rate, replayed, sped_up
+from kvcore.workload.replay.series import Latency, Replay, most_rate, over_replicas, replayed, sped_up
 from kvcore.workload.replay.settings import Settings, rules_of
 from kvcore.workload.replay.trace import TraceRequest
 from tests import present_plans
@@ -99,6 +99,57 @@ def test_a_bound_is_no_latency() -> None:
     assert found.seconds == pytest.approx((3e9 + 303e6) / 1e12)
 
 
+def test_a_bound_takes_the_longer_of_reading_and_computing() -> None:
+    """Of one request: a prompt of 100 computes for 100 x 1e10 / 1e13 s = 0.1 s, then each step reads 1 GB in 1 ms."""
+    clock = BoundClock(
+        weight_bytes=1e9, kv_bytes_per_token=0, bandwidth=1e12, flops_per_token=1e10, peak_flops=1e13
+    )
+    assert replayed([request("a", 0)], settings(), clock).seconds == pytest.approx(0.1 + 2 * 0.001)
+
+
+def test_a_plans_bound_computes_its_tokens() -> None:
+    """Qwen3-32B over 8 ranks: 64 layers of 5120 x (8192 + 2 x 1024 + 8192) + 3 x 5120 x 25600 elements, twice each."""
+    planned = present_plans.request(accelerator="H100-80GB", tensor_parallel_size=8, model="Qwen/Qwen3-32B")
+    clock = bound_clock(planned)
+    elements = 64 * (5120 * (8192 + 2 * 1024 + 8192) + 3 * 5120 * 25600)
+    assert clock.flops_per_token == pytest.approx(2 * elements / 8, rel=0.001)
+    assert clock.peak_flops == 989e12
+
+
+def test_two_replicas_preempt_nothing_where_one_does() -> None:
+    """20 blocks: each of the two requests grows to 11 blocks, so that both fit only on two replicas."""
+    trace = [request("a", 0, 144, 30), request("b", 0.05, 144, 30)]
+    one = ended(over_replicas(trace, settings(), RATES, 1))
+    two = ended(over_replicas(trace, settings(), RATES, 2))
+    assert (one.preemptions, two.preemptions, len(two.parts)) == (1, 0, 2)
+    assert two.peak_usage == 11 / 20
+    assert two.mean_running == 1
+    # b comes after 0.05 s, computes 144 tokens in 0.144 s and 29 further ones in 0.1 s each.
+    assert two.seconds == pytest.approx(0.05 + 0.144 + 2.9)
+    assert [len(part.parts) for part in [ended(over_replicas(trace[:1], settings(), RATES, 4))]] == [1]
+
+
+def test_what_a_fit_says_nothing_of_takes_the_bound() -> None:
+    planned = present_plans.fits()
+    fit = FittedClock(a=1.0, b=0.0, c=0.0, off=0.0)
+    trace = [request("a", 0, 100, 4)]
+    seats = ended(comparing(planned, trace, fit, "max_num_seqs"))
+    assert {found.seconds for _, found in seats} == {4.0}
+    ranks = ended(comparing(planned, trace, fit, "kv_cache_dtype"))
+    assert all(found.seconds < 1 for _, found in ranks)
+    assert [name for name, _ in ended(comparing(planned, trace, fit, "replicas"))] == ["1", "2", "4", "8"]
+
+
+def test_a_benchmark_of_one_gap_over_many_requests_is_no_endless_work() -> None:
+    """Every gap spans all starts: what is counted for each is a difference of two sums, not a walk over them."""
+    many = 20_000
+    result = {
+        "start_times": [at * 1e-6 for at in range(many)], "input_lens": [1] * many, "ttfts": [0.0] * many,
+        "itls": [[1.0]] * many,
+    }  # fmt: skip
+    assert fitted_clock(result).off >= 0
+
+
 def test_a_clock_is_found_again_from_a_benchmark() -> None:
     """Streams made with 10 ms + 20 µs a token + 10 ns a token of context; starts apart, so that the load changes."""
     a, b, c = 0.01, 2e-5, 1e-8
@@ -165,7 +216,7 @@ def test_a_plan_is_replayed_with_its_own_settings() -> None:
     found = settings_of(planned)
     assert planned.cache is not None
     assert (found.num_blocks, found.max_num_seqs) == (planned.cache.num_blocks, planned.resolved.max_num_seqs)
-    assert bound_clock(planned).seconds.__self__.bandwidth > 1e11  # type: ignore[attr-defined]
+    assert bound_clock(planned).bandwidth > 1e11
     with pytest.raises(WorkloadError) as refused:
         settings_of(present_plans.too_big())
     assert refused.value.code == "replay-no-pool"

@@ -54,6 +54,9 @@ class Accelerator(Keeper):
     is_integrated: bool = False
     """Shares its memory with the processor (GB10, Jetson)."""
     memory_bandwidth_gb_s: float | None = None
+    dense_tflops: float | None = None
+    """10^12 operations a second with 16 bits, without sparsity."""
+    fp8_dense_tflops: float | None = None
     devices_per_node: int = 8
     aliases: tuple[str, ...] = ()
     """Names that logs and drivers print."""
@@ -88,6 +91,8 @@ class CardRow(Struct, frozen=True, kw_only=True):
     compute_capability: tuple[Part, Part] | None = None
     is_integrated: bool = False
     memory_bandwidth_gb_s: Annotated[Decimal, Bounds(0.01, 100_000.0)] | None = None
+    dense_tflops: Annotated[Decimal, Bounds(0.1, 100_000.0)] | None = None
+    fp8_dense_tflops: Annotated[Decimal, Bounds(0.1, 100_000.0)] | None = None
     devices_per_node: Annotated[int, Bounds(1, 1024)] = 8
 
     def card(self, name: str) -> Accelerator:

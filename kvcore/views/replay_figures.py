@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from kvcore.advice.roofline import peak_flops, token_flops
 from kvcore.advice.vary import decode_bound
-from kvcore.errors import WorkloadError
+from kvcore.errors import KvPlannerError, WorkloadError
 from kvcore.evidence.carry import carried_over
-from kvcore.planning import Plan
+from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario
 from kvcore.texts import palette
 from kvcore.texts.words import DASH, Words, concurrency_text, count
@@ -17,28 +19,36 @@ from kvcore.units import rounded
 from kvcore.views import plotting as draw
 from kvcore.views.summary import Card
 from kvcore.views.workload_summary import share_text
-from kvcore.workload.replay.clock import BoundClock
-from kvcore.workload.replay.series import Latency, Replay
+from kvcore.workload.replay.clock import BoundClock, Clock, FittedClock
+from kvcore.workload.replay.planned import settings_of
+from kvcore.workload.replay.series import Latency, Replay, Replays, over_replicas
+from kvcore.workload.replay.trace import TraceRequest
 
 HEIGHT: Final = 420
 WAITING_COLOR: Final = "#E69F00"
 _MANY_TOKENS: Final = 1_000_000
-FIELDS: Final = ("max_num_seqs", "gpu_memory_utilization", "tensor_parallel_size", "kv_cache_dtype")
-"""What the same trace is replayed over."""
+REPLICAS: Final = "replicas"
+FIELDS: Final = ("max_num_seqs", "gpu_memory_utilization", "tensor_parallel_size", "kv_cache_dtype", REPLICAS)
+"""What the same trace is replayed over; replicas take the requests in turn."""
+REPLICA_COUNTS: Final = (1, 2, 4, 8)
+OTHER_ENGINES: Final = frozenset({"tensor_parallel_size", "kv_cache_dtype"})
+"""Of FIELDS, those that make an engine that a benchmark of the first one says nothing of."""
 
 
-def bound_clock(plan: Plan) -> BoundClock:
-    """A step takes no longer than reading its weights, and the keys and values of who runs.
+def bound_clock(planned: Plan) -> BoundClock:
+    """A step takes as long as reading its weights and the keys and values of who runs, or as computing its tokens.
 
     Raises WorkloadError `replay-no-bandwidth` without the card's bandwidth.
     """
-    bound = decode_bound(plan, 1, _MANY_TOKENS)
+    bound = decode_bound(planned, 1, _MANY_TOKENS)
     if bound is None:
-        raise WorkloadError("replay-no-bandwidth", field="accelerator", value=plan.accelerator.id)
+        raise WorkloadError("replay-no-bandwidth", field="accelerator", value=planned.accelerator.id)
     return BoundClock(
         weight_bytes=bound.weight_bytes,
         kv_bytes_per_token=bound.kv_bytes / _MANY_TOKENS,
         bandwidth=bound.bandwidth_bytes_per_second,
+        flops_per_token=token_flops(planned),
+        peak_flops=peak_flops(planned),
     )
 
 
@@ -68,6 +78,34 @@ def variants(base: Scenario, field: str) -> tuple[tuple[str, Scenario], ...]:
             values = (16, 32, 64, 128, 256, 512)
             made = [replace(base, max_num_seqs=value) for value in values]
     return tuple((str(value), carried_over(base, one)) for value, one in zip(values, made, strict=True))
+
+
+Compared = list[tuple[str, Replays | KvPlannerError]]
+
+
+def comparing(
+    planned: Plan, requests: Sequence[TraceRequest], clock: Clock, field: str
+) -> Generator[tuple[int, int], None, Compared]:
+    """The same trace over the values of one of FIELDS, each with its name and what came of it, or why nothing did.
+
+    A bound is that of each engine; rates and a fit are kept, but a fit not for OTHER_ENGINES.
+    """
+    keeps_clock = not isinstance(clock, BoundClock) and not (
+        isinstance(clock, FittedClock) and field in OTHER_ENGINES
+    )
+    found: Compared = []
+    if field == REPLICAS:
+        cases = [(str(number), planned.scenario, number) for number in REPLICA_COUNTS]
+    else:
+        cases = [(name, scenario, 1) for name, scenario in variants(planned.scenario, field)]
+    for name, scenario, replicas in cases:
+        try:
+            one = planned if field == REPLICAS else plan(scenario)
+            used = clock if keeps_clock else bound_clock(one)
+            found.append((name, (yield from over_replicas(requests, settings_of(one), used, replicas))))
+        except KvPlannerError as error:
+            found.append((name, error))
+    return found
 
 
 def replay_report(found: Replay) -> dict[str, Any]:

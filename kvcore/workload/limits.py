@@ -137,16 +137,40 @@ def requests_at(planned: Plan, lengths: tuple[int, ...]) -> tuple[float, ...]:
     return max_concurrency_at(planned.specs, available, planned.resolved, planned.scenario.parallel, lengths)
 
 
-def steady_of(planned: Plan, mix: Mix) -> Steady | None:
-    """The mix in the pool of `planned`; None without a pool, or where requests take nothing of it."""
+def steady_of(planned: Plan, mix: Mix, shared_tokens: int = 0) -> Steady | None:
+    """The mix in the pool of `planned`; None without a pool, or where requests take nothing of it.
+
+    With `shared_tokens` at the start of every prompt the pool stores their blocks once: of N blocks and s shared ones
+    a request of b blocks takes (b − s) / (N − s).
+    """
     if planned.cache is None or planned.cache.num_blocks <= 0 or (planned.available_kv_bytes or 0) <= 0:
         return None
-    resolved = planned.resolved
+    resolved, blocks = planned.resolved, planned.cache.num_blocks
+    stored_once = shared_blocks(planned, shared_tokens) / blocks
+    if stored_once >= 1:
+        return None
 
     def shares(lengths: Sequence[int]) -> list[float]:
-        return [1 / held if held else math.inf for held in requests_at(planned, tuple(lengths))]
+        whole = (1 / held if held else math.inf for held in requests_at(planned, tuple(lengths)))
+        return [
+            max(0.0, share - shared_blocks(planned, min(shared_tokens, length - 1)) / blocks)
+            / (1 - stored_once)
+            for share, length in zip(whole, lengths, strict=True)
+        ]
 
-    return steady_state(mix.joint_cells, shares, resolved.max_model_len, is_async=resolved.async_scheduling)
+    return steady_state(
+        mix.joint_cells, shares, resolved.max_model_len, is_async=resolved.async_scheduling,
+        shared_tokens=shared_tokens,
+    )  # fmt: skip
+
+
+def shared_blocks(planned: Plan, tokens: int) -> int:
+    """Whole blocks of a prefix, of all groups of full attention: Σ ⌊tokens / block⌋."""
+    if planned.cache is None:
+        return 0
+    ranks = planned.scenario.parallel.decode_context_parallel_size
+    sizes = (group.block_tokens * ranks for group in planned.cache.groups if group.kind in FULL_KINDS)
+    return sum(max(0, tokens) // size for size in sizes)
 
 
 def refuses_longer(version: Version) -> bool | None:

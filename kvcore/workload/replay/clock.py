@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -15,6 +17,10 @@ from kvcore.workload.replay.scheduler import Scheduler
 MAX_SAMPLES: Final = 20_000
 """Steps of a benchmark that a clock is fitted on."""
 FEWEST_SAMPLES: Final = 30
+SHORTEST_GAP: Final = 1e-6
+"""Seconds; what is shorter came in one message with the token before it."""
+MAX_BENCH_BYTES: Final = 64 << 20
+"""Of a result file on the command line; the page takes less."""
 
 
 class ClockKind(StrEnum):
@@ -101,6 +107,12 @@ def fitted_clock(result: Mapping[str, Any]) -> FittedClock:
     The gaps between the tokens of a stream are steps; what else ran then follows from the starts and streams of all
     requests. Raises WorkloadError `bench-unusable`.
 
+    Example:
+        >>> gaps = [[0.01 + 2e-5 + 1e-8 * (1000 + token) for token in range(20)] for _ in range(4)]
+        >>> result = {"start_times": [0, 1, 2, 3], "input_lens": [1000] * 4, "ttfts": [0.1] * 4, "itls": gaps}
+        >>> fitted_clock(result).off < 0.01
+        True
+
     Source: vllm/benchmarks/serve.py:main_async, result keys input_lens, ttfts, itls, start_times (0.19.0, 0.32.0).
     """
     samples = _samples(result)
@@ -145,20 +157,19 @@ def _walked(
         at = start
         for gap in times:
             seen += 1
-            if gap > 0 and seen % stride == 0:
+            if gap >= SHORTEST_GAP and seen % stride == 0:
                 gaps.append((at, at + gap))
             at += gap
     found: list[Sample] = []
+    times = [event[0] for event in events]
+    begun = [0, *accumulate(event[3] for event in events)]
     running = context = at_event = 0
     for start, end in sorted(gaps):
-        while at_event < len(events) and events[at_event][0] <= start:
+        while at_event < len(events) and times[at_event] <= start:
             running += events[at_event][1]
             context += events[at_event][2]
             at_event += 1
-        ahead, prompts = at_event, 0
-        while ahead < len(events) and events[ahead][0] <= end:
-            prompts += events[ahead][3]
-            ahead += 1
+        prompts = begun[bisect_right(times, end)] - begun[at_event]
         found.append((float(running + prompts), float(max(0, context) + prompts), end - start))
     return found
 
@@ -178,7 +189,7 @@ def least_squares(samples: Sequence[Sample]) -> tuple[float, float, float]:
     best: tuple[float, tuple[float, float, float]] | None = None
     for used in ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,)):
         found = _solve(samples, used)
-        if found is None or min(found) < 0:
+        if found is None or not all(math.isfinite(value) and value >= 0 for value in found):
             continue
         error = sum(((found[0] + found[1] * n + found[2] * k) / time - 1) ** 2 for n, k, time in samples)
         if best is None or error < best[0] * (1 - 1e-9):

@@ -105,6 +105,45 @@ class Replay(Struct, frozen=True, kw_only=True):
         return sum(point.running for point in self.points) / total if total else 0.0
 
 
+class Replays(Struct, frozen=True, kw_only=True):
+    """What one replica, or several together, did with a trace."""
+
+    parts: tuple[Replay, ...]
+
+    @property
+    def peak_usage(self) -> float:
+        """The largest share of the blocks of any replica that was in use."""
+        return max((part.peak_usage for part in self.parts), default=0.0)
+
+    @property
+    def mean_running(self) -> float:
+        """Requests that run on one replica while it works."""
+        points = [point for part in self.parts for point in part.points]
+        total = sum(point.seconds for point in points)
+        return sum(point.running for point in points) / total if total else 0.0
+
+    @property
+    def preemptions(self) -> int:
+        """Of all replicas."""
+        return sum(part.preemptions for part in self.parts)
+
+    @property
+    def hit_rate(self) -> float:
+        """Prompt tokens that the caches had, as a share of those that were looked up."""
+        query = sum(part.query_tokens for part in self.parts)
+        return sum(part.hit_tokens for part in self.parts) / query if query else 0.0
+
+    @property
+    def has_looked_up(self) -> bool:
+        """Whether any prompt was looked up in a cache."""
+        return any(part.query_tokens for part in self.parts)
+
+    @property
+    def seconds(self) -> float:
+        """From the first arrival until the last replica is done."""
+        return max((part.seconds for part in self.parts), default=0.0)
+
+
 def replayed(requests: Sequence[TraceRequest], settings: Settings, clock: Clock) -> Replay:
     """The whole replay at once. Raises WorkloadError as `replaying`."""
     work = replaying(requests, settings, clock)
@@ -117,16 +156,19 @@ def replayed(requests: Sequence[TraceRequest], settings: Settings, clock: Clock)
 
 
 def replaying(
-    requests: Sequence[TraceRequest], settings: Settings, clock: Clock
+    requests: Sequence[TraceRequest], settings: Settings, clock: Clock, *, starts: float | None = None
 ) -> Generator[tuple[int, int], None, Replay]:
     """A replay in slices: yields how many requests have ended, and how many there are.
+
+    `starts` is when time 0 is; without it the first arrival.
 
     Raises WorkloadError `replay-never-fits`, `replay-prompt-too-long` and `replay-too-long`.
     """
     trace = tuple(requests)
     check_fits(settings, trace)
     scheduler = scheduler_of(settings, trace)
-    starts = min((request.arrival for request in trace), default=0.0)
+    if starts is None:
+        starts = min((request.arrival for request in trace), default=0.0)
     now = 0.0
     ended = steps = at = 0
     points = [Point(0.0)]
@@ -191,6 +233,31 @@ def replaying(
         ttft=Latency.of(ttfts) if is_measured else None,
         tpot=Latency.of(tpots) if is_measured else None,
     )
+
+
+def over_replicas(
+    requests: Sequence[TraceRequest], settings: Settings, clock: Clock, replicas: int
+) -> Generator[tuple[int, int], None, Replays]:
+    """The same trace over several replicas, which take the requests in turn; each replays its own part.
+
+    Raises WorkloadError as `replaying`.
+    """
+    found: list[Replay] = []
+    done = 0
+    for first in range(replicas):
+        part = requests[first::replicas]
+        if not part:
+            continue
+        work = replaying(part, settings, clock, starts=requests[0].arrival)
+        while True:
+            try:
+                ended, _ = next(work)
+            except StopIteration as stopped:
+                found.append(stopped.value)
+                break
+            yield done + ended, len(requests)
+        done += len(part)
+    return Replays(parts=tuple(found))
 
 
 def _halved(points: list[Point]) -> list[Point]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count
@@ -17,7 +18,7 @@ from kvcore.views.workload_summary import (
     turn_rows,
 )
 from kvcore.workload.histogram import MAX_TOKENS
-from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing
+from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing, steady_of
 from kvcore.workload.mix import Mix
 from pages.ui.shared import cards, state, undo
 from pages.ui.workload.result import Choices
@@ -124,6 +125,11 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
     )  # fmt: skip
     cards.show(grid, (Card(label=label, value=value, note=note) for label, value, note in found_cards))
     st.text(prefix_sentence(found, t))
+    shared = steady_of(choice.plan, mix, found.shared_tokens) if found.shared_blocks else None
+    if shared is not None and choice.plan.resolved.enable_prefix_caching:
+        figures = steady_figures(replace(choice, steady=shared), t)
+        st.caption(t("Your requests in the steady state, with this prefix stored once:"))
+        cards.show(st.grid(len(figures), min_column_width=190), figures)
     if not choice.plan.resolved.enable_prefix_caching:
         st.warning(
             t("Prefix caching is off in this scenario: {flag} turns it on.", flag="--enable-prefix-caching"),

@@ -10,21 +10,29 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from kvcore.errors import KvPlannerError
-from kvcore.planning import Plan, plan
+from kvcore.planning import Plan
 from kvcore.shared_work import PAUSE_SECONDS
 from kvcore.texts.words import DASH, Words, concurrency_text, count
-from kvcore.views.replay_figures import FIELDS, bound_clock, replay_cards, replay_chart, variants
+from kvcore.views.replay_figures import (
+    FIELDS,
+    OTHER_ENGINES,
+    REPLICAS,
+    Compared,
+    comparing,
+    replay_cards,
+    replay_chart,
+)
 from kvcore.views.reuse_figures import block_gib, reuse_chart, reuse_sentence
 from kvcore.views.workload_summary import share_text
 from kvcore.workload.mix import Mix
 from kvcore.workload.replay.arrivals import random_arrivals
-from kvcore.workload.replay.clock import Clock, UserClock
 from kvcore.workload.replay.planned import settings_of
 from kvcore.workload.replay.reader import read_trace
 from kvcore.workload.replay.reuse import reuse_of
 from kvcore.workload.replay.series import Replay, most_rate, replaying, sped_up
 from kvcore.workload.replay.trace import TraceRequest
 from pages.ui.shared import cards, figure, net, notes, state
+from pages.ui.workload import clocks
 
 T = TypeVar("T")
 TRACE, ASKED, DONE = "workload.replay.trace", "workload.replay.asked", "workload.replay.done"
@@ -48,9 +56,11 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
     try:
         settings_of(planned)
         trace, factor = _trace(mix, t)
-        clock = _clock(planned, t)
+        clock = clocks.chosen(planned, t)
     except KvPlannerError as error:
         notes.problem(t("This cannot be replayed"), error, t)
+        return
+    if clock is None:
         return
     with st.container(horizontal=True, vertical_alignment="bottom"):
         st.button(
@@ -67,7 +77,13 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             on_click=_ask,
             args=(RATE,),
         )
-        field = st.selectbox(t("Same requests over"), FIELDS, key="workload.replay.field", width=220)
+        field = st.selectbox(
+            t("Same requests over"),
+            FIELDS,
+            format_func=lambda name: t("replicas") if name == REPLICAS else name,
+            key="workload.replay.field",
+            width=220,
+        )
         st.button(t("Compare"), key="workload.replay.compare", on_click=_ask, args=(field,))
     asked = st.session_state.pop(ASKED, None)
     key = (str(state.params()), len(trace), trace[-1].arrival, clock, factor)
@@ -79,7 +95,11 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             rising = most_rate(trace, settings_of(planned), clock, FACTORS)
             st.session_state[DONE] = key, RATE, _worked(rising, t)
         elif asked is not None:
-            st.session_state[DONE] = key, asked, _worked(_comparing(planned, trace, factor, clock, asked), t)
+            st.session_state[DONE] = (
+                key,
+                asked,
+                _worked(comparing(planned, sped_up(trace, factor), clock, asked), t),
+            )
     except KvPlannerError as error:
         notes.problem(t("This cannot be replayed"), error, t)
         return
@@ -126,28 +146,6 @@ def _trace(mix: Mix, t: Words) -> tuple[tuple[TraceRequest, ...], float]:
     return random_arrivals(mix.joint_cells, per_second=float(rate), requests=REQUESTS), float(factor)
 
 
-def _clock(planned: Plan, t: Words) -> Clock:
-    own = st.toggle(t("My own rates"), key="workload.replay.own")
-    if not own:
-        st.caption(
-            t(
-                "Steps take as long as reading weights and cache does: the fastest possible, so no latency is shown."
-            )
-        )
-        return bound_clock(planned)
-    grid = st.grid(2, min_column_width=190)
-    prefill = grid.cell().number_input(
-        t("Prompt tokens a second, of the engine"),
-        min_value=1.0,
-        value=10_000.0,
-        key="workload.replay.prefill",
-    )
-    decode = grid.cell().number_input(
-        t("Answer tokens a second, of one request"), min_value=0.1, value=40.0, key="workload.replay.decode"
-    )
-    return UserClock(prefill_tokens_per_second=float(prefill), decode_tokens_per_second=float(decode))
-
-
 def _worked(work: Generator[tuple[int, int], None, T], t: Words) -> T:
     """Runs the work in slices; a press on Cancel ends this run of the page."""
     place = st.empty()
@@ -164,24 +162,6 @@ def _worked(work: Generator[tuple[int, int], None, T], t: Words) -> T:
         bar.progress(min(1.0, ended / total), t("Replaying: {ended} of {total} requests", ended=count(ended),
                                                 total=count(total)))  # fmt: skip
         time.sleep(PAUSE_SECONDS)
-
-
-Compared = list[tuple[str, Replay | KvPlannerError]]
-
-
-def _comparing(
-    planned: Plan, trace: tuple[TraceRequest, ...], factor: float, clock: Clock, field: str
-) -> Generator[tuple[int, int], None, Compared]:
-    own = clock if isinstance(clock, UserClock) else None
-    found: Compared = []
-    for name, scenario in variants(planned.scenario, field):
-        try:
-            one = plan(scenario)
-            work = replaying(sped_up(trace, factor), settings_of(one), own or bound_clock(one))
-            found.append((name, (yield from work)))
-        except KvPlannerError as error:
-            found.append((name, error))
-    return found
 
 
 def _show(what: str, found: Any, trace: tuple[TraceRequest, ...], t: Words) -> None:
@@ -235,16 +215,34 @@ def _rate(found: float | None, trace: tuple[TraceRequest, ...], t: Words) -> Non
 
 
 def _comparison(field: str, rows: Compared, t: Words) -> None:
-    head = (field, t("KV use at most"), t("Running on average"), t("Preemptions"), t("Seconds"))
+    head = (
+        t("replicas") if field == REPLICAS else field,
+        t("KV use at most"),
+        t("Running on average, per replica"),
+        t("Preemptions"),
+        t("Prefix hit rate"),
+        t("Seconds"),
+    )
     body = ""
     for name, found in rows:
         if isinstance(found, KvPlannerError):
-            cells = (name, t.error(found), DASH, DASH, DASH)
+            cells = (name, t.error(found), DASH, DASH, DASH, DASH)
         else:
             cells = (name, share_text(found.peak_usage, t), concurrency_text(found.mean_running),
-                     count(found.preemptions), f"{found.seconds:,.0f}")  # fmt: skip
+                     count(found.preemptions), share_text(found.hit_rate, t) if found.has_looked_up else DASH,
+                     f"{found.seconds:,.0f}")  # fmt: skip
         body += "<tr>" + "".join(f'<td class="kv-figure">{escape(cell)}</td>' for cell in cells) + "</tr>"
     header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
     st.html(
         f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
     )
+    if field == REPLICAS:
+        st.caption(
+            t("Replicas take the requests in turn, so that each has to store a shared prefix for itself.")
+        )
+    elif field in OTHER_ENGINES:
+        st.caption(
+            t(
+                "A benchmark says nothing of another engine: these rows take your own rates, else the fastest possible."
+            )
+        )

@@ -5,9 +5,11 @@ A log is untrusted: only counts are kept of it, and only the bins of the link le
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from kvcore.workload.mix import Mix, mix_of_quantiles
 from kvcore.workload.percentiles import LengthQuantiles
@@ -79,6 +81,14 @@ def show(quantiles: LengthQuantiles) -> None:
     """Makes these percentiles the workload. For callbacks."""
     clear_link()
     state.set_page_parameter(TYPED, quantiles.encode())
+
+
+def let_go(uploads: Sequence[Any]) -> None:
+    """Nothing of these files stays in the server's memory: what was counted of them is enough."""
+    context = get_script_run_ctx()
+    if context is not None:
+        for upload in uploads:
+            context.uploaded_file_mgr.remove_file(context.session_id, upload.file_id)
 
 
 def clear_link() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from kvcore.errors import WorkloadError
 from kvcore.texts.words import Words, count, listed, msg
@@ -132,18 +131,10 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
     else:
         st.session_state.pop(ERROR, None)
         workload_source.keep(", ".join(upload.name for upload in uploads), log)
-        _let_go(uploads)
+        workload_source.let_go(uploads)
+        _forget_uploads()
     st.session_state[READ] = (*(upload.file_id for upload in uploads), str(st.session_state.get(COLUMNS, "")))
     st.rerun()
-
-
-def _let_go(uploads: Sequence[Any]) -> None:
-    """Nothing of a log stays in the server's memory once it was counted, but its counts."""
-    context = get_script_run_ctx()
-    if context is not None:
-        for upload in uploads:
-            context.uploaded_file_mgr.remove_file(context.session_id, upload.file_id)
-    _forget_uploads()
 
 
 def _columns_by_hand() -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,104 @@
+"""How long a step of the replay takes: the bound, a person's own rates, or a fit to a benchmark that they drop."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import streamlit as st
+
+from kvcore.errors import KvPlannerError, WorkloadError
+from kvcore.planning import Plan
+from kvcore.texts.words import Words, msg
+from kvcore.untrusted import parse_json_object, utf8_text
+from kvcore.views.replay_figures import bound_clock
+from kvcore.workload.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock
+from pages.ui.shared import notes
+from pages.ui.workload import source
+
+LARGEST_BENCH: Final = 16 << 20
+"""Bytes of a benchmark's result on the page."""
+NUMBER, FITTED = "workload.replay.benches", "workload.replay.fitted"
+NAMES: Final = {
+    ClockKind.BOUND: msg("The fastest possible"),
+    ClockKind.USER: msg("My own rates"),
+    ClockKind.FITTED: msg("Fitted on my benchmark"),
+}
+
+
+def chosen(planned: Plan, t: Words) -> Clock | None:
+    """The clock that was chosen; None until a benchmark was given. Raises WorkloadError as the clocks do."""
+    kind = st.segmented_control(
+        t("A step takes"),
+        tuple(ClockKind),
+        format_func=lambda one: t(NAMES[one]),
+        default=ClockKind.BOUND,
+        required=True,
+        key="workload.replay.clock",
+    )
+    if kind is ClockKind.USER:
+        return _own(t)
+    if kind is ClockKind.FITTED:
+        return _fitted(t)
+    st.caption(
+        t(
+            "Steps take as long as reading weights and cache does, or computing their tokens, whichever is longer: the "
+            "fastest possible, so no latency is shown."
+        )
+    )
+    return bound_clock(planned)
+
+
+def _own(t: Words) -> UserClock:
+    grid = st.grid(2, min_column_width=190)
+    prefill = grid.cell().number_input(
+        t("Prompt tokens a second, of the engine"),
+        min_value=1.0,
+        value=10_000.0,
+        key="workload.replay.prefill",
+    )
+    decode = grid.cell().number_input(
+        t("Answer tokens a second, of one request"), min_value=0.1, value=40.0, key="workload.replay.decode"
+    )
+    return UserClock(prefill_tokens_per_second=float(prefill), decode_tokens_per_second=float(decode))
+
+
+def _fitted(t: Words) -> FittedClock | None:
+    """Of a result file: its answers' texts leave the session as soon as it was fitted."""
+    number = st.session_state.get(NUMBER, 0)
+    upload = st.file_uploader(
+        t("A result of vllm bench serve --save-result --save-detailed, of this deployment"),
+        type=["json"],
+        max_upload_size=LARGEST_BENCH >> 20,
+        key=f"workload.replay.bench.{number}",
+    )
+    if upload is not None:
+        st.session_state[FITTED] = _read(upload)
+        st.session_state[NUMBER] = number + 1
+        source.let_go([upload])
+        st.rerun()
+    found: FittedClock | KvPlannerError | None = st.session_state.get(FITTED)
+    if isinstance(found, KvPlannerError):
+        notes.problem(t("This benchmark cannot be used"), found, t)
+        return None
+    if found is not None:
+        st.caption(
+            t(
+                "A step takes {fixed} ms + {tokens} µs a token + {context} ns a token in the caches; fitted on half "
+                "of the benchmark this is {off} % off on the other half, in the median.",
+                fixed=f"{found.a * 1e3:.3g}",
+                tokens=f"{found.b * 1e6:.3g}",
+                context=f"{found.c * 1e9:.3g}",
+                off=f"{found.off * 100:.2g}",
+            )
+        )
+    return found
+
+
+def _read(upload: Any) -> FittedClock | KvPlannerError:
+    try:
+        if upload.size > LARGEST_BENCH:
+            raise WorkloadError("request-log-too-large", field="bench", limit=f"{LARGEST_BENCH >> 20} MiB")
+        text = utf8_text(upload.getvalue())
+        return fitted_clock(parse_json_object(text, max_bytes=LARGEST_BENCH, field="bench"))
+    except KvPlannerError as error:
+        return error
