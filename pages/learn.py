@@ -1,7 +1,7 @@
 """Learn: the plan derived step by step, each with a question, a guess, the formula, the numbers, something to try."""
 
 from kvcore.explain.derivation import step_of
-from pages.ui.learn import answer, guess, look, practice, steps, taught
+from pages.ui.learn import answer, check, guess, look, practice, steps, taught
 from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
@@ -29,6 +29,7 @@ if is_revealed:
     look.drawing(step, t)
     answer.curve(step, t)
     practice.experiment(step, t)
+    check.step_questions(step, t)
     practice.exercises(step, t)
     practice.corrections(step, t)
     steps.further(name, t)

@@ -132,6 +132,9 @@ PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "answers": ("true",),
         "lesson": ("a", "e", "g", "h"),
         "path": ("20", "45", "90"),
+        "reveal": ("1",),
+        "seed": ("3", "999999"),
+        "score": ("BBgAAAAA", "_-0zZ"),
     },
     "reference": {
         "section": ("stories", "going-live", "catalogue", "glossary"),

@@ -15,7 +15,7 @@ from kvcore.explain.derivation import STEPS, Equation, Step, StepName, derivatio
 from kvcore.explain.derivation.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
 from kvcore.explain.numbers import any_cache
 from kvcore.planning import plan
-from kvcore.texts import LESSONS
+from kvcore.texts import LESSONS, QUESTIONS
 from kvcore.texts.words import Language, words
 from kvcore.units import GIB, KIB, MIB
 from tests.derivation_plans import KINDS, planned, steps
@@ -367,5 +367,7 @@ def test_every_sentence_is_asked_for_and_every_key_is_there() -> None:
         *(f"quality-{one}" for one in ("under", "some", "many")),
     }
     built = {f"{name}-{said}" for name in STEPS for said in ("question", "idea", "guess")} | options
+    built |= {text.partition(" => ")[2] for one in QUESTIONS.values() for text in one.slips}
+    built |= {one.unit for one in QUESTIONS.values() if one.unit in LESSONS}
     assert asked | built == set(LESSONS)
     assert [key for key in re.findall(r'say\(\s*"([^"]+)"', source) if key not in LESSONS] == []

@@ -165,6 +165,56 @@ class TestGuess:
         assert app.latex
 
 
+def ask(app: AppTest, number: int, value: float, seed: int = 0) -> AppTest:
+    """Gives an answer to a question of the token step."""
+    app.number_input(key=f"learn.answer.token.{number}.{seed}").set_value(value)
+    [button for button in app.button if button.label == "Check it"][number].click()
+    return checked(app.run())
+
+
+class TestQuestions:
+    def test_a_miss_gets_its_hint_then_the_letters_then_the_numbers(self) -> None:
+        app = press(open_step(5), "Reveal")
+        before = latex(app)
+        app = ask(app, 0, 3.0)
+        assert "That is one layer." in html(app)
+        assert latex(app) == before
+        app = ask(app, 0, 69.0)
+        assert "Keys and values: is the factor 2 there?" in html(app)
+        assert r"2 \times L' \times h' \times d' \times 2" in latex(app)
+        assert "192" not in latex(app).removeprefix(before)
+        app = ask(app, 0, 1.0)
+        assert r"2 \times 46 \times 4 \times 192 \times 2" in latex(app)
+        app = ask(app, 0, 138.0)
+        assert "Your answer: 138 KiB. Right." in html(app)
+
+    def test_the_score_is_in_the_link_and_comes_back(self) -> None:
+        app = ask(press(open_step(5), "Reveal"), 0, 138.0)
+        assert "Right at once." in html(app)
+        assert any(one.value.startswith("Right so far: 1 of 51, 1 of them at once.") for one in app.caption)
+        again = open_step(5, params(app) | {"answers": "true"})
+        assert "Right at once." in html(again)
+        assert len([button for button in again.button if button.label == "Check it"]) == 2
+
+    def test_a_solution_that_was_shown_does_not_count(self) -> None:
+        app = press(ask(press(open_step(5), "Reveal"), 0, 1.0), "Show the solution")
+        assert "Shown." in html(app)
+        assert params(app)["score"] == "AAAAD"
+        assert not any(one.value.startswith("Right so far") for one in app.caption)
+
+    def test_each_student_has_numbers_of_his_own(self) -> None:
+        one, other = (press(open_step(5, RULE_OF_THUMB | {"seed": seed}), "Reveal") for seed in ("1", "2"))
+        assert any(caption.value.startswith("Variant 1: ") for caption in one.caption)
+        assert re.findall(r"A model has .*? numbers", html(one)) != re.findall(
+            r"A model has .*? numbers", html(other)
+        )
+
+    def test_the_teacher_sees_every_solution(self) -> None:
+        app = open_step(5, RULE_OF_THUMB | {"reveal": "1"})
+        assert "138 KiB" in html(app)
+        assert not [button for button in app.button if button.label in ("Check it", "Reveal")]
+
+
 class TestAnswer:
     def test_the_bar_colours_what_has_been_explained(self) -> None:
         app = open_step(3)

@@ -68,6 +68,9 @@ Source: vllm/v1/metrics/loggers.py (0.11.0), pull request 15202.
 MAX_STORY_STEPS: Final = 30
 """More than any story has: a step beyond its last is its last."""
 ACCURACY_GROUPS: Final = ("version", "card", "family")
+LARGEST_SEED: Final = 999_999
+"""Of the numbers that a student's questions are drawn by."""
+_LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 _WHOLE: Final = re.compile(r"\d{1,12}", re.ASCII)
 _AMOUNT: Final = re.compile(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 
@@ -233,6 +236,12 @@ def _steps() -> tuple[str, ...]:
     return tuple(step for lesson in SYLLABUS.values() for step in lesson.steps)
 
 
+def _score(name: str, text: str) -> str:
+    if len(text) > len(_steps()) or _LETTERS.fullmatch(text) is None:
+        raise invalid(name, text, "it must be a text that this page made")
+    return text
+
+
 def nearest_step(text: str) -> int:
     """The step with the nearest number; the first for what is no number.
 
@@ -349,6 +358,9 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "frame": PageParameter(whole(0, 99), 0),
     "chunk": PageParameter(one_of((4, 8, 16, 32)), 16),
     "present": PageParameter(switch, False),
+    "reveal": PageParameter(whole(0, 1), 0),
+    "seed": PageParameter(whole(0, LARGEST_SEED), 0),
+    "score": PageParameter(_score, ""),
 }
 """What is added here is carried by every link, and read by the pages as `state.page_parameter(name)`."""
 LANGUAGE: Final = "lang"

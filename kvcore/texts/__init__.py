@@ -133,6 +133,16 @@ class Path(Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...]
 
 
+class Question(Struct, frozen=True, kw_only=True):
+    """A question of a step; its formulas and its text name facts of a plan (kvcore/explain/derivation/facts.py)."""
+
+    step: str
+    text: Text
+    unit: str
+    answer: str
+    slips: tuple[str, ...] = ()
+
+
 class Letter(Struct, frozen=True, kw_only=True):
     """A quantity's letter in LaTeX, and what it stands for."""
 
@@ -285,6 +295,8 @@ SYLLABUS: Final = Texts("syllabus.toml", LessonPlan)
 """The lessons by their letters, in the order of teaching."""
 PATHS: Final = Texts("paths.toml", Path)
 """By their minutes."""
+QUESTIONS: Final = Texts("questions.toml", Question)
+"""Of the steps of the Learn page, in the order in which a step asks them."""
 LETTERS: Final = Texts("letters.toml", Letter)
 """By the name of a quantity, or "<what it is an input of>.<name>"."""
 STORIES: Final = Texts("stories.toml", StoryStep)
@@ -296,6 +308,6 @@ CHECKS: Final = Texts("checklist.toml", Check)
 LABELS: Final = Labels("labels.toml", dict)
 """What names are called and what the pages say, in groups."""
 ALL: Final[tuple[Texts[Any], ...]] = (
-    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, SYLLABUS, PATHS, LETTERS, STORIES, STORY_FIGURES,
-    CHECKS, LABELS,
+    MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, SYLLABUS, PATHS, QUESTIONS, LETTERS, STORIES,
+    STORY_FIGURES, CHECKS, LABELS,
 )  # fmt: skip

@@ -36,7 +36,11 @@ def switch(t: Words) -> None:
 
 def is_revealed(step: Step) -> bool:
     """Whether this step shows its answer."""
-    return state.page_parameter("answers") or step.name in _guesses()
+    return _shows_all() or step.name in _guesses()
+
+
+def _shows_all() -> bool:
+    return bool(state.page_parameter("answers") or state.page_parameter("reveal"))
 
 
 def idea(content: Content, t: Words) -> None:
@@ -54,7 +58,7 @@ def ask(step: Step, t: Words) -> None:
         if guess is not None:
             _judged(step, guess, t)
             return
-        if state.page_parameter("answers"):
+        if _shows_all():
             st.html(
                 f'<div class="kv-lesson"><b>{escape(prediction.question)}</b> {_solution(prediction, t)}</div>'
             )
@@ -99,7 +103,7 @@ def _judged(step: Step, guess: Guess, t: Words) -> None:
     elif guess.number is not None:
         then = replace(prediction, answer=guess.answer)
         now = prediction if guess.answer == prediction.answer else replace(then, slips=())
-        said = t("Your guess: {guess}.", guess=f"{_number(guess.number)} {prediction.unit}")
+        said = t("Your guess: {guess}.", guess=f"{number(guess.number)} {prediction.unit}")
         lines.append(f"{escape(said)} <b>{escape(judgement(now, guess.number, t))}</b>")
     lines.append(_solution(prediction, t))
     st.html(f'<div class="kv-lesson">{"<br>".join(lines)}</div>')
@@ -111,7 +115,7 @@ def _solution(prediction: Prediction, t: Words) -> str:
     if prediction.options:
         text = _label(prediction, prediction.answer_option)
     elif prediction.answer is not None:
-        text = f"{_number(prediction.answer)} {prediction.unit}"
+        text = f"{number(prediction.answer)} {prediction.unit}"
     else:
         text = ""
     if not text:
@@ -123,7 +127,8 @@ def _label(prediction: Prediction, name: str) -> str:
     return next((option.label for option in prediction.options if option.name == name), "")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A guess or an answer as people write it."""
     if value >= 1000 or value == round(value):
         return f"{value:,.0f}"
     return f"{value:,.2f}" if value >= 1 else f"{value:,.3g}"

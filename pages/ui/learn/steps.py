@@ -12,7 +12,7 @@ from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
 from kvcore.scenario import link
 from kvcore.texts import SYLLABUS
 from kvcore.texts.words import Words
-from pages.ui.learn import guess
+from pages.ui.learn import check, guess
 from pages.ui.shared import net, state, undo
 
 PARAMETER = "step"
@@ -37,6 +37,7 @@ def way(name: StepName, t: Words) -> None:
     with st.container(horizontal=True, key="learn_route", vertical_alignment="center", gap="small"):
         _routes(on, t)
         guess.switch(t)
+        check.score_line(t)
     with st.container(horizontal=True, key="learn_way", vertical_alignment="center", gap="small"):
         st.button(
             t("Back"),

@@ -1,0 +1,188 @@
+"""The questions of every step, for every kind of model, in both languages, with numbers of several students."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcore.explain.derivation import STEPS, StepName
+from kvcore.explain.derivation.arithmetic import value_of
+from kvcore.explain.derivation.facts import drawn, facts, variant
+from kvcore.explain.derivation.lesson import judgement
+from kvcore.explain.derivation.questions import ASKED, SCALES, Asked, questions
+from kvcore.explain.derivation.score import AT_ONCE, LATER, LETTERS, OPEN, SHOWN, marks, right, with_mark
+from kvcore.planning import Plan
+from kvcore.quantity import figure, placeholders
+from kvcore.texts import LESSONS, QUESTIONS
+from kvcore.texts import LETTERS as SYMBOLS
+from kvcore.texts.words import Language, words
+from tests.derivation_plans import KINDS, planned
+from tests.formulas import evaluated
+
+SEEDS = (0, 7, 31_415)
+
+
+def asked(
+    plan: Plan, step: StepName, seed: int = 0, language: Language = Language.ENGLISH
+) -> tuple[Asked, ...]:
+    return questions(plan, step, seed, words(language))
+
+
+@pytest.mark.parametrize("language", Language)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_step_asks_three_and_takes_the_answer_and_knows_the_slips(kind: str, language: Language) -> None:
+    t = words(language)
+    for seed in SEEDS:
+        base = variant(planned(kind), seed)
+        for step in STEPS:
+            found = asked(base, step, seed, language)
+            # A block of a model with states alone may be longer than what requests share.
+            assert len(found) == ASKED or (kind == "recurrent" and step is StepName.BLOCKS), (step, seed)
+            for one in found:
+                answer = one.prediction.answer
+                assert answer is not None
+                assert "{" not in one.prediction.question
+                assert one.prediction.unit
+                assert one.is_right(answer)
+                assert judgement(one.prediction, answer, t) == t("Right.")
+                for slip in one.prediction.slips:
+                    assert not one.is_right(slip.value), (one.name, slip)
+                    assert judgement(one.prediction, slip.value, t).endswith(slip.reason)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_answer_is_what_its_formula_gives(kind: str, seed: int) -> None:
+    base = planned(kind)
+    known = facts(base, seed)
+    for one in QUESTIONS.values():
+        if not set(placeholders(one.answer)) <= known.keys():
+            continue
+        inputs = (known[name] for name in placeholders(one.answer))
+        by_text = evaluated(figure("asked", 0, one.answer, *inputs))
+        shown = [found for found in asked(base, StepName(one.step), seed) if QUESTIONS[found.name] is one]
+        for found in shown:
+            assert found.prediction.answer == pytest.approx(by_text / SCALES.get(one.unit, 1))
+            assert found.solution.value == pytest.approx(by_text)
+
+
+def test_every_formula_names_letters_and_hints_that_there_are() -> None:
+    for key, one in QUESTIONS.items():
+        formulas = [one.answer, *(text.partition(" => ")[0] for text in one.slips)]
+        named = {name for formula in formulas for name in placeholders(formula)}
+        assert named <= SYMBOLS.keys(), key
+        assert {text.partition(" => ")[2] for text in one.slips} <= LESSONS.keys(), key
+    for step in STEPS:
+        assert sum(one.step == step for one in QUESTIONS.values()) >= ASKED, step
+
+
+def test_a_published_card_by_hand() -> None:
+    """Half of 80 GB is 37.25 GiB; a token of 64 layers with 8 heads of 128 numbers of 2 bytes takes 256 KiB."""
+    assert value_of("{size} / 2", {"size": 80e9}) / 2**30 == pytest.approx(37.25, abs=0.01)
+    figures = {"layers": 64, "heads": 8, "dim": 128}
+    assert value_of("2 × {layers} × {heads} × {dim} × 2", figures) == 256 * 1024
+    assert value_of("⌈1000 / 128⌉ × 128 − 1000", {}) == 24
+    assert value_of("max(1, 4 / 8) + min(3, 2)", {}) == 3
+
+
+@pytest.mark.parametrize(
+    "formula", ["__import__", "{a} ** 2", "'x'", "{a}.real", "[1]", "abs(1)", "1 if 1 else 2"]
+)
+def test_a_formula_is_arithmetic_and_nothing_else(formula: str) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        value_of(formula, {"a": 2.0})
+
+
+class TestSlips:
+    def reason(self, step: StepName, name: str, wrong: float) -> str:
+        one = next(one for one in asked(planned("dense"), step) if one.name == name)
+        return judgement(one.prediction, wrong, words(Language.ENGLISH))
+
+    def right(self, step: StepName, name: str) -> float:
+        one = next(one for one in asked(planned("dense"), step) if one.name == name)
+        assert one.prediction.answer is not None
+        return one.prediction.answer
+
+    def test_gigabytes_for_gib(self) -> None:
+        answer = self.right(StepName.PARTS, "parts-rest")
+        assert "GB of 10⁹ bytes" in self.reason(StepName.PARTS, "parts-rest", answer * 1.073741824)
+
+    def test_a_unit(self) -> None:
+        answer = self.right(StepName.TOKEN, "token-several")
+        assert "factor of 1,024" in self.reason(StepName.TOKEN, "token-several", answer / 1024)
+
+    def test_query_heads_for_kv_heads(self) -> None:
+        known = facts(planned("dense"), 0)
+        factor = known["example_query_heads"].value / known["example_heads"].value
+        answer = self.right(StepName.TOKEN, "token-model")
+        assert "query heads" in self.reason(StepName.TOKEN, "token-model", answer * factor)
+
+    def test_the_cards_forgotten(self) -> None:
+        answer = self.right(StepName.WEIGHTS, "weights-bits")
+        assert "One card, or all 2?" in self.reason(StepName.WEIGHTS, "weights-bits", answer * 2)
+
+
+class TestVariants:
+    def test_the_same_seed_is_the_same_student(self) -> None:
+        one, again, other = (variant(planned("dense"), seed) for seed in (11, 11, 12))
+        assert one.scenario == again.scenario
+        assert one.scenario != other.scenario
+        first, second = (asked(one, StepName.TOKEN, seed) for seed in (11, 11))
+        assert [each.prediction for each in first] == [each.prediction for each in second]
+
+    def test_seeds_ask_different_numbers(self) -> None:
+        found = {
+            tuple(each.prediction.answer for each in asked(planned("dense"), StepName.TOKEN, seed))
+            for seed in range(1, 31)
+        }
+        assert len(found) > 20
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_variant_plans_and_comes_to_the_same_verdict(self, kind: str) -> None:
+        base = planned(kind)
+        assert variant(base, 0) is base
+        for seed in (1, 2, 3):
+            assert variant(base, seed).verdict is base.verdict
+
+    def test_what_is_drawn_is_one_of_the_options(self) -> None:
+        # The first eight bytes of the digest as a number, modulo 3.
+        at = int(hashlib.sha256(b"5/x").hexdigest()[:16], 16) % 3
+        assert drawn(5, "x", "abc") == "abc"[at]
+
+
+class TestScore:
+    MARKED = st.lists(
+        st.tuples(st.sampled_from(STEPS), st.integers(0, ASKED - 1), st.sampled_from((AT_ONCE, LATER, SHOWN)))
+    )
+
+    @given(MARKED)
+    def test_a_mark_stays_as_it_was_first_given(self, given_marks: list[tuple[StepName, int, int]]) -> None:
+        score, first = "", {}
+        for step, question, mark in given_marks:
+            score = with_mark(score, step, question, mark)
+            first.setdefault((step, question), mark)
+        for step in STEPS:
+            for question, mark in enumerate(marks(score, step)):
+                assert mark == first.get((step, question), OPEN)
+        by_hand = [mark for mark in first.values() if mark != SHOWN]
+        assert right(score) == (len(by_hand), by_hand.count(AT_ONCE))
+        assert len(score) <= len(STEPS)
+        assert set(score) <= set(LETTERS)
+
+    @given(st.text(max_size=40))
+    def test_any_text_has_marks(self, text: str) -> None:
+        for step in STEPS:
+            assert all(mark in range(4) for mark in marks(text, step))
+
+
+def test_no_question_asks_what_comes_to_nothing() -> None:
+    for kind in KINDS:
+        for step in STEPS:
+            for one in asked(planned(kind), step):
+                assert one.prediction.answer is not None
+                assert one.prediction.answer > 0
+                assert math.isfinite(one.prediction.answer)
