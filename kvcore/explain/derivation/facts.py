@@ -28,7 +28,7 @@ SHARES: Final = (0.86, 0.88, 0.9, 0.92, 0.94)
 SEATS: Final = (32, 48, 64, 96, 128, 192)
 LEAST_TOKENS: Final = 256
 CARD_GIB: Final = 80
-"""A card to reckon with where the scenario names none."""
+"""A card to compute with where the scenario names none."""
 COUNTS: Final[Mapping[str, Sequence[float]]] = {
     "example_bits": (4, 8, 16),
     "example_seats": (32, 64, 128, 256),

@@ -131,7 +131,7 @@ def _apart(slips: list[Slip], answer: float) -> tuple[Slip, ...]:
 
 
 def _text(fact: Quantity) -> str:
-    """A fact as a question shows it: exact enough to reckon with."""
+    """A fact as a question shows it: exact enough to compute with."""
     if fact.name in IN_GB:
         return f"{fact.value / GB:g} GB"
     if fact.unit is Unit.BYTES:
