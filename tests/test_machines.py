@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +17,8 @@ from kvcore.errors import EngineRefusalError, ScenarioError
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request
+from tests.serve_parsers import ROWS, RefusedError, parsed
 
-PARSERS = {
-    row["release"]: frozenset(row["flags"])
-    for row in map(json.loads, Path("tests/data/serve_flags.jsonl").read_text("utf-8").splitlines())
-}
-"""Spellings that `vllm serve` takes, read off vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py."""
 EXPERTS = {
     "model": "Qwen/Qwen3-30B-A3B",
     "accelerator": "Ascend-910B4-32GB",
@@ -45,10 +39,10 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line) for line in lines if line.startswith(("vllm ", "docker "))]
 
 
-@pytest.mark.parametrize("release", PARSERS)
+@pytest.mark.parametrize("release", ROWS)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("kind", [Artefact.COMMAND, Artefact.DOCKER])
-def test_every_flag_is_one_of_the_releases_parser(release: str, replicas: int, kind: Artefact) -> None:
+def test_the_releases_parser_takes_every_command(release: str, replicas: int, kind: Artefact) -> None:
     deployment = planned(
         engine_version=release,
         data_parallel_size=replicas,
@@ -60,10 +54,55 @@ def test_every_flag_is_one_of_the_releases_parser(release: str, replicas: int, k
     found = commands(artefact(kind, deployment, every_flag=True))
     assert len(found) == len(machines_of(deployment)) == max(1, replicas // 2)
     for words in found:
-        words = words[words.index("serve") + 2 :]
-        flags = [word for word in words if word.startswith("--")]
-        assert len(flags) >= 7
-        assert set(flags) <= PARSERS[release]
+        given = parsed(release, words[words.index("serve") + 1 :])
+        assert len(given) >= 8
+        assert given["model_tag"] == EXPERTS["model"]
+        assert given["max_num_batched_tokens"] == 8192
+        assert given["tensor_parallel_size"] == 4
+
+
+@pytest.mark.parametrize("release", ROWS)
+@pytest.mark.parametrize(
+    ("request_fields", "flag", "value"),
+    [
+        ({"quantization": "ascend"}, "quantization", "ascend"),
+        ({"block_size": 128}, "block_size", None),
+        ({"enforce_eager": True, "enable_prefix_caching": False}, "enforce_eager", True),
+        ({"enable_chunked_prefill": False, "max_num_batched_tokens": 8192}, "max_num_batched_tokens", 8192),
+        ({"gpu_memory_utilization": 0.95}, "gpu_memory_utilization", 0.95),
+        ({"cudagraph_mode": "FULL_DECODE_ONLY", "max_cudagraph_capture_size": 64}, "compilation_config", None),
+        ({"cudagraph_capture_sizes": [1, 2, 4, 8]}, None, None),
+        ({"model": "Qwen/Qwen3-VL-30B-A3B-Instruct", "limit_mm_per_prompt": {"image": 2}}, "limit_mm_per_prompt", None),
+        (
+            {"model": "deepseek-ai/DeepSeek-V3", "tensor_parallel_size": 8, "data_parallel_size": 2,
+             "quantization": "ascend", "speculative_config": {"method": "mtp", "num_speculative_tokens": 1}},
+            "speculative_config", {"method": "mtp", "num_speculative_tokens": 1},
+        ),
+        ({"pipeline_parallel_size": 2, "tensor_parallel_size": 8}, "distributed_executor_backend", "ray"),
+        ({"num_redundant_experts": 16}, "enable_eplb", True),
+        ({"cpu_offload_gb": 4}, "cpu_offload_gb", 4.0),
+        ({"runner": "pooling", "model": "Qwen/Qwen3-Embedding-8B"}, None, None),
+    ],
+)  # fmt: skip
+def test_the_releases_parser_takes_the_flags_that_ascend_people_set(
+    release: str, request_fields: dict[str, Any], flag: str | None, value: Any
+) -> None:
+    deployment = planned(engine_version=release, **request_fields)
+    first = commands(artefact(Artefact.COMMAND, deployment))[0]
+    given = parsed(release, first[first.index("serve") + 1 :])
+    if flag is not None:
+        assert given[flag] == (value if value is not None else given[flag])
+
+
+def test_the_parsers_refuse_what_the_releases_refuse() -> None:
+    """vllm/engine/arg_utils.py (0.11.0: block sizes are a choice, lengths are numbers; 0.23.0: any, and auto)."""
+    for words in (["--block-size", "100"], ["--max-model-len", "auto"], ["--kv-cache-dtype", "nvfp4"]):
+        assert parsed("0.23.0", words)
+        with pytest.raises(RefusedError):
+            parsed("0.11.0", words)
+    for words in (["--compilation-config", "{mode"], ["--headless", "yes", "no"], ["--no-such-flag"]):
+        with pytest.raises(RefusedError):
+            parsed("0.23.0", words)
 
 
 def test_each_machine_serves_its_own_replicas() -> None:
