@@ -128,6 +128,23 @@ def test_a_replica_beyond_a_machine_runs_on_ray() -> None:
     assert server[server.index("--distributed-executor-backend") + 1] == "ray"
 
 
+def test_each_of_several_ascend_machines_says_its_address_and_interface() -> None:
+    """vllm-ascend's docs/source/tutorials/features/ray.md (0.23.0): before the Ray cluster, on each machine."""
+    text = artefact(Artefact.COMMAND, planned(tensor_parallel_size=4, pipeline_parallel_size=4))
+    first, second = text.split("# 2 / 2")
+    for part in (first, second):
+        assert 'export HCCL_IF_IP="$LOCAL_IP"' in part
+        assert 'export HCCL_SOCKET_IFNAME="$NIC"' in part
+        assert part.index("RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES") < part.index("ray start")
+    replicas = artefact(Artefact.DOCKER, planned(data_parallel_size=4))
+    assert '-e GLOO_SOCKET_IFNAME="$NIC"' in replicas
+    assert "RAY_" not in replicas
+    own = artefact(Artefact.COMMAND, planned(data_parallel_size=4, env={"HCCL_IF_IP": "10.0.0.7"}))
+    assert own.count("HCCL_IF_IP") == 2
+    assert "HCCL_IF_IP" not in artefact(Artefact.COMMAND, planned())
+    assert "NOSET" not in artefact(Artefact.COMMAND, planned(data_parallel_size=4))
+
+
 def test_a_part_of_a_machine_leaves_the_other_cards_alone() -> None:
     assert "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3\n" in artefact(Artefact.COMMAND, planned())
     assert "ASCEND_RT_VISIBLE_DEVICES" not in artefact(Artefact.COMMAND, planned(data_parallel_size=2))

@@ -34,6 +34,8 @@ from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
 from kvcore.units import GIB, ceil_div, round_up
 
+FIRST_ADDRESS: Final = "192.0.2.10"
+"""Of documentation, as the others to fill in (RFC 5737)."""
 TOKEN: Final = "HF_TOKEN"
 """The variable with a token of the Hub."""
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
@@ -144,6 +146,19 @@ class Start(Struct, frozen=True, kw_only=True):
         return {name: ",".join(map(str, range(taken)))}
 
     @property
+    def places(self) -> Mapping[str, str]:
+        """What a person fills in on each of several machines: the first one's address, its own, its interface."""
+        own: Mapping[str, str] = self.platform.get("places", {})
+        return {FIRST[1:]: FIRST_ADDRESS, **own}
+
+    @property
+    def network(self) -> Mapping[str, str]:
+        """Variables of several machines, in the shell's words; those that the scenario sets stay as they are."""
+        ray = self.platform.get("ray", {}) if any(machine.before for machine in self.machines) else {}
+        known: Mapping[str, str] = {**self.platform.get("several", {}), **ray}
+        return {name: value for name, value in known.items() if name not in self.environment}
+
+    @property
     def devices(self) -> list[str]:
         """The files of its cards; none where the runtime passes the cards itself."""
         card, ranks = self.platform.get("card"), range(self.ranks)
@@ -157,16 +172,36 @@ def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
     Raises ScenarioError for a container where no image for the card is known, and for a file of one machine where the
     start takes several.
     """
-    start = Start(
+    start = _start(plan, every_flag=every_flag)
+    if kind in _OF_ONE_MACHINE and (number := len(start.machines)) > 1:
+        raise ScenarioError("several-machines", field="data_parallel_size", machines=str(number))
+    return _WRITERS[kind](start)
+
+
+def _start(plan: Plan, *, every_flag: bool = False) -> Start:
+    return Start(
         plan=plan,
         launch=find_engine(plan.scenario.engine).launch,
         model=served_model(plan),
         arguments=launch_arguments(plan, every_flag=every_flag),
         environment=launch_environment(plan),
     )
-    if kind in _OF_ONE_MACHINE and (number := len(start.machines)) > 1:
-        raise ScenarioError("several-machines", field="data_parallel_size", machines=str(number))
-    return _WRITERS[kind](start)
+
+
+def machine_variables(plan: Plan) -> tuple[str, ...]:
+    """What a command for several machines sets on each of them; none for one machine.
+
+    Raises ScenarioError `too-many-machines`.
+
+    Example:
+        >>> from kvcore.planning import plan
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-30B-A3B", "accelerator": "H100-80GB", "tensor_parallel_size": 8}
+        >>> machine_variables(plan(scenario_from_request({**asked, "data_parallel_size": 2})))
+        ('NODE0_IP',)
+    """
+    start = _start(plan)
+    return (*start.places, *start.network) if len(start.machines) > 1 else ()
 
 
 def has_image(plan: Plan) -> bool:
@@ -211,8 +246,9 @@ def _command(start: Start) -> str:
     machines = start.machines
     if len(machines) == 1:
         return exports + _folded(map(shlex.join, (start.program, *start.flags)))
+    network = "".join(f'export {name}="{value}"\n' for name, value in start.network.items())
     texts = (
-        f"# {number} / {len(machines)}\n{exports}"
+        f"# {number} / {len(machines)}\n{network}{exports}"
         + "".join(f"{line}\n" for line in machine.before)
         + (
             _folded(map(_shell_words, (start.program, *start.flags, *_own(machine))))
@@ -221,7 +257,7 @@ def _command(start: Start) -> str:
         )
         for number, machine in enumerate(machines, start=1)
     )
-    return f"export {FIRST[1:]}=192.0.2.10\n" + "\n".join(texts)
+    return _exports(start.places, "export ") + "\n".join(texts)
 
 
 def _own(machine: Machine) -> list[list[str]]:
@@ -251,7 +287,9 @@ def _docker(start: Start) -> str:
     cards += [f"--group-add {platform['group']}"] if "group" in platform else []
     machines = start.machines
     several = len(machines) > 1
-    network = ["--net=host", f'-e {FIRST[1:]}="{FIRST}"'] if several else [f"-p {PORT}:{PORT}"]
+    inside = {FIRST[1:]: FIRST, **start.network}
+    shared = ["--net=host", *(f'-e {name}="{value}"' for name, value in inside.items())]
+    network = shared if several else [f"-p {PORT}:{PORT}"]
     parts = ["docker run --rm", *cards, "--ipc=host", *network]
     parts += [f"-v {volume}" for volume in VOLUMES]
     if start.folder is not None:

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import streamlit as st
 
-from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, has_image, no_image
+from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, has_image, machine_variables, no_image
 from kvcore.deploy.going_live import expected_log_lines
-from kvcore.deploy.machines import FIRST, machines_of
+from kvcore.deploy.machines import machines_of
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
@@ -118,8 +118,7 @@ def _explained(plan: Plan, t: Words) -> None:
     known = {name: EXPORTS[name] for name in plan.scenario.env if name in EXPORTS}
     with suppress(ScenarioError):
         machines = machines_of(plan)
-        if len(machines) > 1:
-            known |= {FIRST[1:]: EXPORTS[FIRST[1:]]}
+        known |= {name: EXPORTS[name] for name in machine_variables(plan) if name in EXPORTS}
         if (
             find_engine(plan.scenario.engine).main_flags
             and machines[0].cards < plan.accelerator.devices_per_node
