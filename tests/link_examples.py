@@ -144,7 +144,7 @@ PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "alert_first": ("0.01", "2560"),
         "alert_seconds": ("0.3", "45", "7680"),
         "story": ("post-mortem", "ascend-tuning", "vllm-parameters"),
-        "story_step": ("2", "5", "30"),
+        "story_step": ("2", "5", "999"),
     },
     "accuracy": {},
 }

@@ -342,6 +342,11 @@ class TestArrivals:
         app = press(app, "workload.arrivals.plan")
         assert params(app)["data_parallel_size"] == "18"
 
+    def test_experts_are_not_copied_by_data_parallelism(self) -> None:
+        app = open_workload(**{**FIFTY, "model": "Qwen/Qwen3-30B-A3B", "measured.weights_gib": "9"})
+        assert metrics(app)["GPUs"] != "—"
+        assert "workload.arrivals.plan" not in keys(app)
+
     def test_what_is_typed_is_in_the_link(self) -> None:
         app = open_workload(**WORKED)
         checked(app.number_input(key="workload.arrivals").set_value(0.25).run())

@@ -65,7 +65,7 @@ ALERT_SECONDS: Final = (0.3, 7680.0)
 
 Source: vllm/v1/metrics/loggers.py (0.11.0), pull request 15202.
 """
-MAX_STORY_STEPS: Final = 30
+MAX_STORY_STEPS: Final = 999
 """More than any story has: a step beyond its last is its last."""
 ACCURACY_GROUPS: Final = ("version", "card", "family")
 LARGEST_SEED: Final = 999_999

@@ -47,6 +47,15 @@ def test_nothing_serious(open_page: OpenPage, server: str, path: str, scheme: st
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("part", ["stories&story_step=4", "going-live&ticked=alerts&alert_kv=80"])
+def test_nothing_serious_in_a_part_of_reference(
+    open_page: OpenPage, server: str, part: str, scheme: str
+) -> None:
+    page = open_page(f"{server}/reference{LINK}&section={part}", scheme=scheme, wait=drawn)
+    assert serious_violations(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_where_it_does_not_fit(open_page: OpenPage, server: str, scheme: str) -> None:
     page = open_page(f"{server}/{REFUSED}", scheme=scheme, wait=drawn)
     assert serious_violations(page) == []

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from kvcore.texts import Source
+from kvcore.texts.words import Language, words
+from kvcore.views.stories import steps_of
 from tests.browser.conftest import OpenPage, at_rest, metrics, settled
 
 pytestmark = pytest.mark.browser
@@ -71,3 +74,33 @@ def test_the_report_opens_without_the_app(server: str, open_page: OpenPage, tmp_
     assert report.locator("svg polyline").count() == 1
     shown = page.get_by_test_id("stMetricValue").first.inner_text()
     expect(report.locator(".cards b").first).to_have_text(shown)
+
+
+def test_a_story_is_walked_with_the_arrow_keys_in_chinese(server: str, open_page: OpenPage) -> None:
+    page = open_page(f"{server}/reference?lang=zh&section=stories&story=ascend-tuning", wait=at_rest)
+    titles = [step.title for step in steps_of(Source.ASCEND_TUNING)]
+    zh = words(Language.CHINESE)
+    for number, title in enumerate(titles, 1):
+        expect(page.get_by_role("heading", name=f"{number} · {zh(title)}")).to_be_visible()
+        page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("heading", name=zh(titles[-1]))).to_be_visible()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("heading", name=zh(titles[-2]))).to_be_visible()
+    assert f"story_step={len(titles) - 1}" in page.url
+
+
+def test_no_step_of_a_story_is_wider_than_a_phone(server: str, open_page: OpenPage) -> None:
+    page = open_page(f"{server}/reference?section=stories&story_step=4", wait=at_rest, width=390, height=844)
+    page.locator(".kv-story").wait_for()
+    wide = "one => one.scrollWidth > one.clientWidth + 1"
+    assert page.locator(".kv-story").evaluate(wide) is False
+    assert page.locator("[data-testid=stMain]").evaluate(wide) is False
+
+
+def test_the_start_of_a_step_opens_on_plan(server: str, open_page: OpenPage) -> None:
+    page = open_page(f"{server}/reference?section=stories&story_step=4", wait=at_rest)
+    page.get_by_role("link", name="Open this start on the Plan page").click()
+    page.wait_for_function("() => location.pathname === '/'")
+    settled(page)
+    assert metrics(page)["KV cache tokens"] == "163,840"
+    assert "story_step=4" in page.url

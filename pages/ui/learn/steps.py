@@ -13,7 +13,7 @@ from kvcore.scenario import link
 from kvcore.texts import SYLLABUS
 from kvcore.texts.words import Words
 from pages.ui.learn import check, guess
-from pages.ui.shared import net, state, undo
+from pages.ui.shared import net, shell, state, undo
 
 PARAMETER = "step"
 PAGINATION = "learn.pagination"
@@ -147,6 +147,12 @@ def ends(t: Words, *, offers_undo: bool) -> None:
         ):
             params = {field: str(value) for field, value in example.items()}
             st.button(label, key=key, type="tertiary", on_click=_load, args=(params,))
+        st.page_link(
+            shell.page_at("reference"),
+            label=t("Four guides, step by step"),
+            icon=":material/menu_book:",
+            query_params={**state.params(), "section": "stories"},
+        )
         if offers_undo:
             undo.offer(t)
     with st.container(key="learn_credits"):

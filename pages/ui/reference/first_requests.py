@@ -22,18 +22,18 @@ def requests(plan: Plan, load: Load, t: Words) -> None:
     request = first_request(plan, load)
     st.subheader(t("First request"), anchor=False)
     if request.sdk is None:
-        st.code(request.curl, language="bash")
+        st.code(request.curl, language="bash", wrap_lines=True)
         return
     curl, sdk = st.tabs(["curl", t("OpenAI SDK")])
-    curl.code(request.curl, language="bash")
-    sdk.code(request.sdk, language="python")
+    curl.code(request.curl, language="bash", wrap_lines=True)
+    sdk.code(request.sdk, language="python", wrap_lines=True)
 
 
 def watching(plan: Plan, t: Words) -> None:
     """Commands for the server's metrics and the memory of the cards."""
     st.subheader(t("While it serves"), anchor=False)
     st.caption(t("Metrics of this release, without the buckets of histograms; then the memory of the cards."))
-    st.code(metrics_command(plan) + card_commands(plan), language="bash")
+    st.code(metrics_command(plan) + card_commands(plan), language="bash", wrap_lines=True)
 
 
 def memory(plan: Plan, load: Load, t: Words) -> None:
@@ -46,7 +46,7 @@ def memory(plan: Plan, load: Load, t: Words) -> None:
             "torch.cuda.empty_cache() in a client does neither: the workers are other processes."
         )
     )
-    st.code(memory_check_commands(plan, load), language="bash")
+    st.code(memory_check_commands(plan, load), language="bash", wrap_lines=True)
     with st.container(horizontal=True):
         st.download_button(
             t("Download {name}", name=SCRIPT),
@@ -58,4 +58,4 @@ def memory(plan: Plan, load: Load, t: Words) -> None:
             icon=":material/download:",
         )
     with st.expander(SCRIPT, icon=":material/code:"):
-        st.code(memory_check(), language="python", height=320)
+        st.code(memory_check(), language="python", wrap_lines=True)

@@ -21,6 +21,7 @@ from kvcore.views.stories import (
     step_at,
     steps_of,
 )
+from pages.ui.learn import look
 from pages.ui.shared import shell, state
 
 STORY, STEP, CHOICE = "story", "story_step", "reference_story"
@@ -50,6 +51,7 @@ def panel(t: Words) -> None:
         key=state.seed(CHOICE, story.value),
         on_change=_chosen,
     )
+    look.present()
     number, step = step_at(story, state.page_parameter(STEP))
     _source(story, t)
     _way(story, number, t)
@@ -91,6 +93,11 @@ def _way(story: Source, number: int, t: Words) -> None:
         # A key of its own for each step: a seeded pagination warns of its default, which it always has.
         key = f"story.pages.{story}.{number}"
         st.pagination(last, default=number, max_visible_pages=last, key=key, on_change=_picked, args=(key,))
+        st.toggle(
+            t("Present"),
+            **state.bound("present", "story.present"),
+            help=t("The lesson alone, for a projector"),
+        )
 
 
 def _chosen() -> None:

@@ -38,7 +38,7 @@ def panel(plan: Plan | KvPlannerError, t: Words) -> None:
             st.caption(_why_no_fleet(plan, arrivals, t))
         else:
             _speed(plan, fleet, arrivals, t)
-        _onward(arrivals, fleet, t)
+        _onward(plan, arrivals, fleet, t)
 
 
 def _typed(t: Words) -> Arrivals:
@@ -143,11 +143,11 @@ def _speed(plan: Plan, fleet: Fleet, arrivals: Arrivals, t: Words) -> None:
     )
 
 
-def _onward(arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
+def _onward(plan: Plan | KvPlannerError, arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
     """The same target on the other pages: replicas on Plan, cards on Explore, a load test under Going live."""
     scenario, wanted = state.scenario(), arrivals.requests_at_once
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        if fleet is not None and fleet.replicas <= FLAGS["data_parallel_size"].bounds[1]:
+        if fleet is not None and _copies(plan, fleet):
             st.button(
                 t("Plan with {replicas} replicas", replicas=count(fleet.replicas)),
                 key="workload.arrivals.plan",
@@ -179,3 +179,13 @@ def _onward(arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
                 icon=":material/rocket_launch:",
                 query_params={**state.params(), **load},
             )
+
+
+def _copies(plan: Plan | KvPlannerError, fleet: Fleet) -> bool:
+    """Whether data parallelism copies the whole model, so that its ranks are these replicas.
+
+    The ranks of a mixture of experts divide the experts among them: other machines, and other memory, than replicas.
+    Source: vllm/docs/serving/data_parallel_deployment.md (0.11.0): expert layers form one group of DP x TP.
+    """
+    is_dense = not isinstance(plan, KvPlannerError) and plan.architecture.moe is None
+    return is_dense and fleet.replicas <= FLAGS["data_parallel_size"].bounds[1]
