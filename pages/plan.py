@@ -24,6 +24,7 @@ plan = state.planned()
 notes.what_this_is(t)
 notes.repairs(t)
 if isinstance(plan, KvPlannerError):
+    notes.scenario_line_of(state.scenario(), plan, t)
     notes.refused(plan, t)
     st.stop()
 

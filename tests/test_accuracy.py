@@ -154,10 +154,10 @@ def test_groups_hold_every_start_once() -> None:
 @pytest.mark.parametrize(
     ("version", "ranks", "name"),
     [
-        ("0.8.5.post1", 1, "TP 1, < 0.11"),
-        ("0.11.0", 2, "TP > 1, 0.11-0.17"),
-        ("0.23.1rc1.dev8", 1, "TP 1, 0.18-0.23"),
-        ("0.24.0", 8, "TP > 1, ≥ 0.24"),
+        ("0.8.5.post1", 1, "TP 1, vLLM < 0.11"),
+        ("0.11.0", 2, "TP > 1, vLLM 0.11–0.17"),
+        ("0.23.1rc1.dev8", 1, "TP 1, vLLM 0.18–0.23"),
+        ("0.24.0", 8, "TP > 1, vLLM ≥ 0.24"),
         (None, 1, "TP 1, ?"),
     ],
 )

@@ -193,6 +193,14 @@ class TestConcurrencyChart:
     def test_the_planned_length_and_the_limit_are_on_the_curve(self) -> None:
         assert {8192, 40960, 512} <= set(curve_lengths(present_plans.fits()))
 
+    def test_where_not_one_request_fits_the_point_is_named_above_the_words_of_the_zone(self) -> None:
+        """On a phone both stand at one place, and one covered the other."""
+        notes = chart(present_plans.too_long())["layout"]["annotations"]
+        (now,) = (note for note in notes if "now: 0." in note["text"])
+        (zone,) = (note for note in notes if "OOM at start" in note["text"])
+        assert (now["yanchor"], zone["yanchor"]) == ("bottom", "top")
+        assert now["y"] >= 0 > zone["y"]
+
     def test_positions_of_notes_are_logarithms(self) -> None:
         figure = chart(present_plans.fits())
         left, right = figure["layout"]["xaxis"]["range"]

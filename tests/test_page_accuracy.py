@@ -70,7 +70,7 @@ def test_coverage_is_shown_by_group_with_its_count() -> None:
     points = our_points(held_out(load_accuracy().starts), Check.KV_MEMORY)
     judged = [point for point in points if point.interval]
     assert f"{sum(point.is_inside is True for point in judged)} of {len(judged)}" in shown
-    for name in ("TP 1, 0.18-0.23", "TP &gt; 1, ≥ 0.24", "Link between cards"):
+    for name in ("TP 1, vLLM 0.18–0.23", "TP &gt; 1, vLLM ≥ 0.24", "Link between cards"):
         assert name in shown
 
 

@@ -358,8 +358,13 @@ class TestModels:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"})
         assert app.error[0].value == "**The engine refuses this start**"
         assert app.selectbox(key="accelerator").value == "V100-PCIe-16GB"
+        assert any(
+            line.value.startswith("`Qwen/Qwen3-32B` · ") and "V100" in line.value for line in app.caption
+        )
+        share = app.number_input(key="gpu_memory_utilization").value
         app.selectbox(key="dtype").set_value("half")
         checked(app.run())
+        assert app.number_input(key="gpu_memory_utilization").value == share
         assert "The engine refuses this start" not in seen(app)
 
     def test_what_this_is_stands_at_the_top_until_something_is_changed(self) -> None:

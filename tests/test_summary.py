@@ -4,7 +4,7 @@ import pytest
 
 from kvcore.advice.fixes import fixes
 from kvcore.advice.vary import concurrency_curve
-from kvcore.planning import Plan, Verdict
+from kvcore.planning import Plan, Tightness, Verdict
 from kvcore.texts.words import DASH, Language, words
 from kvcore.views import summary
 from kvcore.views.charts import curve_lengths
@@ -23,7 +23,11 @@ def cards(plan: Plan) -> dict[str, summary.Card]:
 @pytest.mark.parametrize(
     ("make", "outcome", "words_of_it"),
     [
-        (present_plans.fits, Outcome.FITS, ("Fits: ", " at once (", "×), ", "per GPU to spare")),
+        (
+            present_plans.fits,
+            Outcome.FITS,
+            ("Fits: ", " at once (", "×); the first leaves ", " per GPU for more"),
+        ),
         (
             present_plans.too_long,
             Outcome.CAUTION,
@@ -55,6 +59,22 @@ def test_a_tight_plan_says_so() -> None:
     assert sentence.outcome is Outcome.CAUTION
     assert sentence.text.startswith("Tight: 1 full-length request at once (1")
     assert "within the estimate's error. Shorten the context" in sentence.text
+
+
+def test_what_comes_after_the_cache_is_named_with_what_may_be_missing() -> None:
+    """Not with what stays unused: 2 GiB next to 51 MiB that are taken do not say why it is tight."""
+    plan = present_plans.request(
+        model="deepseek-ai/DeepSeek-V3.1",
+        accelerator="Ascend-910B3-64GB",
+        tensor_parallel_size=16,
+        max_model_len=32_768,
+    )
+    assert plan.tight_by is Tightness.AFTER_POOL
+    assert plan.memory is not None
+    text = summary.verdict_sentence(plan, EN).text
+    free = (plan.memory.unused.value - plan.memory.after_pool.value) / 2**30
+    assert f"by the estimate {free:.1f} GiB per GPU stay free" in text
+    assert f"up to {-plan.memory.least_room / 2**30:.2f} GiB are missing" in text
 
 
 def test_the_worked_example_in_four_cards() -> None:
@@ -138,12 +158,12 @@ def test_a_newcomer_reads_whole_requests_and_the_engines_figure_beside_them() ->
     text = summary.verdict_sentence(plan, EN).text
     spare = (plan.available_kv_bytes - plan.cache.needed_bytes) / 2**30
     requests = f"{int(concurrency)} full-length requests at once ({concurrency:.2f}×)"
-    assert text == f"Fits: {requests}, {spare:.1f} GiB per GPU to spare"
+    assert text == f"Fits: {requests}; the first leaves {spare:.1f} GiB per GPU for more"
 
 
 def test_with_replicas_the_figure_is_of_each() -> None:
     text = summary.verdict_sentence(present_plans.request(data_parallel_size=2), EN).text
-    assert "on each of 2 replicas, " in text
+    assert "on each of 2 replicas; " in text
 
 
 def test_a_cache_that_holds_fewer_than_max_num_seqs_is_the_bound() -> None:

@@ -374,7 +374,7 @@ def era_name(start: PublishedStart) -> str:
     Example:
         >>> from kvcore.evidence.accuracy import load_accuracy
         >>> sorted({era_name(start) for start in load_accuracy().starts})[1]
-        'TP 1, 0.18-0.23'
+        'TP 1, vLLM 0.18–0.23'
     """
     ranks = "TP > 1" if start.tensor_parallel_size > 1 else "TP 1"
     if start.engine_version is None:
@@ -382,10 +382,12 @@ def era_name(start: PublishedStart) -> str:
     numbers = [int(part) for part in re.findall(r"\d+", start.engine_version)[:2]]
     below = [name for name in ERAS if numbers < [int(part) for part in name.split(".")]]
     if not below:
-        return f"{ranks}, ≥ {ERAS[-1]}"
+        return f"{ranks}, vLLM ≥ {ERAS[-1]}"
     major, minor = below[0].split(".")
     since = ERAS[ERAS.index(below[0]) - 1] if below[0] != ERAS[0] else None
-    return f"{ranks}, < {ERAS[0]}" if since is None else f"{ranks}, {since}-{major}.{int(minor) - 1}"
+    return (
+        f"{ranks}, vLLM < {ERAS[0]}" if since is None else f"{ranks}, vLLM {since}–{major}.{int(minor) - 1}"
+    )
 
 
 def elsewhere(starts: Iterable[PublishedStart]) -> list[PublishedStart]:

@@ -289,6 +289,24 @@ def engine_versions(engine: str) -> tuple[str, ...]:
     return tuple(str(own) for own, _ in reversed(releases_of(engine)))
 
 
+def default_utilization(scenario: Scenario) -> float:
+    """The share of the card that the scenario's release takes while no flag says another; the newest one's where it
+    names a release that nobody knows.
+
+    Source: vllm/config/cache.py:CacheConfig.gpu_memory_utilization (0.19.1).
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> default_utilization(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine_version": "0.19.1"}))
+        0.9
+    """
+    try:
+        release = planned_release(scenario)
+    except KvPlannerError:
+        release = planned_release(replace(scenario, engine_version=None))
+    return release.switches.gpu_memory_utilization
+
+
 REPLICAS: Final = (1, 2, 4, 8)
 """Data parallel sizes offered first."""
 

@@ -272,6 +272,17 @@ def short_tokens(tokens: int) -> str:
     return str(tokens)
 
 
+def fine_gib_text(size_bytes: float) -> str:
+    """Bytes in GiB as tables write them, without what is only zeros; in MiB below a twentieth of a GiB.
+
+    Example:
+        >>> fine_gib_text(1.46875 * 2**30), fine_gib_text(2**31), fine_gib_text(20.5 * 2**20), fine_gib_text(0)
+        ('1.47 GiB', '2 GiB', '20.5 MiB', '0 GiB')
+    """
+    unit, name = (MIB, "MiB") if 0 < abs(size_bytes) < GIB / 20 else (GIB, "GiB")
+    return f"{size_bytes / unit:,.2f}".rstrip("0").rstrip(".") + f" {name}"
+
+
 def exact_gib_text(size_bytes: float) -> str:
     """Bytes in GiB with up to three decimals, for figures that people check by hand.
 

@@ -20,6 +20,8 @@ DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
 LINE_NAME_PIXELS: Final = 20
 """Names closer than this would run into each other."""
 SHORTEST_CURVE_LENGTH: Final = 512
+NEAR_THE_ZONE: Final = 3.0
+"""With fewer requests at once, a tag below the point would reach into the zone where none fits."""
 _POINT_OUTLINE: Final = {"color": "#222222", "width": 1}
 
 
@@ -63,7 +65,7 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
         data.append(
             draw.scatter("markers", [now], [held], draw.TEXT_HOVER, name="now", marker=marker, text=[said])
         )
-        notes.append(_tag(now, max(held, low * 1.4), said, is_left=now * 4 < right))
+        notes.append(_tag(now, held, said, is_left=now * 4 < right))
     limit = plan.resolved.derived_max_model_len
     shows_limit = left < limit < right
     seats_end = limit if shows_limit and limit > right / 8 else right
@@ -226,8 +228,11 @@ def _line_names(
 
 
 def _tag(x: float, y: float, text: str, *, is_left: bool) -> draw.Figure:
-    # Lines fall to the right: the free sides of a point are above right and below left.
+    # Lines fall to the right: the free sides of a point are above right and below left. Near the zone without a start,
+    # whose words stand below one, it is above.
     place = ("left", "bottom", 9, 5) if is_left else ("right", "top", -9, -5)
+    if y < NEAR_THE_ZONE:
+        y, place = max(y, 1.0), ("left" if is_left else "right", "bottom", 9 if is_left else -4, 9)
     return _note(x, y, f"<b>{text}</b>", *place) | draw.grounded(palette.POINT_GROUND, palette.POINT_TEXT)
 
 

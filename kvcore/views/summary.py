@@ -88,7 +88,7 @@ def _verdict_text(plan: Plan, t: Words) -> str:
     # KV memory on one rank beyond what one request needs; negative when that much is missing.
     spare = (plan.available_kv_bytes or 0) - (plan.cache.needed_bytes if plan.cache is not None else 0)
     keeps_nothing = plan.verdict is Verdict.FITS and not any(plan.specs)
-    after, unused = (plan.memory.after_pool, plan.memory.unused) if plan.memory is not None else (None, None)
+    memory = plan.memory
     text = LABELS["verdicts"]["keeps-nothing" if keeps_nothing else plan.verdict]
     said = t(
         text if plan.tight_by is None else LABELS["tight"][plan.tight_by],
@@ -99,9 +99,8 @@ def _verdict_text(plan: Plan, t: Words) -> str:
         tokens=count(plan.resolved.max_model_len),
         blocks=count(plan.cache.num_blocks if plan.cache is not None else 0),
         seats=count(plan.resolved.max_num_seqs),
-        unused=gib_text(max(0.0, unused.value) if unused is not None else 0),
-        after=gib_text(after.value if after is not None else 0),
-        most=gib_text(after.bounds[1] if after is not None else 0),
+        room=gib_text(max(0.0, memory.unused.value - memory.after_pool.value) if memory is not None else 0),
+        short=gib_text(max(0.0, -memory.least_room) if memory is not None else 0),
     )
     return said if plan.tight_by is None else t(text, reason=said)
 
@@ -156,6 +155,16 @@ def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
         t("KV {dtype}", dtype=resolved.kv_cache_dtype),
         f"{resolved.engine} {resolved.engine_version}",
     )  # fmt: skip
+
+
+def refused_line(scenario: Scenario, t: Words) -> tuple[str, ...]:
+    """What is set where there is no plan: card and count, length, engine, as far as they are given."""
+    card, tokens, version = scenario.accelerator, scenario.max_model_len, scenario.engine_version
+    return (
+        *((f"{card.name} × {scenario.parallel.ranks_per_replica}",) if card is not None else ()),
+        *((t("{tokens} tokens", tokens=count(tokens)),) if tokens is not None and tokens > 0 else ()),
+        f"{scenario.engine} {version}" if version else f"{scenario.engine}",
+    )
 
 
 def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, ...]:

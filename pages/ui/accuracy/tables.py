@@ -45,7 +45,7 @@ def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
         t("Quantity"),
         t("Median error"),
         t("P90 error"),
-        t("excluded, in GiB"),
+        t("P90 excluded (GiB)"),
         t("Inside the interval"),
         t("Starts"),
         t("Single source"),

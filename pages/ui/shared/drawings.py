@@ -20,7 +20,7 @@ from kvcore.texts.words import (
     Words,
     concurrency_text,
     count,
-    exact_gib_text,
+    fine_gib_text,
     gib_text,
     kib_text,
     spread_text,
@@ -120,7 +120,7 @@ def _request_bar(share: RequestShare, t: Words) -> str:
     title = t(
         "{tokens} tokens take {size} of each GPU",
         tokens=count(share.tokens),
-        size=exact_gib_text(share.needed_bytes),
+        size=fine_gib_text(share.needed_bytes),
     )
     a_cell = -(-share.blocks // cells) if cells else 1
     cell = t("one cell: {count} blocks", count=str(a_cell)) if a_cell > 1 else t("one cell: one block")
@@ -161,7 +161,7 @@ def _facts(plan: Plan, share: RequestShare, t: Words) -> str:
     architecture, tensor_ranks = plan.architecture, plan.scenario.parallel.tensor_parallel_size
     facts = [
         (t("Each further token"), t("{size} per GPU", size=kib_text(share.per_token_bytes))),
-        (t("Fixed part"), gib_text(share.fixed_bytes) if share.fixed_bytes else t("none")),
+        (t("Fixed part"), fine_gib_text(share.fixed_bytes) if share.fixed_bytes else t("none")),
         (t("Blocks"), _blocks(share, t)),
     ]
     if share.last_block_tokens < share.block_size:
@@ -170,7 +170,7 @@ def _facts(plan: Plan, share: RequestShare, t: Words) -> str:
         facts.append(
             (
                 t("On all {count} GPUs", count=str(share.ranks)),
-                exact_gib_text(share.needed_bytes_in_all),
+                fine_gib_text(share.needed_bytes_in_all),
             )
         )
     if not architecture.is_mla and 0 < architecture.num_kv_heads < architecture.num_attention_heads:

@@ -38,8 +38,7 @@ def scenario_line_of(scenario: Scenario, planned: Plan | KvPlannerError, t: Word
     if isinstance(planned, Plan):
         scenario_line(planned, t)
         return
-    card = scenario.accelerator
-    _line(scenario, (card.name,) if card is not None else ())
+    _line(scenario, summary.refused_line(scenario, t))
 
 
 def scenario_head(plan: Plan, t: Words) -> None:

@@ -63,7 +63,7 @@ def utilization(plan: Plan | None, t: Words) -> None:
     now = (
         plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
     )
-    now = 0.9 if now is None else now
+    now = edit.default_utilization(state.scenario()) if now is None else now
     label = t(FLAGS[SHARE].label)
     st.number_input(
         label,
