@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.protocol import OverheadRow
+from kvcore.engine.memory_rules import OverheadRow
 from kvcore.errors import CatalogueError
 from kvcore.memory.activations import ACTIVATIONS
 from kvcore.memory.after_pool import AFTER_POOL

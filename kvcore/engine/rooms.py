@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 import kvcore.engine
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.protocol import Engine, MemoryVariables
+from kvcore.engine.memory_rules import MemoryVariables
+from kvcore.engine.protocol import Engine
 from kvcore.engine.resolved import CardView
 from kvcore.errors import invalid
 from kvcore.scenario import Scenario

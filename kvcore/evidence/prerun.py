@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.engine.protocol import written_gb
+from kvcore.engine.memory_rules import written_gb
 from kvcore.engine.rooms import engine_with_variables
 from kvcore.errors import Notice, ScenarioError
 from kvcore.evidence.log.reader import StartupLog

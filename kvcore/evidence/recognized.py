@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import ModelEntry
-from kvcore.engine.protocol import written_gb
+from kvcore.engine.memory_rules import written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import first_without_v0
 from kvcore.errors import CatalogueError, KvPlannerError, Notice, ScenarioError, notice

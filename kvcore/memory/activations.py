@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.protocol import SamplerRow
+from kvcore.engine.memory_rules import SamplerRow
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept

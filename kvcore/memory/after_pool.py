@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Final
 
-from kvcore.engine.protocol import RunnerKind
+from kvcore.engine.memory_rules import RunnerKind
 from kvcore.memory.setting import Setting
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Runner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kvcore.engine.protocol import Communicators, ExchangeRow
+from kvcore.engine.memory_rules import Communicators, ExchangeRow
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
 from kvcore.units import GIB, MIB

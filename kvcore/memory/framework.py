@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.protocol import OverheadRow
+from kvcore.engine.memory_rules import OverheadRow
 from kvcore.memory.collectives import AllReduceFusion, exchange_bytes, fusion_workspace_bytes
 from kvcore.memory.communicators import communicator_bytes, exchange_row
 from kvcore.memory.setting import Setting, own_overheads

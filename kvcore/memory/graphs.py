@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.engine.protocol import GraphRate, Layers
+from kvcore.engine.memory_rules import GraphRate, Layers
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.engine.vllm.switches import GraphEstimate as EstimateRule
 from kvcore.kept import kept

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.engine.protocol import PoolBlock, written_gb
+from kvcore.engine.memory_rules import PoolBlock, written_gb
 from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting
 from kvcore.quantity import Quantity

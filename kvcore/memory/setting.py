@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import stage_layers
-from kvcore.engine.protocol import MemoryRules, Overheads, RunnerKind
+from kvcore.engine.memory_rules import MemoryRules, Overheads, RunnerKind
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.storage import storage_of

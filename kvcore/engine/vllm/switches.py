@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from kvcore.engine.protocol import Budget
+from kvcore.engine.memory_rules import Budget
 from kvcore.versioned import Bounds, Share
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from kvcore.engine.protocol import MemoryVariables, written_gb
+from kvcore.engine.memory_rules import MemoryVariables, written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import Notice, invalid
 from kvcore.memory.budget import profiled_memory

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.engine import stage_layers
-from kvcore.engine.protocol import GraphApi
+from kvcore.engine.memory_rules import GraphApi
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import KvPlannerError
