@@ -7,6 +7,7 @@
 # make scale  10^8 rows in Spark and DuckDB, the table of docs/workload-scale.md (ROWS=1000000)
 # make lock   the lists of pins with their hashes, anew from pyproject.toml (make lock UPGRADE=1: newer ones)
 # make package  the wheel, tried in an empty environment of each Python that this machine has (docs/releasing.md)
+# make site   the documents and the library's reference as pages to read offline (build/site/index.html)
 # make audit  known vulnerabilities, licences (docs/licences.md), bill of materials (build/sbom.cdx.json)
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +17,7 @@ MINUTES ?= 30
 SESSIONS ?= 50
 ROWS ?= 100000000
 
-.PHONY: audit package databases scale lock run test check fuzz soak bench accuracy drift clean
+.PHONY: site audit package databases scale lock run test check fuzz soak bench accuracy drift clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
@@ -57,6 +58,11 @@ bench: $(VENV)/.test
 
 audit: $(VENV)/.test
 	$(BIN)/python tools/audit.py
+
+site: $(VENV)/.test
+	rm -rf build/site
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --doctree-dir build/site-trees docs build/site
+	@echo build/site/index.html
 
 package: $(VENV)/.test
 	$(BIN)/python -m tools.package
