@@ -84,12 +84,16 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         _titled(t("The same plan as a link:"), _code((link,))),
         "" if carries_configs(plan.scenario) else f"<p>{escape(t(NOT_CARRIED))}</p>",
     ]
-    title = escape(f"KV Planner: {plan.scenario.model}")
-    return _document().substitute(language=t.language.tag, title=title, body="\n".join(filter(None, parts)))
+    return document(f"KV Planner: {plan.scenario.model}", "\n".join(filter(None, parts)), t)
+
+
+def document(title: str, body: str, t: Words) -> str:
+    """A page to print: `body` is HTML already. It has no script, and loads nothing."""
+    return _frame().substitute(language=t.language.tag, title=escape(title), body=body)
 
 
 @cache
-def _document() -> Template:
+def _frame() -> Template:
     """The frame of a report, with its style and a policy that lets nothing run."""
     return Template(resources.files("kvcore.views").joinpath("report.html").read_text("utf-8"))
 

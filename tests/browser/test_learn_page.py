@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import at_rest, metrics, settled
+from kvcore.explain.derivation import STEPS, StepName
+from tests.browser.conftest import at_rest, metrics, settled, until
 
 pytestmark = pytest.mark.browser
 
 QUERY = "v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192"
+
+
+IN_VIEW = """selector => {
+  const shown = document.querySelector(selector)?.getBoundingClientRect();
+  return !!shown && shown.bottom <= innerHeight;
+}"""
 
 
 def opened(browser: Browser, address: str, **options: object) -> Page:
@@ -73,3 +82,64 @@ def test_a_phone_has_room_for_every_formula(server: str, browser: Browser) -> No
     )
     assert wide == []
     page.context.close()
+
+
+def test_a_class_goes_from_the_first_step_to_the_last_with_the_keyboard_in_chinese(
+    server: str, browser: Browser
+) -> None:
+    """A projector of 1280 × 720: the question stands in view on every step, and the arrows keep walking."""
+    page = opened(
+        browser, f"{server}/learn?{QUERY}&lang=zh&present=true", viewport={"width": 1280, "height": 720}
+    )
+    for number, step in enumerate(STEPS, 1):
+        heading = page.locator("h2")
+        expect(heading).to_have_text(re.compile(rf"^{number} · .*[\u4e00-\u9fff]"))
+        at_rest(page)
+        asked = page.locator(f".st-key-learn_guess_{step}")
+        until(page, IN_VIEW, f".st-key-learn_guess_{step} .kv-lesson")
+        if step in (StepName.BLOCKS, StepName.BATCHING):
+            before = page.url
+            page.keyboard.press("n")
+            until(page, "before => location.href !== before", before)
+            at_rest(page)
+        page.get_by_role("button", name="揭晓答案").focus()
+        page.keyboard.press("Enter")
+        expect(asked.locator(".kv-solution")).to_be_visible()
+        at_rest(page)
+        assert "present=true" in page.url
+        page.keyboard.press("ArrowRight")
+    at_rest(page)
+    expect(page.locator("h2")).to_have_text(re.compile(rf"^{len(STEPS)} · "))
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("h2")).to_have_text(re.compile(rf"^{len(STEPS) - 1} · "))
+    page.context.close()
+
+
+def test_a_student_answers_and_a_teacher_prints(server: str, browser: Browser) -> None:
+    page = opened(browser, f"{server}/learn?{QUERY}&step=5&seed=7", viewport={"width": 390, "height": 844})
+    answer(page)
+    question = page.locator(".st-key-learn_question_1")
+    # Seed 7 asks for 7,500 tokens of 128 KiB: 937.5 MiB. The first guess is in KiB.
+    field = question.get_by_label("Your answer (MiB)")
+    field.fill("960000")
+    field.press("Enter")
+    expect(question).to_contain_text("That is a factor of 1,024")
+    field.fill("937.5")
+    field.press("Enter")
+    expect(question).to_contain_text("Right.")
+    page.wait_for_url("**score=**")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    again = opened(browser, f"{page.url}&answers=true")
+    expect(again.locator(".st-key-learn_question_1")).to_contain_text("Right.")
+    again.get_by_role("button", name="For a class").click()
+    with again.expect_download() as handed:
+        again.get_by_role("button", name="Teacher’s sheet").click()
+    sheet = handed.value.path().read_text(encoding="utf-8")
+    assert "7,500 × 128.00 KiB = 937.50 MiB" in sheet
+    links = again.get_by_test_id("stCode").all_inner_texts()
+    assert [("seed=7" in link, "score=" in link, "reveal=1" in link) for link in links] == [
+        (True, False, False),
+        (True, False, True),
+    ]
+    page.context.close()
+    again.context.close()

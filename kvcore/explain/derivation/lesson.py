@@ -219,6 +219,18 @@ def prose(text: str, t: Words) -> str:
     return re.sub("\x02([a-z_]+)\x03", word, html)
 
 
+def answer_text(value: float) -> str:
+    """A guess or an answer as people write it.
+
+    Example:
+        >>> answer_text(163840), answer_text(2.125), answer_text(0.14)
+        ('163,840', '2.12', '0.14')
+    """
+    if value >= 1000 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if value >= 1 else f"{value:,.3g}"
+
+
 def judgement(prediction: Prediction, guess: float, t: Words) -> str:
     """How far off a guessed number was, and where the slip may lie."""
     answer = prediction.answer

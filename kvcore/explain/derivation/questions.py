@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from kvcore.explain.derivation.arithmetic import value_of
 from kvcore.explain.derivation.equation import Equation, equation
 from kvcore.explain.derivation.facts import facts, parameter_count
-from kvcore.explain.derivation.lesson import CLOSE, Lesson, Prediction, Slip, StepName
+from kvcore.explain.derivation.lesson import CLOSE, Lesson, Prediction, Slip, StepName, answer_text
 from kvcore.planning import Plan
 from kvcore.quantity import Grade, Quantity, Scope, Unit, figure, format_bytes, placeholders
 from kvcore.texts import LESSONS, QUESTIONS, Question
@@ -37,6 +38,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     prediction: Prediction
     solution: Equation
     """The formula in letters, in numbers, and the answer."""
+    worked: str
+    """The same in one line of plain text, for paper."""
 
     def is_right(self, guess: float) -> bool:
         """Whether a guess is near enough: within two per cent, as everywhere on the page."""
@@ -95,7 +98,13 @@ def _asked(
         name=key,
         prediction=replace(prediction, slips=_apart(slips, result / scale)),
         solution=equation(solved, lesson.t),
+        worked=_worked(one, known, prediction),
     )
+
+
+def _worked(one: Question, known: Mapping[str, Quantity], prediction: Prediction) -> str:
+    numbers = re.sub(r"\{(\w+)\}", lambda match: _text(known[match[1]]), one.answer)
+    return f"{numbers} = {answer_text(prediction.answer or 0)} {prediction.unit}"
 
 
 def _slip(lesson: Lesson, text: str, values: Mapping[str, float], scale: float) -> Slip:

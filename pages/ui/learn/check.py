@@ -9,12 +9,11 @@ from msgspec import Struct
 
 from kvcore.explain.derivation import STEPS, Step, StepName
 from kvcore.explain.derivation.facts import variant
-from kvcore.explain.derivation.lesson import judgement, prose
+from kvcore.explain.derivation.lesson import answer_text, judgement, prose
 from kvcore.explain.derivation.questions import ASKED, Asked, questions
 from kvcore.explain.derivation.score import AT_ONCE, LATER, OPEN, SHOWN, marks, right, with_mark
 from kvcore.texts.words import Words, count
 from kvcore.views import summary
-from pages.ui.learn import guess
 from pages.ui.shared import net, state
 
 TRIED = "learn.tried"
@@ -92,7 +91,7 @@ def _ask(place: Place, one: Asked, t: Words) -> None:
         st.form_submit_button(t("Check it"), on_click=_check, args=(place, one))
     if not tried:
         return
-    said = t("Your answer: {guess}.", guess=f"{guess.number(tried[-1])} {one.prediction.unit}")
+    said = t("Your answer: {guess}.", guess=f"{answer_text(tried[-1])} {one.prediction.unit}")
     hint = judgement(one.prediction, tried[-1], t)
     st.html(f'<div class="kv-lesson" role="status">{escape(said)} <b>{prose(hint, t)}</b></div>')
     if len(tried) >= NUMBERS_AFTER:
@@ -120,14 +119,12 @@ def _answered(place: Place, one: Asked, mark: int, t: Words) -> None:
     said = {AT_ONCE: t("Right at once."), LATER: t("Right."), SHOWN: t("Shown.")}[mark]
     tried = _tried(place)
     if tried:
-        said = (
-            f"{t('Your answer: {guess}.', guess=f'{guess.number(tried[-1])} {one.prediction.unit}')} {said}"
-        )
+        said = f"{t('Your answer: {guess}.', guess=f'{answer_text(tried[-1])} {one.prediction.unit}')} {said}"
     _solution(one, said)
 
 
 def _solution(one: Asked, said: str) -> None:
-    answer = f"{guess.number(one.prediction.answer or 0)} {one.prediction.unit}"
+    answer = f"{answer_text(one.prediction.answer or 0)} {one.prediction.unit}"
     lead = f"{escape(said)} " if said else ""
     st.html(f'<div class="kv-lesson">{lead}<span class="kv-solution">{escape(answer)}</span></div>')
     _formula(one, with_numbers=True)

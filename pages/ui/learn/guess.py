@@ -9,7 +9,7 @@ import streamlit as st
 from msgspec.structs import replace
 
 from kvcore.explain.derivation import Step
-from kvcore.explain.derivation.lesson import Content, Prediction, judgement, prose
+from kvcore.explain.derivation.lesson import Content, Prediction, answer_text, judgement, prose
 from kvcore.texts.words import Words
 from pages.ui.shared import state
 
@@ -103,7 +103,7 @@ def _judged(step: Step, guess: Guess, t: Words) -> None:
     elif guess.number is not None:
         then = replace(prediction, answer=guess.answer)
         now = prediction if guess.answer == prediction.answer else replace(then, slips=())
-        said = t("Your guess: {guess}.", guess=f"{number(guess.number)} {prediction.unit}")
+        said = t("Your guess: {guess}.", guess=f"{answer_text(guess.number)} {prediction.unit}")
         lines.append(f"{escape(said)} <b>{escape(judgement(now, guess.number, t))}</b>")
     lines.append(_solution(prediction, t))
     st.html(f'<div class="kv-lesson">{"<br>".join(lines)}</div>')
@@ -115,7 +115,7 @@ def _solution(prediction: Prediction, t: Words) -> str:
     if prediction.options:
         text = _label(prediction, prediction.answer_option)
     elif prediction.answer is not None:
-        text = f"{number(prediction.answer)} {prediction.unit}"
+        text = f"{answer_text(prediction.answer)} {prediction.unit}"
     else:
         text = ""
     if not text:
@@ -125,13 +125,6 @@ def _solution(prediction: Prediction, t: Words) -> str:
 
 def _label(prediction: Prediction, name: str) -> str:
     return next((option.label for option in prediction.options if option.name == name), "")
-
-
-def number(value: float) -> str:
-    """A guess or an answer as people write it."""
-    if value >= 1000 or value == round(value):
-        return f"{value:,.0f}"
-    return f"{value:,.2f}" if value >= 1 else f"{value:,.3g}"
 
 
 def _reveal(name: str, prediction: Prediction) -> None:

@@ -58,7 +58,9 @@ def load(step: Step, is_revealed: bool, t: Words) -> None:
     _controls(step, room, frame, t)
     if step.name is StepName.BATCHING:
         st.html(drawings.timeline_drawing(room, frame, t).figure)
-    st.html(drawings.pool_drawing(room, frame, t).figure)
+    # A projector has no room for both and the question: the pool is the drawing of the step before.
+    if step.name is StepName.BLOCKS or is_revealed or not state.page_parameter("present"):
+        st.html(drawings.pool_drawing(room, frame, t).figure)
 
 
 def _controls(step: Step, room: Classroom, frame: int, t: Words) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from kvcore.explain.derivation import StepName
 from kvcore.explain.derivation.course import Route, lesson_after, lesson_with, route_of, routes
@@ -30,11 +31,15 @@ def chosen() -> StepName:
     return route().at(state.page_parameter(PARAMETER))
 
 
-def way(name: StepName, t: Words) -> None:
-    """What to go through; then back, next and the numbers. The arrow keys press the two buttons."""
+def way(name: StepName, t: Words) -> DeltaGenerator:
+    """What to go through; then back, next and the numbers. The arrow keys press the two buttons.
+
+    Gives the first row, for what else belongs to the whole of it.
+    """
     on = route()
     number, last = on.number_of(name), len(on.steps)
-    with st.container(horizontal=True, key="learn_route", vertical_alignment="center", gap="small"):
+    row = st.container(horizontal=True, key="learn_route", vertical_alignment="center", gap="small")
+    with row:
         _routes(on, t)
         guess.switch(t)
         check.score_line(t)
@@ -70,6 +75,7 @@ def way(name: StepName, t: Words) -> None:
             **state.bound("present", "learn.present"),
             help=t("The lesson alone, for a projector"),
         )
+    return row
 
 
 def _routes(on: Route, t: Words) -> None:

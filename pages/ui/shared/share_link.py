@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,12 +20,17 @@ LONGEST_LINK = 8000
 """Characters that proxies let through; most of them cut request lines at 8 KiB."""
 
 
-def address(path: str) -> str:
+def address(path: str, changes: Mapping[str, str | None] | None = None) -> str:
     """The link of the page at `path` as it stands: scenario, pins, what the pages show, language; release and share of
-    the card written out, so that it means the same with a later release."""
+    the card written out, so that it means the same with a later release. `changes` are parameters that it has
+    otherwise, None for those that it leaves out."""
     planned = state.planned()
     kept = link.written_out(planned) if isinstance(planned, Plan) else state.scenario()
     params = {**state.params(kept), state.LANGUAGE: state.language().value}
+    for name, value in (changes or {}).items():
+        params.pop(name, None)
+        if value is not None:
+            params[name] = value
     here = urlsplit(st.context.url or f"http://localhost:8501/{path}")
     return urlunsplit((here.scheme, here.netloc, here.path or "/", link.query_string(params), ""))
 
