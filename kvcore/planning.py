@@ -20,6 +20,7 @@ from kvcore.engine.resolved import CardView, Resolved, view_of, without_card
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.draft import draft_notices, read_draft
 from kvcore.engine.vllm.recurrent import check_aligned_block
+from kvcore.engine.vllm.shared_experts import stored_architecture
 from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import Notice, notice
@@ -181,7 +182,7 @@ def check(scenario: Scenario) -> None:
 
 
 def _begun(scenario: Scenario) -> tuple[Architecture, Quantization, Accelerator, Prepared]:
-    architecture = read_architecture(config_in_force(scenario))
+    architecture = stored_architecture(scenario, read_architecture(config_in_force(scenario)))
     quantization = storage_of(scenario)
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
     heads_per_rank(architecture.num_attention_heads, scenario.parallel.tensor_parallel_size)

@@ -17,6 +17,7 @@ from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import Resolved, view_of
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.shared_experts import stored_architecture
 from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.switches import V1Engine
 from kvcore.engine.vllm.versions import Release, planned_release
@@ -116,7 +117,7 @@ class Sweeper(Struct, frozen=True, kw_only=True):
         """The cells of `scenario`, whose card is still open, on the cards with the indices `own`."""
         scenario = replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size))
         try:
-            architecture = read_architecture(config_in_force(scenario))
+            architecture = stored_architecture(scenario, read_architecture(config_in_force(scenario)))
             storage_of(scenario)
             heads_per_rank(architecture.num_attention_heads, size)
             release = planned_release(scenario)

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.graph_rules import GraphRules
-from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables, Overheads
+from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables, Overheads, Text
 from kvcore.engine.resolved import CardView, Resolved, without_card
 from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario
@@ -158,6 +158,14 @@ class CacheRules(Struct, frozen=True, kw_only=True):
     """The model's own drafts (MTP) run with pipeline parallelism where prompts are not processed apart."""
 
 
+class WeightRules(Struct, frozen=True, kw_only=True):
+    """Where a plug-in stores weights otherwise than the vLLM release that it runs on."""
+
+    whole_with_flashcomm: Text = ""
+    """A piece of the names of shared experts that each rank stores whole where tokens are cut over the ranks, and cut
+    otherwise; empty: as vLLM stores them."""
+
+
 class ChipTag(Struct, frozen=True, kw_only=True):
     """What the tags of an image end with for cards whose id begins so, from one of the engine's own releases on."""
 
@@ -241,6 +249,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     memory_variables: MemoryVariables | None = None
     """Where the engine does not look at the memory of the card, but is given it."""
     refusals: Refusals = Refusals()
+    weights: ByRelease[WeightRules] = field(default_factory=lambda: ByRelease(WeightRules, {}))
     cache: ByRelease[CacheRules] = field(default_factory=lambda: ByRelease(CacheRules, {}))
     graphs: ByRelease[GraphRules] = field(default_factory=lambda: ByRelease(GraphRules, {}))
     memory: MemoryRules = MemoryRules()
