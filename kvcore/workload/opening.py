@@ -151,5 +151,8 @@ def parquet_rows(
             raise WorkloadError("request-log-columns", columns=", ".join(names[:8]))
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
             yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError, MemoryError) as error:
+    except WorkloadError:
+        raise
+    except (pyarrow.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
+        # ValueError: a name or a text that is no UTF-8; OverflowError: a time that Python has no year for.
         raise _damaged(error) from None

@@ -9,11 +9,20 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, at_rest, metrics, settled
+from tests.browser.conftest import OpenPage, at_rest, metrics, settled, until
 from tests.browser.test_check_page import follow
 
 pytestmark = pytest.mark.browser
 
+REPLAYED = {"KV use at most", "Running on average", "Preemptions", "Prefix hit rate"}
+TRACE = b"".join(
+    json.dumps(
+        {"timestamp": at * 250, "input_length": 500 + 13 * (at % 60), "output_length": 40 + at % 90,
+         "hash_ids": [0, at]}
+    ).encode() + b"\n"
+    for at in range(300)
+)  # fmt: skip
+"""As Mooncake's: 300 requests, four a second, that share their first 512 tokens."""
 SENTENCE = re.compile(r"99 % of the requests need 1,690 tokens")
 
 
@@ -62,6 +71,46 @@ def test_sample_sentence_use_plan_undo_link(server: str, open_page: OpenPage) ->
     assert query(shared)["traffic"] == query(page)["traffic"]
     to_plan(shared)
     assert metrics(shared) == before
+
+
+def replayed_cards(page: Page) -> dict[str, str]:
+    """The figures of the last replay."""
+    page.locator(".st-key-workload_replay .main-svg").first.wait_for()
+    at_rest(page)
+    return {name: value for name, value in metrics(page).items() if name in REPLAYED}
+
+
+def test_a_dropped_trace_is_taken_replayed_and_shared(server: str, open_page: OpenPage) -> None:
+    """A trace as a log, its length taken, the Plan with it, the replay, and the same figures from the link alone."""
+    page = go_to_workload(open_page(server))
+    page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
+        {"name": "trace.jsonl", "mimeType": "text/plain", "buffer": TRACE}
+    )
+    expect(page.get_by_text("trace.jsonl: 300 requests")).to_be_visible()
+    at_rest(page)
+    to_plan(page)
+    before = metrics(page)
+    go_to_workload(page)
+    page.get_by_role("button", name=re.compile("^Use [0-9,]+$")).first.click()
+    until(
+        page,
+        "() => !location.search.includes('max_model_len=8192') && location.search.includes('max_model_len=')",
+    )
+    at_rest(page)
+    to_plan(page)
+    after = metrics(page)
+    assert after["Requests at once"] != before["Requests at once"]
+
+    go_to_workload(page)
+    page.get_by_role("button", name="Replay", exact=True).click()
+    shown = replayed_cards(page)
+    assert set(shown) == REPLAYED
+    shared = open_page_at_rest(open_page, page.url, server)
+    expect(shared.get_by_text("Lengths from a link: 300 requests")).to_be_visible()
+    shared.get_by_role("button", name="Replay", exact=True).click()
+    assert replayed_cards(shared) == shown
+    to_plan(shared)
+    assert metrics(shared) == after
 
 
 def open_page_at_rest(open_page: OpenPage, address: str, server: str) -> Page:

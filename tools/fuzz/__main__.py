@@ -20,7 +20,10 @@ from typing import NamedTuple
 
 from tools.fuzz import seeds
 
-TARGETS = ("contract", "config", "request", "link", "start_up_log", "request_log", "command", "search")
+TARGETS = (
+    "contract", "config", "request", "link", "start_up_log", "request_log", "command", "search", "gzip", "zstd",
+    "parquet", "metrics", "trace", "benchmark", "replay_case",
+)  # fmt: skip
 SHARES = {
     "contract": 470,
     "config": 8,
@@ -30,8 +33,15 @@ SHARES = {
     "request_log": 490,
     "command": 2,
     "search": 2,
+    "gzip": 20,
+    "zstd": 20,
+    "parquet": 8,
+    "metrics": 40,
+    "trace": 4,
+    "benchmark": 20,
+    "replay_case": 4,
 }
-"""Of a thousand executions, so that no target takes much longer than another: a plan takes six contracts' time."""
+"""Of executions, so that no target takes much longer than another: a plan takes six contracts' time."""
 MAX_BYTES = 1 << 15
 MAX_WALL_SECONDS = 600
 """Of one input: only a hang takes as long, on whatever busy machine. What an input costs is judged by CPU time."""

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 import atheris
 
 with atheris.instrument_imports(include=["kvcore"]):
-    from tools.fuzz import mutation, seeds, targets
+    from tools.fuzz import mutation, packing, seeds, targets
 
 MAX_CPU_SECONDS = 5.0
 """Of one input, instrumented: several times what it takes without."""
@@ -68,6 +68,11 @@ def meaningful(name: str) -> Callable[[bytes, random.Random], bytes]:
         pairs = [pair for data in given for pair in parse_qsl(data.decode("utf-8", "replace"))]
         pairs += [("config", json.dumps(config)) for config in seeds.configs()[::10]]
         return lambda data, chance: mutation.mutated_link(data, chance, pairs)
+    if name in packing.PACKINGS:
+        return lambda data, chance: packing.mutated_packed(name, data, chance, given)
+    if name in ("benchmark", "replay_case"):
+        words = mutation.vocabulary_of([json.loads(data) for data in given])
+        return lambda data, chance: mutation.mutated_json(data, chance, words)
     return lambda data, chance: mutation.mutated_text(data, chance, given)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -28,6 +29,45 @@ _REQUEST_LOGS: Final = (
     b"INFO 07-01 10:00:00 [logger.py:43] Received request cmpl-1: prompt: 'a', params: SamplingParams(n=1, "
     b"max_tokens=16), prompt_token_ids: [1, 2, 3], lora_request: None.\nINFO 07-01 Added request cmpl-1.\n",
 )
+_METRICS: Final = (
+    b'# TYPE vllm:request_prompt_tokens histogram\nvllm:request_prompt_tokens_bucket{le="10",model="m"} 3\n'
+    b'vllm:request_prompt_tokens_bucket{le="+Inf",model="m"} 9\nvllm:request_prompt_tokens_sum{model="m"} 700\n'
+    b'vllm:request_prompt_tokens_count{model="m"} 9\nvllm:request_generation_tokens_bucket{le="1.0"} 1\n'
+    b'vllm:request_generation_tokens_bucket{le="+Inf"} 2\n',
+    b'vllm:request_prompt_tokens_bucket{le="1"} 1e3 1700000000\nvllm:request_prompt_tokens_bucket{le="+Inf"} NaN\n',
+)
+_TRACES: Final = (
+    b'{"timestamp": 0, "input_length": 600, "output_length": 7, "hash_ids": [1, 2]}\n'
+    b'{"timestamp": 900, "input_length": 700, "output_length": 9, "hash_ids": [1, 3]}\n',
+    b'{"timestamp": 3, "prompt": [["system", 20], ["a", 5]], "completion_tokens": 9}\n',
+    b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.03,110,27\n",
+)
+_BENCHMARKS: Final = (
+    json.dumps(
+        {"start_times": [at * 0.3 for at in range(8)], "input_lens": [1000] * 8, "ttfts": [0.05] * 8,
+         "itls": [[0.01, 0.011, 0.012, 0.02, 0.01, 0.01]] * 8}
+    ).encode(),
+)  # fmt: skip
+_CASE: Final = {
+    "id": "one", "engine_version": "0.32.0", "num_blocks": 40, "block_size": 16, "max_num_seqs": 4,
+    "max_num_batched_tokens": 64, "max_model_len": 256, "enable_prefix_caching": True, "async_scheduling": True,
+    "watermark": 0.01, "long_prefill_token_threshold": 0,
+    "requests": [{"id": "a", "arrival_step": 0, "prompt": [["s", 60], ["a", 20]], "answer_tokens": 9},
+                 {"id": "b", "arrival_step": 2, "prompt": [["s", 60], ["b", 70]], "answer_tokens": 30}],
+}  # fmt: skip
+_CASES: Final = tuple(
+    json.dumps({**_CASE, **changes}).encode()
+    for changes in (
+        {},
+        {"kv_cache_groups": [{"kind": "full_attention", "block_size": 16},
+                             {"kind": "sliding_window", "block_size": 16, "sliding_window": 40}]},
+        {"kv_cache_groups": [{"kind": "full_attention", "block_size": 32},
+                             {"kind": "mamba", "block_size": 32, "mamba_cache_mode": "align",
+                              "num_checkpoint_blocks": 1}], "prefix_cache_retention_interval": 64},
+        {"kv_cache_groups": [{"kind": "chunked_local_attention", "block_size": 16, "attention_chunk_size": 32}],
+         "async_scheduling": False},
+    )
+)  # fmt: skip
 _COMMANDS: Final = (
     b"Qwen/Qwen3-32B --tensor-parallel-size 2 --max-model-len 32k --kv-cache-dtype fp8",
     b'meta-llama/Llama-3.1-8B -tp=2 -O3 --compilation-config \'{"cudagraph_mode": "FULL"}\'',
@@ -95,8 +135,19 @@ def seeds_of(target: str) -> list[bytes]:
         "request_log": lambda: iter(_REQUEST_LOGS),
         "command": lambda: iter(_COMMANDS),
         "search": lambda: iter(_SEARCHES),
+        "metrics": lambda: iter(_METRICS),
+        "trace": lambda: iter(_TRACES),
+        "benchmark": lambda: iter(_BENCHMARKS),
+        "replay_case": lambda: iter(_CASES),
+        **{kind: partial(_packed, kind) for kind in ("gzip", "zstd", "parquet")},
     }[target]()
     return list(dict.fromkeys([*made, *kept(target)]))
+
+
+def _packed(kind: str) -> Iterator[bytes]:
+    from tools.fuzz.packing import packed_seeds  # pyarrow and zstandard, which nothing else here needs
+
+    yield from packed_seeds(kind, _REQUEST_LOGS)
 
 
 def kept(target: str) -> list[bytes]:

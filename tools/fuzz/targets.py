@@ -29,14 +29,25 @@ from kvcore.texts.words import Language, words
 from kvcore.untrusted import utf8_text
 from kvcore.views import charts, summary
 from kvcore.views.memory_bars import memory_bar
+from kvcore.views.replay_figures import replay_report
 from kvcore.workload.mix import workload_report
+from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.records import read_request_logs
+from kvcore.workload.replay.clock import UserClock, fitted_clock
+from kvcore.workload.replay.reader import read_trace
+from kvcore.workload.replay.series import replayed
+from kvcore.workload.replay.steps import case_answer, case_settings
 
 MAX_BYTES: Final = 1 << 16
 """Of one input: longer ones find what is slow, not what is wrong, and that has tests of its own."""
 
 SHOWN: Final = int(os.environ.get("FUZZ_SHOWN", "1"))
 """Showing a plan costs ten times what planning it does: the fuzzer shows every eighth, the tests show all."""
+_REPLAY: Final[Mapping[str, Any]] = {
+    "engine_version": "0.32.0", "num_blocks": 600, "block_size": 16, "max_num_seqs": 8, "max_num_batched_tokens": 512,
+    "max_model_len": 8192, "async_scheduling": True,
+}  # fmt: skip
+_RATES: Final = UserClock(prefill_tokens_per_second=10_000, decode_tokens_per_second=50)
 _STATUSES: Final = ("ok", "error")
 _T: Final = words(Language.ENGLISH)
 
@@ -98,6 +109,54 @@ def request_log(data: bytes) -> None:
         json.dumps(workload_report(read_request_logs([io.BytesIO(data)])))
     except KvPlannerError as error:
         _check_error(error)
+
+
+def packed_log(data: bytes) -> None:
+    """A request log in a packed file, as the page reads it."""
+    request_log(data)
+
+
+def metrics(data: bytes) -> None:
+    """A pasted text of /metrics, and the percentiles between its edges."""
+    try:
+        found = read_metrics(data.decode("utf-8", "replace"))
+    except KvPlannerError as error:
+        _check_error(error)
+        return
+    for buckets in found.values():
+        for percent in (50, 95, 99):
+            low, high = buckets.interval(percent)
+            assert 0 <= low <= high
+        assert buckets.mean >= 0
+
+
+def trace(data: bytes) -> None:
+    """A trace file, replayed in a small pool."""
+    try:
+        requests = read_trace(io.BytesIO(data))[:40]
+        settings = case_settings({**_REPLAY, "enable_prefix_caching": len(data) % 2 == 0})
+        json.dumps(replay_report(replayed(requests, settings, _RATES)), allow_nan=False)
+    except KvPlannerError as error:
+        _check_error(error)
+
+
+def benchmark(data: bytes) -> None:
+    """A benchmark's result, from which a clock is fitted."""
+    try:
+        found = fitted_clock(parse_request(data.decode("utf-8", "replace")))
+    except KvPlannerError as error:
+        _check_error(error)
+        return
+    assert min(found.a, found.b, found.c) >= 0
+
+
+def replay_case(data: bytes) -> None:
+    """A case of the step contract."""
+    answer = case_answer(data)
+    json.dumps(answer, allow_nan=False)
+    if "error" in answer:
+        assert answer["error"]["code"] in MESSAGES
+        assert answer["error"]["code"] != "internal-error"
 
 
 def command(data: bytes) -> None:
@@ -174,6 +233,13 @@ TARGETS: Final[Mapping[str, Target]] = {
     "link": link_parameters,
     "start_up_log": start_up_log,
     "request_log": request_log,
+    "gzip": packed_log,
+    "zstd": packed_log,
+    "parquet": packed_log,
+    "metrics": metrics,
+    "trace": trace,
+    "benchmark": benchmark,
+    "replay_case": replay_case,
     "command": command,
     "search": search,
 }
