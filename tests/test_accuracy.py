@@ -286,4 +286,4 @@ def test_rows() -> None:
 
 
 def test_percent_of_nothing() -> None:
-    assert percent(0.0, signed=True) == "0.0 %"
+    assert percent(0.0, EN, signed=True) == "0.0 %"

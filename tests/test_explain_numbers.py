@@ -74,6 +74,16 @@ def test_gigabytes_stand_beside_sizes_that_are_bought_in_gigabytes() -> None:
     assert rows["KV per token"].gigabytes == ""
 
 
+def test_an_interval_without_a_width_is_not_said() -> None:
+    """51.2 MiB to 0.05 GiB: the reserve of a card whose allocator gives segments back."""
+    plan = present_plans.request(model="Qwen/Qwen3-8B", accelerator="Ascend-910B3-64GB")
+    assert plan.memory is not None
+    low, high = plan.memory.after_pool.bounds
+    assert high - low < 1
+    (row,) = (row for row in explain.number_rows(plan, EN) if row.label == "Taken after the KV cache")
+    assert (row.value, row.interval) == ("51.20 MiB", "")
+
+
 def test_concurrency_is_derived_from_blocks() -> None:
     figures = present_plans.rule_of_thumb().cache.figures
     assert figures.concurrency.symbolic == "blocks / blocks_per_request"

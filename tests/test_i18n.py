@@ -36,6 +36,10 @@ def test_chinese_uses_its_own_punctuation() -> None:
         assert not HALF_WIDTH_AFTER_CHINESE.search(text), text
 
 
+def test_per_cent_has_no_space_in_chinese() -> None:
+    assert [text for text in messages.read(Language.CHINESE).values() if re.search(r"[0-9}] %", text)] == []
+
+
 def test_chinese_is_chinese() -> None:
     """Texts without a Chinese character are names, units or signs only."""
     plain = [

@@ -64,6 +64,25 @@ def test_every_cell_has_a_word(found: Cell, word: str) -> None:
     assert BY_ID["H100-80GB"].name in cell_sentence(found, BY_ID["H100-80GB"], T)
 
 
+def test_words_of_a_cell_fit_a_phone() -> None:
+    """A cell is 52 px wide at 390 px: eight letters at 12 px."""
+    rows = matrix_rows(swept(max_model_len=40_960).cells, CARDS, SIZES, Filters(with_failing=True), TEN)
+    texts = {
+        text for trace in heat_map(rows, TEN, T)["data"] for text in trace.get("text", ()) if text[:1] != "<"
+    }
+    assert any("too<br>short" in text for text in texts)
+    assert max(len(line) for text in texts for line in text.split("<br>")) <= 8
+
+
+def test_cards_that_stand_alone_are_explained_where_several_would_do() -> None:
+    """GH200: one to a machine. Eight of them store ten requests, and are not outlined."""
+    alone = next(card for card in CARDS if card.interconnect is Interconnect.NONE)
+    linked = BY_ID["H100-80GB"]
+    assert TEN.misses_alone([(alone, (cell(alone.id, 1, 9.0), cell(alone.id, 2, 20.0)))])
+    assert not TEN.misses_alone([(alone, (cell(alone.id, 1, 20.0),)), (linked, (cell(linked.id, 2, 20.0),))])
+    assert not TEN.misses_alone([(alone, (cell(alone.id, 2, 9.0),))])
+
+
 def cells_drawn(figure):
     return [trace for trace in figure["data"] if "meta" in trace]
 

@@ -4,6 +4,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.evidence.accuracy import Check, headline, held_out, load_accuracy, of_one_source, our_points
+from kvcore.texts.words import Language
+from kvcore.texts.words import words as words_of
 from kvcore.views.accuracy_figures import percent
 from tests.test_page_check import html
 from tests.test_page_plan import checked, figures, open_app, seen
@@ -59,9 +61,9 @@ def test_the_headline_is_of_publications_that_took_no_part(locale: str, words: s
     assert unseen is not None
     assert fitted is not None
     assert words in seen(app)
-    shown = seen(app).replace("%", " %").replace("  ", " ")
+    t = words_of(Language.of_browser(locale))
     for share in (unseen.found.median, unseen.found.p90, unseen.share_p90, unseen.width, fitted.found.p90):
-        assert percent(share) in shown
+        assert percent(share, t) in seen(app)
     assert source in html(app)
 
 

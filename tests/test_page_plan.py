@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -107,6 +108,16 @@ class TestFits:
         html = "".join(element.proto.body for element in app.get("html"))
         for part in ("Weights", "Activations", "KV cache", "Unused"):
             assert part in html
+
+    def test_the_legend_names_the_parts_in_the_order_of_the_bar(self) -> None:
+        app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B3-64GB"})
+        (bar,) = stacks(app)
+        drawn = dict.fromkeys(re.findall(r'class="kv-piece kv-(\w+)"', bar))
+        named = re.findall(r'class="kv-swatch kv-(\w+)"', bar)
+        # Graphs that the budget does not have are drawn behind the KV cache, and named in front of it.
+        assert [name for name in drawn if name in named and name != "cuda_graphs"] == [
+            name for name in named if name != "cuda_graphs"
+        ]
 
 
 class TestDoesNotFit:

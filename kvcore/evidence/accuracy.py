@@ -390,6 +390,21 @@ def era_name(start: PublishedStart) -> str:
     )
 
 
+def era_order(name: str) -> tuple[bool, bool, int]:
+    """Where an `era_name` stands: fewer ranks first, of these the older releases, and those that nobody states last.
+
+    Example:
+        >>> sorted(("TP > 1, vLLM < 0.11", "TP 1, ?", "TP 1, vLLM ≥ 0.24", "TP 1, vLLM 0.18–0.23"), key=era_order)
+        ['TP 1, vLLM 0.18–0.23', 'TP 1, vLLM ≥ 0.24', 'TP 1, ?', 'TP > 1, vLLM < 0.11']
+    """
+    place = (
+        -1
+        if "<" in name
+        else max((index for index, era in enumerate(ERAS) if era in name), default=len(ERAS))
+    )
+    return name.startswith("TP >"), name.endswith("?"), place
+
+
 def elsewhere(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
     """Without the largest campaign, which is one host: its constants fit it too well, ours and those of a peer."""
     return [start for start in starts if CAMPAIGN not in start.source]

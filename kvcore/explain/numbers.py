@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,6 +20,8 @@ from kvcore.units import GB
 
 _AMPLE_BYTES: Final = 1 << 50
 _LEAST_GIGABYTES: Final = 0.01
+SAME: Final = 1e-3
+"""Ends of an interval that are closer than this share read the same."""
 """Smaller sizes are not asked for in GB."""
 
 GRADES: Final = {
@@ -223,6 +226,8 @@ def _interval_text(quantity: Quantity, t: Words) -> str:
     if quantity.interval is None:
         return ""
     low, high = quantity.interval
+    if math.isclose(low, high, rel_tol=SAME):
+        return ""
     if quantity.unit is Unit.BYTES:
         return t("{low} to {high}", low=gib_text(low), high=gib_text(high))
     return t("{low} to {high}", low=f"{low:,.4g}", high=f"{high:,.4g}")

@@ -18,6 +18,7 @@ from kvcore.evidence.accuracy import (
     Point,
     PublishedStart,
     Summary,
+    era_order,
     groups,
     held_out,
     mixed,
@@ -85,10 +86,10 @@ def left_out_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[LeftOutRo
             LeftOutRow(
                 label=t(CHECK_LABELS[check]),
                 count=count(fitted.count),
-                median=_change(percent(fitted.median), percent(left_out.median)),
-                p90=_change(percent(fitted.p90), percent(left_out.p90)),
+                median=_change(percent(fitted.median, t), percent(left_out.median, t)),
+                p90=_change(percent(fitted.p90, t), percent(left_out.p90, t)),
                 p90_gib=f"{ninth_decile(distances):.2f}",
-                inside=_change(_inside(fitted), _inside(left_out)),
+                inside=_change(_inside(fitted, t), _inside(left_out, t)),
                 one_source=count(of_one_source(starts, check)),
             )
         )
@@ -99,8 +100,12 @@ def _change(before: str, after: str) -> str:
     return f"{before} → {after}"
 
 
-def _inside(found: Summary) -> str:
-    return DASH if found.inside is None else f"{100 * found.inside:.0f} %"
+def _inside(found: Summary, t: Words) -> str:
+    return DASH if found.inside is None else _whole_percent(found.inside, t)
+
+
+def _whole_percent(share: float, t: Words) -> str:
+    return t("{number} %", number=f"{100 * share:.0f}")
 
 
 class CoverageRow(Struct, frozen=True, kw_only=True):
@@ -114,10 +119,11 @@ class CoverageRow(Struct, frozen=True, kw_only=True):
 
 
 def coverage_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[CoverageRow, ...]:
-    """One row for all starts and one for each number of ranks and release era, the largest first."""
+    """One row for all starts and one for each number of ranks and release era, oldest first."""
     without = held_out(starts)
     rows = []
-    for name, group in {t("All starts"): without, **groups(without, "era")}.items():
+    eras = sorted(groups(without, "era").items(), key=lambda item: era_order(item[0]))
+    for name, group in ((t("All starts"), without), *eras):
         judged = [point for point in our_points(group, Check.KV_MEMORY) if point.interval]
         if not judged:
             continue
@@ -126,9 +132,9 @@ def coverage_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[CoverageR
             CoverageRow(
                 label=_group_name(name, t),
                 inside=t("{part} of {whole}", part=count(inside), whole=count(len(judged))),
-                share=f"{100 * inside / len(judged):.0f} %",
-                width=percent(median(widths(judged))),
-                median=percent(median(abs(point.error) for point in judged)),
+                share=_whole_percent(inside / len(judged), t),
+                width=percent(median(widths(judged)), t),
+                median=percent(median(abs(point.error) for point in judged), t),
             )
         )
     return tuple(rows)
@@ -174,40 +180,44 @@ def shown_starts(
     return held_out(starts) if left_out and check in FITTED else starts
 
 
-def error_row(label: str, found: Summary) -> ErrorRow:
+def error_row(label: str, found: Summary, t: Words) -> ErrorRow:
     """A summary as text; an infinite error is a start without an answer."""
     answered = count(found.count) if found.answered == found.count else f"{found.answered}/{found.count}"
     return ErrorRow(
         label=label,
         count=answered,
-        median=percent(found.median),
-        p90=percent(found.p90),
-        signed=DASH if found.signed_median is None else percent(found.signed_median, signed=True),
-        near=f"{100 * found.within_five_percent:.0f} %",
-        inside=_inside(found),
+        median=percent(found.median, t),
+        p90=percent(found.p90, t),
+        signed=DASH if found.signed_median is None else percent(found.signed_median, t, signed=True),
+        near=_whole_percent(found.within_five_percent, t),
+        inside=_inside(found, t),
     )
 
 
-def percent(share: float, *, signed: bool = False) -> str:
-    """A share in per cent, with a decimal below ten.
+def percent(share: float, t: Words, *, signed: bool = False) -> str:
+    """A share in per cent as the language writes it, with a decimal below ten.
 
     Example:
-        >>> percent(0.0042), percent(-0.0213, signed=True), percent(0.496), percent(float("inf"))
-        ('0.4 %', '−2.1 %', '50 %', '∞')
+        >>> from kvcore.texts.words import Language, words
+        >>> english, chinese = words(Language.ENGLISH), words(Language.CHINESE)
+        >>> percent(0.0042, english), percent(-0.0213, english, signed=True), percent(float("inf"), english)
+        ('0.4 %', '−2.1 %', '∞')
+        >>> percent(0.496, chinese)
+        '50%'
     """
     if math.isinf(share):
         return "∞"
     size = 100 * abs(share)
     text = f"{size:.1f}" if size < 9.95 else f"{size:.0f}"
     sign = "" if not signed or float(text) == 0 else "\N{MINUS SIGN}" if share < 0 else "+"
-    return f"{sign}{text} %"
+    return t("{number} %", number=f"{sign}{text}")
 
 
-def _summed(named: Iterable[tuple[str, Sequence[Point]]]) -> Iterator[tuple[Summary, ErrorRow]]:
+def _summed(named: Iterable[tuple[str, Sequence[Point]]], t: Words) -> Iterator[tuple[Summary, ErrorRow]]:
     for label, points in named:
         found = summarize(points)
         if found is not None:
-            yield found, error_row(label, found)
+            yield found, error_row(label, found, t)
 
 
 def check_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[ErrorRow, ...]:
@@ -218,7 +228,7 @@ def check_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[ErrorRow, ..
         named.append((label, our_points(starts, check)))
         if check is Check.KV_TOKENS_GIVEN_KV:
             named.append((t("{check}, mixed layers", check=label), our_points(mixed(starts), check)))
-    return tuple(row for _, row in _summed(named))
+    return tuple(row for _, row in _summed(named, t))
 
 
 def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words) -> tuple[ErrorRow, ...]:
@@ -231,8 +241,8 @@ def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words
             rest += points
         else:
             named.append((_group_name(name, t), points))
-    rows = [row for _, row in sorted(_summed(named), key=lambda item: -item[0].count)]
-    return (*rows, *(row for _, row in _summed([(t("single starts"), rest)])))
+    rows = [row for _, row in sorted(_summed(named, t), key=lambda item: -item[0].count)]
+    return (*rows, *(row for _, row in _summed([(t("single starts"), rest)], t)))
 
 
 def peer_rows(
@@ -241,7 +251,7 @@ def peer_rows(
     """Us and every peer on the starts of one check, each on the starts it answered, the smallest median first."""
     ours = our_points(starts, check)
     named = [*((peer.name, peer_points(starts, check, peer.id)) for peer in peers), (t("KV Planner"), ours)]
-    found = sorted(_summed(named), key=lambda item: item[0].median)
+    found = sorted(_summed(named, t), key=lambda item: item[0].median)
     return tuple(replace(row, count=f"{one.answered}/{len(ours)}") for one, row in found)
 
 
@@ -303,7 +313,7 @@ def _points(
         [value for _, _, value in pairs],
         f"%{{text}}<br>{said}<extra></extra>",
         name=name,
-        text=[f"{point_name(start)}<br>{percent(point.error, signed=True)}" for start, point, _ in pairs],
+        text=[f"{point_name(start)}<br>{percent(point.error, t, signed=True)}" for start, point, _ in pairs],
         marker={"color": color, "symbol": symbol, "size": 9, "opacity": 0.8, "line": outline},
     )
 

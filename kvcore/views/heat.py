@@ -29,7 +29,7 @@ NAME_LETTERS: Final = 17
 NAME_PIXELS: Final = 136
 """Room for names, left of the cells; the head's grid in style.css has the same."""
 EDGE_PIXELS: Final = 4
-CELL_LETTERS: Final = 9
+CELL_LETTERS: Final = 8
 """Of one line of a cell on a phone."""
 STEPS: Final = ("#E3F1EC", "#BFE3D6", "#93D1BC", "#5FBD9E", "#2BA981", "#009E73")
 """From 1 to 1,000 requests and more, light to the green of the KV cache; dark text reads on all of them."""

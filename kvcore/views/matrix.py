@@ -69,6 +69,14 @@ class Target(Struct, frozen=True, kw_only=True):
         """Whether a deployment stores the wanted requests."""
         return serves(cell, card, self.wanted)
 
+    def misses_alone(self, rows: Iterable[Row]) -> bool:
+        """Whether a cell stores the wanted requests and is not met, because its cards stand alone in their machines."""
+        return any(
+            cell.starts and cell.requests >= self.wanted and not self.is_met(cell, card)
+            for card, cells in rows
+            for cell in cells
+        )
+
 
 def chosen_cards(cards: Iterable[Accelerator], filters: Filters) -> tuple[Accelerator, ...]:
     """The cards that the filters let through."""

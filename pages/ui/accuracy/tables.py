@@ -61,7 +61,7 @@ def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
 
 def coverage(rows: Sequence[CoverageRow], t: Words) -> None:
     """How often intervals of other publications contain what was measured, one line a group."""
-    head = (t("Starts"), t("Inside the interval"), t("Share inside"), t("Median width"), t("Median error"))
+    head = (t("Group"), t("Inside the interval"), t("Share inside"), t("Median width"), t("Median error"))
     _table(head, [(row.label, row.inside, row.share, row.width, row.median) for row in rows])
 
 
@@ -108,7 +108,7 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
             "start": point_name(start),
             "measured": start.points[check].measured,
             "predicted": start.points[check].predicted,
-            "error": percent(start.points[check].error, signed=True),
+            "error": percent(start.points[check].error, t, signed=True),
             "left_out": None if (left := start.points[check].held_out) is None else left.predicted,
             "fit": fit_text(start.points[check], t),
             "surroundings": surroundings_text(start, t),

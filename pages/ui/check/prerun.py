@@ -144,7 +144,7 @@ def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
 def _settings(t: Words) -> PreRun | None:
     st.subheader(t("1. Settings of the pre-run"), anchor=False)
     now = _settings_now()
-    grid = st.grid(5, min_column_width=150)
+    grid = st.grid(5, min_column_width=210, vertical_alignment="bottom")
     for key, label, low, high, step in (
         (TOTAL, VARIABLES.total, 1.0, LARGEST_GB, 1.0),
         (MODEL, VARIABLES.model, 1.0, LARGEST_GB, 1.0),

@@ -8,7 +8,7 @@ from html import escape
 import streamlit as st
 
 from kvcore.advice.vary import Variant, best_of
-from kvcore.texts.palette import PARTS, UNACCOUNTED
+from kvcore.texts.palette import AFTER_POOL, PARTS, UNACCOUNTED
 from kvcore.texts.words import Words, listed
 from kvcore.views.bar import difference_name
 from kvcore.views.comparison import figures_of, refusal_text, seats_note, verdict_word
@@ -28,7 +28,14 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     said = t("Memory of one GPU in each deployment; the table below says the same")
     st.html(small_multiples(drawn, t).html(f"kv-{key}", said))
     has_difference = any(variant.plan is not None and difference_name(variant.plan) for _, variant in named)
-    shown = (*PARTS[:-2], UNACCOUNTED, *PARTS[-2:]) if has_difference else PARTS
+    has_later = any(variant.plan is not None and variant.plan.cache is not None for _, variant in named)
+    shown = (
+        *PARTS[:-2],
+        *((UNACCOUNTED,) if has_difference else ()),
+        PARTS[-2],
+        *((AFTER_POOL,) if has_later else ()),
+        PARTS[-1],
+    )
     drawings.swatches(shown, t, has_missing=True)
     head = [
         t("Deployment"),

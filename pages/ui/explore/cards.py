@@ -41,7 +41,7 @@ def show(t: Words) -> None:
     """The sentence, the filters, the matrix and the same as a table."""
     scenario = state.scenario_at_a_length()
     cards, replicas = cards_of(scenario), scenario.parallel.data_parallel_size
-    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
+    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="top"):
         wanted, limit = wanted_requests(t), gpus_at_most(replicas, t)
     above = st.container(key="explore_answer")
     filters = _filters(scenario, t)
@@ -98,6 +98,12 @@ def show(t: Words) -> None:
             t(
                 "max_num_seqs allows only {seats} of the target requests at once, whatever the card.",
                 seats=count(seats),
+            )
+        )
+    if target.misses_alone(rows):
+        st.caption(
+            t(
+                "Cards without a link to others in their machine are outlined only where one of them is enough."
             )
         )
     st.html(head_html(rows, target, t))
@@ -184,7 +190,7 @@ def gpus_at_most(replicas: int, t: Words) -> int:
 
 
 def _filters(scenario: Scenario, t: Words) -> Filters:
-    with st.container(horizontal=True, key="explore_filters", gap="small", vertical_alignment="bottom"):
+    with st.container(horizontal=True, key="explore_filters", gap="small", vertical_alignment="top"):
         precision_switches(scenario, t)
         vendors = st.pills(
             t("Vendor"),

@@ -81,7 +81,7 @@ def _sentence(
             **facts,
         )
     return t(
-        "Fewest for {wanted} requests of {tokens} tokens: {cards} × {card} in {machines}, {layout}; room for "
+        "Fewest {card} for {wanted} requests of {tokens} tokens: {cards} in {machines}, {layout}; room for "
         "{requests} at once",
         cards=count(spread.cards),
         machines=_machines(spread.machines(card), t),

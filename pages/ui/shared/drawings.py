@@ -87,10 +87,9 @@ def _legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> s
 
 def _legend_parts(plan: Plan) -> tuple[Part, ...]:
     """The parts, before the KV cache the difference of a given one from what they leave, and what comes after it."""
-    name, last = difference_name(plan), (AFTER_POOL,) if plan.cache is not None else ()
-    if not name:
-        return (*PARTS, *last)
-    return (*PARTS[:-2], replace(UNACCOUNTED, label=name), *PARTS[-2:], *last)
+    name, later = difference_name(plan), (AFTER_POOL,) if plan.cache is not None else ()
+    difference = (replace(UNACCOUNTED, label=name),) if name else ()
+    return (*PARTS[:-2], *difference, PARTS[-2], *later, PARTS[-1])
 
 
 def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> None:
