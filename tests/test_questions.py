@@ -22,6 +22,7 @@ from kvcore.texts import LETTERS as SYMBOLS
 from kvcore.texts.words import Language, words
 from tests.derivation_plans import KINDS, planned
 from tests.formulas import evaluated
+from tests.test_derivation import evaluated as drawn_value
 
 SEEDS = (0, 7, 31_415)
 
@@ -68,6 +69,10 @@ def test_the_answer_is_what_its_formula_gives(kind: str, seed: int) -> None:
         for found in shown:
             assert found.prediction.answer == pytest.approx(by_text / SCALES.get(one.unit, 1))
             assert found.solution.value == pytest.approx(by_text)
+            # As it is drawn, fractions and all: a sum has only its last term above a line.
+            assert drawn_value(found.solution.substituted) == pytest.approx(by_text, rel=0.005), (
+                found.solution.latex
+            )
 
 
 def test_every_formula_names_letters_and_hints_that_there_are() -> None:

@@ -212,7 +212,11 @@ def _grouped(text: str) -> str:
 def _latex(formula: str, values: dict[str, str]) -> str:
     """A formula with its names replaced; one fraction, bare or in one pair of brackets."""
     fraction = _FRACTION.fullmatch(formula)
-    if fraction and fraction["closed"] == _BRACKETS.get(fraction["opened"], ""):
+    if (
+        fraction
+        and _is_product(fraction["top"])
+        and fraction["closed"] == _BRACKETS.get(fraction["opened"], "")
+    ):
         middle = rf"\frac{{{_latex(fraction['top'], values)}}}{{{_latex(fraction['bottom'], values)}}}"
         opened, closed = _SIGNS.get(fraction["opened"], ""), _SIGNS.get(fraction["closed"], "")
         return f"{opened.strip()} {middle} {closed}".strip() + _latex(fraction["more"], values)
@@ -222,6 +226,12 @@ def _latex(formula: str, values: dict[str, str]) -> str:
     for sign, latex in _SIGNS.items():
         text = text.replace(sign, latex)
     return text
+
+
+def _is_product(top: str) -> bool:
+    """Whether all of it is above the line: of a sum only the last term would be."""
+    outside = re.sub(r"\([^()]*\)", "", top)
+    return " + " not in outside and " − " not in outside
 
 
 def _bracketed(value: str, formula: str) -> str:
