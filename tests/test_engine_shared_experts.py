@@ -45,6 +45,16 @@ def test_the_name_that_is_looked_for_changed(version: str, is_whole: bool) -> No
     assert with_it - without == (2 * NEXT * 3 // 4 if is_whole else 0)
 
 
+@pytest.mark.parametrize(
+    ("version", "is_read"), [("0.13.0", True), ("0.19.1rc1", True), ("0.20.2rc1", False)]
+)
+def test_the_former_name_of_the_variable_is_read_to_0_19(version: str, is_read: bool) -> None:
+    """vllm_ascend/utils.py:enable_sp."""
+    model = "deepseek-ai/DeepSeek-V2-Lite"
+    former, without = (parameters(model, version, env) for env in ({"VLLM_ASCEND_ENABLE_FLASHCOMM": "1"}, {}))
+    assert former - without == (2 * V2_LITE * 3 // 4 if is_read else 0)
+
+
 def test_before_0_11_it_is_the_rule_of_vllm() -> None:
     model = "deepseek-ai/DeepSeek-V2-Lite"
     assert parameters(model, "0.10.2rc1", FLASHCOMM) == parameters(model, "0.10.2rc1", {})

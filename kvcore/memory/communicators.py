@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kvcore.engine.memory_rules import Communicators, ExchangeRow
+from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
 from kvcore.units import GIB, MIB
 
-FLASHCOMM_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
 FUSED_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FUSED_MC2"
 
 
@@ -81,12 +81,8 @@ def used_groups(setting: Setting, rules: Communicators) -> Iterator[Group]:
 
 
 def is_sequence_parallel(setting: Setting) -> bool:
-    """Whether tokens are cut over the tensor parallel ranks between the layers (FlashComm).
-
-    Source: vllm_ascend/utils.py:enable_sp (0.11.0, 0.23.0).
-    """
-    asked = setting.scenario.env.get(FLASHCOMM_VARIABLE) == "1"
-    return asked and setting.parallel.tensor_parallel_size > 1
+    """Whether tokens are cut over the tensor parallel ranks between the layers (FlashComm)."""
+    return cuts_tokens(setting.scenario, setting.resolved.version)
 
 
 def exchanges_tokens(setting: Setting) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 from kvcore.engine.protocol import Attention, Combination
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind
 from kvcore.engine.vllm.versions import parse_version
@@ -16,7 +17,6 @@ from kvcore.scenario import AUTO, Scenario
 SPECULATES_WITH_STATES: Final = "qwen3_next"
 ENGINE_VARIABLE: Final = "VLLM_USE_V1"
 BLOCKING_VARIABLE: Final = "ASCEND_LAUNCH_BLOCKING"
-FLASHCOMM_VARIABLES: Final = ("VLLM_ASCEND_ENABLE_FLASHCOMM1", "VLLM_ASCEND_ENABLE_FLASHCOMM")
 NO_GRAPHS: Final = "NONE"
 
 
@@ -93,10 +93,8 @@ def _captures(scenario: Scenario) -> bool:
 
 
 def _splits_experts(start: Start) -> bool:
-    scenario, parallel = start.scenario, start.scenario.parallel
-    is_cut = any(scenario.env.get(name) == "1" for name in FLASHCOMM_VARIABLES)
-    is_mixture = start.architecture.moe is not None and not parallel.enable_expert_parallel
-    return is_cut and is_mixture and parallel.tensor_parallel_size > 1
+    is_mixture = start.architecture.moe is not None and not start.scenario.parallel.enable_expert_parallel
+    return is_mixture and cuts_tokens(start.scenario, start.version)
 
 
 def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:

@@ -14,6 +14,7 @@ from kvcore.engine.graph_rules import (
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.draft import draft_config, uses_checkpoint_drafts
+from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind, GraphSizes
 from kvcore.errors import EngineRefusalError
@@ -25,7 +26,6 @@ WITHOUT_DRAFT_MODEL: Final = frozenset({"suffix"})
 
 Source: vllm/config/speculative.py:SpeculativeConfig.__post_init__ (0.11.0, 0.18.0).
 """
-FLASHCOMM_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
 DESCENDING: Final = (GraphSizes.EIGHTS, GraphSizes.EIGHTS_CAPPED)
 """Rules under which the engine's list begins with the largest size. Source: vllm/config/compilation.py:
 CompilationConfig.init_with_cudagraph_sizes (0.9.2, 0.11.0)."""
@@ -74,7 +74,7 @@ def parallel_sizes(sizes: tuple[int, ...], start: Start) -> tuple[int, ...]:
     """
     ranks = start.scenario.parallel.tensor_parallel_size
     is_plugin = find_engine(start.scenario.engine).attention is not None
-    if not is_plugin or start.is_v0 or ranks == 1 or start.scenario.env.get(FLASHCOMM_VARIABLE) != "1":
+    if not is_plugin or start.is_v0 or not cuts_tokens(start.scenario, start.version):
         return sizes
     kept = tuple(size for size in sizes if size % ranks == 0)
     if sizes and not kept:

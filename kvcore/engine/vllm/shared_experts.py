@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace as rebuilt
-from typing import Final
 
 from msgspec.structs import replace
 
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.kept import kept
 from kvcore.model.architecture import Architecture, Layer, Linear, Module, Split
 from kvcore.scenario import Scenario
-
-FLASHCOMM_VARIABLES: Final = ("VLLM_ASCEND_ENABLE_FLASHCOMM1", "VLLM_ASCEND_ENABLE_FLASHCOMM")
-"""Either cuts the tokens of a step over the tensor parallel ranks.
-
-Source: vllm_ascend/utils.py:enable_sp (0.11.0, 0.18.0, 0.23.0).
-"""
-
-
-def cuts_tokens(scenario: Scenario) -> bool:
-    """Whether FlashComm is asked for, and there are ranks to cut over."""
-    is_asked = any(scenario.env.get(name) == "1" for name in FLASHCOMM_VARIABLES)
-    return is_asked and scenario.parallel.tensor_parallel_size > 1
 
 
 def stored_architecture(scenario: Scenario, architecture: Architecture) -> Architecture:
@@ -39,7 +27,7 @@ def stored_architecture(scenario: Scenario, architecture: Architecture) -> Archi
         return architecture
     version = planned_release(scenario).version
     piece = find_engine(scenario.engine).weights.at(version).whole_with_flashcomm
-    return _stored(architecture, piece, cuts_tokens(scenario)) if piece else architecture
+    return _stored(architecture, piece, cuts_tokens(scenario, version)) if piece else architecture
 
 
 @kept
