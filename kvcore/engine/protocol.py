@@ -164,6 +164,8 @@ class WeightRules(Struct, frozen=True, kw_only=True):
     whole_with_flashcomm: Text = ""
     """A piece of the names of shared experts that each rank stores whole where tokens are cut over the ranks, and cut
     otherwise; empty: as vLLM stores them."""
+    reads_former_flashcomm: bool = False
+    """FlashComm is asked for by its former variable too."""
 
 
 class ChipTag(Struct, frozen=True, kw_only=True):

@@ -6,12 +6,12 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.engine.rooms import find_engine
 from kvcore.scenario import Scenario
 
 VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
 FORMER_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM"
-"""Its other name, read up to vllm-ascend 0.19."""
-FORMER_BELOW: Final = Version("0.20.0")
+"""Its other name, which earlier releases read as well."""
 
 
 def cuts_tokens(scenario: Scenario, version: Version) -> bool:
@@ -26,6 +26,7 @@ def cuts_tokens(scenario: Scenario, version: Version) -> bool:
         >>> cuts_tokens(scenario, Version("0.18.0")), cuts_tokens(scenario, Version("0.23.0"))
         (True, False)
     """
-    names = (VARIABLE, FORMER_VARIABLE) if version < FORMER_BELOW else (VARIABLE,)
+    reads_former = find_engine(scenario.engine).weights.at(version).reads_former_flashcomm
+    names = (VARIABLE, FORMER_VARIABLE) if reads_former else (VARIABLE,)
     is_asked = any(scenario.env.get(name) == "1" for name in names)
     return is_asked and scenario.parallel.tensor_parallel_size > 1
