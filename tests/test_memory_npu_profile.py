@@ -124,7 +124,8 @@ def test_what_others_hold_of_a_310p_is_taken_off_twice() -> None:
         ("0.18.0", DUO, 16_384, 1.5),
         ("0.18.0", DUO, 32_768, 6.0),
         ("0.14.0rc1", DUO, 32_768, None),
-        ("0.21.0rc1", DUO, 32_768, None),
+        ("0.22.1rc1", DUO, 32_768, 6.0),
+        ("0.23.0", DUO, 32_768, None),
         ("0.18.0", A2, 32_768, None),
     ],
 )
