@@ -224,11 +224,11 @@ def answer_text(value: float) -> str:
 
     Example:
         >>> answer_text(163840), answer_text(2.125), answer_text(0.14)
-        ('163,840', '2.12', '0.14')
+        ('163,840', '2.125', '0.14')
     """
     if value >= 1000 or value == round(value):
         return f"{value:,.0f}"
-    return f"{value:,.2f}" if value >= 1 else f"{value:,.3g}"
+    return f"{value:,.4g}" if value >= 1 else f"{value:,.3g}"
 
 
 def judgement(prediction: Prediction, guess: float, t: Words) -> str:
