@@ -68,4 +68,4 @@ with left:
         t("Requests that fit at once, by context length and tensor parallel size"),
     )
     notes.curve_caption(plan, curves, t)
-    lengths.way(t)
+    lengths.ways(t)

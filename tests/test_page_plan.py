@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import parse_qsl
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -88,6 +89,13 @@ class TestFits:
         keys = {widget.key for widget in app.number_input}
         assert keys == {"gpu_memory_utilization"}
         assert {"measured.weights_gib"} <= {w.key for w in open_app().number_input}
+
+    def test_a_number_of_users_is_asked_for_on_explore_with_the_same_scenario(self) -> None:
+        app = open_app(RULE_OF_THUMB)
+        (link,) = (one.proto for one in app.get("page_link") if "Set a target" in one.proto.label)
+        assert link.page == "explore"
+        carried = dict(parse_qsl(link.query_string))
+        assert {name: carried.get(name) for name in RULE_OF_THUMB} == dict(RULE_OF_THUMB)
 
     def test_the_published_worked_example(self) -> None:
         app = open_app(RULE_OF_THUMB)

@@ -262,7 +262,7 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> None:
         concurrency_text(best) if (best := max(cell.requests_per_gpu for cell in cells)) else DASH
         for _, cells in rows
     ]
-    st.dataframe(columns, hide_index=True, key="explore_table")
+    st.dataframe(columns, hide_index=True, placeholder=DASH, key="explore_table")
 
 
 @net.callback

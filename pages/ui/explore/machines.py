@@ -147,6 +147,7 @@ def _table(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry, t: Word
     st.dataframe(
         columns,
         hide_index=True,
+        placeholder=DASH,
         key=TABLE,
         on_select=lambda: _take_selected(rows, scenario, entry),
         selection_mode="single-row",

@@ -13,7 +13,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.scenario import Scenario
 from kvcore.scenario.page_parameters import GPU_LIMITS, LONGEST_TEXT
-from kvcore.texts.words import Words, count
+from kvcore.texts.words import DASH, Words, count
 from kvcore.views.matrix import ModelRow, model_row
 from pages.ui.explore import explored
 from pages.ui.explore.cards import gpus_at_most, precision_switches, wanted_requests
@@ -27,7 +27,7 @@ def show(t: Words) -> None:
     scenario = state.scenario_at_a_length()
     replicas = scenario.parallel.data_parallel_size
     card = scenario.accelerator or catalogue.find_accelerator("H100-80GB")
-    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
+    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="top"):
         wanted, limit = wanted_requests(t), gpus_at_most(replicas, t)
         precision_switches(scenario, t)
     search = st.text_input(
@@ -128,6 +128,7 @@ def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, want
     st.dataframe(
         columns,
         hide_index=True,
+        placeholder=DASH,
         key=TABLE,
         height=560,
         on_select=lambda: _take_selected(scenario, card, names, sizes),

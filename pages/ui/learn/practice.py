@@ -68,10 +68,14 @@ def corrections(step: Step, t: Words) -> None:
         return
     facts = known_slips.facts(step.plan)
     items = "".join(
-        f"<details><summary>{escape(t(SOURCES[one.source].name))}: {escape(t(one.claim))}</summary>"
+        f"<details><summary>{escape(_claim(t(SOURCES[one.source].name), t(one.claim), t))}</summary>"
         f"<p>{escape(known_slips.truth(one, facts, t))}</p></details>"
         for one in CORRECTIONS.values()
         if one.name in step.corrections
     )
     st.subheader(t("What published guides say about this"), anchor=False)
     st.html(f'<div class="kv-lesson kv-exercises">{items}</div>')
+
+
+def _claim(source: str, claim: str, t: Words) -> str:
+    return t("{source}: {claim}", source=source, claim=claim)

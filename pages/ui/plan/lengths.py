@@ -1,4 +1,4 @@
-"""Lengths of the real requests on the Plan page: marks on the curve, and the way to the Workload page."""
+"""Lengths of the real requests on the Plan page: marks on the curve, and the ways to lengths and targets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pages.ui.shared import shell, state
 from pages.ui.workload import source
 
 PATH = "workload"
+TARGETS = "explore"
 
 
 def chart_marks(plan: Plan) -> tuple[LengthMark, ...]:
@@ -25,12 +26,18 @@ def chart_marks(plan: Plan) -> tuple[LengthMark, ...]:
     return tuple(LengthMark(*mark) for mark in zip(names, lengths, held, strict=True))
 
 
-def way(t: Words) -> None:
-    """The link to the Workload page, with the scenario."""
+def ways(t: Words) -> None:
+    """The links to the Workload and the Explore page, with the scenario."""
     page = shell.page_at(PATH)
     st.page_link(
         page,
         label=t("Which context length do your requests need? Read a request log on the Workload page"),
         icon=":material/straighten:",
+        query_params=state.params(),
+    )
+    st.page_link(
+        shell.page_at(TARGETS),
+        label=t("How many requests at once do you need? Set a target on the Explore page"),
+        icon=":material/group:",
         query_params=state.params(),
     )

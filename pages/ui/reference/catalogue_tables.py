@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from msgspec.structs import asdict
 
-from kvcore.texts.words import Words
+from kvcore.texts.words import DASH, Words
 from kvcore.views.catalogue_rows import accelerator_rows, model_rows, version_rows
 from pages.ui.shared import state
 
@@ -95,4 +95,4 @@ def _table(title: str, rows: Sequence[Any], columns: Mapping[str, str], query: s
         return
     table = pd.DataFrame(found, columns=list(columns)).rename(columns=dict(columns))
     height = ROWS_SHOWN if len(found) > 10 else "auto"
-    st.dataframe(table, hide_index=True, height=height, alt=title)
+    st.dataframe(table, hide_index=True, placeholder=DASH, height=height, alt=title)
