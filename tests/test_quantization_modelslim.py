@@ -117,6 +117,7 @@ def test_published_weights_of_deepseek_v4_flash(
         engine_version="0.23.0", accelerator="Ascend-910C-64GB", tensor_parallel_size=ranks,
         data_parallel_size=replicas, enable_expert_parallel=True, max_num_batched_tokens=tokens,
         speculative_config={"method": "mtp", "num_speculative_tokens": 1},
+        env={"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"},
     )  # fmt: skip
     assert gib(found.loaded_weights.value) == pytest.approx(printed_gib, rel=0.018)
     assert found.loaded_weights.interval is not None
@@ -157,6 +158,19 @@ def test_a_model_of_which_nothing_is_published_needs_its_side_file() -> None:
 )  # fmt: skip
 def test_contradictions_are_refused(fields: dict[str, Any], code: str) -> None:
     assert refusal(**fields).code == code
+
+
+def test_attention_and_states_of_qwen3_5_stay_in_16_bits() -> None:
+    """vllm-ascend issue 10122: Eco-Tech/Qwen3.6-27B-w8a8 prints 18.8 GiB on each of two 310P3."""
+    request = {
+        "model": "Qwen/Qwen3.6-27B", "engine": "vllm-ascend", "engine_version": "0.21.0rc1", "dtype": "float16",
+        "quantization": "ascend", "tensor_parallel_size": 2, "max_model_len": 8192, "enable_prefix_caching": False,
+        "accelerator": {"memory_gib": 43.24, "vendor": "huawei", "name": "Ascend 310P3"},
+    }  # fmt: skip
+    weights = plan(scenario_from_request(request)).loaded_weights
+    assert weights.interval is not None
+    low, high = weights.interval
+    assert low <= 18.8 * 2**30 <= high
 
 
 def test_a_description_is_kept_without_what_nothing_depends_on() -> None:

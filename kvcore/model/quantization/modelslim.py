@@ -19,13 +19,11 @@ from kvcore.model.quantization.modules import Kind, ModuleName, canonical
 from kvcore.model.quantization.scheme import Quantization, unknown
 from kvcore.model.side_files import CACHE_KIND, FACTS, KIND, is_modelslim
 from kvcore.units import ceil_div
-from kvcore.versioned import Bounds, Named, Reviewed, Source, TableFile
+from kvcore.versioned import Bounds, Named, Reviewed, Share, Source, TableFile
 
 METHOD: Final = "ascend"
 FLOAT: Final = "FLOAT"
 WEIGHT: Final = ".weight"
-ASSUMED_SPREAD: Final = 0.03
-"""Of the weights where no side file says which modules are in 16 bits."""
 TypeName = Annotated[str, Named(r"[A-Z0-9_]{3,40}", "a type of ModelSlim")]
 ModelType = Annotated[str, Named(r"[a-z0-9_]{2,40}", "a model type")]
 Piece = Annotated[str, Named(r"[a-z0-9_.]{2,40}", "a piece of a module's name")]
@@ -60,6 +58,8 @@ class Assumed(Struct, frozen=True, kw_only=True):
     source: Source
     model_types: tuple[ModelType, ...]
     rules: tuple[Rule, ...]
+    spread: Share = 0.03
+    """Of the weights, as no side file says which modules are in 16 bits."""
 
 
 class ModelSlimTables(Reviewed, frozen=True, kw_only=True):
@@ -178,5 +178,5 @@ def _assumed(config: ModelConfig) -> Quantization:
         return UNQUANTIZED if is_left or found is None else ModelSlimFormat(type=table.type[found.type])
 
     return Quantization(
-        method=METHOD, detail="as published, side file not given", format_of=format_of, spread=ASSUMED_SPREAD
+        method=METHOD, detail="as published, side file not given", format_of=format_of, spread=row.spread
     )
