@@ -88,6 +88,16 @@ class TestFiles:
         ran = [sys.executable, "-c", program, str(tmp_path / "a.jsonl")]
         assert subprocess.run(ran, check=True, capture_output=True, text=True).stdout == "(904,) False\n"
 
+    def test_a_log_that_goes_on_under_other_names_than_it_begins_with(self, tmp_path: Path) -> None:
+        """The first rows decide under which names is looked first; what they do not decide is what is counted."""
+        first = {"usage": {"prompt_tokens": 100, "completion_tokens": 80}}
+        later = {"usage": {"input_tokens": 9, "cache_read_input_tokens": 900, "output_tokens": 3}}
+        rows = [first] * (files.SAMPLE_ROWS + 5) + [later] * 2
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        expected = cells_of([(100, 80)] * (files.SAMPLE_ROWS + 5) + [(909, 3)] * 2)
+        found = files.read_files([str(tmp_path / "a.jsonl")])
+        assert (found.traffic, found.unusable) == (expected.traffic(), 0)
+
     @pytest.mark.parametrize("also", [
         {"input_tokens": 9, "output_tokens": 3}, {"usage": {"prompt_tokens": 9}}, {"id": "x"},
     ])  # fmt: skip

@@ -40,6 +40,10 @@ _COUNTS: Final = (
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
 )
+_PLAIN: Final = _COUNTS[:2]
+"""OpenAI's."""
+SAMPLE_ROWS: Final = 1000
+"""By which the names of a log are guessed; where the guess is wrong the whole log is read again."""
 _PLACES: Final = ("usage.", "response.usage.", "response.body.usage.", "")
 """Where a JSON line may have its counts: in its `usage`, in that of a response (OpenAI's batch files), of its own."""
 _USAGE: Final = f"STRUCT({', '.join(f'{name} INTEGER' for name in _COUNTS)})"
@@ -121,7 +125,10 @@ def _queries(
         lines = (
             f"read_json({files}, columns = {{{columns}}}, format = 'newline_delimited', ignore_errors = true)"
         )
-        # Most logs have all counts in the first place, and what is not asked for is not read.
+        # Most logs have all counts in the first place, under OpenAI's names, and what is not asked for is not read.
+        if _has_all(connection, f"SELECT usage.* FROM {lines} LIMIT {SAMPLE_ROWS}", _PLAIN):
+            plain = " AS prompt, ".join(f"usage.{name}" for name in _PLAIN)
+            yield _over_lengths(connection, f"SELECT {plain} AS answer FROM {lines}")
         for places in (_PLACES[:1], _PLACES):
             yield _over_lengths(connection, _usage(lines, places))
         return
@@ -135,6 +142,13 @@ def _queries(
     else:
         prompts, answers = (_name(one) if one is not None else "NULL" for one in found)
         yield _over_lengths(connection, f"SELECT {prompts} AS prompt, {answers} AS answer FROM {_LOG}")
+
+
+def _has_all(connection: Connection, sample: str, names: Sequence[str]) -> bool:
+    """Whether each of these columns has a value in every row of a sample."""
+    filled = " AND ".join(f"{name} IS NOT NULL" for name in names)
+    (found,) = connection.execute(f"SELECT coalesce(bool_and({filled}), false) FROM ({sample})").fetchone()
+    return bool(found)
 
 
 def _over_lengths(connection: Connection, lengths: str) -> str:

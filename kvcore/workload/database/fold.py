@@ -80,15 +80,23 @@ def _histogram(connection: Connection, what: str) -> LengthHistogram:
 
 
 def _joint(connection: Connection) -> tuple[JointHistogram, int]:
-    """As `JointHistogram.binned` does it: the most leading bits that fit."""
-    sums = f"sum(requests * prompt)::BIGINT, sum(requests * {_ANSWER})::BIGINT, sum(requests)::BIGINT"
+    """As `JointHistogram.binned` does it: the most leading bits that fit, each cell at its mean."""
+    sums = (
+        f"sum(requests * prompt)::BIGINT AS prompts, sum(requests * {_ANSWER})::BIGINT AS answers, "
+        "sum(requests)::BIGINT AS number"
+    )
     for bits in range(BITS, -1, -1):
         groups = f"{_USABLE} GROUP BY {_rounded_up('prompt', bits)}, {_rounded_up(_ANSWER, bits)}"
         (number,) = _row(connection, f"SELECT count(*) FROM (SELECT 1 {groups})")
         if number <= MAX_CELLS:
             break
-    rows = connection.execute(f"SELECT {sums} {groups}").fetchall()
-    return JointHistogram.from_sums(rows), EXACT_BITS if bits == BITS else bits
+    means = "round_even(prompts / number, 0)::INTEGER, round_even(answers / number, 0)::INTEGER"
+    rows = connection.execute(
+        f"SELECT {means}, sum(number)::BIGINT FROM (SELECT {sums} {groups}) GROUP BY 1, 2 ORDER BY 1, 2"
+    ).fetchall()
+    prompts, answers, counts = zip(*rows, strict=True)
+    joint = JointHistogram(prompts=prompts, answers=answers, counts=counts)
+    return joint, EXACT_BITS if bits == BITS else bits
 
 
 def _rounded_up(tokens: str, bits: int) -> str:

@@ -126,8 +126,8 @@ def rounded_up(tokens: Any) -> Any:
     import ibis
 
     def multiple(step: int) -> Any:
-        above = tokens + (step - 1)
-        return above - above % step
+        # A mask in place of a remainder: steps are powers of two, and dividing is what a row would take longest for.
+        return (tokens + (step - 1)) & ibis.literal(-step, type="int32")
 
     powers = range(BITS, MAX_TOKENS.bit_length() - 1)
     exact = (tokens <= 1 << BITS, tokens)
