@@ -201,6 +201,14 @@ class TestConcurrencyChart:
         assert (now["yanchor"], zone["yanchor"]) == ("bottom", "top")
         assert now["y"] >= 0 > zone["y"]
 
+    def test_where_max_num_seqs_is_the_bound_the_point_says_what_runs_and_covers_no_name(self) -> None:
+        plan = present_plans.request(tensor_parallel_size=1, max_model_len=8192, max_num_seqs=3)
+        assert 3 < plan.cache.max_concurrency < 6
+        figure = chart(plan)
+        assert f"now: 3, room for {plan.cache.max_concurrency:.2f}" in notes(figure)
+        (name,) = (note for note in figure["layout"]["annotations"] if note["text"] == "max_num_seqs 3")
+        assert (name["xanchor"], name["x"]) == ("left", figure["layout"]["xaxis"]["range"][0])
+
     def test_positions_of_notes_are_logarithms(self) -> None:
         figure = chart(present_plans.fits())
         left, right = figure["layout"]["xaxis"]["range"]

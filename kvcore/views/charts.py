@@ -20,6 +20,8 @@ DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
 LINE_NAME_PIXELS: Final = 20
 """Names closer than this would run into each other."""
 SHORTEST_CURVE_LENGTH: Final = 512
+SEATS_DECADES: Final = 0.4
+"""A point that is closer to the line of max_num_seqs would cover its name at the right end."""
 NEAR_THE_ZONE: Final = 3.0
 """With fewer requests at once, a tag below the point would reach into the zone where none fits."""
 _POINT_OUTLINE: Final = {"color": "#222222", "width": 1}
@@ -58,9 +60,13 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     notes = _line_names(drawn, present, low, high)
     if present is not None:
         data.append(_curve_line(present, draw.stroke(palette.CURRENT_LINE, 2.5, "solid"), t, low))
+    covers_seats = False
     if plan.cache is not None and plan.cache.max_concurrency > 0:
         held = plan.cache.max_concurrency
         said = t("now: {count}", count=concurrency_text(held))
+        if seats < held:
+            said = t("now: {seats}, room for {count}", seats=count(seats), count=concurrency_text(held))
+        covers_seats = now > right / 16 and abs(math.log10(held / seats)) < SEATS_DECADES
         marker = {"symbol": "diamond", "size": 14, "color": palette.OPERATING_POINT, "line": _POINT_OUTLINE}
         data.append(
             draw.scatter("markers", [now], [held], draw.TEXT_HOVER, name="now", marker=marker, text=[said])
@@ -69,10 +75,13 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     limit = plan.resolved.derived_max_model_len
     shows_limit = left < limit < right
     seats_end = limit if shows_limit and limit > right / 8 else right
+    seats_place = (left, "left", 6) if covers_seats else (seats_end, "right", -4)
     notes += [
         _note(left, 0.9, t("OOM at start: not even one request fits"), "left", "top", 6, -2)
         | draw.grounded(palette.WARNING_GROUND, palette.WARNING_TEXT),
-        _note(seats_end, seats, f"max_num_seqs {count(seats)}", "right", "bottom", -4),
+        _note(
+            seats_place[0], seats, f"max_num_seqs {count(seats)}", seats_place[1], "bottom", seats_place[2]
+        ),
     ]
     shapes = [
         draw.rule((left, right), (seats, seats), draw.stroke(palette.BUDGET, 1.5, "dash")),
