@@ -233,15 +233,22 @@ class JointHistogram(Keeper):
         if len(self.counts) <= cells:
             return self, EXACT_BITS
         bits = _most_bits(lambda bits: len(set(self._groups(bits))) <= cells)
-        sums: dict[tuple[int, int], tuple[int, int, int]] = {}
+        sums: dict[int, tuple[int, int, int]] = {}
         for group, (prompt, answer, count) in zip(self._groups(bits), self.items, strict=True):
             prompts, answers, number = sums.get(group, (0, 0, 0))
             sums[group] = prompts + prompt * count, answers + answer * count, number + count
         return JointHistogram.from_sums(sums.values()), bits
 
-    def _groups(self, bits: int) -> list[tuple[int, int]]:
+    def _groups(self, bits: int) -> list[int]:
+        """Of each cell a number for both lengths rounded up."""
+        # A length is in many cells, and is rounded once.
+        rounded = {length: rounded_up(length, bits) for length in {*self.prompts, *self.answers}}
         pairs = zip(self.prompts, self.answers, strict=True)
-        return [(rounded_up(prompt, bits), rounded_up(answer, bits)) for prompt, answer in pairs]
+        return [(rounded[prompt] << _LENGTH_BITS) + rounded[answer] for prompt, answer in pairs]
+
+
+_LENGTH_BITS: Final = 32
+"""More than a length has: prompt and answer together, as one number, are a key that is found faster than a pair."""
 
 
 def _most_bits(fits: Callable[[int], bool]) -> int:
