@@ -84,6 +84,18 @@ def test_a_phone_has_room_for_every_formula(server: str, browser: Browser) -> No
     page.context.close()
 
 
+def pressed_until_it_moves(page: Page, key: str) -> None:
+    """Presses a key of the small engine; one that falls between two runs is pressed again, as a person would."""
+    before = page.url
+    for _ in range(10):
+        page.keyboard.press(key)
+        page.wait_for_timeout(1000)
+        at_rest(page)
+        if page.url != before:
+            return
+    raise AssertionError(f"{key} does nothing")
+
+
 def test_a_class_goes_from_the_first_step_to_the_last_with_the_keyboard_in_chinese(
     server: str, browser: Browser
 ) -> None:
@@ -98,10 +110,7 @@ def test_a_class_goes_from_the_first_step_to_the_last_with_the_keyboard_in_chine
         asked = page.locator(f".st-key-learn_guess_{step}")
         until(page, IN_VIEW, f".st-key-learn_guess_{step} .kv-lesson")
         if step in (StepName.BLOCKS, StepName.BATCHING):
-            before = page.url
-            page.keyboard.press("n")
-            until(page, "before => location.href !== before", before)
-            at_rest(page)
+            pressed_until_it_moves(page, "n")
         page.get_by_role("button", name="揭晓答案").focus()
         page.keyboard.press("Enter")
         expect(asked.locator(".kv-solution")).to_be_visible()
