@@ -172,7 +172,11 @@ def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> tuple
     if not found:
         return found
     with st.container(horizontal=True, key="accepted", gap="small", vertical_alignment="center"):
-        st.caption(t("Any one of these changes makes the engine accept it:"), width="content")
+        if len(found) == 1:
+            head = t("One change makes the engine accept it:")
+        else:
+            head = t("Any one of these changes makes the engine accept it:")
+        st.caption(head, width="content")
         for one in found:
             st.button(
                 f"{accepted_label(one, t)} → {summary.fix_result(one, t)}",
