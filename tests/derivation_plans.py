@@ -14,6 +14,13 @@ from tests.present_plans import FITS, RULE_OF_THUMB, TOO_BIG, TOO_LONG
 H100 = {"accelerator": "H100-80GB", "max_model_len": 8192}
 H200 = {"accelerator": "H200-141GB", "tensor_parallel_size": 8, "max_model_len": 16384}
 QWEN = {"model": "Qwen/Qwen3-32B", **H100}
+WHISPER: Final = {
+    "architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "torch_dtype": "float16",
+    "d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120,
+    "decoder_layers": 32, "decoder_attention_heads": 20, "decoder_ffn_dim": 5120, "is_encoder_decoder": True,
+    "max_source_positions": 1500, "max_target_positions": 448, "num_mel_bins": 128, "vocab_size": 51866,
+}  # fmt: skip
+"""The sizes of whisper-large-v3 in its config.json: an encoder, and layers that attend to what it heard."""
 REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "dense": {**QWEN, "tensor_parallel_size": 2},
     "rule of thumb": RULE_OF_THUMB,
@@ -51,6 +58,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "mindspore that profiles": {"model": "Qwen/Qwen3-32B", "accelerator": "Ascend-910B3-64GB",
                                 "engine": "vllm-mindspore", "tensor_parallel_size": 4, "max_model_len": 16384},
     "pooling": {"model": "Qwen/Qwen3-Embedding-8B", **H100},
+    "sound": {"config": WHISPER, "accelerator": "L40S-48GB", "max_model_len": 448},
     "images": {"model": "Qwen/Qwen2.5-VL-7B-Instruct", "accelerator": "L40S-48GB", "max_model_len": 16384},
     "given memory": {**QWEN, "measured": {"available_kv_gib": 5}},
     "given bytes": {**QWEN, "kv_cache_memory_bytes": 5 << 30},

@@ -56,6 +56,15 @@ def test_nothing_serious_in_a_part_of_reference(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("part", ["step=7&reveal=1", "lesson=c&step=10&reveal=1", "path=45&step=13&present=true"])
+def test_nothing_serious_in_a_lesson_with_its_solutions(
+    open_page: OpenPage, server: str, part: str, scheme: str
+) -> None:
+    page = open_page(f"{server}/learn{LINK}&{part}", scheme=scheme, wait=drawn)
+    assert serious_violations(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_where_it_does_not_fit(open_page: OpenPage, server: str, scheme: str) -> None:
     page = open_page(f"{server}/{REFUSED}", scheme=scheme, wait=drawn)
     assert serious_violations(page) == []
