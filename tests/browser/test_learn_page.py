@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -84,16 +86,27 @@ def test_a_phone_has_room_for_every_formula(server: str, browser: Browser) -> No
     page.context.close()
 
 
-def pressed_until_it_moves(page: Page, key: str) -> None:
-    """Presses a key of the small engine; one that falls between two runs is pressed again, as a person would."""
-    before = page.url
+def pressed(page: Page, press: Callable[[], None], is_done: Callable[[], bool]) -> None:
+    """Presses a key until it did something: one that falls between two runs is pressed again, as a person would."""
     for _ in range(10):
-        page.keyboard.press(key)
+        press()
         page.wait_for_timeout(1000)
         at_rest(page)
-        if page.url != before:
+        if is_done():
             return
-    raise AssertionError(f"{key} does nothing")
+    raise AssertionError("the key does nothing")
+
+
+def moved(page: Page, key: str) -> None:
+    """Presses a key until the link is another."""
+    before = page.url
+    pressed(page, lambda: page.keyboard.press(key), lambda: page.url != before)
+
+
+def revealed(page: Page) -> None:
+    """Asks for the answer by the keyboard."""
+    page.get_by_role("button", name="揭晓答案").focus()
+    page.keyboard.press("Enter")
 
 
 def test_a_class_goes_from_the_first_step_to_the_last_with_the_keyboard_in_chinese(
@@ -110,17 +123,29 @@ def test_a_class_goes_from_the_first_step_to_the_last_with_the_keyboard_in_chine
         asked = page.locator(f".st-key-learn_guess_{step}")
         until(page, IN_VIEW, f".st-key-learn_guess_{step} .kv-lesson")
         if step in (StepName.BLOCKS, StepName.BATCHING):
-            pressed_until_it_moves(page, "n")
-        page.get_by_role("button", name="揭晓答案").focus()
-        page.keyboard.press("Enter")
-        expect(asked.locator(".kv-solution")).to_be_visible()
-        at_rest(page)
+            moved(page, "n")
+        solution = asked.locator(".kv-solution")
+        pressed(page, partial(revealed, page), solution.is_visible)
         assert "present=true" in page.url
-        page.keyboard.press("ArrowRight")
+        if number < len(STEPS):
+            moved(page, "ArrowRight")
+    page.keyboard.press("ArrowRight")
     at_rest(page)
     expect(page.locator("h2")).to_have_text(re.compile(rf"^{len(STEPS)} · "))
-    page.keyboard.press("ArrowLeft")
+    moved(page, "ArrowLeft")
     expect(page.locator("h2")).to_have_text(re.compile(rf"^{len(STEPS) - 1} · "))
+    page.context.close()
+
+
+def test_a_projector_shows_picture_and_question_of_each_step_in_english(
+    server: str, browser: Browser
+) -> None:
+    page = browser.new_context(locale="en-US", viewport={"width": 1280, "height": 720}).new_page()
+    for number, step in enumerate(STEPS, 1):
+        page.goto(f"{server}/learn?{QUERY}&present=true&step={number}")
+        expect(page.locator("h2")).to_have_text(re.compile(rf"^{number} · "))
+        waited(page)
+        until(page, IN_VIEW, f".st-key-learn_guess_{step} .kv-lesson")
     page.context.close()
 
 

@@ -39,6 +39,11 @@ def present() -> None:
         st.html(PRESENTER)
 
 
+def is_crowded(step: Step) -> bool:
+    """Whether drawing, idea and question together are higher than a projector."""
+    return step.name in OF_LOAD and bool(state.page_parameter("present"))
+
+
 def drawing(step: Step, t: Words) -> None:
     """The drawing of a step, where it has one and the plan has what it shows."""
     st.html(STYLE)
