@@ -374,7 +374,7 @@ def era_name(start: PublishedStart) -> str:
     Example:
         >>> from kvcore.evidence.accuracy import load_accuracy
         >>> sorted({era_name(start) for start in load_accuracy().starts})[1]
-        'TP 1, vLLM 0.18–0.23'
+        'TP 1, vLLM 0.11–0.17'
     """
     ranks = "TP > 1" if start.tensor_parallel_size > 1 else "TP 1"
     if start.engine_version is None:

@@ -20,9 +20,9 @@ from kvcore.units import GB
 
 _AMPLE_BYTES: Final = 1 << 50
 _LEAST_GIGABYTES: Final = 0.01
+"""Smaller sizes are not asked for in GB."""
 SAME: Final = 1e-3
 """Ends of an interval that are closer than this share read the same."""
-"""Smaller sizes are not asked for in GB."""
 
 GRADES: Final = {
     Grade.EXACT: msg("exact"),

@@ -175,6 +175,23 @@ def at_rest(page: Page) -> None:
     page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
 
 
+def pressed(page: Page, press: Callable[[], None], is_done: Callable[[], bool]) -> None:
+    """Presses a key until it did something: one that falls between two runs is pressed again, as a person would."""
+    for _ in range(10):
+        press()
+        page.wait_for_timeout(1000)
+        at_rest(page)
+        if is_done():
+            return
+    raise AssertionError("the key does nothing")
+
+
+def moved(page: Page, key: str) -> None:
+    """Presses a key until the link is another."""
+    before = page.url
+    pressed(page, lambda: page.keyboard.press(key), lambda: page.url != before)
+
+
 def settled(page: Page) -> None:
     """Waits for the end of the run, the cards, the bar and the chart."""
     at_rest(page)

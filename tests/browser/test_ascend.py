@@ -22,7 +22,7 @@ PARSERS = {
     for row in map(json.loads, Path("tests/data/serve_flags.jsonl").read_text("utf-8").splitlines())
 }
 CARD = "Ascend 910B4 32GB"
-FEWEST = re.compile(rf"最少需要：(\d+) × {CARD}（.*），TP (\d+)( × DP (\d+))?, EP")
+FEWEST = re.compile(r"最少需要 (\d+) 张（.*），TP (\d+)( × DP (\d+))?, EP")
 
 
 def choose(page: Page, kind: str, field: str, words: str, name: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from kvcore.explain.derivation import STEPS, StepName
-from tests.browser.conftest import at_rest, metrics, settled, until
+from tests.browser.conftest import at_rest, metrics, moved, pressed, settled, until
 
 pytestmark = pytest.mark.browser
 
@@ -84,23 +83,6 @@ def test_a_phone_has_room_for_every_formula(server: str, browser: Browser) -> No
     )
     assert wide == []
     page.context.close()
-
-
-def pressed(page: Page, press: Callable[[], None], is_done: Callable[[], bool]) -> None:
-    """Presses a key until it did something: one that falls between two runs is pressed again, as a person would."""
-    for _ in range(10):
-        press()
-        page.wait_for_timeout(1000)
-        at_rest(page)
-        if is_done():
-            return
-    raise AssertionError("the key does nothing")
-
-
-def moved(page: Page, key: str) -> None:
-    """Presses a key until the link is another."""
-    before = page.url
-    pressed(page, lambda: page.keyboard.press(key), lambda: page.url != before)
 
 
 def revealed(page: Page) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from kvcore.texts import Source
 from kvcore.texts.words import Language, words
 from kvcore.views.stories import steps_of
-from tests.browser.conftest import OpenPage, at_rest, metrics, settled
+from tests.browser.conftest import OpenPage, at_rest, metrics, moved, settled
 
 pytestmark = pytest.mark.browser
 
@@ -83,10 +83,12 @@ def test_a_story_is_walked_with_the_arrow_keys_in_chinese(server: str, open_page
     for number, title in enumerate(titles, 1):
         expect(page.get_by_role("heading", name=f"{number} · {zh(title)}")).to_be_visible()
         at_rest(page)
-        page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("heading", name=zh(titles[-1]))).to_be_visible()
+        if number < len(titles):
+            moved(page, "ArrowRight")
+    page.keyboard.press("ArrowRight")
     at_rest(page)
-    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("heading", name=zh(titles[-1]))).to_be_visible()
+    moved(page, "ArrowLeft")
     expect(page.get_by_role("heading", name=zh(titles[-2]))).to_be_visible()
     page.wait_for_function("step => location.search.includes(`story_step=${step}`)", arg=len(titles) - 1)
 
