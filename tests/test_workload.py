@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -61,6 +62,14 @@ class TestJsonLines:
     def test_text_is_counted_by_the_stated_approximation(self, record: object, tokens: int) -> None:
         log = read_request_log(lines(record))
         assert (log.traffic.prompts.longest_tokens, log.estimated) == (tokens, 1)
+
+    @given(st.text(st.sampled_from("aZ09+/_=-(!. \n显カ한กжעé\u3000\xa0😀\ud800"), max_size=400))
+    def test_the_approximation_is_each_run_over_the_rate_of_its_kind(self, text: str) -> None:
+        kinds = requests.tables().estimate.kinds
+        rates = [rate.characters_per_token for rate in kinds.values()]
+        runs = re.finditer("|".join(f"({pattern})" for pattern in kinds), text)
+        total = sum(len(run[0]) / rates[(run.lastindex or 0) - 1] for run in runs)
+        assert requests.estimated_tokens(text) == math.ceil(total - 1e-9)
 
     def test_request_and_response_in_one_record(self) -> None:
         log = read_request_log(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from contextlib import suppress
 
 import numpy as np
@@ -14,7 +15,14 @@ from kvcore.errors import WorkloadError
 from kvcore.untrusted import pack
 from kvcore.workload import collector as room
 from kvcore.workload.collector import Collector
-from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram, error_of, rounded_up
+from kvcore.workload.histogram import (
+    EXACT_BITS,
+    MAX_TOKENS,
+    JointHistogram,
+    LengthHistogram,
+    error_of,
+    rounded_up,
+)
 from kvcore.workload.mix import workload_report
 from kvcore.workload.records import RequestLog
 from kvcore.workload.requests import Request
@@ -70,6 +78,29 @@ def test_bins_leave_percentiles_and_the_mean_as_they_are(values: list[int], bins
     binned = [length for length, count in found.items for _ in range(count)]
     for true, stands in zip(sorted(values), binned, strict=True):
         assert abs(stands - true) <= error_of(bits) * max(true, stands) + 0.5
+
+
+@given(st.lists(st.tuples(TOKENS, st.integers(0, 500)), min_size=1, max_size=80), st.integers(1, 30))
+def test_cells_are_the_finest_that_fit(pairs: list[tuple[int, int]], most: int) -> None:
+    cells = Counter(pairs)
+
+    def rounded(bits: int) -> list[tuple[int, int]]:
+        return [(rounded_up(prompt, bits), rounded_up(answer, bits)) for prompt, answer in cells]
+
+    found, bits = JointHistogram.from_counts(cells).binned(most)
+    if len(cells) <= most:
+        assert (list(found.items), bits) == ([(*cell, n) for cell, n in sorted(cells.items())], EXACT_BITS)
+        return
+    fitting = [bits for bits in range(EXACT_BITS) if len(set(rounded(bits))) <= most]
+    assert bits == max(fitting, default=0)
+    sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for group, ((prompt, answer), number) in zip(rounded(bits), cells.items(), strict=True):
+        for at, one in enumerate((prompt * number, answer * number, number)):
+            sums[group][at] += one
+    means: Counter[tuple[int, int]] = Counter()
+    for prompt, answer, number in sums.values():
+        means[round(prompt / number), round(answer / number)] += number
+    assert list(found.items) == [(*cell, number) for cell, number in sorted(means.items())]
 
 
 @given(TOKENS, st.integers(1, 24))

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import repeat
 from typing import Final
 
 from kvcore.workload.histogram import LengthHistogram
+from kvcore.workload.layouts import Rows
 from kvcore.workload.requests import Request
-from kvcore.workload.traffic import Traffic, added, traffic_of_counts
+from kvcore.workload.traffic import Traffic, added, traffic_of_counts, with_counts
 
 MAX_FRESH: Final = 1 << 17
 """Different requests that are kept as they are until they are added up; within it nothing is binned."""
@@ -56,7 +58,29 @@ class Collector:
             self._last = max(self._last, request.seconds)
             self._first = min(self._first, request.seconds)
         if request.blocks:
-            self._share(request)
+            self._share(request.prompt_tokens, request.blocks)
+
+    def add_rows(self, rows: Rows) -> None:
+        """Counts requests as `add` would one after the other."""
+        number = len(rows.prompts)
+        self.requests += number
+        columns = (rows.prompts, *(column or repeat(None) for column in (rows.answers, rows.asked)))
+        lengths = list(zip(*columns, strict=False))
+        if len(self._fresh) + number <= MAX_FRESH:
+            self._fresh.update(lengths)
+        else:
+            for one in lengths:
+                self._fresh[one] += 1
+                if len(self._fresh) > MAX_FRESH:
+                    self._add_up()
+        self._cached += rows.cached_tokens
+        for session in rows.sessions or ():
+            self._follow(session)
+        if rows.seconds is not None:
+            self._first, self._last = min(self._first, rows.seconds[0]), max(self._last, rows.seconds[1])
+        for prompt, blocks in zip(rows.prompts, rows.blocks or (), strict=False):
+            if blocks:
+                self._share(prompt, blocks)
 
     def take(self, traffic: Traffic) -> None:
         """Adds what was counted before."""
@@ -79,9 +103,9 @@ class Collector:
         return added(found, aside)
 
     def _add_up(self) -> None:
-        fresh = traffic_of_counts(self._fresh)
+        old = self._old
+        self._old = traffic_of_counts(self._fresh) if old is None else with_counts(old, self._fresh)
         self._fresh.clear()
-        self._old = fresh if self._old is None else added(self._old, fresh)
 
     def _follow(self, session: str) -> None:
         number = int.from_bytes(blake2b(session.encode("utf-8", "replace"), digest_size=8).digest())
@@ -92,9 +116,12 @@ class Collector:
                 kept = {one: turns for one, turns in self._sessions.items() if one % self._followed == 0}
                 self._sessions = Counter(kept)
 
-    def _share(self, request: Request) -> None:
-        blocks: Sequence[int | str] = request.blocks
-        known = next((at for at, one in enumerate(blocks) if one not in self._blocks), len(blocks))
-        self._shared += min(request.prompt_tokens * known // len(blocks), request.prompt_tokens - 1)
+    def _share(self, prompt_tokens: int, blocks: Sequence[int | str]) -> None:
+        known = 0
+        for one in blocks:
+            if one not in self._blocks:
+                break
+            known += 1
+        self._shared += min(prompt_tokens * known // len(blocks), prompt_tokens - 1)
         if len(self._blocks) < MAX_BLOCKS:
             self._blocks.update(blocks)

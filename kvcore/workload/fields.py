@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -41,7 +42,7 @@ _PLAIN: Final = frozenset(
     ("usage", "prompt_tokens", "completion_tokens", "total_tokens", "max_tokens", "created")
 )
 _SCAN: Final = make_scanner(cast(Any, json.JSONDecoder()))
-_WHOLE: Final = ("conversations", "conversation", "resourcespans", "inputlens", "outputlens")
+WHOLE: Final = ("conversations", "conversation", "resourcespans", "inputlens", "outputlens")
 Layer = Mapping[str, Any]
 
 
@@ -140,11 +141,12 @@ def _says_something(key: str) -> bool:
         found.inside.usage,
         found.inside.other,
     )
-    return name in (*names, *_WHOLE)
+    return name in (*names, *WHOLE)
 
 
 def forget_names() -> None:
     """Names of a stranger's fields stay no longer than the reading of the log."""
+    re.purge()  # what is known of layouts (shapes.py) has their names
     plain_name.cache_clear()
     _says_something.cache_clear()
 

@@ -7,9 +7,11 @@ their mean, so that bins are even on a logarithmic scale and every length is rig
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from operator import add
 from typing import Final
 
 from kvcore.kept import Keeper
@@ -189,17 +191,47 @@ class JointHistogram(Keeper):
         )
 
     @classmethod
-    def from_sums(cls, sums: Iterable[tuple[int, int, int]]) -> JointHistogram:
-        """From cells as sums of prompts, sums of answers and numbers of requests: each stands at its mean.
+    def from_cells(cls, cells: Mapping[int, int], most: int) -> tuple[JointHistogram, int]:
+        """From a mapping of `cell_of` to number of requests, in at most `most` cells of equal ratio, each at its mean;
+        and the leading bits kept.
 
         Example:
-            >>> JointHistogram.from_sums([(300, 30, 3)]).answers
-            (10,)
+            >>> found, bits = JointHistogram.from_cells({cell_of(9, 4): 1, cell_of(11, 4): 1, cell_of(90, 4): 2}, 2)
+            >>> found.prompts, found.answers, bits
+            ((10, 90), (4, 4), 2)
         """
-        found: Counter[tuple[int, int]] = Counter()
-        for prompts, answers, number in sums:
-            found[round(prompts / number), round(answers / number)] += number
-        return cls.from_counts(found)
+        if len(cells) <= most:
+            return cls._of_cells(cells), EXACT_BITS
+        bits, groups = _fitting_groups(cells, most)
+        # Three sums as one number, so that each cell is one step.
+        sums: defaultdict[int, int] = defaultdict(int)
+        for group, cell, number in zip(groups, cells, cells.values(), strict=True):
+            sums[group] += ((number << _SUM_BITS) + (cell >> _LENGTH_BITS) * number << _SUM_BITS) + (
+                cell & _ANSWER
+            ) * number
+        found: defaultdict[int, int] = defaultdict(int)
+        for one in sums.values():
+            number, prompt, answer = one >> 2 * _SUM_BITS, one >> _SUM_BITS & _SUM, one & _SUM
+            found[cell_of(round(prompt / number), round(answer / number))] += number
+        return cls._of_cells(found), bits
+
+    @classmethod
+    def _of_cells(cls, counts: Mapping[int, int]) -> JointHistogram:
+        # One sort of all of them would keep the interpreter from everyone else.
+        by_prompt: defaultdict[int, list[int]] = defaultdict(list)
+        for cell in counts:
+            by_prompt[cell >> _LENGTH_BITS].append(cell)
+        cells = [cell for prompt in sorted(by_prompt) for cell in sorted(by_prompt[prompt])]
+        return cls(
+            prompts=tuple([cell >> _LENGTH_BITS for cell in cells]),
+            answers=tuple([cell & _ANSWER for cell in cells]),
+            counts=tuple([counts[cell] for cell in cells]),
+        )
+
+    @property
+    def cells(self) -> dict[int, int]:
+        """Of each cell, as `cell_of` has it, the number of requests."""
+        return dict(zip(map(cell_of, self.prompts, self.answers), self.counts, strict=True))
 
     @property
     def items(self) -> Iterable[tuple[int, int, int]]:
@@ -230,27 +262,54 @@ class JointHistogram(Keeper):
             >>> found.prompts, found.counts, bits
             ((101, 4000), (2, 2), 4)
         """
-        if len(self.counts) <= cells:
-            return self, EXACT_BITS
-        bits = _most_bits(lambda bits: len(set(self._groups(bits))) <= cells)
-        sums: dict[int, tuple[int, int, int]] = {}
-        for group, (prompt, answer, count) in zip(self._groups(bits), self.items, strict=True):
-            prompts, answers, number = sums.get(group, (0, 0, 0))
-            sums[group] = prompts + prompt * count, answers + answer * count, number + count
-        return JointHistogram.from_sums(sums.values()), bits
-
-    def _groups(self, bits: int) -> list[int]:
-        """Of each cell a number for both lengths rounded up."""
-        # A length is in many cells, and is rounded once.
-        rounded = {length: rounded_up(length, bits) for length in {*self.prompts, *self.answers}}
-        pairs = zip(self.prompts, self.answers, strict=True)
-        return [(rounded[prompt] << _LENGTH_BITS) + rounded[answer] for prompt, answer in pairs]
+        return (
+            (self, EXACT_BITS) if len(self.counts) <= cells else JointHistogram.from_cells(self.cells, cells)
+        )
 
 
 _LENGTH_BITS: Final = 32
-"""More than a length has: prompt and answer together, as one number, are a key that is found faster than a pair."""
+"""More than a length has."""
+_ANSWER: Final = (1 << _LENGTH_BITS) - 1
+_SUM_BITS: Final = 96
+"""More than the sum of lengths of all requests has."""
+_SUM: Final = (1 << _SUM_BITS) - 1
+_SLICE: Final = 1 << 13
 
 
-def _most_bits(fits: Callable[[int], bool]) -> int:
-    """The most leading bits that fit; 0, powers of two, where none do."""
-    return max(0, bisect_left(range(EXACT_BITS), True, key=lambda bits: not fits(bits)) - 1)
+def cell_of(prompt: int, answer: int) -> int:
+    """Prompt and answer as one number: a key that is found and sorted faster than a pair.
+
+    Example:
+        >>> cell_of(1, 2) == 2**32 + 2
+        True
+    """
+    return (prompt << _LENGTH_BITS) + answer
+
+
+def _fitting_groups(cells: Collection[int], most: int) -> tuple[int, Iterator[int]]:
+    """The most leading bits at which both lengths rounded up make at most `most` different cells, and those cells."""
+    prompts, answers = [cell >> _LENGTH_BITS for cell in cells], [cell & _ANSWER for cell in cells]
+    # A length is in many cells, and is rounded once.
+    different = set(prompts), set(answers)
+
+    def groups(bits: int) -> Iterator[int]:
+        prompt = {one: rounded_up(one, bits) << _LENGTH_BITS for one in different[0]}
+        answer = {one: rounded_up(one, bits) for one in different[1]}
+        return map(add, map(prompt.__getitem__, prompts), map(answer.__getitem__, answers))
+
+    def fits(bits: int) -> bool:
+        found: set[int] = set()
+        rest = groups(bits)
+        for _ in range(0, len(cells), _SLICE):
+            found.update(islice(rest, _SLICE))
+            if len(found) > most:
+                return False
+        return True
+
+    bits = _most_bits(fits, max(max(one, default=0) for one in different).bit_length())
+    return bits, groups(bits)
+
+
+def _most_bits(fits: Callable[[int], bool], all_bits: int = EXACT_BITS) -> int:
+    """The most leading bits below `all_bits` that fit; 0, powers of two, where none do."""
+    return max(0, bisect_left(range(all_bits), True, key=lambda bits: not fits(bits)) - 1)

@@ -1,4 +1,4 @@
-"""A file of a log -> its lines: unpacked as they are asked for, in whatever encoding, each line bounded.
+"""A file of a log -> its lines, in slices: unpacked as they are asked for, in whatever encoding, each line bounded.
 
 gzip and zstd are known by their first bytes, UTF-16 by its mark, Parquet by its own; what unpacks to more than is read
 ends there.
@@ -26,20 +26,34 @@ HEAD_BYTES: Final = 4096
 MAX_LAYERS: Final = 2
 """A packed file may be packed again."""
 BATCH_ROWS: Final = 4096
+SLICE_BYTES: Final = 1 << 16
 
 
-def lines_of(source: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a file, or of what is lines already. Raises WorkloadError `request-log-not-text`,
+def slices_of(source: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The lines of a file, or of what is lines already, several at a time. Raises WorkloadError `request-log-not-text`,
     `request-log-damaged` for a packed file that is cut or broken, `request-log-needs` where a package is missing.
 
     Example:
         >>> import gzip, io
-        >>> list(lines_of(io.BytesIO(gzip.compress(b"one\\ntwo"))))
-        [b'one\\n', b'two']
+        >>> list(slices_of(io.BytesIO(gzip.compress(b"one\\ntwo"))))
+        [[b'one\\n', b'two']]
     """
     if not hasattr(source, "read"):
-        return iter(source)
-    return _bounded_lines(io.BufferedReader(cast(Any, _Raw(cast(BinaryIO, source)))))
+        return _slices_of_lines(iter(source))
+    return _bounded_slices(io.BufferedReader(cast(Any, _Raw(cast(BinaryIO, source)))))
+
+
+def _slices_of_lines(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    found: list[bytes] = []
+    size = 0
+    for line in lines:
+        found.append(line)
+        size += len(line)
+        if size >= SLICE_BYTES:
+            yield found
+            found, size = [], 0
+    if found:
+        yield found
 
 
 def needed(module: str, what: str) -> Any:
@@ -100,15 +114,22 @@ class _Recoded(io.RawIOBase):
         return len(data)
 
 
-def _bounded_lines(packed: io.BufferedReader) -> Iterator[bytes]:
+def _bounded_slices(packed: io.BufferedReader) -> Iterator[list[bytes]]:
     """Lines; of one that is too long the rest is read over."""
     try:
         source = _unpacked(packed)
-        while line := source.readline(MAX_LINE_BYTES + 1):
-            yield line
+        while found := source.read(SLICE_BYTES):
+            if not found.endswith(b"\n"):
+                found += source.readline(MAX_LINE_BYTES + 1)
+            *lines, last = io.BytesIO(found).readlines()
+            line, more = last[: MAX_LINE_BYTES + 1], last[MAX_LINE_BYTES + 1 :]
+            yield [*lines, line]
             while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
-                line = source.readline(MAX_LINE_BYTES + 1)
-                yield b""
+                line = (
+                    more if more.endswith(b"\n") else more + source.readline(MAX_LINE_BYTES + 1 - len(more))
+                )
+                more = b""
+                yield [b""]
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(error) from None
     except Exception as error:

@@ -29,14 +29,17 @@ from kvcore.workload.database.cells import is_cells, read_cells_csv
 from kvcore.workload.engine_lines import EngineLines
 from kvcore.workload.fields import READING, forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
-from kvcore.workload.opening import MAX_LINE_BYTES, is_parquet, lines_of, parquet_rows
+from kvcore.workload.layouts import Layouts, Lines, Rows
+from kvcore.workload.opening import MAX_LINE_BYTES, is_parquet, parquet_rows, slices_of
 from kvcore.workload.requests import Reading, Request, Unusable, UnusableLineError, tables
-from kvcore.workload.streams import Streams, records_of_lines
+from kvcore.workload.shapes import json_pieces, row_pieces
+from kvcore.workload.streams import Records, Streams
 from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
 SHOWN_BAD_LINES: Final = 5
 SHOWN_COLUMNS: Final = 8
 PROGRESS_BYTES: Final = 1 << 20
+_QUOTE: Final = b'"'
 
 Progress = Callable[[int], None]
 """Called with how many bytes were read."""
@@ -106,7 +109,7 @@ def read_request_logs(
             if is_parquet(source):
                 _read_parquet(cast(Any, source), tally)
             else:
-                _read_file(meter.lines(lines_of(source)), tally)
+                _read_file(meter.slices(slices_of(source)), tally)
     finally:
         forget_names()
     if not tally.collector.requests:
@@ -124,19 +127,19 @@ class _Meter:
     reported: int = 0
     lines_read: int = 0
 
-    def lines(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        for line in lines:
-            self.read += len(line)
+    def slices(self, slices: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+        for lines in slices:
+            self.read += sum(map(len, lines))
             most_bytes, most = self.reading.max_bytes, self.reading.max_requests
             if most_bytes is not None and self.read > most_bytes:
                 raise WorkloadError("request-log-too-large", limit=f"{most_bytes >> 20} MiB")
-            self.lines_read += 1
+            self.lines_read += len(lines)
             if most is not None and self.lines_read > most:
                 raise _too_many(most)
             if self.progress is not None and self.read >= self.reported + PROGRESS_BYTES:
                 self.reported = self.read
                 self.progress(self.read)
-            yield line
+            yield lines
 
 
 def _too_many(most: int) -> WorkloadError:
@@ -167,6 +170,12 @@ class _Tally:
             self.by_text += 1
             self.estimated += request.estimated
             self.not_counted += request.not_counted
+
+    def add_rows(self, rows: Rows) -> None:
+        most = self.reading.max_requests
+        if most is not None and self.collector.requests + len(rows.prompts) > most:
+            raise _too_many(most)
+        self.collector.add_rows(rows)
 
     def drop(self, reason: Unusable, line: int, lines: int = 1) -> None:
         if reason is Unusable.FAILED:
@@ -200,26 +209,36 @@ class _Tally:
         )
 
 
-def _read_file(lines: Iterator[bytes], tally: _Tally) -> None:
-    for number, line in enumerate(lines, start=1):
-        if number == 1 and b"\x00" in line[:4096]:
+def _read_file(slices: Iterator[list[bytes]], tally: _Tally) -> None:
+    number = 1
+    for found in slices:
+        if number == 1 and b"\x00" in found[0][:4096]:
             raise WorkloadError("request-log-not-text")
-        if line.strip():
-            head, encoding = decoded_head(line)
-            if head.startswith('{"' + MARK):
-                tally.collector.take(read_traffic(b"".join([line, *lines]).decode("utf-8", "replace")))
-            elif is_cells(head):
-                cells = read_cells_csv(b"".join([line, *lines]).decode(encoding, "replace"))
-                tally.collector.take(cells.traffic())
-                tally.reasons[Unusable.NO_LENGTH] += cells.unusable
-            elif (columns := columns_of(head, tally.reading)) is not None:
-                _read_table(columns, _rows(lines, encoding, number, tally), number, tally)
-            else:
-                known = tally.collector.requests
-                _read_lines(chain([line], lines), number, tally)
-                if tally.collector.requests == known and not tally.columns:
-                    tally.columns = header_names(head)
-            return
+        at = next((at for at, line in enumerate(found) if line.strip()), None)
+        if at is not None:
+            return _read_text(Lines(slices, found[at:], number + at), tally)
+        number += len(found)
+    return None
+
+
+def _read_text(lines: Lines, tally: _Tally) -> None:
+    """What begins with a line that is not empty."""
+    line = lines.slice[0]
+    head, encoding = decoded_head(line)
+    if head.startswith('{"' + MARK):
+        tally.collector.take(read_traffic(lines.rest().decode("utf-8", "replace")))
+    elif is_cells(head):
+        cells = read_cells_csv(lines.rest().decode(encoding, "replace"))
+        tally.collector.take(cells.traffic())
+        tally.reasons[Unusable.NO_LENGTH] += cells.unusable
+    elif (columns := columns_of(head, tally.reading)) is not None:
+        lines.take()
+        _Table(lines, columns, encoding, tally).read()
+    else:
+        known = tally.collector.requests
+        _Log(lines, tally).read()
+        if tally.collector.requests == known and not tally.columns:
+            tally.columns = header_names(head)
 
 
 def _read_parquet(source: Any, tally: _Tally) -> None:
@@ -242,39 +261,102 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
             tally.drop(error.reason, number)
 
 
-def _rows(lines: Iterator[bytes], encoding: str, head: int, tally: _Tally) -> Iterator[str]:
-    """The rows below a head as text; one that no table has is counted as unusable and left empty."""
-    for number, row in enumerate(lines, start=head + 1):
-        if len(row) > MAX_ROW_BYTES:
-            tally.drop(Unusable.NOT_A_RECORD, number)
-            yield "\n"
-        else:
-            yield row.decode(encoding, "replace")
+class _Table:
+    """The rows below a head."""
 
+    def __init__(self, lines: Lines, columns: Columns, encoding: str, tally: _Tally) -> None:
+        self._lines, self._columns, self._encoding, self._tally = lines, columns, encoding, tally
+        self._reader = csv.reader(self._rows(), delimiter=columns.delimiter, strict=True)
+        self._layouts = Layouts(
+            lambda text: row_pieces(text, columns, tally.reading),
+            lambda text: row_request(
+                next(csv.reader([text], delimiter=columns.delimiter)), columns, tally.reading
+            ),
+            "\r?",
+        )
 
-def _read_table(columns: Columns, rows: Iterator[str], number: int, tally: _Tally) -> None:
-    reader = csv.reader(rows, delimiter=columns.delimiter, strict=True)
-    while True:
-        before = reader.line_num
+    def read(self) -> None:
+        """All of them."""
+        self._layouts.read(self._lines, self._decoded, self._alone, self._tally.add_rows)
+
+    def _decoded(self, lines: list[bytes]) -> str:
+        if self._encoding == "utf-8":
+            return _text_of(lines)
+        # A row at a time: a character that is cut at the end of a row takes nothing from the next.
+        return "".join(line.decode(self._encoding, "replace") for line in lines)
+
+    def _rows(self) -> Iterator[str]:
+        """As text; one that no table has is counted as unusable and left empty."""
+        while self._lines.more():
+            number, row = self._lines.number, self._lines.take()
+            if len(row) > MAX_ROW_BYTES:
+                self._tally.drop(Unusable.NOT_A_RECORD, number)
+                yield "\n"
+            else:
+                yield row.decode(self._encoding, "replace")
+
+    def _alone(self) -> bool:
+        number, first = self._lines.number, self._lines.slice[self._lines.at]
         try:
-            cells = next(reader)
+            cells = next(self._reader)
         except StopIteration:
-            return
+            return False
         except csv.Error:
-            tally.drop(Unusable.NOT_A_RECORD, number + before + 1, max(1, reader.line_num - before))
-            continue
+            self._tally.drop(Unusable.NOT_A_RECORD, number, max(1, self._lines.number - number))
+            return False
         if "".join(cells).strip():
             try:
-                tally.add(row_request(cells, columns, tally.reading))
+                self._tally.add(row_request(cells, self._columns, self._tally.reading))
             except UnusableLineError as error:
-                tally.drop(error.reason, number + before + 1)
+                self._tally.drop(error.reason, number)
+            else:
+                if _QUOTE not in first:
+                    self._layouts.learn(first.decode(self._encoding, "replace").rstrip("\r\n"))
+        return False
 
 
-def _read_lines(lines: Iterator[bytes], first: int, tally: _Tally) -> None:
-    engine, streams = EngineLines(), Streams()
-    others: list[int] = []
-    other_count = 0
-    for number, text in records_of_lines(lines, first):
+class _Log:
+    """JSON, the events of streams, and the engine's own lines."""
+
+    def __init__(self, lines: Lines, tally: _Tally) -> None:
+        self._lines, self._tally, self._first = lines, tally, lines.number
+        self._engine, self._streams, self._records = EngineLines(), Streams(), Records()
+        self._layouts = Layouts(
+            lambda text: json_pieces(text, tally.reading),
+            lambda text: next(iter(json_requests(text.encode(), tally.reading))),
+            ",?+[ \t\r]*+",
+        )
+        self._others: list[int] = []
+        self._other_count = 0
+
+    def read(self) -> None:
+        """All of them."""
+        tally = self._tally
+        self._layouts.read(self._lines, _text_of, self._alone, tally.add_rows)
+        for number, text in self._records.rest():
+            self._take(number, text)
+        for request in self._engine.rest():
+            tally.add(request)
+        if self._engine.without_length:
+            tally.drop(Unusable.NO_LENGTH, self._first, self._engine.without_length)
+        if self._engine.spoke or self._streams.spoke:
+            tally.other_lines += self._other_count
+        elif self._other_count:
+            tally.reasons[Unusable.NOT_A_RECORD] += self._other_count
+            tally.bad_lines = sorted({*tally.bad_lines, *self._others})[:SHOWN_BAD_LINES]
+
+    def _alone(self) -> bool:
+        number, line = self._lines.number, self._lines.take()
+        was_open = self._records.is_open
+        for start, text in self._records.take(number, line):
+            if self._take(start, text) and not was_open:
+                self._layouts.learn(text.decode("utf-8", "replace"))
+        return self._records.is_open
+
+    def _take(self, number: int, text: bytes) -> bool:
+        """Whether a record was one request."""
+        tally = self._tally
+        known = tally.collector.requests
         if len(text) > MAX_LINE_BYTES:
             tally.drop(Unusable.NOT_A_RECORD, number)
         elif text.startswith((b"{", b"[", b"\xef\xbb\xbf")):
@@ -283,26 +365,24 @@ def _read_lines(lines: Iterator[bytes], first: int, tally: _Tally) -> None:
                     tally.add(request)
             except UnusableLineError as error:
                 tally.drop(error.reason, number)
-        elif (events := streams.take(text)) is not None:
+            else:
+                return text.startswith(b"{") and tally.collector.requests == known + 1
+        elif (events := self._streams.take(text)) is not None:
             for record in events:
                 try:
                     for request in record_requests(record, tally.reading):
                         tally.add(request)
                 except UnusableLineError as error:
                     tally.drop(error.reason, number)
-        elif engine.take(text.decode("utf-8", "replace")):
-            for request in engine.overflow():
+        elif self._engine.take(text.decode("utf-8", "replace")):
+            for request in self._engine.overflow():
                 tally.add(request)
         else:
-            other_count += 1
-            if len(others) < SHOWN_BAD_LINES:
-                others.append(number)
-    for request in engine.rest():
-        tally.add(request)
-    if engine.without_length:
-        tally.drop(Unusable.NO_LENGTH, first, engine.without_length)
-    if engine.spoke or streams.spoke:
-        tally.other_lines += other_count
-    elif other_count:
-        tally.reasons[Unusable.NOT_A_RECORD] += other_count
-        tally.bad_lines = sorted({*tally.bad_lines, *others})[:SHOWN_BAD_LINES]
+            self._other_count += 1
+            if len(self._others) < SHOWN_BAD_LINES:
+                self._others.append(number)
+        return False
+
+
+def _text_of(lines: list[bytes]) -> str:
+    return b"".join(lines).decode("utf-8", "replace")

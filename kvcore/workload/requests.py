@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -25,6 +25,10 @@ MAX_REQUESTS: Final = 1_000_000
 MAPPED: Final = ("prompt", "completion", "max_tokens", "cached", "session", "seconds", "status")
 """Fields whose names a person may give."""
 TEXT_SLICE: Final = 1 << 18
+_ASCII: Final = range(128)
+_NOISE: Final = 1e-9
+"""Of quotients that add up to a whole number."""
+_BLANK: Final = b" " * len(_ASCII) + bytes(range(len(_ASCII), 256))
 LONGEST_NAME: Final = 60
 _NUMBERS: Final = (int, float)
 _NOT_IN_A_NAME: Final = re.compile(r"[\s_\-.()（）#]+")
@@ -201,17 +205,62 @@ def estimated_tokens(text: str) -> int:
         >>> estimated_tokens("plain words"), estimated_tokens("显存容量规划"), estimated_tokens("12345")
         (3, 6, 5)
     """
-    found: Counter[int] = Counter()
+    kinds = _kinds()
+    found = [0] * len(kinds.rates)
     for at in range(0, len(text), TEXT_SLICE):
-        for run in _runs().finditer(text[at : at + TEXT_SLICE]):
-            found[run.lastindex or 0] += run.end() - run.start()
-    rates = tuple(tables().estimate.kinds.values())
-    return -int(-sum(number / rates[kind - 1].characters_per_token for kind, number in found.items()) // 1)
+        part = text[at : at + TEXT_SLICE]
+        parts = _between_long_runs(part, kinds)
+        found[0] += len(part) - sum(map(len, parts))
+        rest = " ".join(parts)
+        data = rest.encode("utf-8", "surrogatepass")
+        for kind, characters in kinds.ascii:
+            before, data = len(data), data.translate(None, characters)
+            found[kind] += before - len(data)
+        if not data.isascii():
+            # The last kind goes on over all others, and ends where ASCII stands.
+            other = b" ".join(rest.encode("utf-8", "surrogatepass").translate(_BLANK).split())
+            for run in kinds.runs.finditer(other.decode("utf-8", "surrogatepass")):
+                found[(run.lastindex or 1) - 1] += run.end() - run.start()
+    total = math.fsum(number / rate for number, rate in zip(found, kinds.rates, strict=True))
+    return math.ceil(total - _NOISE)
+
+
+def _between_long_runs(text: str, kinds: _Kinds) -> list[str]:
+    """`text` without the runs of the first kind."""
+    kept: list[str] = []
+    at = 0
+    for found in kinds.long_run.finditer(text):
+        start, end = found.span()
+        before = kinds.of.get(text[start - 1]) if start else None
+        # What stands before the run goes on into it, as far as it is of one kind.
+        while before is not None and start < end and kinds.of.get(text[start]) == before:
+            start += 1
+        if kinds.long_run.match(text, start):
+            kept.append(text[at:start])
+            at = end
+    return [*kept, text[at:]]
+
+
+class _Kinds(NamedTuple):
+    """The kinds of requests.toml: the first is a long run, each of the others a set of characters."""
+
+    rates: tuple[float, ...]
+    long_run: re.Pattern[str]
+    runs: re.Pattern[str]
+    of: Mapping[str, int]
+    """Of each ASCII character, where a set has it."""
+    ascii: tuple[tuple[int, bytes], ...]
+    """Of each kind its ASCII characters."""
 
 
 @cache
-def _runs() -> re.Pattern[str]:
-    return re.compile("|".join(f"({pattern})" for pattern in tables().estimate.kinds))
+def _kinds() -> _Kinds:
+    kinds = tables().estimate.kinds
+    runs = re.compile("|".join(f"({pattern})" for pattern in kinds))
+    of = {chr(one): (found.lastindex or 1) - 1 for one in _ASCII if (found := runs.fullmatch(chr(one)))}
+    sets = ((kind, "".join(one for one in of if of[one] == kind).encode()) for kind in sorted({*of.values()}))
+    rates = tuple(rate.characters_per_token for rate in kinds.values())
+    return _Kinds(rates, re.compile(next(iter(kinds))), runs, of, tuple(sets))
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kvcore.workload.opening import MAX_LINE_BYTES
@@ -14,30 +14,45 @@ _BETWEEN: Final = (b"", b"[", b"]", b",")
 """Lines around the records of a list."""
 
 
-def records_of_lines(lines: Iterator[bytes], first: int) -> Iterator[tuple[int, bytes]]:
+class Records:
     """Each record with the number of its first line: lines as they are, and objects over several lines put together.
 
     Of a list over several lines each object is a record. What never closes is given line by line, as it stands.
 
     Example:
-        >>> list(records_of_lines(iter([b"[\\n", b"{\\n", b'"a": 1},\\n', b'{"a": 2}\\n', b"]\\n", b"x\\n"]), 1))
+        >>> records = Records()
+        >>> lines = (b"[\\n", b"{\\n", b'"a": 1},\\n', b'{"a": 2}\\n', b"]\\n", b"x\\n")
+        >>> [one for at, line in enumerate(lines, start=1) for one in records.take(at, line)]
         [(2, b'{"a": 1}'), (4, b'{"a": 2}'), (6, b'x')]
     """
-    part: list[bytes] = []
-    start = depth = size = 0
-    for number, line in enumerate(lines, start=first):
-        text = line.strip()
+
+    def __init__(self) -> None:
+        self._part: list[bytes] = []
+        self._start = self._depth = self._size = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next line belongs to a record that has begun."""
+        return bool(self._part)
+
+    def take(self, number: int, line: bytes) -> Sequence[tuple[int, bytes]]:
+        """The record that a line completes."""
+        text, part = line.strip(), self._part
         if not part and text != b"{":
-            if text not in _BETWEEN:
-                yield number, text.rstrip(b",") if text.endswith(b"},") else text
-            continue
-        start = start if part else number
+            whole = text.rstrip(b",") if text.endswith(b"},") else text
+            return () if text in _BETWEEN else ((number, whole),)
+        if not part:
+            self._start, self._depth, self._size = number, 0, 0
         part.append(text)
-        depth, size = depth + _change(text), size + len(text)
-        if depth <= 0 or size > MAX_LINE_BYTES:
-            yield start, b"".join(part).rstrip(b",")
-            part, depth, size = [], 0, 0
-    yield from ((start + at, one) for at, one in enumerate(part) if one)
+        self._depth, self._size = self._depth + _change(text), self._size + len(text)
+        if self._depth > 0 and self._size <= MAX_LINE_BYTES:
+            return ()
+        self._part = []
+        return ((self._start, b"".join(part).rstrip(b",")),)
+
+    def rest(self) -> Iterator[tuple[int, bytes]]:
+        """The lines of what never closed."""
+        return ((self._start + at, one) for at, one in enumerate(self._part) if one)
 
 
 def _change(text: bytes) -> int:

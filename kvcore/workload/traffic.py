@@ -7,16 +7,17 @@ link sees the same figures. P50, P90, P95, P99 and the longest of each length ar
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import Any, Final, TypeVar
+from operator import add
+from typing import Any, Final
 
 from kvcore.errors import KvPlannerError, WorkloadError
 from kvcore.kept import Keeper
 from kvcore.untrusted import pack, parse_json_object, unpack
-from kvcore.workload.histogram import MAX_LENGTH, JointHistogram, LengthHistogram, error_of
+from kvcore.workload.histogram import MAX_LENGTH, JointHistogram, LengthHistogram, cell_of, error_of
 
 MAX_CELLS: Final = 1 << 16
 """Different lengths, or pairs of them, that are counted one by one."""
@@ -30,7 +31,6 @@ VERSION: Final = 1
 MAX_COUNT: Final = 1 << 53
 _LENGTHS: Final = ("prompts", "answers", "max_tokens", "taken", "needed", "turns")
 _AMOUNTS: Final = ("cached_tokens", "shared_tokens", "span_seconds", "error", "joint_error")
-Key = TypeVar("Key")
 _NONE: Final = LengthHistogram(lengths=(), counts=())
 
 
@@ -123,26 +123,30 @@ def traffic_of_counts(counts: Mapping[tuple[int, int | None, int | None], int]) 
         >>> found.taken.lengths, found.needed.lengths, found.answers.requests
         ((20, 980), (21, 1412), 3)
     """
-    prompts, answers, asked, taken, needed = (Counter[int]() for _ in range(5))
-    joint: Counter[tuple[int, int]] = Counter()
-    for (prompt, answer, wanted), count in counts.items():
-        longest = answer if answer is not None else wanted or 0
-        prompts[prompt] += count
-        taken[prompt + longest] += count
-        needed[needed_tokens(prompt, answer, wanted)] += count
-        joint[prompt, longest] += count
-        if answer is not None:
-            answers[answer] += count
-        if wanted is not None:
-            asked[wanted] += count
+    lengths, cells = _of_counts(counts)
+    histograms: dict[str, Any] = {name: LengthHistogram.from_counts(found) for name, found in lengths.items()}
     return Traffic(
-        prompts=LengthHistogram.from_counts(prompts),
-        answers=LengthHistogram.from_counts(answers),
-        max_tokens=LengthHistogram.from_counts(asked),
-        taken=LengthHistogram.from_counts(taken),
-        needed=LengthHistogram.from_counts(needed),
-        joint=JointHistogram.from_counts(joint),
+        **histograms,
+        joint=JointHistogram.from_cells(cells, len(cells))[0],
     )
+
+
+def _of_counts(
+    counts: Mapping[tuple[int, int | None, int | None], int],
+) -> tuple[dict[str, Mapping[int, int]], Mapping[int, int]]:
+    """The lengths of Traffic, and its cells."""
+    # A loop for each length: one loop for all of them takes twice as long.
+    numbers = counts.values()
+    prompts = [prompt for prompt, _, _ in counts]
+    longest = [answer if answer is not None else wanted or 0 for _, answer, wanted in counts]
+    lengths: dict[str, Mapping[int, int]] = {
+        "prompts": _sum(zip(prompts, numbers, strict=True)),
+        "answers": _sum((one, n) for (_, one, _), n in counts.items() if one is not None),
+        "max_tokens": _sum((one, n) for (_, _, one), n in counts.items() if one is not None),
+        "taken": _sum(zip(map(add, prompts, longest), numbers, strict=True)),
+        "needed": _sum((needed_tokens(*one), n) for one, n in counts.items()),
+    }
+    return lengths, _sum(zip(map(cell_of, prompts, longest), numbers, strict=True))
 
 
 def needed_tokens(prompt: int, answer: int | None, wanted: int | None) -> int:
@@ -168,24 +172,44 @@ def added(one: Traffic, other: Traffic) -> Traffic:
         >>> both.prompts.counts, both.joint.counts
         ((2, 1), (2, 1))
     """
-    summed: dict[str, Any] = {
-        name: LengthHistogram.from_counts(_sum(getattr(one, name).items, getattr(other, name).items))
+    return _added(one, {name: getattr(other, name).items for name in _LENGTHS}, other.joint.cells, other)
+
+
+def with_counts(one: Traffic, counts: Mapping[tuple[int, int | None, int | None], int]) -> Traffic:
+    """As `added`, of a mapping as `traffic_of_counts` takes it.
+
+    Example:
+        >>> with_counts(traffic_of_counts({(900, 80, None): 1}), {(20, 80, None): 2}).prompts.counts
+        (2, 1)
+    """
+    lengths, cells = _of_counts(counts)
+    return _added(one, {name: found.items() for name, found in lengths.items()}, cells, traffic_of_counts({}))
+
+
+def _added(
+    one: Traffic, lengths: Mapping[str, Iterable[tuple[int, int]]], cells: Mapping[int, int], other: Traffic
+) -> Traffic:
+    """`one` with further lengths and cells, and with the amounts of `other`."""
+    found = {
+        name: LengthHistogram.from_counts(_sum(getattr(one, name).items, lengths.get(name, ()))).binned(
+            MAX_CELLS
+        )
         for name in _LENGTHS
     }
-    joint = _sum(*(((cell[:2], cell[2]) for cell in part.joint.items) for part in (one, other)))
-    amounts = {name: getattr(one, name) + getattr(other, name) for name in ("cached_tokens", "shared_tokens")}
+    joint, joint_bits = JointHistogram.from_cells(_sum(one.joint.cells.items(), cells.items()), MAX_CELLS)
     return Traffic(
-        **summed,
-        joint=JointHistogram.from_counts(joint),
-        **amounts,
+        **{name: histogram for name, (histogram, _) in found.items()},
+        joint=joint,
+        cached_tokens=one.cached_tokens + other.cached_tokens,
+        shared_tokens=one.shared_tokens + other.shared_tokens,
         span_seconds=max(one.span_seconds, other.span_seconds),
-        error=max(one.error, other.error),
-        joint_error=max(one.joint_error, other.joint_error),
-    ).bounded()
+        error=max(one.error, other.error, *(error_of(bits) for _, bits in found.values())),
+        joint_error=max(one.joint_error, other.joint_error, error_of(joint_bits)),
+    )
 
 
-def _sum(*parts: Iterable[tuple[Key, int]]) -> Counter[Key]:
-    found: Counter[Key] = Counter()
+def _sum(*parts: Iterable[tuple[int, int]]) -> dict[int, int]:
+    found: defaultdict[int, int] = defaultdict(int)
     for key, count in chain.from_iterable(parts):
         found[key] += count
     return found

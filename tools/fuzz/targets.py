@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from kvcore import catalogue
 from kvcore.advice.fixes import fixes, refusal_fixes
 from kvcore.advice.vary import tensor_parallel_curves
-from kvcore.answers import planned_answer
+from kvcore.answers import planned_result
 from kvcore.deploy import launch
 from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
@@ -56,7 +56,7 @@ def contract(data: bytes) -> None:
     """A request of the JSON contract."""
     try:
         request = parse_request(utf8_text(data))
-        _check_result(planned_answer(request, id_of(request)))
+        _check_result(planned_result(plan(scenario_from_request(request)), id_of(request)))
     except KvPlannerError as error:
         _check_result(error_of(error))
 
