@@ -1,6 +1,7 @@
 """The scheduler step by step, against what vLLM's own did with the same requests.
 
-tests/data/replay_steps.jsonl has one group of full attention, replay_groups.jsonl windows, chunks and recurrent states.
+tests/data/replay_steps.jsonl has one group of full attention, replay_groups.jsonl windows, chunks, recurrent states
+and drafts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kvcore.errors import WorkloadError
 from kvcore.workload.replay import trace
 from kvcore.workload.replay.hybrid import scheduler_of
 from kvcore.workload.replay.scheduler import Scheduler
-from kvcore.workload.replay.settings import FreeOrder, Group, Settings, rules_of
+from kvcore.workload.replay.settings import Drafts, FreeOrder, Group, Settings, rules_of
 from kvcore.workload.replay.steps import MAX_COUNT, case_answer, case_rows
 from kvcore.workload.replay.trace import Contents, TraceRequest
 
@@ -67,6 +68,7 @@ def one(**changes: Any) -> list[dict[str, Any]]:
     return [{"id": "a", "arrival_step": 0, "prompt": [["a", 20]], "answer_tokens": 2} | changes]
 
 
+DRAFTS = {"method": "mtp", "num_speculative_tokens": 2, "accepted_tokens": [1, 2]}
 WINDOW = {"kind": "sliding_window", "block_size": 16, "sliding_window": 32}
 STATE = {"kind": "mamba", "block_size": 16, "mamba_cache_mode": "none"}
 
@@ -74,7 +76,7 @@ STATE = {"kind": "mamba", "block_size": 16, "mamba_cache_mode": "none"}
 @pytest.mark.parametrize(
     ("changes", "code", "field"),
     [
-        ({"engine_version": "0.18.1"}, "replay-release", "engine_version"),
+        ({"engine_version": "0.11.2"}, "replay-release", "engine_version"),
         ({"engine_version": "new"}, "invalid-value", "engine_version"),
         ({"engine_version": None}, "invalid-value", "engine_version"),
         ({"num_blocks": 1}, "invalid-value", "num_blocks"),
@@ -85,7 +87,29 @@ STATE = {"kind": "mamba", "block_size": 16, "mamba_cache_mode": "none"}
         ({"watermark": float("nan")}, "invalid-value", "watermark"),
         ({"enable_prefix_caching": 1}, "invalid-value", "enable_prefix_caching"),
         ({"sliding_window": 4096}, "replay-unsupported", "sliding_window"),
-        ({"kv_cache_groups": [WINDOW], "engine_version": "0.19.1"}, "replay-unsupported", "kv_cache_groups"),
+        ({"kv_cache_groups": [WINDOW], "engine_version": "0.20.1"}, "replay-unsupported", "kv_cache_groups"),
+        ({"speculative_config": DRAFTS | {"method": "ngram"}}, "replay-unsupported", "speculative_config"),
+        (
+            {"speculative_config": DRAFTS, "kv_cache_groups": [WINDOW]},
+            "replay-unsupported",
+            "speculative_config",
+        ),
+        ({"speculative_config": [1]}, "invalid-value", "speculative_config"),
+        (
+            {"speculative_config": DRAFTS | {"num_speculative_tokens": True}},
+            "invalid-value",
+            "speculative_config.num_speculative_tokens",
+        ),
+        (
+            {"speculative_config": DRAFTS | {"accepted_tokens": [3]}},
+            "invalid-value",
+            "speculative_config.accepted_tokens",
+        ),
+        (
+            {"speculative_config": DRAFTS, "num_blocks": 3, "requests": one(answer_tokens=20)},
+            "replay-never-fits",
+            "num_blocks",
+        ),
         ({"kv_cache_groups": [STATE]}, "replay-unsupported", "kv_cache_groups"),
         ({"kv_cache_groups": [STATE | {"mamba_cache_mode": "all"}]}, "replay-unsupported", "kv_cache_groups"),
         (
@@ -153,18 +177,57 @@ def test_a_request_alone_is_spared_its_threshold_from_0_31_on() -> None:
     assert tokens("0.31.0") == [20, 1]
 
 
+def test_accepted_drafts_shorten_an_answer() -> None:
+    def rows(accepted: int) -> list[list[int]]:
+        drafts = {"method": "mtp", "num_speculative_tokens": 2, "accepted_tokens": [accepted]}
+        case = small(requests=one(answer_tokens=7), speculative_config=drafts)
+        return [list(row) for row in case_answer(json.dumps(case).encode())["steps"]]
+
+    assert [row[3] for row in rows(2)] == [20, 3, 3]  # one token of the prompt's step, then three of each
+    assert [row[3] for row in rows(0)] == [20, 3, 3, 3, 3, 3, 3]
+
+
 def test_rules_by_release() -> None:
-    assert rules_of(Version("0.23.0")).free_order is FreeOrder.TAIL
+    assert rules_of(Version("0.22.1")).free_order is FreeOrder.TAIL
+    assert rules_of(Version("0.23.0")).free_order is FreeOrder.WINDOWS_UNCACHED_FIRST
     assert not rules_of(Version("0.23.0")).has_watermark
     assert rules_of(Version("0.24.0")).has_watermark
-    with pytest.raises(WorkloadError, match=r"0\.18\.1"):
-        rules_of(Version("0.18.1"))
+    with pytest.raises(WorkloadError, match=r"0\.11\.2"):
+        rules_of(Version("0.11.2"))
 
 
 REQUESTS = st.lists(
     st.tuples(st.integers(0, 30), st.sampled_from(["x", "y", ""]), st.integers(1, 70), st.integers(1, 40)),
     min_size=1, max_size=12,
 )  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(REQUESTS, st.integers(1, 5), st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans())
+def test_drafts_leak_nothing(
+    drawn: list[tuple[int, str, int, int]], tokens: int, accepted: list[int], is_async: bool
+) -> None:
+    requests = tuple(
+        TraceRequest(
+            id=f"{at}", arrival=arrival, prompt=((name or f"own{at}", prompt),), answer_tokens=answer
+        )
+        for at, (arrival, name, prompt, answer) in enumerate(sorted(drawn))
+    )
+    given_settings = Settings(
+        num_blocks=14, max_num_seqs=5, max_num_batched_tokens=48, max_model_len=112,
+        rules=rules_of(Version("0.32.0")), async_scheduling=is_async,
+        drafts=Drafts(tokens=tokens, accepted=tuple(min(tokens, number) for number in accepted)),
+    )  # fmt: skip
+    rows, totals = case_rows(given_settings, requests)
+    assert sum(row[4] for row in rows) == totals.preemptions
+    assert all(0 <= row[0] <= 13 and row[1] <= 5 and row[3] <= 48 for row in rows)
+    scheduler = scheduler_of(given_settings, requests)
+    for at, request in enumerate(requests):
+        scheduler.add(at, request)
+    while scheduler.running or scheduler.waiting:
+        scheduler.step()
+    scheduler.step()
+    assert (scheduler.used_blocks, scheduler.context_tokens) == (0, 0)
 
 
 @settings(deadline=None, max_examples=60)

@@ -1,7 +1,7 @@
 """What one request has of one KV cache group: which blocks it takes, gives back on the way, and makes findable.
 
 Source: vllm/v1/core/single_type_kv_cache_manager.py:SingleTypeKVCacheManager, FullAttentionManager,
-SlidingWindowManager, ChunkedLocalAttentionManager, MambaManager (0.19.1, 0.21.0-0.32.0), without drafts.
+SlidingWindowManager, ChunkedLocalAttentionManager, MambaManager (0.12.0-0.33.0), without drafts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class Table:
     def leave(self, processed: int, pool: CountedPool) -> None:
         """Gives back what nothing after `processed` tokens needs."""
         last = min(max(0, self.skipped(processed)) // self.group.block_size, len(self.blocks))
-        pool.release(_taken_out(self.blocks, range(last - 1, -1, -1)))
+        pool.release(_taken_out(self.blocks, range(last - 1, -1, -1)), of_window=True)
+
+    def give_back(self, pool: CountedPool) -> None:
+        """Gives back all blocks of the request."""
+        pool.give_back(self.blocks)
 
     def need(
         self, pool: CountedPool, found: Sequence[int], computed: int, tokens: int, end: int, *, whole: bool
@@ -86,6 +90,10 @@ class WindowTable(Table):
     """Blocks of a sliding window: those before the window are given back."""
 
     __slots__ = ()
+
+    def give_back(self, pool: CountedPool) -> None:
+        """Gives back all blocks of the request."""
+        pool.give_back(self.blocks, of_window=True)
 
     def skipped(self, computed: int) -> int:
         """Tokens before the window of the next token.
@@ -162,7 +170,8 @@ class StateTable(Table):
             first = self.left
             last = min(skipped // self.group.block_size, len(self.blocks))
             if first < last:
-                pool.release(_taken_out(self.blocks, range(last - 1, first - 1, -1), stop_at_null=False))
+                stops = not self.settings.rules.frees_past_gaps
+                pool.release(_taken_out(self.blocks, range(last - 1, first - 1, -1), stop_at_null=stops))
                 self.left = last
         at = self.last_state
         if at is not None and at < ceil_div(processed, self.group.block_size) - 1:

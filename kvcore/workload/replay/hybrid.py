@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvcore.cache.spec import CacheKind
+from kvcore.workload.replay.drafts import DraftScheduler
 from kvcore.workload.replay.groups import LookUp, StateTable, Table, is_checkpointed, table_of
 from kvcore.workload.replay.pool import NULL, CachedPool
 from kvcore.workload.replay.scheduler import ALWAYS, Live, Scheduler
@@ -97,7 +98,8 @@ class HybridScheduler(Scheduler):
             for at in self._states
         ):
             return False
-        whole = self._needed(request, hit, request.known, whole=True)
+        reserved = self.settings.rules.reserves_whole
+        whole = self._needed(request, hit, request.known, whole=True) if reserved else 0
         first = self._needed(request, hit, hit + tokens, whole=False)
         if max(whole, first) + spare > free:
             return False
@@ -117,14 +119,15 @@ class HybridScheduler(Scheduler):
     def _give_back(self, request: Live) -> None:
         held = self._held.pop(request.at, None)
         for table in held.tables if held is not None else ():
-            self._pool.give_back(table.blocks)
+            table.give_back(self._pool)
 
     def _register(self, request: Live, tokens: int) -> None:
         if self._look is None or request.contents is None or not isinstance(self._pool, CachedPool):
             return
         held, settings = self._of(request), self.settings
         is_whole = tokens % settings.scheduler_block_size == 0
-        tokens -= tokens % settings.scheduler_block_size
+        if settings.rules.registers_aligned:
+            tokens -= tokens % settings.scheduler_block_size
         boundaries = [request.trace.prompt_tokens - 1, *([held.junction] if held.junction else [])]
         for at, (table, group) in enumerate(zip(held.tables, settings.groups, strict=True)):
             full, scale = tokens // group.block_size, group.block_size // settings.hash_block_size
@@ -145,7 +148,7 @@ class HybridScheduler(Scheduler):
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py:MambaManager._cache_partial_tail_block (0.32.0).
         """
-        if not self.settings.rules.counts_resends or table.checkpoint or not blocks:
+        if not self.settings.rules.renews_states or table.checkpoint or not blocks:
             return
         if self._look is None or request.contents is None:
             return
@@ -204,6 +207,8 @@ class HybridScheduler(Scheduler):
 
 
 def scheduler_of(settings: Settings, requests: Sequence[TraceRequest]) -> Scheduler:
-    """The scheduler for these settings; several groups need more than one of full attention."""
+    """The scheduler for these settings; several groups need more than one of full attention, and so do drafts."""
     contents = Contents(requests, settings.hash_block_size)
+    if settings.drafts is not None:
+        return DraftScheduler(settings, contents, settings.drafts)
     return HybridScheduler(settings, contents) if settings.groups else Scheduler(settings, contents)

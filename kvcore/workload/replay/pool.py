@@ -1,6 +1,6 @@
 """The pool of KV blocks: which request has which, by which content they are known, and which is used again first.
 
-Source: vllm/v1/core/block_pool.py:BlockPool, vllm/v1/core/kv_cache_utils.py:FreeKVCacheBlockQueue (0.19.0-0.33.0).
+Source: vllm/v1/core/block_pool.py:BlockPool, vllm/v1/core/kv_cache_utils.py:FreeKVCacheBlockQueue (0.12.0-0.33.0).
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class CountedPool:
         self.free -= number
         held.extend((1,) * number)
 
-    def give_back(self, held: list[int]) -> None:
+    def give_back(self, held: list[int], *, of_window: bool = False) -> None:
         """Takes back all blocks of a request, from the last to the first."""
-        self.release(held[::-1])
+        self.release(held[::-1], of_window=of_window)
         held.clear()
 
-    def release(self, blocks: Sequence[int]) -> None:
+    def release(self, blocks: Sequence[int], *, of_window: bool = False) -> None:
         """Takes these blocks back in their order; the null block stays where it is."""
+        del of_window
         self.free += len(blocks) - blocks.count(NULL)
 
     def find(self, contents: Sequence[int]) -> list[int]:
@@ -62,6 +63,7 @@ class CachedPool(CountedPool):
     def __init__(self, usable_blocks: int, order: FreeOrder) -> None:
         super().__init__(usable_blocks)
         self._uncached_first = order is FreeOrder.UNCACHED_FIRST
+        self._window_uncached_first = order is not FreeOrder.TAIL
         self._head: list[int] = []
         """The free queue is this, its end first, then the blocks that nobody has had yet, then the tail."""
         self._tail: OrderedDict[int, None] = OrderedDict()
@@ -100,8 +102,9 @@ class CachedPool(CountedPool):
             if not same:
                 del self._by_content[known]
 
-    def release(self, blocks: Sequence[int]) -> None:
+    def release(self, blocks: Sequence[int], *, of_window: bool = False) -> None:
         """Takes these blocks back in their order; the null block stays where it is."""
+        uncached_first = self._window_uncached_first if of_window else self._uncached_first
         content, holders = self._content, self._holders
         uncached: list[int] = []
         for block in blocks:
@@ -111,7 +114,7 @@ class CachedPool(CountedPool):
             if holders[block]:
                 continue
             self.free += 1
-            if self._uncached_first and content[block] < 0:
+            if uncached_first and content[block] < 0:
                 uncached.append(block)
             else:
                 self._tail[block] = None

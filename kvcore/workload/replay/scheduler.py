@@ -236,7 +236,7 @@ class Scheduler:
         """Tokens of a waiting request that the cache has; -1 where it cannot fit whatever is found."""
         size, caching = self.settings.block_size, self.settings.enable_prefix_caching
         most = (request.known - 1) // size if caching else 0
-        if -(-request.known // size) - most + spare > self._pool.free:
+        if self.settings.rules.reserves_whole and -(-request.known // size) - most + spare > self._pool.free:
             return -1
         if caching and request.contents is None:
             request.contents = self._contents.of(request.trace, (request.end - 1) // size)
@@ -244,9 +244,12 @@ class Scheduler:
         return len(self._found) * size
 
     def _enter(self, request: Live, hit: int, tokens: int, spare: int) -> bool:
-        """Gives a waiting request what was found and blocks for its first tokens, if it fits as a whole."""
+        """Gives a waiting request what was found and blocks for its first tokens, if it fits."""
         size, pool, found = self.settings.block_size, self._pool, self._found
-        if -(-request.known // size) - len(found) + pool.unheld(found) + spare > pool.free:
+        whole = hit + tokens
+        if self.settings.rules.reserves_whole:
+            whole = max(whole, request.known)
+        if -(-whole // size) - len(found) + pool.unheld(found) + spare > pool.free:
             return False
         pool.hold(request.blocks, found)
         request.registered = len(found)

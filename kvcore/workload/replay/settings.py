@@ -19,6 +19,8 @@ class FreeOrder(StrEnum):
 
     TAIL = "tail"
     """All to the tail of the free queue."""
+    WINDOWS_UNCACHED_FIRST = "windows-uncached-first"
+    """As the next of what a window gives back, and as the first of everything else."""
     UNCACHED_FIRST = "uncached-first"
     """Those without a hash to its head, to be used next; those with one to its tail."""
 
@@ -36,14 +38,26 @@ class Rules(Struct, frozen=True, kw_only=True):
     """Whether only those blocks of a window are registered that a later request can find."""
     keeps_boundaries: bool
     """Whether windows and states are registered only where a prompt ends or parts from another."""
-    replays_groups: bool
-    """Whether several groups, windows and chunks were read in this release."""
+    registers_aligned: bool
+    """Whether several groups register only what ends at a multiple of all their block sizes."""
+    frees_past_gaps: bool
+    """Whether a state is given back that stands before a place where there is none any more."""
     replays_states: bool
     """The same of states cached at block ends."""
     replays_checkpoints: bool
     """The same of states written besides the last one of a step."""
+    replays_windows: bool
+    """Whether windows and chunks were compared in this release, and it did not end with an error of its own."""
+    replays_mixes: bool
+    """The same of chunks, and of more than one kind of window."""
+    reserves_whole: bool
+    """Whether a request is admitted only where its whole prompt fits, not just the tokens of its first step."""
     counts_resends: bool
-    """Whether the last state of a prompt leaves a token to compute, and counts as registered while it is the last."""
+    """Whether the last state of a prompt leaves a token to compute."""
+    replays_drafts: bool
+    """Whether speculative decoding was compared in this release."""
+    renews_states: bool
+    """Whether the last state of a prompt counts as registered in every step while it is the last."""
     caps_admission: bool
     """Whether a request is admitted with no more blocks of a window than it ever has at once."""
 
@@ -84,6 +98,15 @@ class Group(Struct, frozen=True, kw_only=True):
     """Blocks for the state at the last block end of a prompt, written in the same step as the last one."""
 
 
+class Drafts(Struct, frozen=True, kw_only=True):
+    """Speculative decoding with EAGLE or MTP."""
+
+    tokens: int
+    """`num_speculative_tokens`: drafts of a step."""
+    accepted: tuple[int, ...]
+    """How many of them are accepted, for one verifying step of a request after the other, over and over."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """The scheduler's settings under vLLM's own names, and the pool; `num_blocks` counts the null block."""
 
@@ -99,6 +122,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     long_prefill_token_threshold: int = 0
     groups: tuple[Group, ...] = ()
     """Empty where there is one group of full attention with blocks of `block_size`."""
+    drafts: Drafts | None = None
     retention_interval: int | None = None
     """`prefix_cache_retention_interval`: 0 keeps windows and states only where prompts end or part."""
 

@@ -36,8 +36,9 @@ def checked_groups(
     kinds = {group.kind for group in groups}
     sizes = {group.block_size for group in groups}
     refused = (
-        not rules.replays_groups
-        or not kinds <= REPLAYED
+        not kinds <= REPLAYED
+        or (not rules.replays_windows and not kinds.isdisjoint(WINDOWS))
+        or (not rules.replays_mixes and (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds or len(set(groups)) > 2))
         or (any(group.checkpoint_blocks for group in groups) and not rules.replays_checkpoints)
         or (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds and len(sizes) > 1)
     )

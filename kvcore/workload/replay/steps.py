@@ -13,6 +13,7 @@ from kvcore.untrusted import MAX_JSON_BYTES, parse_json_object, utf8_text
 from kvcore.workload.replay.hybrid import scheduler_of
 from kvcore.workload.replay.scheduler import Totals
 from kvcore.workload.replay.settings import Settings, rules_of
+from kvcore.workload.replay.step_drafts import with_drafts
 from kvcore.workload.replay.step_groups import blocks_held, with_groups
 from kvcore.workload.replay.trace import TraceRequest
 
@@ -71,7 +72,8 @@ def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
         if prompt >= settings.max_model_len:
             raise WorkloadError("replay-prompt-too-long", field="prompt", value=request.id, tokens=prompt,
                                 limit=settings.max_model_len)  # fmt: skip
-        if blocks_held(settings, whole - 1) > settings.usable_blocks:
+        ahead = settings.drafts.tokens if settings.drafts else 0
+        if blocks_held(settings, min(whole - 1 + ahead, settings.max_model_len)) > settings.usable_blocks:
             raise WorkloadError("replay-never-fits", field="num_blocks", value=request.id, tokens=whole,
                                 pool=settings.usable_blocks * size // max(1, len(settings.groups)))  # fmt: skip
     if filled > MAX_BLOCKS_COMPUTED:
@@ -118,7 +120,7 @@ def case_settings(case: Mapping[str, Any]) -> Settings:
         rules = rules_of(Version(version))
     except (InvalidVersion, TypeError):
         raise invalid("engine_version", version, "it is a release such as 0.32.0") from None
-    for name in ("speculative_config", "kv_connector", "sliding_window"):
+    for name in ("kv_connector", "sliding_window"):
         if case.get(name):
             raise WorkloadError("replay-unsupported", field=name)
     watermark = case.get("watermark")
@@ -138,7 +140,7 @@ def case_settings(case: Mapping[str, Any]) -> Settings:
         long_prefill_token_threshold=_count(case, "long_prefill_token_threshold", least=0, default=0),
         rules=rules,
     )
-    return with_groups(plain, case, Version(version))
+    return with_drafts(with_groups(plain, case, Version(version)), case)
 
 
 def case_requests(case: Mapping[str, Any]) -> tuple[TraceRequest, ...]:
