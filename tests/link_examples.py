@@ -46,6 +46,10 @@ USUAL: Mapping[str, tuple[str, ...]] = {
         '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}',
         '{"rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 40960}}',
     ),
+    "additional_config": (
+        '{"enable_flashcomm1":true,"weight_prefetch_config":{"enabled":true}}',
+        '{"ascend_scheduler_config":{"enabled":true},"mega_moe_max_tokens":4096}',
+    ),
     "cpu_offload_gb": ("0.5", "8"),
     "kv_cache_memory_bytes": ("10737418240", "10G"),
     "num_gpu_blocks_override": ("4096",),
@@ -212,7 +216,11 @@ def scenario_params(draw: random.Random) -> dict[str, str]:
 def range_examples(number: int, seed: int) -> Iterator[Example]:
     """`number` links whose numbers lie anywhere between the bounds of the request, the bounds themselves among them."""
     draw = random.Random(seed)
-    numbers = [flag for flag in FLAGS.values() if flag.kind in (Kind.INTEGER, Kind.NUMBER)]
+    numbers = [
+        flag
+        for flag in FLAGS.values()
+        if flag.kind in (Kind.INTEGER, Kind.NUMBER) and flag.link is not LinkRule.NEVER
+    ]
     pages = [page for page in SHARES if page != "explore"]
     found = 0
     while found < number:

@@ -36,6 +36,7 @@ from kvcore.scenario import (
     link,
     link_config,
 )
+from kvcore.scenario.fields import read_additional
 from kvcore.scenario.request import scenario_from_request
 from kvcore.untrusted import MAX_PACKED_CHARACTERS, MAX_UNPACKED_BYTES, pack, unpack
 
@@ -123,6 +124,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             )
         ),
         cpu_offload_gb=draw(gib),
+        additional_config=draw(st.none() | st.builds(additional_text, st.booleans(), counts(4096), names)),
         hf_overrides=draw(st.none() | st.builds(yarn_text, st.floats(1, 64), counts(1 << 20))),
         kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
         num_gpu_blocks_override=draw(st.none() | counts(1 << 20)),
@@ -151,6 +153,14 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )  # fmt: skip
 
 
+def additional_text(is_on: bool, number: int, path: str) -> str | None:
+    said = {
+        "enable_flashcomm1": is_on,
+        "eplb_config": {"num_redundant_experts": number, "expert_map_path": path},
+    }
+    return read_additional(said)
+
+
 def yarn_text(factor: float, original: int) -> str:
     return Yarn(factor=factor, original_max_position_embeddings=original).text
 
@@ -175,7 +185,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
         "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured", "hf_overrides",
         "mm_processor_kwargs", "surroundings", "disable_custom_all_reduce", "fuse_allreduce_rms", "skip_mm_profiling",
-        "mm_encoder_tp_mode",
+        "mm_encoder_tp_mode", "additional_config",
     }  # fmt: skip
     assert set(Scenario.__struct_fields__) == generated
 

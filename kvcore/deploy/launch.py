@@ -172,6 +172,10 @@ def _speculative(plan: Plan) -> dict[str, str | None]:
     return {"speculative-config": _json({key: value for key, value in said.items() if value is not None})}
 
 
+def _additional(plan: Plan) -> dict[str, str | None]:
+    return {"additional-config": plan.scenario.additional_config}
+
+
 def _redundant(plan: Plan) -> dict[str, Any]:
     """The switch that redundant experts need, and their number in the words of the release.
 
@@ -189,5 +193,6 @@ _OWN: Final[Mapping[str, Callable[[Plan], dict[str, Any]]]] = {
     "max_cudagraph_capture_size": _graphs,
     "speculative_config": _speculative,
     "num_redundant_experts": _redundant,
+    "additional_config": _additional,
 }
 """Flags whose words depend on the release or on other flags; `_graphs` says all that are about graphs."""

@@ -17,10 +17,11 @@ from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables, Overheads, Text
 from kvcore.engine.resolved import CardView, Resolved, without_card
-from kvcore.flags import FLAGS
+from kvcore.flags import FLAGS, fields_of
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
     NEVER,
+    Amount,
     Bounds,
     ByRelease,
     Named,
@@ -82,6 +83,13 @@ class Combination(StrEnum):
     """Tokens cut over tensor parallel ranks (FlashComm), in a mixture whose experts are cut as well."""
     BLOCKING_LAUNCHES = "blocking-launches"
     """Graphs where a variable makes every launch wait."""
+    MODULE_RANKS = "module-ranks"
+    """Single modules cut over groups that the data parallel ranks do not make."""
+    CONTEXT_WITHOUT_FLASHCOMM = "context-without-flashcomm"
+    """Sparse attention of a part of the tokens on each rank, whose tokens are not cut."""
+    XLITE_STAGES = "xlite-stages"
+    XLITE_DRAFTS = "xlite-drafts"
+    XLITE_BLOCKS = "xlite-blocks"
 
 
 class RefusedCombination(ReleaseRange, frozen=True, kw_only=True):
@@ -158,6 +166,15 @@ class CacheRules(Struct, frozen=True, kw_only=True):
     """The model's own drafts (MTP) run with pipeline parallelism where prompts are not processed apart."""
 
 
+class ContextParallel(StrEnum):
+    """When ranks with FlashComm attend to a part of the tokens each in models with sparse attention."""
+
+    NEVER = "never"
+    WITH_FLASHCOMM = "with-flashcomm"
+    ASKED = "asked"
+    """By `enable_dsa_cp`."""
+
+
 class WeightRules(Struct, frozen=True, kw_only=True):
     """Where a plug-in stores weights otherwise than the vLLM release that it runs on."""
 
@@ -166,6 +183,43 @@ class WeightRules(Struct, frozen=True, kw_only=True):
     otherwise; empty: as vLLM stores them."""
     reads_former_flashcomm: bool = False
     """FlashComm is asked for by its former variable too."""
+    context_parallel: ContextParallel = ContextParallel.NEVER
+    cuts_tokens_for_whole: bool = False
+    """Shared experts that are to be whole on each rank ask for FlashComm too."""
+
+
+AdditionalKey = Annotated[str, OneOf(tuple(fields_of("additional_config")))]
+
+
+class ReadKeys(ReleaseRange, frozen=True, kw_only=True):
+    """Releases of vLLM on which a plug-in reads these keys of `--additional-config`."""
+
+    names: tuple[AdditionalKey, ...]
+
+
+class UnsizedKeys(Struct, frozen=True, kw_only=True):
+    """Keys of `--additional-config`, and by how much one of them may move memory, on either side."""
+
+    source: Source
+    names: tuple[AdditionalKey, ...]
+    gib: Amount
+
+
+class AdditionalRules(Struct, frozen=True, kw_only=True):
+    """What an engine makes of `--additional-config`; vLLM itself passes it on."""
+
+    source: Source = ""
+    reads: tuple[ReadKeys, ...] = ()
+    unsized: tuple[UnsizedKeys, ...] = ()
+    """What moves memory by an amount that no source gives a formula for."""
+    redundant_need_balancing_since: Published = NEVER
+    """From then on redundant experts are there only where their load is balanced while it runs."""
+    scheduler_switch_since: Published = NEVER
+    """Before it the object alone puts the plug-in's scheduler in vLLM's place, from then on its `enabled`."""
+
+    def keys(self, version: Version) -> frozenset[str]:
+        """The keys that are read on vLLM `version`."""
+        return frozenset(name for row in self.reads if row.covers(version) for name in row.names)
 
 
 class ChipTag(Struct, frozen=True, kw_only=True):
@@ -255,6 +309,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     cache: ByRelease[CacheRules] = field(default_factory=lambda: ByRelease(CacheRules, {}))
     graphs: ByRelease[GraphRules] = field(default_factory=lambda: ByRelease(GraphRules, {}))
     memory: MemoryRules = MemoryRules()
+    additional: AdditionalRules = AdditionalRules()
     log: LogFormat = LogFormat()
     functions: Functions = field(default_factory=Functions)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Annotated, Final
 
 from kvcore.engine.memory_rules import RunnerKind
@@ -76,14 +77,14 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
     most = reserve.least if expands_segments(setting) else reserve.most
     sizes = min(reserve.gib, most), min(reserve.least, most), most
     parts.append(_part("reserve", reserve.source, *(GIB * size for size in sizes)))
-    major = (setting.accelerator.compute_capability or (0,))[0]
+    major = _major_capability(setting)
     parts += [
         _part("tuning", one.source, *(GIB * size for size in (one.gib, one.least, one.most)))
         for one in table.tuning
         if one.major == major and one.covers(version) and any(name in setting.storage for name in one.formats)
     ]
     parts += [mask for mask in (mask_bytes(setting),) if mask is not None]
-    if setting.architecture.is_hybrid and version < setting.rules.doubles_hybrid_pool_below:
+    if doubles_pool(setting):
         again = max(0.0, pool_bytes)
         parts.append(_part("second_pool", setting.rules.source, again, again, again))
     value = sum(part.value for part in parts)
@@ -96,6 +97,21 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
         source="; ".join(part.source for part in parts),
         interval=(max(0.0, value - less), value + more),
     )
+
+
+def after_pool_card_terms(setting: Setting) -> Hashable:
+    """What of a card `after_pool_bytes` depends on, for a scenario and flags that are the same."""
+    return _major_capability(setting), tuple(row.card in setting.card_label for row in setting.rules.masks)
+
+
+def _major_capability(setting: Setting) -> int:
+    return (setting.accelerator.compute_capability or (0,))[0]
+
+
+def doubles_pool(setting: Setting) -> bool:
+    """Whether the cache of a hybrid model is allotted twice."""
+    below = setting.rules.doubles_hybrid_pool_below
+    return setting.resolved.version < below and setting.architecture.is_hybrid
 
 
 def mask_bytes(setting: Setting) -> Quantity | None:

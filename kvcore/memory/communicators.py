@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kvcore.engine.memory_rules import Communicators, ExchangeRow
+from kvcore.engine.vllm.additional import additional_of
 from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
@@ -72,12 +73,22 @@ def used_groups(setting: Setting, rules: Communicators) -> Iterator[Group]:
     if dispatches_tokens(setting):
         yield Group(ranks, asked, is_shared=False)
     if exchanges_tokens(setting):
-        if setting.scenario.env.get(FUSED_VARIABLE) != "1":
+        if not _fuses_exchange(setting):
             yield Group(ranks, plain)
     elif ranks > 1 and is_sequence_parallel(setting):
         yield Group(ranks, plain)
     elif parallel.data_parallel_size > 1:
         yield Group(parallel.data_parallel_size, gathered)
+
+
+def _fuses_exchange(setting: Setting) -> bool:
+    """Whether one kernel exchanges tokens and runs the experts; a key of `--additional-config` counts before the
+    variable.
+
+    Source: vllm_ascend/ascend_config.py:AscendConfig (0.20.2rc1, 0.23.0: enable_fused_mc2).
+    """
+    said = additional_of(setting.scenario, setting.resolved.version).enable_fused_mc2
+    return setting.scenario.env.get(FUSED_VARIABLE) == "1" if said is None else said == 1
 
 
 def is_sequence_parallel(setting: Setting) -> bool:

@@ -6,7 +6,7 @@ Memory beyond torch's allocator, and torch buffers that are neither weights nor 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
@@ -18,8 +18,9 @@ from kvcore.engine.memory_rules import OverheadRow
 from kvcore.memory.collectives import AllReduceFusion, exchange_bytes, fusion_workspace_bytes
 from kvcore.memory.communicators import communicator_bytes, exchange_row
 from kvcore.memory.setting import Setting, own_overheads
+from kvcore.memory.weights import expert_ranks
 from kvcore.quantity import Grade, Quantity, Unit, figure, given
-from kvcore.scenario import Host
+from kvcore.scenario import Host, Link
 from kvcore.units import GIB, ceil_div
 from kvcore.versioned import Amount, Count, Reviewed, TableFile
 
@@ -107,14 +108,17 @@ def system_bytes(setting: Setting) -> Quantity:
     Source: vllm/v1/worker/gpu_worker.py:Worker.init_device (0.10.2, 0.11.0).
     """
     budget = budget_kind(setting)
-    is_absolute = budget == "absolute"
-    tables = [] if is_absolute else ["context"]
-    is_early = setting.rules.communicators is None and not communication_in_budget(setting)
-    if setting.parallel.tensor_parallel_size > 1 and is_early:
-        tables.append("communication")
     buffers = 0 if budget in COUNTED_BUFFERS else runner_buffer_bytes(setting)
-    taken = 0 if is_absolute else taken_bytes(setting)
-    return _spanned("system", setting, tables, [0] * len(setting.links), buffers, taken)
+    taken = 0 if budget == "absolute" else taken_bytes(setting)
+    return _spanned("system", setting, outside_tables(setting), [0] * len(setting.links), buffers, taken)
+
+
+def outside_tables(setting: Setting) -> list[str]:
+    """The tables that the memory outside the budget takes a row of."""
+    tables = [] if budget_kind(setting) == "absolute" else ["context"]
+    is_early = setting.rules.communicators is None and not communication_in_budget(setting)
+    joined = setting.parallel.tensor_parallel_size > 1 and is_early
+    return [*tables, "communication"] if joined else tables
 
 
 def fitted_tables(setting: Setting) -> list[str]:
@@ -153,22 +157,25 @@ def communication_in_budget(setting: Setting) -> bool:
 
 def framework_card_terms(setting: Setting) -> Hashable:
     """What of a card the framework depends on, for a scenario and flags that are the same."""
-    rows = tuple(
-        find_overhead_of(table, setting, link)
-        for link in setting.links
-        for table in ("non_torch", "collectives", "context")
-    )
-    card = setting.accelerator
+    card, parallel = setting.accelerator, setting.parallel
+    is_joined = Link.NVLINK in setting.links
     return (
-        rows,
-        setting.capability,
-        card.interconnect,
-        card.vendor,
+        _rows_in(fitted_tables(setting), setting),
+        (setting.capability, card.interconnect, card.vendor) if is_joined else None,
+        expert_ranks(parallel) > card.devices_per_node,
         exchange_row(setting),
-        pool_share(setting),
         budget_kind(setting),
-        tuple(row.card in setting.card_label for row in setting.rules.masks),
     )
+
+
+def system_card_terms(setting: Setting) -> Hashable:
+    """What of a card the memory outside the budget depends on, for a scenario and flags that are the same."""
+    return _rows_in(outside_tables(setting), setting), budget_kind(setting)
+
+
+def _rows_in(tables: list[str], setting: Setting) -> tuple[OverheadRow, ...]:
+    found = (overhead_rows(setting, link) for link in setting.links)
+    return tuple(rows[table] for rows in found for table in tables)
 
 
 def runner_buffer_bytes(setting: Setting) -> int:
@@ -193,19 +200,25 @@ def runner_buffer_bytes(setting: Setting) -> int:
     return total
 
 
-def find_overhead_of(table: str, setting: Setting, link: str) -> OverheadRow:
-    """The first row that matches ranks linked so, of the engine's own before vLLM's; the last of each matches all."""
+def overhead_rows(setting: Setting, link: str) -> Mapping[str, OverheadRow]:
+    """By table, the first row that matches ranks linked so, of the engine's own before vLLM's; the last of each
+    matches all."""
     start = Start(
         runner=setting.runner,
         version=setting.resolved.version,
         vendor=setting.accelerator.vendor,
         capability=setting.capability,
-        cards=frozenset(name for name in _card_names(setting.runner) if name in setting.card_label),
+        cards=_cards_in(setting.runner, setting.card_label),
         ranks=setting.parallel.tensor_parallel_size,
         experts=setting.architecture.moe is not None,
         host=setting.scenario.surroundings.host,
     )
-    return _row_of(table, start, link)
+    return _rows_of(start, link)
+
+
+@lru_cache(maxsize=1024)
+def _cards_in(runner: str, label: str) -> frozenset[str]:
+    return frozenset(name for name in _card_names(runner) if name in label)
 
 
 @cache
@@ -216,12 +229,17 @@ def _card_names(runner: str) -> frozenset[str]:
     return frozenset(row.card for row in rows if row.card is not None)
 
 
-@lru_cache(maxsize=4096)
-def _row_of(table: str, start: Start, link: str) -> OverheadRow:
-    own: tuple[OverheadRow, ...] = getattr(own_overheads(start.runner), table, ())
-    rows: tuple[FrameworkRow, ...] = getattr(FRAMEWORK.load(), table)
-    shared = (row for row in rows if row.covers_start(start))
-    return next(row for row in (*own, *shared) if _matches(row, start, link))
+@lru_cache(maxsize=1024)
+def _rows_of(start: Start, link: str) -> Mapping[str, OverheadRow]:
+    own, shared = own_overheads(start.runner), FRAMEWORK.load()
+    return {table: _row_of(getattr(own, table, ()), getattr(shared, table), start, link) for table in TABLES}
+
+
+def _row_of(
+    own: tuple[OverheadRow, ...], shared: tuple[FrameworkRow, ...], start: Start, link: str
+) -> OverheadRow:
+    rows = (*own, *(row for row in shared if row.covers_start(start)))
+    return next(row for row in rows if _matches(row, start, link))
 
 
 def _matches(row: OverheadRow, start: Start, link: str) -> bool:
@@ -248,13 +266,14 @@ def _spanned(
     cases = [
         _case(
             name,
-            [find_overhead_of(table, setting, link) for table in tables],
+            [found[table] for table in tables],
             workspace,
             buffer_bytes,
             taken,
             spread,
         )
         for link, workspace in zip(setting.links, workspaces, strict=True)
+        for found in (overhead_rows(setting, link),)
     ]
     if len(cases) == 1:
         return cases[0]

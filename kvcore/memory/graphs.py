@@ -373,9 +373,10 @@ def driver_factors(setting: Setting) -> tuple[float, float]:
 
 
 def graph_card_terms(setting: Setting) -> tuple[object, ...]:
-    """What the engine's estimate takes from the card: settings that differ in cards with the same terms agree in it."""
+    """What graphs and the engine's estimate take from the card: settings that differ in cards with the same terms
+    agree in both."""
     has_splits = setting.capability == GRAPHS.load().attention_splits.capability
-    workspaces = gemm_workspace_bytes(setting), wrapper_bytes(setting), shared_workspace(setting)
+    workspaces = gemm_workspace_bytes(setting), shared_workspace(setting)
     return has_splits, *workspaces, driver_factors(setting)
 
 

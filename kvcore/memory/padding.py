@@ -11,7 +11,7 @@ from kvcore.engine.resolved import CardView, Resolved
 from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts, Linear, Module
-from kvcore.model.quantization import Quantization
+from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.scenario import Parallel, Scenario
 from kvcore.units import round_up
 from kvcore.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
@@ -69,6 +69,8 @@ def padding_bytes(
     stage: int,
 ) -> int:
     """Bytes that the card's kernels add to the weights of a rank of `stage` beyond the declared parameters."""
+    if quantization.method == NOT_QUANTIZED:
+        return 0
     rows = tuple(
         row
         for row in PADDING.load().padding

@@ -108,13 +108,16 @@ def takes_images_or_video(architecture: Architecture, scenario: Scenario) -> boo
     return takes_video and limits.get("video", 1) != 0
 
 
+def takes_audio(scenario: Scenario) -> bool:
+    """Whether `--limit-mm-per-prompt` and `--language-model-only` leave an encoder of audio something to do."""
+    return not scenario.language_model_only and (scenario.limit_mm_per_prompt or {}).get("audio", 1) != 0
+
+
 def loaded_architecture(architecture: Architecture, scenario: Scenario, version: Version) -> Architecture:
     """The architecture without the encoders and projectors that the engine does not load."""
     if not architecture.is_multimodal or not switches_of(version).skips_encoders:
         return architecture
-    limits = scenario.limit_mm_per_prompt or {}
-    hears = not scenario.language_model_only and limits.get("audio", 1) != 0
-    sees = takes_images_or_video(architecture, scenario)
+    hears, sees = takes_audio(scenario), takes_images_or_video(architecture, scenario)
     return architecture if sees and hears else with_encoders(architecture, sees, hears)
 
 

@@ -260,6 +260,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """JSON of a stretched rope (`kvcore.model.rope`), the same for every release; others are not planned."""
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
+    additional_config: str | None = None
+    """JSON: settings that a plug-in alone reads (`kvcore/engine/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)
     skip_mm_profiling: bool = False
     mm_encoder_tp_mode: str = "weights"

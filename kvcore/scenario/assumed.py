@@ -7,13 +7,15 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError
 from kvcore.flags import fields_of
-from kvcore.memory.budget import rank_memory, surrounding_terms
+from kvcore.memory.budget import profiled_kv_bytes, surrounding_terms
+from kvcore.memory.parts import KV_FIELD
 from kvcore.memory.setting import links_of, setting_of
 from kvcore.planning import Plan
 from kvcore.quantity import Quantity
-from kvcore.scenario import Scenario, value_of
+from kvcore.scenario import Origin, value_of
 from kvcore.scenario.request import with_surroundings
 
 
@@ -30,7 +32,7 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
         'pcie'
     """
     scenario = planned.scenario
-    if planned.memory is None or not planned.stage_kv:
+    if planned.memory is None or not planned.stage_kv or _is_settled(planned):
         return {}
     now = planned.stage_kv[planned.stage]
     likely = links_of(scenario, planned.accelerator)[:1]
@@ -44,24 +46,18 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
         for case in flag.choices:
             with suppress(KvPlannerError):
                 changed = with_surroundings(scenario, {key: case})
-                terms = surrounding_terms(
-                    replace(setting, scenario=changed, links=links_of(changed, planned.accelerator))
-                )
+                other = replace(setting, scenario=changed, links=links_of(changed, planned.accelerator))
+                terms = surrounding_terms(other)
                 if terms not in by_terms:
-                    by_terms[terms] = _kv_bytes_of_case(planned, changed)
+                    by_terms[terms] = profiled_kv_bytes(other, planned.memory.weights)
                 cases[case] = by_terms[terms]
         if any((kv.value, kv.interval) != (now.value, now.interval) for kv in cases.values()):
             found[key] = min(cases, key=lambda case: (abs(cases[case].value - now.value), case not in likely))
     return found
 
 
-def _kv_bytes_of_case(planned: Plan, scenario: Scenario) -> Quantity:
-    """The KV memory of the planned rank in other surroundings: they move neither weights, flags nor pages."""
-    return rank_memory(
-        scenario=scenario,
-        architecture=planned.architecture,
-        resolved=planned.resolved,
-        accelerator=planned.accelerator,
-        weights=planned.weights,
-        stage=planned.stage,
-    ).available_kv
+def _is_settled(planned: Plan) -> bool:
+    """Whether nothing around the start moves the KV memory: it was measured, or variables declare it."""
+    measured, resolved = planned.scenario.measured, planned.resolved
+    is_measured = measured.available_kv_gib is not None and measured.origin(KV_FIELD) is Origin.MEASURED
+    return is_measured or not find_engine(resolved.engine).measures_memory_in(resolved.version)

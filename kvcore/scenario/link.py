@@ -101,6 +101,8 @@ def encode(scenario: Scenario) -> dict[str, str]:
     for name in ("limit_mm_per_prompt", "mm_processor_kwargs", "env"):
         for key, value in (getattr(scenario, name) or {}).items():
             params[f"{name}.{key}"] = _text(value)
+    if scenario.additional_config is not None:
+        params["additional_config"] = scenario.additional_config
     return params
 
 

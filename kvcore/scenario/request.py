@@ -20,7 +20,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import engine_for
 from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, invalid, shorten
-from kvcore.flags import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, Flag, Kind, fields_of
+from kvcore.flags import ENVIRONMENT_NAME, FLAGS, Kind
 from kvcore.model.config import ModelConfig
 from kvcore.model.headers import read_headers
 from kvcore.model.rope import read_yarn
@@ -38,6 +38,7 @@ from kvcore.scenario import (
     SpeculativeConfig,
     Surroundings,
 )
+from kvcore.scenario.fields import Fields, Json, read_additional, read_integer
 from kvcore.untrusted import is_json, parse_json_object
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ UNNAMED_MODEL: Final = "config.json"
 """What a model is called of which there is only the config."""
 
 FetchModel = Callable[[str], "HubModel"]
+ReadConfig = Callable[[Mapping[str, Any], Mapping[str, Any] | None], ModelConfig]
 
 
 def parse_request(text: str) -> Json:
@@ -77,7 +79,8 @@ _CHECKPOINT: Final = Checkpoint.__struct_fields__
 _PARALLEL: Final = Parallel.__struct_fields__
 _READ_APART: Final = (
     "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "speculative_config",
-    "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "env", "surroundings", "measured",
+    "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "additional_config", "env", "surroundings",
+    "measured",
 )  # fmt: skip
 _PLAIN: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _READ_APART)
 """Fields of a scenario that are read by their row of the registry alone."""
@@ -91,10 +94,13 @@ _ENUMS: Final[Mapping[str, type[StrEnum]]] = {
 _ENVIRONMENT_NAME: Final = re.compile(ENVIRONMENT_NAME)
 
 
-def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Scenario:
+def scenario_from_request(
+    request: Json, fetch: FetchModel | None = None, read_config: ReadConfig = ModelConfig.from_mapping
+) -> Scenario:
     """The scenario that a request asks for.
 
-    `fetch` is asked for a model that the catalogue does not have; without it such a model is refused.
+    `fetch` is asked for a model that the catalogue does not have; without it such a model is refused. `read_config`
+    reads a config that is given: that of `SharedConfigs` for many requests.
     Raises a KvPlannerError that names the field.
 
     Example:
@@ -103,7 +109,7 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         ('H100-80GB', 1)
     """
     asked = Fields(request)
-    model, config, checkpoint = _model(asked, fetch)
+    model, config, checkpoint = _model(asked, fetch, read_config)
     headers = asked.read("headers")
     if headers is not None:
         config = dataclasses.replace(config, headers=read_headers(headers))
@@ -128,13 +134,16 @@ def scenario_from_request(request: Json, fetch: FetchModel | None = None) -> Sce
         hf_overrides=None if overrides is None else read_yarn(overrides).text,
         env=_environment(asked),
         mm_processor_kwargs=_processor(asked),
+        additional_config=read_additional(asked.read("additional_config") or {}),
         surroundings=_surroundings(asked),
         measured=_measured(asked),
         **_with_enums(asked.given(_PLAIN)),
     )
 
 
-def _model(asked: Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig, Checkpoint]:
+def _model(
+    asked: Fields, fetch: FetchModel | None, read_config: ReadConfig
+) -> tuple[str, ModelConfig, Checkpoint]:
     label = asked.read("model")
     config = asked.read("config")
     side_file = asked.read("hf_quant_config")
@@ -145,7 +154,7 @@ def _model(asked: Fields, fetch: FetchModel | None) -> tuple[str, ModelConfig, C
         facts = _filled(facts, Checkpoint(sentence_transformers=ships))
         if side_file is None and named is not None:
             side_file = named.config.hf_quant_config
-        return label or UNNAMED_MODEL, ModelConfig.from_mapping(config, side_file), facts
+        return label or UNNAMED_MODEL, read_config(config, side_file), facts
     if label is None:
         raise ScenarioError("missing-field", field="model")
     try:
@@ -261,7 +270,7 @@ def _limits(asked: Fields) -> Mapping[str, int] | None:
         if flag is None or (flag.kind is Kind.COUNT and type(value) is not int):
             raise invalid("limit_mm_per_prompt", raw, "it must give a whole number for image, video or audio")
         if value is not None:
-            limits[name] = max(0, value) if flag.kind is Kind.COUNT else _integer(flag, value)
+            limits[name] = max(0, value) if flag.kind is Kind.COUNT else read_integer(flag, value)
     return limits
 
 
@@ -318,118 +327,3 @@ def _measured(asked: Fields) -> Measured:
         if not set(values.get(name, ())) <= values.keys():
             raise invalid(inner.flags[name].name, raw[name], "it must be a list of parts that are given here")
     return Measured(**values)
-
-
-Json = Mapping[str, Any]
-
-
-class Fields:
-    """The fields of an object of a request. Raises ScenarioError `unknown-field` for one that has no row."""
-
-    def __init__(self, raw: Json, parent: str = "") -> None:
-        self.raw = raw
-        self.flags = fields_of(parent)
-        prefix = f"{parent}." if parent else ""
-        for name in raw:
-            if name not in self.flags:
-                raise ScenarioError("unknown-field", field=prefix + str(name)[:80])
-
-    def read(self, key: str) -> Any:
-        """The value of a field, None where nothing is said. Raises ScenarioError `invalid-value`.
-
-        Example:
-            >>> Fields({"max_num_seqs": 64}).read("max_num_seqs")
-            64
-        """
-        value = self.raw.get(key)
-        flag = self.flags[key]
-        return None if value is None else _READERS[flag.kind](flag, value)
-
-    def given(self, keys: tuple[str, ...]) -> dict[str, Any]:
-        """The values of those of `keys` that are said."""
-        return {key: value for key in keys if (value := self.read(key)) is not None}
-
-
-def _integer(flag: Flag, value: object) -> int:
-    if flag.auto is not None and value in ("auto", flag.auto):
-        return flag.auto
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise invalid(flag.name, value, "it must be a whole number")
-    low, high = flag.bounds
-    if not low <= value <= high:
-        raise invalid(flag.name, value, f"it must lie between {low} and {high}")
-    return value
-
-
-def _number(flag: Flag, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise invalid(flag.name, value, "it must be a number")
-    low, high = flag.bounds
-    if not low <= value <= high:
-        raise invalid(flag.name, value, f"it must lie between {low:g} and {high:g}")
-    return float(value)
-
-
-def _boolean(flag: Flag, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise invalid(flag.name, value, "it must be true or false")
-    return value
-
-
-def _text(flag: Flag, value: object) -> str:
-    limit = flag.characters
-    if not isinstance(value, str) or len(value) > limit or not value.isprintable():
-        raise invalid(flag.name, value, f"it must be a text of at most {limit} printable characters")
-    return value
-
-
-def _choice(flag: Flag, value: object) -> str:
-    text, choices = _text(flag, value), flag.choices
-    if text not in choices:
-        raise invalid(flag.name, value, f"it must be one of {', '.join(choices)}")
-    return text
-
-
-def _integers(flag: Flag, value: object) -> tuple[int, ...]:
-    """Positive whole numbers, ascending, each once."""
-    low, high = flag.bounds
-    is_list = isinstance(value, list) and value and all(type(v) is int and low <= v <= high for v in value)
-    if not isinstance(value, list) or not is_list:
-        raise invalid(flag.name, value, "it must be a list of positive whole numbers")
-    if len(value) > MAX_LISTED:
-        raise invalid(flag.name, value, f"it must have at most {MAX_LISTED:,} numbers")
-    return tuple(sorted(set(value)))
-
-
-def _names(flag: Flag, value: object) -> tuple[str, ...]:
-    """Some of the choices, in their order."""
-    if not isinstance(value, list) or not all(isinstance(one, str) and one in flag.choices for one in value):
-        raise invalid(flag.name, value, "it must be a list of parts that are given here")
-    return tuple(one for one in flag.choices if one in value)
-
-
-def _object(flag: Flag, value: object) -> Json:
-    if not isinstance(value, dict):
-        raise invalid(flag.name, value, "it must be an object")
-    return value
-
-
-def _text_or_object(flag: Flag, value: object) -> str | Json:
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, str):
-        raise invalid(flag.name, value, "it must be a catalogue id or an object")
-    return _text(flag, value)
-
-
-_READERS: Final[Mapping[Kind, Callable[[Flag, object], Any]]] = {
-    Kind.INTEGER: _integer,
-    Kind.NUMBER: _number,
-    Kind.BOOLEAN: _boolean,
-    Kind.CHOICE: _choice,
-    Kind.TEXT: _text,
-    Kind.INTEGERS: _integers,
-    Kind.NAMES: _names,
-    Kind.OBJECT: _object,
-    Kind.TEXT_OR_OBJECT: _text_or_object,
-}

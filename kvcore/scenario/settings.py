@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -115,6 +116,8 @@ def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
             text = t("Restart: kernels are compiled")
         elif name == "hf_overrides":
             text = f"hf_overrides YaRN × {read_yarn(value).factor:g}"
+        elif name == "additional_config":
+            text = f"additional_config {', '.join(json.loads(value))}"
         elif name == "enable_lora":
             sharded = ", fully sharded" if scenario.fully_sharded_loras else ""
             text = f"enable_lora {scenario.max_loras} × rank {scenario.max_lora_rank}{sharded}"

@@ -195,12 +195,17 @@ def _chunked_prefill(start: Start, max_model_len: int) -> bool:
 
     Before 0.8 latent attention was left out so late that the batch had already been made, and checked, as for cutting.
 
+    A plug-in's scheduler cuts prompts only where its own settings say so.
+
     Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5), _set_default_args_v1 (0.10.2),
-    vllm/config/model.py:ModelConfig.is_chunked_prefill_supported (0.32.0).
+    vllm/config/model.py:ModelConfig.is_chunked_prefill_supported (0.32.0),
+    vllm_ascend/core/schedule_config.py:AscendSchedulerConfig (0.7.3, 0.11.0).
     """
     scenario, architecture, traits = start.scenario, start.architecture, start.traits
     if not _cuts_prompts(start):
         return False
+    if start.own_scheduler is not None:
+        return start.own_scheduler.enable_chunked_prefill
     if scenario.enable_chunked_prefill is not None:
         return scenario.enable_chunked_prefill
     if not start.is_v0:
@@ -226,7 +231,7 @@ def _batch(start: Start, chunked: bool, max_model_len: int) -> tuple[int, int]:
 
     Source: vllm/engine/arg_utils.py:EngineArgs._set_default_max_num_seqs_and_batched_tokens_args (0.12.0, 0.32.0).
     """
-    scenario, switches = start.scenario, start.switches
+    scenario, switches, own = start.scenario, start.switches, start.own_scheduler
     default_tokens, default_sequences = batch_defaults(switches.batch_tiers, start.card)
     sequences = scenario.max_num_seqs or (V0_SEQUENCES if start.is_v0 else default_sequences)
     tokens = scenario.max_num_batched_tokens
@@ -235,7 +240,8 @@ def _batch(start: Start, chunked: bool, max_model_len: int) -> tuple[int, int]:
     elif tokens is None:
         if switches.batched_exchange and exchanges_batches(scenario):
             default_tokens = EXCHANGED_TOKENS
-        tokens = default_tokens if chunked else max(default_tokens, max_model_len)
+        # What vLLM makes of the batch before the plug-in's scheduler takes over.
+        tokens = default_tokens if chunked or own is not None else max(default_tokens, max_model_len)
         if switches.largest_item_in_batch:
             tokens = max(tokens, largest_item_tokens(scenario.config))
         if switches.clips_batch:
@@ -244,6 +250,8 @@ def _batch(start: Start, chunked: bool, max_model_len: int) -> tuple[int, int]:
         tokens = max(tokens, max_model_len)
     if scenario.max_num_seqs is None and switches.clips_batch:
         sequences = min(sequences, tokens)
+    if own is not None:
+        tokens, sequences = own.max_num_batched_tokens or tokens, own.max_num_seqs or sequences
     if tokens < sequences:
         raise EngineRefusalError(
             "batch-below-sequences", "max_num_batched_tokens", tokens, sequences=sequences

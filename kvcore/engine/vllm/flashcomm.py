@@ -7,6 +7,7 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.additional import additional_of
 from kvcore.scenario import Scenario
 
 VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
@@ -17,7 +18,10 @@ FORMER_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM"
 def cuts_tokens(scenario: Scenario, version: Version) -> bool:
     """Whether FlashComm is asked for in a release, and there are ranks to cut over.
 
-    Source: vllm_ascend/utils.py:enable_sp (0.11.0, 0.19.1rc1: both variables; 0.20.2rc1, 0.23.0: the first).
+    A key of `--additional-config` counts before the variable; from 0.12 on whole shared experts ask for it too.
+
+    Source: vllm_ascend/utils.py:enable_sp (0.11.0, 0.19.1rc1: both variables; 0.20.2rc1, 0.23.0: the first),
+    ascend_config.py:AscendConfig (0.12.0rc1, 0.23.0: enable_shared_expert_dp).
 
     Example:
         >>> from kvcore.scenario.request import scenario_from_request
@@ -26,7 +30,20 @@ def cuts_tokens(scenario: Scenario, version: Version) -> bool:
         >>> cuts_tokens(scenario, Version("0.18.0")), cuts_tokens(scenario, Version("0.23.0"))
         (True, False)
     """
-    reads_former = find_engine(scenario.engine).weights.at(version).reads_former_flashcomm
-    names = (VARIABLE, FORMER_VARIABLE) if reads_former else (VARIABLE,)
-    is_asked = any(scenario.env.get(name) == "1" for name in names)
-    return is_asked and scenario.parallel.tensor_parallel_size > 1
+    if scenario.parallel.tensor_parallel_size == 1:
+        return False
+    rules = find_engine(scenario.engine).weights.at(version)
+    said = additional_of(scenario, version).enable_flashcomm1
+    names = (VARIABLE, FORMER_VARIABLE) if rules.reads_former_flashcomm else (VARIABLE,)
+    is_asked = any(scenario.env.get(name) == "1" for name in names) if said is None else said
+    return is_asked or (rules.cuts_tokens_for_whole and keeps_shared_experts(scenario, version))
+
+
+def keeps_shared_experts(scenario: Scenario, version: Version) -> bool:
+    """Whether `enable_shared_expert_dp` has each rank store the shared experts whole: with whole experts alone.
+
+    Source: vllm_ascend/ascend_config.py:AscendConfig (0.11.0, 0.13.0, 0.18.0, 0.23.0).
+    """
+    return (
+        scenario.parallel.enable_expert_parallel and additional_of(scenario, version).enable_shared_expert_dp
+    )

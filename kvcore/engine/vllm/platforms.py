@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from kvcore.engine.protocol import Attention, Combination
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.additional import FIELD, additional_of
 from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind
@@ -61,9 +63,12 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
 
 
 def _check_combination(start: Start, what: Combination, *, prefix_caching: bool) -> None:
-    scenario, attention = start.scenario, start.traits.attention
+    scenario = start.scenario
     own = find_engine(scenario.engine).attention
     block_size = scenario.block_size
+    additional = additional_of(scenario, start.version)
+    replicas, stages = scenario.parallel.data_parallel_size, scenario.parallel.pipeline_parallel_size
+    uneven = next((size for size in additional.module_ranks if replicas % size), 0)
     field, value, is_refused = {
         Combination.FIRST_ENGINE: (f"env.{ENGINE_VARIABLE}", "0", scenario.env.get(ENGINE_VARIABLE) == "0"),
         Combination.CACHED_BLOCKS: (
@@ -74,7 +79,7 @@ def _check_combination(start: Start, what: Combination, *, prefix_caching: bool)
         Combination.SPARSE_ATTENTION: (
             "accelerator",
             None,
-            attention in (AttentionKind.SPARSE, AttentionKind.COMPRESSED),
+            start.traits.is_sparse,
         ),
         Combination.LATENT_ATTENTION: ("accelerator", None, start.architecture.is_mla),
         Combination.SPLIT_EXPERTS: ("enable_expert_parallel", "False", _splits_experts(start)),
@@ -82,6 +87,23 @@ def _check_combination(start: Start, what: Combination, *, prefix_caching: bool)
             f"env.{BLOCKING_VARIABLE}",
             "1",
             scenario.env.get(BLOCKING_VARIABLE) == "1" and _captures(scenario),
+        ),
+        Combination.MODULE_RANKS: (FIELD, str(uneven), uneven > 0),
+        Combination.CONTEXT_WITHOUT_FLASHCOMM: (
+            FIELD,
+            "enable_dsa_cp",
+            additional.enable_dsa_cp and start.traits.is_sparse and not cuts_tokens(scenario, start.version),
+        ),
+        Combination.XLITE_STAGES: ("pipeline_parallel_size", str(stages), additional.xlite and stages > 1),
+        Combination.XLITE_DRAFTS: (
+            "speculative_config",
+            None,
+            additional.xlite and scenario.speculative_config is not None,
+        ),
+        Combination.XLITE_BLOCKS: (
+            "block_size",
+            str(block_size),
+            additional.xlite and own is not None and block_size not in (None, own.block_size),
         ),
     }[what]
     if is_refused:
@@ -100,7 +122,8 @@ def _splits_experts(start: Start) -> bool:
 def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
     """`block-size-not-kept` where a platform takes another block size than the one asked for; `npu-needs-float16` on an
     Ascend 310P, whose kernels have no bfloat16; `memory-variable-not-read` where a release looks at the card itself;
-    `modelslim-checkpoint-assumed` for weights that nothing says the storage of."""
+    `modelslim-checkpoint-assumed` for weights that nothing says the storage of; `additional-config-not-read` and
+    `additional-config-unsized` for what a release passes over, and for what no source sizes."""
     asked, found = start.scenario.block_size, []
     is_own = find_engine(start.scenario.engine).attention is not None
     if is_own and asked is not None and asked != block_size:
@@ -116,6 +139,18 @@ def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
     if method == MODELSLIM and start.scenario.quantization == MODELSLIM and config.hf_quant_config is None:
         model = shorten(start.scenario.model.rsplit("/", 1)[-1])
         found.append(notice("modelslim-checkpoint-assumed", "quantization", model=model))
+    found += _additional_notices(start)
     if start.card.is_310p and start.scenario.dtype == AUTO and start.architecture.dtype == "bfloat16":
         found.append(notice("npu-needs-float16", "dtype", name=start.card.label))
     return tuple(found)
+
+
+def _additional_notices(start: Start) -> Iterator[Notice]:
+    engine, additional = find_engine(start.scenario.engine), additional_of(start.scenario, start.version)
+    if additional.unread:
+        release = f"{engine.name} {start.scenario.engine_version or start.version}"
+        keys = ", ".join(additional.unread)
+        yield notice("additional-config-not-read", FIELD, release=release, keys=keys)
+    if additional.unsized:
+        keys, gib = ", ".join(additional.unsized), f"{additional.unsized_gib:g}"
+        yield notice("additional-config-unsized", FIELD, keys=keys, gib=gib)

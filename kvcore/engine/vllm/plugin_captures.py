@@ -72,10 +72,10 @@ def parallel_sizes(sizes: tuple[int, ...], start: Start) -> tuple[int, ...]:
 
     Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.11.0, 0.18.0, 0.23.0).
     """
-    ranks = start.scenario.parallel.tensor_parallel_size
     is_plugin = find_engine(start.scenario.engine).attention is not None
     if not is_plugin or start.is_v0 or not cuts_tokens(start.scenario, start.version):
         return sizes
+    ranks = start.scenario.parallel.tensor_parallel_size
     kept = tuple(size for size in sizes if size % ranks == 0)
     if sizes and not kept:
         raise EngineRefusalError(

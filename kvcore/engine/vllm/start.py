@@ -11,6 +11,7 @@ from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.protocol import CacheRules
 from kvcore.engine.resolved import CardView
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.additional import OwnScheduler, additional_of
 from kvcore.engine.vllm.switches import AttentionKind, Switches
 from kvcore.engine.vllm.versions import Release
 from kvcore.kept import kept
@@ -51,6 +52,11 @@ class Traits(Struct, frozen=True, kw_only=True):
     has_chunked_local: bool
     smallest_head: int
     """Elements of a key of the attention layer with the smallest heads; 0 without one."""
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether an indexer chooses what a layer attends to."""
+        return self.attention in (AttentionKind.SPARSE, AttentionKind.COMPRESSED)
 
 
 @kept
@@ -123,6 +129,11 @@ class Start(Struct, frozen=True, kw_only=True):
     def graphs(self) -> GraphRules:
         """Where the engine's graphs differ from those of the release that it runs on."""
         return find_engine(self.scenario.engine).graphs.at(self.version)
+
+    @property
+    def own_scheduler(self) -> OwnScheduler | None:
+        """The plug-in's scheduler where it runs in place of vLLM's."""
+        return None if self.is_v0 else additional_of(self.scenario, self.version).scheduler
 
     @property
     def traits(self) -> Traits:

@@ -18,7 +18,7 @@ from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, agree, read_quantization
-from kvcore.model.quantization.gguf import FILE_TYPES, METHOD, file_type, gguf, gguf_of_rate, names_gguf
+from kvcore.model.quantization.gguf import METHOD, MIXTURES, file_type, gguf, gguf_of_rate, names_gguf
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
@@ -55,7 +55,7 @@ def storage_of(scenario: Scenario) -> Quantization:
     if not is_gguf:
         return read_quantization(config, asked)
     named = file_type(scenario.model)
-    known = _gguf(config, named if named in FILE_TYPES else "", scenario.checkpoint.total_size)
+    known = _gguf(config, named if named in MIXTURES.load().files else "", scenario.checkpoint.total_size)
     if known is None:
         raise ModelError("gguf-type-unknown", field="model", value=scenario.model[:200])
     return known
@@ -71,7 +71,7 @@ def declares_gguf(config: ModelConfig) -> bool:
 @kept
 def _gguf(config: ModelConfig, kind: str, stored: int | None) -> Quantization | None:
     architecture = read_architecture(config)
-    if kind in FILE_TYPES:
+    if kind in MIXTURES.load().files:
         return gguf(architecture, kind)
     if stored is not None:
         layers = [module for layer in architecture.layers for module in layer.modules]

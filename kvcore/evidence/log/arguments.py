@@ -15,9 +15,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from kvcore.engine.rooms import memory_variable_names
-from kvcore.errors import Notice
+from kvcore.errors import Notice, shorten
 from kvcore.evidence.log.cleaned import LogText
-from kvcore.evidence.log.commands import Command, find_commands
+from kvcore.evidence.log.commands import SHOWN_VALUE_CHARACTERS, Command, find_commands
 from kvcore.evidence.log.values import (
     GraphValue,
     cut_fields,
@@ -28,6 +28,7 @@ from kvcore.evidence.log.values import (
     read_text,
     read_value,
     read_word,
+    unknown_keys,
 )
 from kvcore.flags import FLAGS, LogRule
 from kvcore.scenario import CudagraphMode
@@ -219,6 +220,10 @@ def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:
         is_read = is_nested or read_value(name, flag.value) is not None
         if flag.name not in _MODELS and not is_read and flag.value.lower() not in _NO_VALUES:
             refused["log-flags-unusable" if is_planned(name) else "log-flags-unused"][flag.shown] = None
+        elif unknown := unknown_keys(name, flag.value):
+            refused["log-flags-unused"] |= {
+                shorten(f"{flag.word} {key}", SHOWN_VALUE_CHARACTERS): None for key in unknown
+            }
     line = str(log.line_number(command.offsets[0]))
     for code, flags in refused.items():
         if flags:

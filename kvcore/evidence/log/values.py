@@ -24,6 +24,9 @@ LARGEST_COUNT: Final = 100_000
 LARGEST_LENGTH: Final = 1 << 24
 """Of a model before its rope is stretched."""
 
+MAX_LITERAL_DEPTH: Final = 4
+"""Of lists and dictionaries in a value that is carried as it is."""
+
 LISTS: Final = frozenset({"cudagraph_capture_sizes", "cuda_graph_sizes"})
 """Flags that take several words of a command."""
 POOLING_TASKS: Final = frozenset({"embed", "embedding", "classify", "score", "reward", "encode"})
@@ -259,8 +262,30 @@ def _by_kind(flag: Flag) -> Reader:
             }
             or None
         )
+    if flag.kind is Kind.ANY:
+        return _literal
     # Any other word, the flag's default among them, says nothing.
     return lambda text: word if (word := read_word(text)) in flag.common else None
+
+
+_NUMBER: Final = re.compile(r"-?\d{1,18}(\.\d{1,12})?")
+
+
+def _literal(text: str, depth: int = 0) -> Any:
+    """A number, a switch, a text, or a list or dictionary of such as JSON and Python write it; None for any other."""
+    if depth > MAX_LITERAL_DEPTH:
+        return None
+    if text[:1] == "{" and text[-1:] == "}":
+        return {name: _literal(value, depth + 1) for name, value in pairs(text)}
+    if text[:1] == "[" and text[-1:] == "]":
+        words = (word or value for word, value in cut_fields(text[1:-1], ""))
+        return [_literal(word, depth + 1) for word in words if word]
+    if text in _SWITCHES:
+        return _SWITCHES[text]
+    number = _NUMBER.fullmatch(text)
+    if number is not None:
+        return float(text) if number[1] else int(text)
+    return read_text(text)
 
 
 _BY_RULE: Final[Mapping[LogRule, Reader]] = {
@@ -291,7 +316,7 @@ def is_planned(name: str) -> bool:
 _INNER: Final = {
     flag.name.replace(".", "_"): flag
     for flag in FLAGS.values()
-    if flag.parent.partition(".")[0] in ("limit_mm_per_prompt", "mm_processor_kwargs")
+    if flag.parent.partition(".")[0] in ("limit_mm_per_prompt", "mm_processor_kwargs", "additional_config")
 }
 """Fields of objects that a command may give one by one: `--limit-mm-per-prompt.image 2`."""
 
@@ -309,6 +334,19 @@ def inner_value(name: str, text: str) -> dict[str, dict[str, Any]]:
     head, _, key = flag.name.partition(".")
     read = _count(text, LARGEST_COUNT) if flag.kind is Kind.COUNT else _by_kind(flag)(text)
     return {} if read is None else {head: {key: read}}
+
+
+def unknown_keys(name: str, text: str) -> tuple[str, ...]:
+    """The keys of an object's value that no row stands for: they are not taken.
+
+    Example:
+        >>> unknown_keys("additional_config", '{"refresh":true,"no_such":1}'), unknown_keys("max_num_seqs", "{a:1}")
+        (('no_such',), ())
+    """
+    flag = FLAGS.get(name)
+    if flag is None or flag.kind is not Kind.OBJECT or flag.log is not LogRule.BY_KIND:
+        return ()
+    return tuple(key for key, _ in pairs(unquoted(text)) if key and key not in fields_of(name))
 
 
 def read_value(name: str, text: str) -> Value | None:

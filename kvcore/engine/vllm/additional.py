@@ -1,0 +1,144 @@
+"""`--additional-config`: what a plug-in's release reads of it, and what a plan follows."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, Final
+
+from msgspec import Struct
+from packaging.version import Version
+
+from kvcore.engine.rooms import find_engine
+from kvcore.scenario import Scenario
+
+FIELD: Final = "additional_config"
+SWITCH: Final = "enabled"
+"""Of an object: without it nothing of the object counts."""
+
+
+SWITCHES: Final = frozenset(
+    {"enable_flashcomm1", "enable_fused_mc2", "enable_shared_expert_dp", "enable_dsa_cp"}
+)
+PACKED: Final = ("enable_sparse_c8", "enable_sparse_li_c8")
+"""Source: vllm_ascend/ascend_config.py (0.18.0, 0.24.0rc1: the first; 0.23.0: the second)."""
+FORMER_HEAD: Final = ("lmhead_tp_size", "lmhead_tensor_parallel_size")
+"""Source: vllm_ascend/ascend_config.py (0.9.1: the first; 0.10.1rc1, 0.11.0: the second)."""
+
+
+class OwnScheduler(Struct, frozen=True, kw_only=True):
+    """The plug-in's own scheduler in place of vLLM's.
+
+    Source: vllm_ascend/core/schedule_config.py:AscendSchedulerConfig.initialize_from_config (0.7.3, 0.9.1, 0.11.0).
+    """
+
+    enable_chunked_prefill: bool = False
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+
+
+class Additional(Struct, frozen=True, kw_only=True):
+    """What a release reads of `--additional-config`, as far as a plan follows it."""
+
+    enable_flashcomm1: bool | None = None
+    """None leaves it to the environment variable."""
+    enable_shared_expert_dp: bool = False
+    enable_fused_mc2: int | None = None
+    enable_dsa_cp: bool = False
+    redundant_experts: int = 0
+    """Copies of experts that each layer stores in addition, over all ranks."""
+    packs_index_keys: bool = False
+    """Keys of a sparse indexer in 8 bits."""
+    head_ranks: int = 0
+    """Data parallel ranks that share the output head; 0: none do."""
+    embedding_ranks: int = 0
+    dense_ranks: int = 0
+    output_ranks: int = 0
+    scheduler: OwnScheduler | None = None
+    xlite: bool = False
+    unread: tuple[str, ...] = ()
+    """Keys that this release does not look at."""
+    unsized: tuple[str, ...] = ()
+    """Keys that are on, and move memory by an amount that no source gives a formula for."""
+    unsized_gib: float = 0.0
+    """By how much the largest of them may."""
+
+    @property
+    def module_ranks(self) -> tuple[int, ...]:
+        """Sizes of the groups of data parallel ranks that share single modules, where they are asked for."""
+        sizes = (self.head_ranks, self.embedding_ranks, self.dense_ranks, self.output_ranks)
+        return tuple(size for size in sizes if size)
+
+
+def additional_of(scenario: Scenario, version: Version) -> Additional:
+    """What the engine of `scenario` reads on vLLM `version`.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}
+        >>> scenario = scenario_from_request({**asked, "additional_config": {"enable_flashcomm1": True}})
+        >>> additional_of(scenario, Version("0.23.0")).enable_flashcomm1
+        True
+        >>> additional_of(scenario, Version("0.18.0")).unread
+        ('enable_flashcomm1',)
+    """
+    text = scenario.additional_config
+    return Additional() if text is None else _read(text, scenario.engine, version)
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, engine: str, version: Version) -> Additional:
+    rules = find_engine(engine).additional
+    said: dict[str, Any] = json.loads(text)
+    known = rules.keys(version)
+    read = {name: value for name, value in said.items() if name in known}
+    unsized = [
+        (name, row.gib) for row in rules.unsized for name in read if name in row.names and _is_on(read[name])
+    ]
+    finegrained = read.get("finegrained_tp_config", {})
+    return Additional(
+        **{name: read[name] for name in read.keys() & SWITCHES},
+        xlite=read.get("xlite_graph_config", {}).get(SWITCH, False),
+        redundant_experts=_redundant(read, version >= rules.redundant_need_balancing_since),
+        packs_index_keys=any(read.get(name, False) for name in PACKED),
+        head_ranks=max(
+            0,
+            *(read.get(name, 0) for name in FORMER_HEAD),
+            finegrained.get("lmhead_tensor_parallel_size", 0),
+        ),
+        embedding_ranks=finegrained.get("embedding_tensor_parallel_size", 0),
+        dense_ranks=finegrained.get("mlp_tensor_parallel_size", 0),
+        output_ranks=max(
+            read.get("oproj_tensor_parallel_size", 0), finegrained.get("oproj_tensor_parallel_size", 0)
+        ),
+        scheduler=_scheduler(read.get("ascend_scheduler_config"), version >= rules.scheduler_switch_since),
+        unread=tuple(name for name in said if name not in known),
+        unsized=tuple(name for name, _ in unsized),
+        unsized_gib=max((gib for _, gib in unsized), default=0.0),
+    )
+
+
+def _redundant(read: dict[str, Any], needs_balancing: bool) -> int:
+    """Redundant experts: of the object where it is read, else of the former keys.
+
+    Source: vllm_ascend/ascend_config.py:AscendConfig.refresh_eplb_config (0.13.0), EplbConfig (0.18.0, 0.23.0).
+    """
+    own = read.get("eplb_config")
+    count = read.get("init_redundancy_expert", 0) if own is None else own.get("num_redundant_experts", 0)
+    balancing = read if own is None else own
+    is_balanced = balancing.get("dynamic_eplb") or balancing.get("expert_map_record_path")
+    return int(count) if is_balanced or not needs_balancing else 0
+
+
+def _scheduler(said: dict[str, Any] | None, has_switch: bool) -> OwnScheduler | None:
+    if said is None or (has_switch and not said.get(SWITCH, False)):
+        return None
+    names = OwnScheduler.__struct_fields__
+    return OwnScheduler(**{name: said[name] for name in names if name in said})
+
+
+def _is_on(value: object) -> bool:
+    """Whether a value asks for anything: not false, zero, empty, or an object without one that does."""
+    if isinstance(value, dict):
+        return bool(value.get(SWITCH, True)) and any(map(_is_on, value.values()))
+    return bool(value) and value != -1

@@ -1,0 +1,193 @@
+"""Where a plug-in stores modules and keys otherwise than the vLLM that it runs on: whole, cut, in fewer bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace as rebuilt
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvcore.engine.protocol import ContextParallel
+from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.additional import Additional, additional_of
+from kvcore.engine.vllm.flashcomm import cuts_tokens, keeps_shared_experts
+from kvcore.engine.vllm.start import traits_of
+from kvcore.engine.vllm.versions import planned_release
+from kvcore.kept import kept
+from kvcore.model.architecture import (
+    Architecture,
+    Experts,
+    Layer,
+    Linear,
+    Module,
+    Parameter,
+    SparseIndexer,
+    Split,
+    VocabEmbedding,
+)
+from kvcore.scenario import Scenario
+from kvcore.units import ceil_div, round_up
+
+WHOLE_QUERIES: Final = ("q_b_proj", "kv_b_proj", "attn.wq_b", "attn.attn_sink")
+"""Modules that each rank stores whole where it attends to a part of the tokens with all heads.
+
+Source: vllm_ascend/ops/linear_op.py:_get_column_parallel_op (0.13.0, 0.23.0), models/deepseek_v4.py (0.23.0).
+"""
+
+
+class Storing(Struct, frozen=True, kw_only=True):
+    """What differs, for one scenario."""
+
+    tensor_ranks: int = 1
+    shared_piece: str = ""
+    """Of the names of shared experts that the release looks for; empty: as vLLM stores them."""
+    has_whole_shared: bool = False
+    has_whole_queries: bool = False
+    redundant_experts: int = 0
+    packs_index_keys: bool = False
+    head_ranks: int = 0
+    """Of data parallel ranks that share the output head; 0: the tensor parallel ones."""
+    embedding_ranks: int = 0
+    dense_ranks: int = 0
+    """That share the dense layers' MLP."""
+    output_ranks: int = 0
+    """That share attention's output projection."""
+
+
+def stored_architecture(scenario: Scenario, architecture: Architecture) -> Architecture:
+    """`architecture` as the engine of `scenario` stores it.
+
+    Shared experts: vLLM stores them whole where experts are sharded over tensor and data parallel ranks. vllm-ascend
+    switches that off: whole with FlashComm or `enable_shared_expert_dp` alone, where their names have the piece that
+    the release looks for, and cut otherwise. `--additional-config` adds redundant experts, stores an indexer's keys in
+    8 bits, and cuts single modules over data parallel ranks.
+
+    Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.11.0, 0.23.0: all2all_backend),
+    ops/linear_op.py:get_parallel_op, utils.py:shared_expert_dp_enabled (0.11.0, 0.18.0, 0.23.0).
+    """
+    version = planned_release(scenario).version
+    rules, additional = find_engine(scenario.engine).weights.at(version), additional_of(scenario, version)
+    is_cut = cuts_tokens(scenario, version)
+    parallel = scenario.parallel
+    piece = rules.whole_with_flashcomm if architecture.moe is not None else ""
+    storing = Storing(
+        tensor_ranks=parallel.tensor_parallel_size if additional.module_ranks else 1,
+        shared_piece=piece,
+        has_whole_shared=bool(piece) and (is_cut or keeps_shared_experts(scenario, version)),
+        has_whole_queries=is_cut and _cuts_context(architecture, additional, rules.context_parallel),
+        redundant_experts=additional.redundant_experts if parallel.enable_expert_parallel else 0,
+        packs_index_keys=additional.packs_index_keys,
+        head_ranks=additional.head_ranks,
+        embedding_ranks=additional.embedding_ranks,
+        dense_ranks=additional.dense_ranks,
+        output_ranks=additional.output_ranks,
+    )
+    return architecture if storing == Storing() else _stored(architecture, storing)
+
+
+def _cuts_context(architecture: Architecture, additional: Additional, rule: ContextParallel) -> bool:
+    """Whether ranks with FlashComm attend to a part of the tokens each: models with sparse attention.
+
+    Source: vllm_ascend/utils.py:enable_dsa_cp (0.13.0, 0.19.1rc1: with FlashComm; 0.20.2rc1, 0.23.0: enable_dsa_cp).
+    """
+    is_asked = {
+        ContextParallel.NEVER: False,
+        ContextParallel.WITH_FLASHCOMM: True,
+        ContextParallel.ASKED: additional.enable_dsa_cp,
+    }[rule]
+    return is_asked and traits_of(architecture).is_sparse
+
+
+@kept
+def _stored(architecture: Architecture, storing: Storing) -> Architecture:
+    layers = dict[int, Layer]()
+
+    def stored(layer: Layer) -> Layer:
+        if id(layer) not in layers:
+            is_dense = not any(isinstance(module, Experts) for module in layer.modules)
+            modules = tuple(_module(module, storing, is_dense) for module in layer.modules)
+            caches = tuple(
+                replace(cache, index_head_dim=packed_index_width(cache.index_head_dim))
+                if isinstance(cache, SparseIndexer) and storing.packs_index_keys
+                else cache
+                for cache in layer.caches
+            )
+            layers[id(layer)] = replace(layer, modules=modules, caches=caches)
+        return layers[id(layer)]
+
+    def tables(modules: tuple[Module, ...]) -> tuple[Module, ...]:
+        return tuple(_table(module, storing) for module in modules)
+
+    return rebuilt(
+        architecture,
+        layers=tuple(map(stored, architecture.layers)),
+        draft_layers=tuple(map(stored, architecture.draft_layers)),
+        first=tables(architecture.first),
+        every=tables(architecture.every),
+        last=tables(architecture.last),
+    )
+
+
+def packed_index_width(index_head_dim: int) -> int:
+    """An indexer's keys in 8 bits with a scale in 16, as elements of 16 bits.
+
+    Source: vllm_ascend/patch/platform/patch_kv_cache_interface.py:AscendMLAAttentionSpec.page_size_bytes (0.18.0),
+    core/kv_cache_interface.py (0.23.0).
+
+    Example:
+        >>> packed_index_width(128)
+        65
+    """
+    return index_head_dim // 2 + 1
+
+
+def _module(module: Module, storing: Storing, is_dense: bool) -> Module:
+    if isinstance(module, Experts):
+        return replace(module, num_experts=module.num_experts + storing.redundant_experts)
+    if storing.has_whole_queries and module.name.endswith(WHOLE_QUERIES) and "indexer" not in module.name:
+        if isinstance(module, Parameter):
+            return replace(module, replicated=module.replicated * module.sharded, sharded=1)
+        if isinstance(module, Linear):
+            return replace(module, split=Split.REPLICATED)
+    if not isinstance(module, Linear):
+        return module
+    if "shared_expert" in module.name:
+        return _shared(module, storing)
+    if module.name.endswith("o_proj") and storing.output_ranks:
+        return _cut_over(module, storing.output_ranks, storing.tensor_ranks)
+    if is_dense and module.name.endswith(("gate_up_proj", "down_proj")) and storing.dense_ranks:
+        return _cut_over(module, storing.dense_ranks, storing.tensor_ranks)
+    return module
+
+
+def _shared(module: Linear, storing: Storing) -> Linear:
+    if not storing.shared_piece:
+        return module
+    is_whole = storing.has_whole_shared and storing.shared_piece in module.name
+    split = Split.REPLICATED if is_whole else module.split
+    return replace(module, whole_with_expert_ranks=False, split=split)
+
+
+def _cut_over(module: Linear, ranks: int, tensor_ranks: int) -> Linear:
+    """`module` of such a size that a tensor parallel rank's part is what one of `ranks` stores of the whole."""
+    if module.split is Split.ROW:
+        return replace(module, in_features=ceil_div(module.in_features, ranks) * tensor_ranks)
+    outputs = (
+        replace(output, units=ceil_div(output.units, ranks) * tensor_ranks) for output in module.outputs
+    )
+    return replace(module, outputs=tuple(outputs))
+
+
+def _table(module: Module, storing: Storing) -> Module:
+    """A table over the vocabulary, its padded rows divided over data parallel ranks where these share it.
+
+    Source: vllm_ascend/ops/vocab_parallel_embedding.py:AscendVocabParallelEmbedding.__init__ (0.11.0, 0.23.0).
+    """
+    if not isinstance(module, VocabEmbedding):
+        return module
+    ranks = storing.head_ranks if "head" in module.name else storing.embedding_ranks
+    if not ranks:
+        return module
+    rows = round_up(module.num_embeddings, module.padding)
+    return replace(module, num_embeddings=ceil_div(rows, ranks) * storing.tensor_ranks, padding=1)
